@@ -16,6 +16,7 @@ from ricordo import __version__
 from ricordo.agents import deletion, note_taker, run_end, tracing
 from ricordo.agents.run_end import close_all, close_expired
 from ricordo.api import callbacks
+from ricordo.api.answers import AnswerBudget
 from ricordo.api.authentication import Authentication
 from ricordo.api.call import require_administrator
 from ricordo.api.errors import install_error_handlers
@@ -202,6 +203,7 @@ def create_app(
     app = Application(
         lazy,
         settings.root_path,
+        AnswerBudget(settings.max_answer_mb, settings.max_answers_mb),
         title="Ricordo",
         version=__version__,
         description="AI agents whose memory belongs to the people it is about. Compatible with letta-client.",

@@ -9,6 +9,7 @@ RicordoError
 │   └── Busy          another turn runs in this conversation
 ├── Forbidden         this credential may not do that
 ├── Unavailable       something outside is missing or down
+│   ├── DatabaseFailed  the database is down, full, read-only or damaged
 │   └── LeaseLost     another holder, or a cancel, ended this run
 └── ModelError        the model's provider failed; `kind` says how
 """
@@ -25,6 +26,7 @@ ModelErrorKind = Literal[
     "llm_error",
     "context_window_exceeded",
 ]
+DatabaseFailure = Literal["down", "full", "read-only", "damaged"]
 
 
 class RicordoError(Exception):
@@ -81,6 +83,14 @@ class Forbidden(RicordoError):
 
 class Unavailable(RicordoError):
     """Something outside Ricordo, or an optional part of it, is missing or down."""
+
+
+class DatabaseFailed(Unavailable):
+    """The database is down, full, read-only or damaged; `kind` says which."""
+
+    def __init__(self, message: str, kind: DatabaseFailure = "down") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class LeaseLost(Unavailable):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from traceback import format_tb
 from typing import Any, Literal, TextIO
 
-from ricordo.errors import Busy, ModelError, Unavailable
+from ricordo.errors import Busy, DatabaseFailed, ModelError, Unavailable
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 # Below a warning these tell what they send and to which address, and both carry what people say and search for.
@@ -121,8 +121,24 @@ def _one_line(text: str) -> str:
 
 def _traceback(record: logging.LogRecord) -> Iterator[str]:
     error = record.exc_info[1] if record.exc_info else None
-    if error is not None:
-        yield from _told(error, set())
+    if error is None:
+        return
+    if failure := _database_failure(error):
+        yield describe(failure)  # where in the program it was met says nothing
+        return
+    yield from _told(error, set())
+
+
+def _database_failure(error: BaseException) -> DatabaseFailed | None:
+    """Return the failure of the database that an error is or came from."""
+    seen = set[int]()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        if isinstance(current, DatabaseFailed):
+            return current
+        seen.add(id(current))
+        current = current.__cause__ or current.__context__
+    return None
 
 
 def _told(error: BaseException, seen: set[int]) -> Iterator[str]:

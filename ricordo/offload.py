@@ -8,13 +8,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
+_SEVERAL = 2
+_GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
 # Bytes: smaller inputs cost less to handle at once than to hand over.
 SMALL = 64 * 1024
-# Two, since each thread at work delays the loop by the interpreter's switch interval, 5 ms.
+# Two, since each thread at work delays the loop by the interpreter's switch interval.
 _THREADS = ThreadPoolExecutor(2, "offload")
+
+
+def few_at_once() -> asyncio.Semaphore:
+    """Return what lets two works of this event loop hold long texts at once: `async with few_at_once(): …`; others wait."""
+    loop = asyncio.get_running_loop()
+    if loop not in _GATES:
+        _GATES[loop] = asyncio.Semaphore(_SEVERAL)
+    return _GATES[loop]
 
 
 async def offload(work: Callable[[], T], size: int) -> T:

@@ -70,7 +70,8 @@ class Runtime:
     """What a running server is made of.
 
     `organization_providers` holds the models of organizations, those of `models` among them; `indexes` outside vector indexes
-    and `remotes` kinds of remotes, by name; `live` this process's turns by run id, `recordings` their stored streams.
+    and `remotes` kinds of remotes, by name; `live` this process's turns by run id, `recordings` their stored streams,
+    and `unended` the runs of those whose end could not be saved.
     """
 
     settings: Settings
@@ -82,6 +83,7 @@ class Runtime:
     remotes: Mapping[str, RemoteKind] = field(default_factory=dict)
     live: dict[str, LiveTurn] = field(default_factory=dict)
     recordings: dict[str, LiveRecording] = field(default_factory=dict)
+    unended: set[str] = field(default_factory=set)
     resting_writers: RestingWriters = field(default_factory=RestingWriters)
     speeds: ModelSpeeds = field(default_factory=ModelSpeeds)
     is_stopping: bool = False

@@ -220,6 +220,32 @@ class Settings(BaseSettings):
         "Largest request with a key that has no limit of its own, in bytes; else RICORDO_MAX_BODY_MB alone counts.",
         ge=1,
     )
+    max_block_kb: int = about(
+        "Largest memory block, in kilobytes of its text, description and metadata.", 512, ge=1, le=64 * 1024
+    )
+    max_memory_mb: int = about(
+        "Most that all blocks of one user, or of one agent, may hold, in megabytes.", 8, ge=1, le=1024
+    )
+    max_memory_blocks: int = about("Most blocks of one user, or of one agent.", 1000, ge=1, le=100_000)
+    max_listed_characters: int = about(
+        "Most characters of a block's text in a list of blocks or agents; a mark says where the whole is.",
+        100_000,
+        ge=4096,
+        le=10**8,
+    )
+    max_answer_mb: int = about("Largest answer in JSON, in megabytes.", 32, ge=1, le=1024)
+    max_answers_mb: int = about(
+        "Megabytes of all large answers on their way at once, of which one caller may have half; more wait, or get 503.",
+        64,
+        ge=2,
+        le=4096,
+    )
+    max_lines: int = about(
+        "Most lines in one answer about who wrote which line of a block, or what changed; more come in further answers.",
+        2000,
+        ge=10,
+        le=100_000,
+    )
     max_header_kb: int = about("Longest accepted head of a request, in kilobytes.", 32, ge=4, le=1024)
     max_connections: int = about("Most connections at once; the longest idle one makes room for a new one.", 800, ge=10)
     max_client_connections: int = about("Most connections from one address, this machine's apart.", 200, ge=4)

@@ -51,7 +51,8 @@ MAX_FUNCTION_LINES, MAX_PARAMETERS = 60, 8
 # Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
 LATE = set(
     """
-    anthropic anyio charset_normalizer cryptography dulwich fastapi google honcho httpx2 jinja2 jsonschema markdown_it mcp
+    anthropic anyio charset_normalizer confusable_homoglyphs cryptography dulwich fastapi google honcho httpx2 jinja2
+    jsonschema markdown_it mcp
     numpy openai
     procrastinate prometheus_client psycopg pydantic_ai pymysql re2 rich ricordo.llm.providers ricordo.storage.engine.postgres
     sqlalchemy tokenizers typer urllib3 uvicorn uvloop

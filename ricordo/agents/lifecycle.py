@@ -163,6 +163,7 @@ def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> B
     given = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {"tags": tuple(unique(spec.tags))}
     block = new_in(chain, require_label(given.pop("label")), scope.user_id, tx.clock.now(), **given)
     block.require_fits(block.value)
+    tx.quotas.require_block(block.label, block.size)
     # Here too, since prompts and answers are made of it; what takes a secret's place may be longer.
     block = blocks.as_stored(block)
     block.require_fits(block.value)
@@ -218,7 +219,7 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     agents.insert_one(tx, agent, tags)
     made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
     attached = (*made, *shared)
-    blocks.attach(tx, agent.id, attached)
+    blocks.attach(tx, agent.id, attached, is_new=True)
     seen = _seen(tx, agent, conversation.user_id, attached) if shared or conversation.user_id else tuple(made)
     state = AgentState(agent, conversation, seen, given, (), tags)
     begun, key = _first_messages(tx, runtime, state, spec)

@@ -88,10 +88,12 @@ def _why_without_result(reason: StopReason, error: dict[str, Any] | None) -> str
     return transcript.INTERRUPTED if is_server_gone else transcript.FAILED
 
 
-def heal(tx: Transaction, run: Run) -> bool:
-    """Close a run whose lease has expired: whoever held it is gone. False where it ended, or its lease was renewed."""
+def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
+    """Close a run whose lease has expired, or whose holder `is_gone`. False where it ended, or its lease was renewed."""
     held = runs.lock(tx, run.id)
-    if held is None or held.ended_at is not None or held.lease_expires_at > tx.clock.now():
+    if held is None or held.ended_at is not None:
+        return False
+    if held.lease_expires_at > tx.clock.now() and not is_gone:
         return False
     error = {"type": INTERRUPTED, "message": "The server that ran this turn is gone."}
     return close_run(tx, held, "error", error) is not None

@@ -23,9 +23,9 @@ from ricordo.agents.turn_start import LEASE, start_turn
 from ricordo.domain.clock import SECOND
 from ricordo.domain.event import Compacted, Event, Failed, RunEnded, RunStarted, StepSaved
 from ricordo.domain.message import Message
-from ricordo.domain.run import INTERRUPTED, Run, StopReason
+from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, Run, StopReason
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
+from ricordo.errors import DatabaseFailed, Invalid, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import messages, runs
@@ -132,29 +132,21 @@ class Turn:
         last: Event = Failed(run, "internal_error", "The turn could not be ended; the next message heals it.")
         try:
             last = await self._run_to_end()
-        except Exception:
+        except Exception as error:
             log.exception("a turn's end could not be saved", extra={"run": run.id})
+            self._runtime.unended.add(run.id)
+            if isinstance(error, DatabaseFailed):
+                last = Failed(run, INTERRUPTED, DATABASE_FAILED)
         finally:
             self._is_stopping = True
             lease.cancel()
             self._runtime.live.pop(run.id, None)
             self._feed.publish(last)
-        if isinstance(last, Failed):
-            await self._note_what_was_said()
         for after_turn in self._runtime.plugins.after_turn():
             try:
                 await after_turn(self._runtime, self._context.run)
             except Exception:
                 log.exception("a plugin failed after a turn", extra={"run": run.id})
-
-    async def _note_what_was_said(self) -> None:
-        """Let notes be taken although no step ended the turn; a step that does adds the job itself."""
-        if not wants_notes(self._context):
-            return
-        try:
-            await self._runtime.store.write(lambda tx: add_note_job(tx, self._context.run))
-        except Exception:
-            log.exception("notes cannot be taken", extra={"run": self._context.run.id})
 
     async def _run_to_end(self) -> Event:
         """The turn's last event, once the loop has ended; the others are published."""
@@ -187,6 +179,8 @@ class Turn:
             if isinstance(error, SystemPromptTooLong):
                 reason = "context_window_overflow_in_system_prompt"
             kind, message = error.kind, str(error)
+        except DatabaseFailed:
+            kind, message = INTERRUPTED, DATABASE_FAILED
         except RicordoError as error:
             # Who asked for a compaction alone learns whether that was wrong; in a conversation the rules are nobody's fault.
             is_asked = isinstance(error, Invalid) and self._context.request.compaction is not None
@@ -208,6 +202,9 @@ class Turn:
             ended = close_run(tx, run, reason, error, failed)
             if ended and also_save:
                 also_save(tx, ended, ())
+            # A step that ends its turn adds the job itself.
+            if ended and ended.status == "failed" and wants_notes(self._context):
+                add_note_job(tx, ended)
             return ended
 
         ended = await self._runtime.store.write(close)

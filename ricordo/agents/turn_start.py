@@ -35,7 +35,8 @@ from ricordo.agents.step_decisions import finished_calls, rulebook
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import ApprovalPart, EventPart, Message, ToolReturnPart
+from ricordo.domain.message import ApprovalPart, EventPart, Message, TextPart, ToolReturnPart
+from ricordo.domain.retrieved import holds_retrieved
 from ricordo.domain.run import Run
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
@@ -329,8 +330,9 @@ def resolve_conflict(tx: Transaction, runtime: Runtime, request: TurnRequest) ->
         return repeated
     for run in runs.open_runs(tx, conversation_id=conversation.id):
         # A turn of this process is alive whatever the clock says, which may have jumped while the machine slept.
-        if run.id in runtime.live or not heal(tx, run):
+        if run.id in runtime.live or not heal(tx, run, is_gone=run.id in runtime.unended):
             raise Busy(run.id)
+        runtime.unended.discard(run.id)
     return repeated
 
 
@@ -374,7 +376,8 @@ def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message
 
 def is_others(said: NewMessage, request: TurnRequest, user_id: str | None) -> bool:
     """Return whether this is from somebody other than the conversation's user: another sender or, without one, another name."""
-    if said.is_untrusted:
+    texts = (part.text for part in said.parts if isinstance(part, TextPart))
+    if said.is_untrusted or any(map(holds_retrieved, texts)):
         return True
     if said.role != "user":
         return False

@@ -91,6 +91,7 @@ def retrieve(tx: Transaction, here: Here, archive_id: str) -> Json:
 def modify(tx: Transaction, here: Here, archive_id: str, body: ArchiveUpdate) -> Json:
     """Change an archive; fields that are left out stay."""
     archive = archives.get(tx, here.scope, archive_id)
+    archives.require_changes(here.scope, archive)
     changed = replace(
         archive,
         name=body.name or archive.name,

@@ -32,7 +32,7 @@ _MOST_CACHED = 10_000
 # How often the time of a key's last use is written.
 _USE_NOTED = 60 * SECOND
 # How the token begins by which a browser stands for a key, and for how many seconds it does.
-_SESSION, SESSION_SECONDS = "ricordo_session_", 12 * 3600
+_SESSION, SESSION_SECONDS, _SESSION_LEEWAY = "ricordo_session_", 12 * 3600, 24 * 3600
 # Unknown keys of one address within so many seconds; after them it waits so many seconds for each answer.
 MOST_FAILURES, _FAILURES_COUNT, DELAY = 20, 60.0, 1.0
 # How the key begins with which a tool's program asks, and those that count, with the data folder of their server.
@@ -167,7 +167,8 @@ class Authentication:
         if not hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), self._sign(text).encode()):
             return None
         digest, _, until = text.partition("_")
-        return digest if int(until) > time.time() else None
+        left = int(until) - time.time()
+        return digest if 0 < left <= SESSION_SECONDS + _SESSION_LEEWAY else None  # more: by a clock that was wrong
 
     def _sign(self, text: str) -> str:
         return hmac.digest(self._secret.derive("sessions"), text.encode("utf-8", "surrogatepass"), "sha256").hex()
@@ -222,7 +223,8 @@ class Authentication:
         self._asked_until = 0.0
 
     def _note_use(self, runtime: Runtime, key: ApiKey) -> None:
-        if key.last_used_at is not None and runtime.store.clock.now() - key.last_used_at < _USE_NOTED:
+        used_at = key.last_used_at
+        if used_at is not None and 0 <= runtime.store.clock.now() - used_at < _USE_NOTED:
             return
         task = asyncio.ensure_future(_note_use(runtime, key))
         self._writing.add(task)

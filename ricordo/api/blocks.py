@@ -3,19 +3,21 @@
 The routes of users' memory (users.py) show versions in the same way, of a block by its label.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Depends, Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, answer, note, told, whole_agent
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, told, whole_agent
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
 from ricordo.api.models.base import MAX_COUNT, Json, NoteResponse, TextPiece
 from ricordo.api.models.entity_tags import IfMatch, require_match
 from ricordo.api.models.memory import (
-    BlamedLineResponse,
+    BlameResponse,
     BlockRequest,
     BlockResponse,
     BlockUpdate,
@@ -32,10 +34,11 @@ from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory import submission
-from ricordo.memory.blame import BlamedLine, blame
+from ricordo.memory.blame import Place, blame_beside
 from ricordo.memory.rotation import read_rotation
 from ricordo.memory.submission import Submitted
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
+from ricordo.offload import few_at_once, offload
 from ricordo.storage import agents, blocks, history, users, versions
 from ricordo.storage.block_filter import AgentCount
 from ricordo.storage.engine.store import Transaction
@@ -102,7 +105,7 @@ class BlockQuery:
 @router.get("/blocks/", response_model=list[BlockResponse])
 async def list_blocks(here: Here, paging: Paged, which: Annotated[BlockQuery, Depends()]) -> Sequence[Block]:
     """Blocks, by default newest first; by label, a piece of label, value or description, tags, identities, or numbers of agents."""
-    return await here.store.read(lambda tx: blocks.page(tx, here.scope, paging.page(), which.filter(tx, here.scope)))
+    return await here.store.read(lambda tx: blocks.listed(tx, here.scope, paging.page(), which.filter(tx, here.scope)))
 
 
 @router.get("/blocks/count", response_model=int)
@@ -158,7 +161,7 @@ def core_memory(tx: Transaction, here: Here, agent_id: str) -> AgentState:
 def list_of_agent(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Sequence[Block]:
     """The agent's blocks, and those of the user that its conversation is about."""
     seen = tuple(block.id for block in agents.blocks_seen(tx, here.scope, agent_id))
-    return blocks.page(tx, here.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
+    return blocks.listed(tx, here.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
@@ -236,18 +239,39 @@ def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) ->
     return _shown(submission.change(tx, block, replace(block, value=text), here.submission(reason=reason)))
 
 
-@router.get("/blocks/{block_id}/blame", response_model=list[BlamedLineResponse])
-def list_lines(tx: Transaction, here: Here, block_id: str, at: At = None) -> Sequence[BlamedLine]:
-    """The block's lines, each with the version that wrote it."""
-    block = blocks.get(tx, here.scope, block_id)
-    return lines_of(tx, block.chain_id, block.label, at)
+@dataclass(frozen=True, slots=True)
+class LineQuery:
+    """Which lines of a long answer are wanted."""
+
+    after: Annotated[int, Query(ge=0, le=MAX_COUNT, description="Only lines after this number.")] = 0
+    limit: Annotated[
+        int | None, Query(ge=1, le=MAX_COUNT, description="How many lines at most; RICORDO_MAX_LINES bounds it.")
+    ] = None
+
+    def most(self, here: RequestContext) -> int:
+        """Return how many lines are answered at most."""
+        bound = here.runtime.settings.max_lines
+        return min(self.limit or bound, bound)
+
+
+Lines = Annotated[LineQuery, Depends()]
+
+
+@router.get("/blocks/{block_id}/blame", response_model=BlameResponse)
+async def list_lines(here: Here, block_id: str, part: Lines, at: At = None) -> Json:
+    """The block's lines, each with the version that wrote it; a part of them where they are many."""
+    return await lines_of(here, lambda tx: _place(tx, here, block_id), part, at)
 
 
 @router.get("/blocks/{block_id}/compare", response_model=ComparisonResponse)
-def compare(tx: Transaction, here: Here, block_id: str, from_: From = None, to: To = None) -> Json:
-    """Two versions of the block beside each other: as a unified diff, and word by word."""
+async def compare(here: Here, block_id: str, part: Lines, from_: From = None, to: To = None) -> Json:
+    """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
+    return await comparison_of(here, lambda tx: _place(tx, here, block_id), part, older=from_, newer=to)
+
+
+def _place(tx: Transaction, here: RequestContext, block_id: str) -> Place:
     block = blocks.get(tx, here.scope, block_id)
-    return comparison_of(tx, block.chain_id, block.label, from_, to)
+    return block.chain_id, block.label
 
 
 def _labelled(tx: Transaction, state: AgentState, scope: Scope, label: str) -> Block:
@@ -338,22 +362,32 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
     return VersionTextResponse.of(version, body=_text_of(tx, version))
 
 
-def lines_of(tx: Transaction, chain_id: str, label: str, at: str | None) -> Sequence[BlamedLine]:
+async def lines_of(here: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None) -> Json:
     """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
-    lines = blame(tx, chain_id, label, at)
-    # As in git, a line break ends a line: after the last one there is no line.
-    return lines if lines and lines[-1].text else lines[:-1]
+    blame = await blame_beside(here.store, find, at)
+    return await offload(partial(BlameResponse.from_blame, blame, part.after, part.most(here)), blame.count * 100)
 
 
-def comparison_of(tx: Transaction, chain_id: str, label: str, older: str | None, newer: str | None) -> Json:
-    """Two versions of a block beside each other. Raises NotFound, Conflict."""
-    after = _version_at(tx, chain_id, label, newer) if newer else _newest(tx, chain_id, label)
-    if older:
-        before: BlockVersion | None = _version_at(tx, chain_id, label, older)
-    else:
-        before = next(iter(history.page(tx, chain_id, label=label, limit=1, before=after.number)), None)
-    sides = [(version.id.hex(), _text_of(tx, version) or "") if version else (None, "") for version in (before, after)]
-    return ComparisonResponse.from_texts(sides[0], sides[1], label)
+async def comparison_of(
+    here: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, *, older: str | None, newer: str | None
+) -> Json:
+    """Two versions of a block compared. Raises NotFound, Conflict."""
+
+    def read(tx: Transaction) -> tuple[str, list[tuple[str | None, str]]]:
+        chain_id, label = find(tx)
+        after = _version_at(tx, chain_id, label, newer) if newer else _newest(tx, chain_id, label)
+        if older:
+            before: BlockVersion | None = _version_at(tx, chain_id, label, older)
+        else:
+            before = next(iter(history.page(tx, chain_id, label=label, limit=1, before=after.number)), None)
+        both = (before, after)
+        return label, [(one.id.hex(), _text_of(tx, one) or "") if one else (None, "") for one in both]
+
+    async with few_at_once():
+        label, (one, other) = await here.store.read(read)
+        compare = partial(ComparisonResponse.from_texts, one, other, label, after=part.after, most=part.most(here))
+        # Words take longer than bytes.
+        return await offload(compare, (len(one[1]) + len(other[1])) * 16)
 
 
 def _newest(tx: Transaction, chain_id: str, label: str) -> BlockVersion:

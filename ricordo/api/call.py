@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-import orjson
 from fastapi import Depends, Query, Request, Response
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
@@ -230,10 +229,6 @@ class Paging:
 
 
 Paged = Annotated[Paging, Depends()]
-
-
-def answer(content: Any, status: int = 200) -> Response:
-    return Response(orjson.dumps(content), status_code=status, media_type="application/json")
 
 
 def told(response: Response, submitted: Submitted) -> Response:

@@ -10,14 +10,16 @@ from starlette._utils import get_route_path
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from ricordo.api.call import ID_PREFIXES, answer
-from ricordo.api.guard import with_openai_error
+from ricordo.api.answers import answer
+from ricordo.api.call import ID_PREFIXES
+from ricordo.api.guard import RETRY_AFTER, with_openai_error
 from ricordo.api.models.base import FaultResponse, Json
 from ricordo.api.routing import REFUSALS
 from ricordo.domain.run import INTERRUPTED
 from ricordo.errors import (
     Busy,
     Conflict,
+    DatabaseFailed,
     Forbidden,
     Invalid,
     ModelError,
@@ -72,7 +74,10 @@ async def _ours(_request: Request, error: RicordoError) -> Response:
         return _refused({"detail": str(error), "run_id": error.run_id}, 409)
     status, code = _answer_of(error)
     words = _encodable(str(error))
-    return _refused({"detail": f"{code}: {words}" if code else words}, status)
+    response = _refused({"detail": f"{code}: {words}" if code else words}, status)
+    if isinstance(error, DatabaseFailed):
+        response.headers["retry-after"] = RETRY_AFTER
+    return response
 
 
 def status_of(error: RicordoError) -> int:

@@ -2,7 +2,7 @@
 
 import re
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
@@ -17,15 +17,16 @@ from ricordo.api.bodies import limit_body
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
+from ricordo.errors import Unavailable
 from ricordo.settings import LOOPBACK, Settings
 from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import TOKEN
 
 # What anybody may ask for, and which must not wait for the database.
-_HEALTH = ("/v1/health", "/v1/health/")
+_HEALTH = ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready", "/health")
 # What anybody may see: that a server is here and how to talk to it.
-OPEN_PATHS = ("/", *_HEALTH)
+OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
 # Whose clients read refusals in OpenAI's shape: all that OpenAI serves, whether it is served here or not. `/v1/models/`, with a
 # slash at its end, and its list of embedding models are Letta's.
 _OPENAI_PATH = re.compile(
@@ -41,6 +42,9 @@ _OPENAI_TYPES = {
     500: "server_error",
     503: "unavailable_error",
 }
+_NOT_NOW = "The database does not answer, so it is not known who may come in. Try again in a moment; the server's log says why."
+# When to come again, in seconds, where nothing else is known.
+RETRY_AFTER = "5"
 # git sends a key as the password of any user, and only after it was asked for one.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
 # A login's key, which a browser sends by itself.
@@ -145,7 +149,7 @@ class Guard:
             await preflight(scope, receive, send)
             return
         send = _guarded(send)
-        refusal = await self._refusal(scope)
+        refusal = await _checked(self._refusal(scope))
         caller, path = scope.get(REQUEST_SCOPE), get_route_path(scope) or "/"
         if caller and caller.limits and path not in self._open_paths:
             if seconds := self._limits.count(caller.limits):
@@ -156,7 +160,7 @@ class Guard:
                 receive = limit_body(scope, receive, most)
         if caller and caller.reach:
             send = _readable(scope, caller.reach, send)
-            refusal = refusal or await _beyond(scope, caller, caller.reach)
+            refusal = refusal or await _checked(_beyond(scope, caller, caller.reach))
         if refusal:
             status, detail = refusal
             if status == 401 and self._login and _is_navigation(scope):
@@ -182,7 +186,7 @@ class Guard:
         if local := None if is_tool else await self._authentication.local(runtime, asks=path not in _HEALTH):
             scope[REQUEST_SCOPE] = local
             return self._foreign(scope)
-        cookie = "" if key else _cookie(_header(headers, b"cookie"))
+        cookie = "" if key or path in _HEALTH else _cookie(_header(headers, b"cookie"))
         is_from_elsewhere = not _is_own_page(headers) and (cookie or (is_open and _is_page(headers)))
         if is_from_elsewhere and scope["method"] not in _SAFE:
             return 403, "With a login only pages of this server may write. Programs send a key instead."
@@ -219,6 +223,15 @@ class Guard:
         if origin and _split(origin).netloc != host:
             return 403, f"Pages of {origin} may not use this server; only its own may, and programs."
         return None
+
+
+async def _checked(check: Awaitable[_Refusal | None]) -> _Refusal | None:
+    """Return what a check says of a request: "not now" where the database fails in it."""
+    try:
+        return await check
+    except Unavailable:
+        # Its own words may name places, and nobody knows who asks.
+        return 503, _NOT_NOW
 
 
 async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
@@ -311,13 +324,18 @@ def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
 
 
 def _guarded(send: Send) -> Send:
-    """Return what sends an answer that no browser takes for another kind of file, and that nobody on the way keeps."""
+    """Return what sends an answer that no browser takes for another kind of file, and that nobody on the way keeps.
+
+    One that says "not now" says when to come again.
+    """
 
     async def send_guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = message.get("headers", ())
             there = {name.lower() for name, _ in headers}
             missing = [pair for pair in _GUARDED if pair[0] not in there]
+            if message["status"] == 503 and not there & {b"retry-after", b"x-should-retry"}:
+                missing.append((b"retry-after", RETRY_AFTER.encode()))
             message = {**message, "headers": [*headers, *missing]}
         await send(message)
 

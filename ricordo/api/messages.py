@@ -16,7 +16,8 @@ from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
-from ricordo.api.call import Here, Paged, Paging, RequestContext, agent_json, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, Paged, Paging, RequestContext, agent_json
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, given
@@ -120,7 +121,7 @@ async def reset(here: Here, agent_id: str) -> Json:
     return agent_json(here, await reset_messages(here.runtime, here.scope, agent_id))
 
 
-def by_time(tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: str) -> list[Json]:
+def by_time(tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: Any) -> list[Json]:
     """One page of messages with these values in these columns, oldest first: by default the newest."""
     page = paging.page_by_time(default=100)
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
-from ricordo.api.call import Here, RequestContext, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, RequestContext
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Json, TextConflict
 from ricordo.api.models.memory import (

@@ -20,6 +20,7 @@ from time import perf_counter
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlencode
 
+import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette._utils import get_route_path
@@ -27,8 +28,16 @@ from starlette.middleware.body_limit import MAX_BODY_SIZE_SCOPE_KEY
 from starlette.routing import Match, compile_path, get_name
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ricordo.api.answers import (
+    AnswerBudget,
+    answer,
+    budget_of,
+    counted_answer,
+    made_answer,
+    read_answer,
+    release_answer,
+)
 from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, read_large
-from ricordo.api.call import answer
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
 from ricordo.api.models.warnings import with_warnings
@@ -36,6 +45,7 @@ from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 from ricordo.domain.text import normal_name, normal_text
+from ricordo.offload import SMALL, offload
 
 E = TypeVar("E", bound=Callable[..., Any])
 # What only an escaped letter beyond ASCII or carriage return holds.
@@ -98,6 +108,8 @@ LABEL_ROUTES: tuple[LazyRouter, ...] = (
 AT_START = ("ricordo.api.server", "ricordo.api.agents", "ricordo.api.messages", "ricordo.api.stored_streams")
 
 
+# Items of a list whose answer is made beside the event loop.
+_MANY = 64
 # Routes belong to modules, and several apps of one process may build them at once.
 _BUILDING = threading.RLock()
 _IMPORTING = threading.Lock()
@@ -157,7 +169,10 @@ class LazyRoute(APIRoute):
             await refuse(*refusal)(scope, receive, send)
             return
         self.build()
-        await LARGE_BODIES.serve(super().handle, scope, receive, with_warnings(send))
+        try:
+            await LARGE_BODIES.serve(super().handle, scope, receive, with_warnings(send))
+        finally:
+            release_answer(scope)
 
     def __getattr__(self, name: str) -> Any:
         # Called only for what is not there yet.
@@ -181,17 +196,31 @@ def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> C
 
     @wraps(endpoint)
     async def respond(**given: Any) -> Response:
+        if not is_async and only_reads:
+            request = given["here"].request
+            work = partial(_called, endpoint, given)
+            return await read_answer(budget_of(request.app), request.scope, given["here"].store, work, make)
         if is_async:
             made = await endpoint(**given)
         else:
-            store = given["here"].store
-            made = await (store.read if only_reads else store.write)(lambda tx: endpoint(tx, **given))
-        return made if isinstance(made, Response) else answer(make(made) if make else made)
+            made = await given["here"].store.write(lambda tx: endpoint(tx, **given))
+        here = given.get("here")
+        if make and not isinstance(made, Response):
+            is_long = isinstance(made, list | tuple) and len(made) > _MANY
+            made = await offload(partial(make, made), SMALL + 1) if is_long else make(made)
+        if here is None:
+            return made if isinstance(made, Response) else answer(made)
+        finish = counted_answer if isinstance(made, Response) else made_answer
+        return await finish(budget_of(here.request.app), here.request.scope, made, reads=only_reads)
 
     known = signature(endpoint)
     parameters = [parameter for name, parameter in known.parameters.items() if name != "tx"]
     respond.__signature__ = known.replace(parameters=parameters)  # type: ignore[attr-defined]
     return respond
+
+
+def _called(endpoint: Callable[..., Any], given: Mapping[str, Any], tx: Any) -> Any:
+    return endpoint(tx, **given)
 
 
 def needs(*scopes: str) -> Callable[[E], E]:
@@ -304,11 +333,17 @@ class Application(FastAPI):
     `base` is the path below which a proxy serves it; the proxy takes it off, or leaves it.
     """
 
-    def __init__(self, features: Sequence[LazyRouter] = (), base: str = "", **options: Any) -> None:
+    def __init__(
+        self, features: Sequence[LazyRouter] = (), base: str = "", answers: AnswerBudget | None = None, **options: Any
+    ) -> None:
         super().__init__(**options)
         self._base = base
         self.lazy_routes = LazyRoutes(self.router.routes, features)
         self.request_counts = RequestCounts()
+        self.answers = answers or AnswerBudget()
+        self._document_lock = threading.Lock()
+        self._documenting: asyncio.Task[dict[str, Any]] | None = None
+        self._document_text: tuple[str, bytes] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -330,9 +365,30 @@ class Application(FastAPI):
         finally:
             self.request_counts.note(scope, next(iter(statuses), 0), perf_counter() - began)
 
+    def setup(self) -> None:
+        """Serve the document; the framework would make it and write it on the event loop, which takes seconds."""
+        self.add_route("/openapi.json", self._answer_document, name="openapi", include_in_schema=False)
+
     def openapi(self) -> dict[str, Any]:
-        self.lazy_routes.load_all()
-        return super().openapi()
+        """Return the document, which is made once. That takes seconds: on the event loop ask `document` for it."""
+        with self._document_lock:
+            self.lazy_routes.load_all()
+            return super().openapi()
+
+    async def document(self) -> dict[str, Any]:
+        """Return the document; one thread makes it, however many ask for it at once."""
+        if self.openapi_schema:
+            return self.openapi_schema
+        if self._documenting is None or self._documenting.done():
+            self._documenting = asyncio.create_task(asyncio.to_thread(self.openapi))
+        return await asyncio.shield(self._documenting)
+
+    async def _answer_document(self, request: Request) -> Response:
+        document, base = await self.document(), request.scope.get("root_path", "").rstrip("/")
+        if self._document_text is None or self._document_text[0] != base:
+            served = {**document, "servers": [{"url": base}]} if base else document
+            self._document_text = base, await offload(lambda: orjson.dumps(served), SMALL + 1)
+        return Response(self._document_text[1], media_type="application/json")
 
 
 def _normalise_address(scope: Scope) -> None:

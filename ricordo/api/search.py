@@ -72,6 +72,10 @@ class PassageSearchRequest(_SearchRequest):
     tag_match_mode: Literal["any", "all"] = "any"
 
 
+def _is_nobodys(user_id: str | None) -> bool:
+    return user_id is None
+
+
 def _results(parts: Sequence[ToolReturnPart]) -> list[Json]:
     return [{"tool_call_id": part.call_id, "status": part.status, "func_response": part.content} for part in parts]
 
@@ -87,6 +91,7 @@ class FoundMessageResponse(ResponseModel):
     agent_id: Annotated[str, From("message.agent_id")]
     conversation_id: Annotated[str, From("message.conversation_id")]
     created_at: Annotated[Timestamp, From("message.created_at")]
+    shared: Annotated[bool, From("message.user_id", _is_nobodys)] = Field(description="True where it is about no user.")
     relevance: RelevanceResponse
 
 
@@ -103,13 +108,16 @@ class StoredMessageHitResponse(RelevanceResponse):
     """A message that a search found, and the text by which it was found."""
 
     embedded_text: str
+    shared: bool = Field(description="True where the message is about no user.")
     message: StoredMessageResponse
 
     @classmethod
     def of(cls, hit: Any, /, **_fields: Any) -> Json:
         """Return the message with its ranks."""
         message = StoredMessageResponse.of(hit.message)
-        return super().of(hit.relevance, embedded_text=searchable_text(hit.message), message=message)
+        shared = _is_nobodys(hit.message.user_id)
+        text = searchable_text(hit.message)
+        return super().of(hit.relevance, embedded_text=text, shared=shared, message=message)
 
 
 class PastText(TextContent):
@@ -171,6 +179,7 @@ async def search_messages(here: Here, body: MessageSearchRequest) -> Sequence[Fo
     """The best matching of what users and agents said, with one agent or with all, best first.
 
     Dates without a zone are read in the agent's own, or in UTC where no agent is named. Without a query: the newest.
+    A user's own messages come before shared ones, and agents with nothing of theirs are left out unless one is named.
     """
     return await _messages(here, body)
 
@@ -237,6 +246,8 @@ async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequenc
         shared = conversations.shared_by(tx, named) if named else ()
         start, end = body.span(where)
         roles = tuple(body.roles or _SPOKEN)
-        return MessageFilter(tuple(ids), conversation_id, roles, here.scope.subject_id, start, end, shared)
+        return MessageFilter(
+            tuple(ids), conversation_id, roles, here.scope.subject_id, start, end, shared, own_first=True
+        )
 
     return await here.runtime.recall.messages(body.query or "", wanted, body.limit, body.search_mode, body.offset)

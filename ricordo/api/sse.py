@@ -1,8 +1,9 @@
 """A turn as server-sent events for one reader: whole messages or deltas, then how it ended, and `[DONE]`."""
 
 import asyncio
+import logging
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -29,8 +30,11 @@ from ricordo.domain.event import (
 )
 from ricordo.domain.ids import part_otid
 from ricordo.domain.message import Message
+from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
+from ricordo.errors import DatabaseFailed
 from ricordo.llm.argument_stream import ArgumentStream
 
+log = logging.getLogger(__name__)
 STREAM: dict[int | str, dict[str, Any]] = {
     200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
 }
@@ -185,9 +189,24 @@ class SseEncoder:
         return encoded({**wire, "seq_id": self._next - 1})
 
 
-def sse_response(chunks: AsyncIterator[bytes]) -> Response:
+def sse_response(chunks: AsyncIterator[bytes], cut_off: Sequence[bytes] | None = None) -> Response:
+    """Return a stream of these chunks; `cut_off` ends one in which the database fails, by default as Letta's clients read it."""
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    chunks = _to_their_end(chunks, _CUT_OFF if cut_off is None else cut_off)
     return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
+
+
+async def _to_their_end(chunks: AsyncIterator[bytes], cut_off: Sequence[bytes]) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except DatabaseFailed as error:
+        log.warning("a stream was cut off", extra={"error": error})
+        for chunk in cut_off:
+            yield chunk
+    finally:
+        if isinstance(chunks, AsyncGenerator):
+            await chunks.aclose()
 
 
 async def sse_stream(
@@ -242,6 +261,22 @@ def _ping(run_id: str, number: int | None, clock: Clock) -> Json:
 
 def encoded(wire: Json) -> bytes:
     return _PREFIX + orjson.dumps(wire) + b"\n\n"
+
+
+_CUT_OFF = (
+    b"event: error\n"
+    + encoded(
+        {
+            "message_type": "error_message",
+            "run_id": None,
+            "error_type": INTERRUPTED,
+            "message": DATABASE_FAILED,
+            "detail": None,
+            "seq_id": None,
+        }
+    ),
+    DONE,
+)
 
 
 def _piece(wire: Json) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ from ricordo.agents.conversations import DEFAULT, resolve_conversation
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.run_end import heal
 from ricordo.agents.turn import PastTurn, run_turn
-from ricordo.api.call import Here, RequestContext, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.base import MAX_COUNT, RequestPart
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.routing import Routes, needs

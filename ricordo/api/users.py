@@ -14,14 +14,15 @@ from typing import Annotated, Any, Literal
 import orjson
 from fastapi import Depends, Query, Request, Response
 
-from ricordo.api.blocks import At, Before, From, Limit, To, comparison_of, lines_of, one_of, page_of
+from ricordo.api.answers import Headed, answer
+from ricordo.api.blocks import At, Before, From, Limit, Lines, To, comparison_of, lines_of, one_of, page_of
 from ricordo.api.bodies import decode, validated
-from ricordo.api.call import Here, RequestContext, answer, note, told
+from ricordo.api.call import Here, RequestContext, note, told
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Json, NoteResponse, TextConflict
 from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch, require_match, tagged
 from ricordo.api.models.memory import (
-    BlamedLineResponse,
+    BlameResponse,
     ComparisonResponse,
     ProposalResponse,
     PutBlockRequest,
@@ -38,7 +39,6 @@ from ricordo.domain.text import normal_text
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Invalid, NotFound, Stale, Unsupported
 from ricordo.memory import submission, user_memory
-from ricordo.memory.blame import BlamedLine
 from ricordo.memory.schemas import find_schema, read_block, require_schema, starting_settings
 from ricordo.memory.sections import starting_text
 from ricordo.memory.submission import Submitted
@@ -106,7 +106,7 @@ Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 
 @router.get("", response_model=list[UserBlockResponse])
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
-def list_blocks(tx: Transaction, here: Here, user_id: str) -> Response:
+def list_blocks(tx: Transaction, here: Here, user_id: str) -> Headed:
     """The user's blocks in the order of their labels, each with how many proposals wait.
 
     The header `x-waiting` says how many wait in all, also to make new blocks.
@@ -114,9 +114,8 @@ def list_blocks(tx: Transaction, here: Here, user_id: str) -> Response:
     memory = user_memory.open_memory(tx, here.scope, user_id)
     waiting = proposals.waiting_counts(tx, memory.chain.id)
     listed = user_memory.listed(tx, memory)
-    response = answer([UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in listed])
-    response.headers["x-waiting"] = str(sum(waiting.values()))
-    return response
+    shown = [UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in listed]
+    return Headed(shown, {"x-waiting": str(sum(waiting.values()))})
 
 
 @router.get(_ONE + "/history", response_model=list[VersionResponse])
@@ -133,16 +132,16 @@ def retrieve_version(tx: Transaction, here: Here, user_id: str, label: str, sha:
     return one_of(tx, _chain_id(tx, here, user_id), label, sha)
 
 
-@router.get(_ONE + "/blame", response_model=list[BlamedLineResponse])
-def list_lines(tx: Transaction, here: Here, user_id: str, label: str, at: At = None) -> Sequence[BlamedLine]:
-    """The block's lines, each with the version that wrote it: by whom, why, and in which step."""
-    return lines_of(tx, _chain_id(tx, here, user_id), label, at)
+@router.get(_ONE + "/blame", response_model=BlameResponse)
+async def list_lines(here: Here, user_id: str, label: str, part: Lines, at: At = None) -> Json:
+    """The block's lines, each with the version that wrote it: by whom, why, and in which step; a part where they are many."""
+    return await lines_of(here, lambda tx: (_chain_id(tx, here, user_id), label), part, at)
 
 
 @router.get(_ONE + "/compare", response_model=ComparisonResponse)
-def compare(tx: Transaction, here: Here, user_id: str, label: str, from_: From = None, to: To = None) -> Json:
-    """Two versions of the block compared: as a unified diff, and word by word."""
-    return comparison_of(tx, _chain_id(tx, here, user_id), label, from_, to)
+async def compare(here: Here, user_id: str, label: str, part: Lines, from_: From = None, to: To = None) -> Json:
+    """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
+    return await comparison_of(here, lambda tx: (_chain_id(tx, here, user_id), label), part, older=from_, newer=to)
 
 
 @router.post(_ONE + "/restore", response_model=UserBlockResponse)

@@ -21,6 +21,7 @@ from ricordo.errors import Collision, Invalid, NotFound, RicordoError
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.future_times import mend_future_times
 
 log = logging.getLogger(__name__)
 # A kind that no handler here knows may be known to a newer server, so it waits for one this long after it was added.
@@ -40,6 +41,7 @@ class Pace:
     poll: float = 1.0
     beat: float = 2.0
     sweep: float = 10.0
+    mend: float = 300.0
     prune: float = 600.0
     # A worker that gave no sign for this long counts as dead.
     silence: float = 30.0
@@ -103,6 +105,7 @@ class Worker:
             with suppress(RuntimeError):  # the loop has ended: the next server will find the job
                 loop.call_soon_threadsafe(self._wake_up.set)
 
+        await self._mend_times()
         await self._sweep(0 if self._is_alone else self.pace.silence)
         await self._store.read(lambda tx: jobs.on_wake_up(tx, notify))
         self._tasks.append(asyncio.create_task(self._maintain(), name="jobs: maintain"))
@@ -234,7 +237,13 @@ class Worker:
     async def _maintain(self) -> None:
         """Add periodic jobs, renew running ones, free those of dead workers, delete old ones."""
         time = asyncio.get_running_loop().time
-        duties = {self._add_periodic: 0.0, self._renew: 0.0, self._sweep: self.pace.sweep, self._prune: self.pace.prune}
+        duties = {
+            self._add_periodic: 0.0,
+            self._renew: 0.0,
+            self._sweep: self.pace.sweep,
+            self._mend_times: self.pace.mend,
+            self._prune: self.pace.prune,
+        }
         done = dict.fromkeys(duties, time())
         while not self._stopped.is_set():
             for duty, interval in duties.items():
@@ -266,8 +275,12 @@ class Worker:
 
     async def _sweep(self, silence: float | None = None) -> None:
         silent_for = round((self.pace.silence if silence is None else silence) * SECOND)
-        if freed := await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silent_for)):
+        live = frozenset(self._running)
+        if freed := await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silent_for, live=live)):
             log.warning("freed jobs that a stopped server left running", extra={"jobs": len(freed)})
+
+    async def _mend_times(self) -> None:
+        await self._store.write(mend_future_times)
 
     async def _prune(self) -> None:
         count = 1

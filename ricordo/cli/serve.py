@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import socket
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -41,12 +42,15 @@ _KEPT_SECONDS = 75
 _DEFAULT_PORT = 8283
 # The start line, not the server, waits so long for providers' lists of models.
 _LOOK_SECONDS = 1.0
+_TURN_SECONDS = 0.001
 
 
 def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
     """Run the server on these sockets until it is stopped. Raises RicordoError if it cannot start."""
     set_up_logs(settings.log_level, settings.log_format)
     limit_heaps()
+    # Threads take turns each millisecond instead of each five: while some compare long texts, the event loop waits for them.
+    sys.setswitchinterval(_TURN_SECONDS)
     port = sockets[0].getsockname()[1]
     try:
         app = create_app(settings.model_copy(update={"port": port}), providers)

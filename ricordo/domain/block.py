@@ -1,5 +1,6 @@
 """Core memory: blocks of text that stand in the system prompt, and the chains of versions they belong to."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from typing import Any, Literal
 
 from ricordo.domain.git_objects import fits_git
 from ricordo.domain.ids import new_id
+from ricordo.domain.quotas import size_of
 from ricordo.domain.redaction import redact
 from ricordo.domain.text import name_key, normal_name
 from ricordo.errors import Conflict, Invalid, TooLong
@@ -70,7 +72,8 @@ class Block:
     `head` is the id of the version that gave it its text. All agents of a user see the user's
     block, or one agent does, or those of one course. A block that is `shared` is edited in place also in conversations about
     users, who otherwise get copies of their own; `seen_as` is the label that agents know such a copy by, where its own differs.
-    Whether it `is_users`, and so not the agent's own, is known where it was read for an agent.
+    Whether it `is_users`, and so not the agent's own, is known where it was read for an agent. One that `is_cut` was read for a
+    list, and has only the beginning of its text.
     """
 
     id: str
@@ -99,6 +102,13 @@ class Block:
     shared: bool = False
     seen_as: str | None = None
     is_users: bool = False
+    is_cut: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many bytes its long texts take: the value, the description and the metadata."""
+        metadata = json.dumps(self.metadata) if self.metadata else "{}"
+        return size_of(self.value) + size_of(self.description) + size_of(metadata)
 
     @property
     def shown_label(self) -> str:

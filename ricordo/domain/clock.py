@@ -1,5 +1,6 @@
 """Time as Ricordo keeps it: integers, microseconds since 1970 in UTC, from one clock that is passed in; and how long to wait."""
 
+import logging
 import random
 import time
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from ricordo.errors import Invalid
 
+log = logging.getLogger(__name__)
 SECOND = 1_000_000
 DAY = 24 * 3600 * SECOND
+_SET_BACK = 60 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The calendar's first and last microsecond, UTC.
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -26,14 +29,22 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's clock, never going back within one process, so that order by time is order of writing."""
+    """The machine's clock, which waits instead of going back within one process, so that order by time is order of writing.
+
+    One that is set back by more than a minute was wrong before, and is followed: else time would stand still until it is made up.
+    """
 
     def __init__(self) -> None:
         self._last = 0
 
     def now(self) -> int:
         """Microseconds since 1970, UTC."""
-        self._last = max(self._last + 1, time.time_ns() // 1000)
+        wall = time.time_ns() // 1000
+        if self._last - wall > _SET_BACK:
+            log.warning("the clock was set back", extra={"seconds": (self._last - wall) // SECOND})
+            self._last = wall
+        else:
+            self._last = max(self._last + 1, wall)
         return self._last
 
 

@@ -9,7 +9,7 @@ import json
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -211,6 +211,8 @@ _OTHER_FORMS = (
 )
 _DISGUISED = re.compile(f"([{_UNSEEN}]+)|[{_OTHER_FORMS}]")
 _Span = tuple[int, int, str]
+# Characters that are looked at in one go, and more than any secret has.
+_PIECE, _LONGEST = 32_768, 16_384
 
 
 def redact(text: str, *, is_strict: bool = False) -> Redacted:
@@ -329,7 +331,7 @@ def redact_json(value: Any) -> Any:
 
 def _secrets(text: str, rule: _Rule) -> list[_Span]:
     spans: list[_Span] = []
-    for found in rule.pattern.finditer(text):
+    for found in _found(rule.pattern, text):
         if rule.is_one is None or rule.is_one(found):
             secret = found["secret"]
             sign = found["sign"] if "sign" in rule.pattern.groupindex else ""
@@ -337,6 +339,25 @@ def _secrets(text: str, rule: _Rule) -> list[_Span]:
             length = len(secret.rstrip(_ENDINGS) if sign not in ("", "=") else secret)
             spans.append((found.start("secret"), found.start("secret") + length, rule.kind))
     return spans
+
+
+def _found(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Find all matches, in pieces of the text: a long one would hold up all other threads for as long as it is looked at.
+
+    A piece goes on for longer than any match, and what begins behind it is found with the next one.
+    """
+    place = 0
+    while place <= len(text):
+        end = place + _PIECE
+        is_last = end + _LONGEST >= len(text)
+        for found in pattern.finditer(text, place, len(text) if is_last else end + _LONGEST):
+            if found.start() >= end and not is_last:
+                break
+            yield found
+            place = max(found.end(), place)
+        if is_last:
+            return
+        place = max(end, place)
 
 
 def _private_keys(text: str) -> list[_Span]:

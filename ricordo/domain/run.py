@@ -27,6 +27,7 @@ StopReason = Literal[
 ]
 # The type of error of a run whose server was stopped or killed in the middle of it.
 INTERRUPTED = "interrupted"
+DATABASE_FAILED = "The database failed during this turn. Send the message again in a moment."
 _COMPLETED: set[StopReason] = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
 
 

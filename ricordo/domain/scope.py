@@ -74,6 +74,7 @@ class User:
     disabled_at: int | None = None
     identity_type: str | None = None
     properties: tuple[Mapping[str, Any], ...] = ()
+    former: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _BYTE_ORDER_MARK = "\ufeff"
@@ -71,6 +71,30 @@ def normal_name(text: str) -> str:
         return normal_text(text)
     text = _TAGS.sub(r"\1", _HIDDEN.sub("", text))
     return normal_text(_JOINERS.sub(_joiner, text))
+
+
+def has_hidden(text: str) -> bool:
+    """Return whether characters that nobody sees stand in the text, those of emoji and joined letters included."""
+    return not text.isascii() and any(signs.search(text) for signs in (_HIDDEN, _TAGS, _JOINERS))
+
+
+def shown_text(text: str, known: Iterable[str] = ()) -> str:
+    """Return the text without hidden characters, but for those that stand in the same place of a known text.
+
+    >>> shown_text("on\u200bce"), shown_text("on\u200bce", ["only on\u200bce"]) == "on\u200bce"
+    ('once', True)
+    """
+    if not has_hidden(text):
+        return text
+    texts = list(known)
+
+    def is_known(run: re.Match[str]) -> bool:
+        around = run.string[max(run.start() - 1, 0) : run.end() + 1]
+        return any(around in other for other in texts)
+
+    text = _HIDDEN.sub(lambda run: run[0] if is_known(run) else "", text)
+    text = _TAGS.sub(lambda run: run[0] if run[1] or is_known(run) else "", text)
+    return _JOINERS.sub(lambda run: run[0] if is_known(run) else _joiner(run), text)
 
 
 def name_key(name: str) -> str:

@@ -80,6 +80,11 @@ class EditGuard:
         if _share(runs, source["system"]) >= CONTAINED:
             raise Invalid(INSTRUCTIONS)
 
+    def said(self) -> list[str]:
+        """Return what the user said, now and earlier."""
+        sources = self._read()
+        return [*sources.said, *sources.said_earlier, *sources.found_again]
+
     @cached_property
     def _sources(self) -> dict[str, set[tuple[str, ...]]]:
         sources = self._read()

@@ -20,6 +20,7 @@ from ricordo.memory.proposals import TAKEN
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block, require_free, require_writable
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.quotas import require_room
 
 GONE = 'Memory block "{}" was deleted while you edited it, so there is nothing to edit.'
 CLOSE = (
@@ -146,7 +147,20 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
             relabelled.append(after[id])
     for block in relabelled:
         _require_free(ground, after, block)
+    _require_room(ground, after)
     return after
+
+
+def _require_room(ground: _Ground, after: _Blocks) -> None:
+    """Raise TooLong where the memory that is changed would be larger than it may be, with all that is planned so far."""
+    changed: dict[str, list[tuple[Block | None, Block]]] = {}
+    for id, block in after.items():
+        if block != ground.there.get(id):
+            home = block.chain_id or ground.chain_id or ""
+            changed.setdefault(home, []).append((ground.there.get(id), block))
+    for chain_id, pairs in changed.items():
+        new = Chain(chain_id, ground.scope.organization_id, "agent", ground.agent_id)
+        require_room(ground.tx, (versions.lock(ground.tx, chain_id) if chain_id else None) or new, pairs)
 
 
 def _changed(context: EditContext, base: Block, wanted: Block, now: Block) -> Block:

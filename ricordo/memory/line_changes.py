@@ -35,7 +35,7 @@ def same_text(one: str, other: str) -> bool:
     one, other = one.removesuffix("\n"), other.removesuffix("\n")
     if one == other:
         return True
-    head, tail = _ends_alike(one, other)  # most of two long texts is alike, and need not be split
+    head, tail = ends_alike(one, other)  # most of two long texts is alike, and need not be split
     return same_lines(*(text[head : len(text) - tail].split("\n") for text in (one, other)))
 
 
@@ -160,13 +160,13 @@ def where_they_meet(base: str, first: str, base_since: str, second: str) -> tupl
         text if not text or text.endswith("\n") else f"{text}\n" for text in (base, first, base_since, second)
     )
     base, first, base_since, second = texts
-    (head, tail), (head_too, tail_too) = _ends_alike(base, first), _ends_alike(base_since, second)
+    (head, tail), (head_too, tail_too) = ends_alike(base, first), ends_alike(base_since, second)
     ends = [(head, tail), (head_too, tail_too)]
     if base == base_since:
         if len(base) - tail < head_too or len(base) - tail_too < head:
             return None
     else:
-        above, below = _ends_alike(base, base_since)
+        above, below = ends_alike(base, base_since)
         are_above = (len(base) - tail <= above, len(base_since) - tail_too <= above)
         are_below = (len(base) - head <= below, len(base_since) - head_too <= below)
         # What changed since is beside both, and so no matter; or between them.
@@ -186,12 +186,12 @@ def where_they_meet(base: str, first: str, base_since: str, second: str) -> tupl
 
 def effort(old: str, new: str) -> int:
     """What a comparison of two texts takes: the lines between their ends that are alike, and the pairs of equal ones of these."""
-    head, tail = _ends_alike(old, new)
+    head, tail = ends_alike(old, new)
     counts, counts_new = (Counter(text[head : len(text) - tail].split("\n")) for text in (old, new))
     return counts.total() + counts_new.total() + sum(count * counts_new[line] for line, count in counts.items())
 
 
-def _ends_alike(one: str, other: str) -> tuple[int, int]:
+def ends_alike(one: str, other: str) -> tuple[int, int]:
     """How many characters of whole lines both texts begin with, and how many of the rest both end with."""
     head = _alike(min(len(one), len(other)), lambda size: one.startswith(other[:size]))
     head = one.rfind("\n", 0, head) + 1

@@ -19,6 +19,8 @@ PieceKind = Literal["same", "added", "removed"]
 # How many pairs of equal lines, or equal words, are looked at in one comparison. Where there are more, only what is unique is
 # matched first, and then what lies between, as far as this goes. A pair takes about a microsecond.
 _MOST_PAIRS = 200_000
+# Characters of lines that changed which are compared word by word; what changed beyond is shown in whole lines.
+_MOST_BY_WORDS = 800_000
 _TEXT = itemgetter(1)
 # A word with the spaces behind it, a sign of a script without spaces, or a sign with the spaces behind it.
 _WORD = re.compile(r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\W)\s*")
@@ -119,6 +121,12 @@ def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], 
     return dict(compared.pairs), compared.is_whole
 
 
+def matched_lines(old: Sequence[str], new: Sequence[str], room: int) -> tuple[dict[int, int], int]:
+    """Map the lines of the old text that stay as `kept_lines` does, looking at `room` pairs at most; also the room left."""
+    compared = _Comparison([*map(line_key, old)], [*map(line_key, new)], min(room, _MOST_PAIRS))
+    return dict(compared.pairs), room - (min(room, _MOST_PAIRS) - compared.room)
+
+
 def line_key(line: str) -> str:
     """The line as people compare it: no matter how it ends, whether a byte order mark precedes it, and how accents are stored."""
     line = line.removesuffix("\r")
@@ -159,16 +167,26 @@ def by_words(old: str, new: str) -> list[DiffPiece]:
     """The texts as pieces: all but the added ones join to the old text, all but the removed ones to the new one."""
     before, after = _lines(old), _lines(new)
     pieces: list[tuple[PieceKind, str]] = []
-    room = _MOST_PAIRS
+    room, room_by_words = _MOST_PAIRS, _MOST_BY_WORDS
     for tag, start, stop, start_new, stop_new in _Comparison(before, after).matcher().get_opcodes():
         if tag == "equal":
             pieces.append(("same", "".join(before[start:stop])))
             continue
-        words, words_new = (_WORD.findall("".join(lines)) for lines in (before[start:stop], after[start_new:stop_new]))
+        removed, added = "".join(before[start:stop]), "".join(after[start_new:stop_new])
+        room_by_words -= len(removed) + len(added)
+        if room_by_words < 0:
+            pieces += (("removed", removed), ("added", added))
+            continue
+        words, words_new = _words(removed), _words(added)
         compared = _Comparison([word.rstrip() for word in words], [word.rstrip() for word in words_new], room)
         room = compared.room
         pieces += _word_pieces(words, words_new, compared.matcher())
     return list(_joined(pieces))
+
+
+def _words(text: str) -> list[str]:
+    # Not `findall`, which would hold the interpreter's lock for all of a long text.
+    return [found[0] for found in _WORD.finditer(text)]
 
 
 def _lines(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Actor
 from ricordo.domain.text import normal_json, normal_name
 from ricordo.domain.version import ChangeMetadata, Proposal
-from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.errors import Conflict, Invalid, NotFound, TooLong
 from ricordo.memory.line_changes import (
     LineChange,
     edit_summary,
@@ -100,7 +100,7 @@ def propose_edits(
             sentence = (REPEATED if proposal.is_repeated else WAITS).format(block.shown_label, proposal.id)
         except Unchanged as answer:
             sentence = str(answer)
-        except (NotFound, Conflict) as error:
+        except (NotFound, Conflict, TooLong) as error:
             failed |= {edit.call_id: str(error) for edit in group}
             continue
         for edit in group:
@@ -149,8 +149,10 @@ def propose(
     """Store a proposal, which waits beside others; an older one of the same author that touches the same lines is superseded.
 
     A change that waits already, or is part of one, makes no new proposal: that one is returned, with `is_repeated`. Raises
-    Unchanged where the block says it already, Conflict where too much of the author waits, NotFound where all is erased.
+    Unchanged where the block says it already, Conflict where too much of the author waits, NotFound where all is erased, TooLong.
     """
+    before = draft.block.value if draft.block else ""
+    tx.quotas.require_text(draft.label, f"{draft.value or ''}{draft.description or ''}", before)
     # As it would be stored, so that it is compared with what is.
     draft = replace(
         draft,

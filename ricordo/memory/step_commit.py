@@ -12,7 +12,7 @@ from ricordo.domain.block import Block, Chain
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
-from ricordo.errors import Forbidden, NotFound
+from ricordo.errors import Forbidden, NotFound, TooLong
 from ricordo.memory.edit_plan import Committed, store_plan, version_notes
 from ricordo.memory.line_changes import edit_summary
 from ricordo.memory.proposals import propose_edits
@@ -127,7 +127,7 @@ def _write_texts(
         metadata = context.metadata((edit.reason for edit in edits), edit_summary(base, edits[-1].after))
         try:
             block = blocks.write(tx, base, edits[-1].value, metadata)
-        except Forbidden:
+        except (Forbidden, TooLong):
             block = None  # the plan tells why
         if block:
             written[block_id] = block

@@ -40,9 +40,11 @@ class Submitted:
 
 def put(tx: Transaction, memory: UserMemory, label: str, text: str, options: PutOptions, edit: Submission) -> Submitted:
     """Make the text the block's next version, or propose it, also a new block. Raises as `user_memory.put`, and Forbidden."""
-    label, text = require_label(label), normal_text(text)
+    label = require_label(label)
     chain = _locked(tx, memory.chain.id)
     block = blocks.labelled(tx, chain.id, label)
+    tx.quotas.require_text(label, text, block.value if block else "")
+    text = normal_text(text)
     metadata = edit.metadata(f"{'Edit' if block else 'Make'} {label}")
     if metadata.is_owners_of(chain):
         return Submitted(user_memory.put(tx, memory, label, text, edit.author, options))

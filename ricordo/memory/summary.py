@@ -93,7 +93,8 @@ class RestingWriters:
         self._until: dict[tuple[str, str], int] = {}
 
     def holds(self, agent_id: str, writer: Writer, now: int) -> bool:
-        return self._until.get((agent_id, writer.model.info.handle), 0) > now
+        left = self._until.get((agent_id, writer.model.info.handle), 0) - now
+        return 0 < left <= _REST  # more is left where the clock was set back meanwhile
 
     def note(self, agent_id: str, writer: Writer, summary: Summary, now: int) -> None:
         """Let the writer rest if the summary is not its own."""

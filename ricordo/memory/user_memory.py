@@ -106,11 +106,13 @@ def put(
     tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor | ChangeMetadata, options: PutOptions = _PUT
 ) -> Block:
     """Write the block, merged with what came after `options.expected`. Raises Stale if impossible, Invalid, TooLong, Forbidden."""
-    label, text = require_label(label), normal_text(text)
-    require_storable(text, options.message, options.title, options.description)
-    settings = _checked(options.settings())
+    label = require_label(label)
     memory = _locked(tx, memory)
     block = find(tx, memory, label)
+    tx.quotas.require_text(label, text, block.value if block else "")
+    text = normal_text(text)
+    require_storable(text, options.message, options.title, options.description)
+    settings = _checked(options.settings())
     if block:
         replace(block, limit=settings.get("limit", block.limit)).require_fits(text)
     summary = change_summary(label, block.value, text, f"Edit {label}") if block else f"Make {label}"

@@ -15,7 +15,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import require_tags
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import Actor
-from ricordo.domain.text import normal_name, normal_text
+from ricordo.domain.text import has_hidden, normal_name, normal_text, shown_text
 from ricordo.domain.version import ChangeMetadata, PolicyDecision
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory import edit_guard
@@ -46,6 +46,7 @@ OTHERS_TOO = (
     'Error: Memory block "{}" is also used in conversations with others, so it cannot be deleted or renamed in this one. '
     "Edit its text instead, which changes it for this user alone."
 )
+HIDDEN = "Characters that nobody sees were taken out of what you wrote: the user did not write them."
 REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
 
 
@@ -181,7 +182,7 @@ class WorkingMemory:
     ) -> str:
         """Give the block another text in this step; saving it decides what that becomes. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
-        value = normal_text(value)
+        value = self._shown(normal_text(value), call_id, block.value)
         block.require_fits(value)  # before it is read for secrets, and again with what takes their place
         require_storable(value, reason.text)
         value = self._redacted(value, call_id)
@@ -204,8 +205,8 @@ class WorkingMemory:
         require_storable(value, description, label, reason.text)
         label = require_label(label)
         require_free(label, self._current)
-        value = self._redacted(value, call_id)
-        description = description and self._redacted(description, call_id)
+        value = self._redacted(self._shown(value, call_id), call_id)
+        description = description and self._redacted(self._shown(description, call_id), call_id)
         self._guard.require_new(value)
         self._note_repeated(self._repeated(label, "", value), call_id)
         new = Block(
@@ -242,7 +243,7 @@ class WorkingMemory:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
         require_storable(description)
-        description = self._redacted(description, call_id)
+        description = self._redacted(self._shown(description, call_id, block.description or ""), call_id)
         if description != block.description:
             self._edit(block, replace(block, description=description), call_id)
 
@@ -261,7 +262,7 @@ class WorkingMemory:
         """Ask for a passage to be archived when the step is saved; raises Invalid."""
         require_storable(draft.text, *draft.tags, what="A passage and its tags")
         require_tags(draft.tags)
-        text = self._redacted(draft.text, draft.call_id)
+        text = self._redacted(self._shown(draft.text, draft.call_id), draft.call_id)
         tags = tuple(dict.fromkeys(self._redacted(normal_name(tag), draft.call_id) for tag in draft.tags))
         self._guard.require_new(text, is_archived=True)
         self.passages.append(replace(draft, text=text, tags=tags))
@@ -286,6 +287,15 @@ class WorkingMemory:
         kept = [after if one is block else one for one in self._current.values()]
         self._current = {one.shown_label: one for one in kept if one}
         self.edits.append(MemoryEdit(call_id, self._bases[block.id], after, shown, reason))
+
+    def _shown(self, text: str, call_id: str, before: str = "") -> str:
+        """Return a text without hidden characters, unless it had them before or the user wrote them."""
+        if not has_hidden(text):
+            return text
+        shown = shown_text(text, [before, *self._guard.said()])
+        if shown != text:
+            self._note(call_id, HIDDEN)
+        return shown
 
     def _redacted(self, text: str, call_id: str) -> str:
         redacted = redact(normal_text(text))
@@ -322,6 +332,8 @@ class WorkingMemory:
 def _shortened(reasoning: str) -> str:
     """The reasoning as it is kept; raises Invalid where it cannot be."""
     require_storable(reasoning, what="A reasoning")
+    # People decide by it.
+    reasoning = shown_text(reasoning)
     return reasoning if len(reasoning) <= LONGEST_REASON else f"{reasoning[: LONGEST_REASON - 1]}…"
 
 

@@ -9,7 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
-from operator import or_
+from itertools import pairwise
+from operator import itemgetter, or_
 from typing import Any
 
 import numpy as np
@@ -24,10 +25,10 @@ from ricordo.search import fusion, scoring
 from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
-from ricordo.search.partition_view import PartitionView, join_views, view_of
+from ricordo.search.partition_view import join_views, view_for, view_of
 from ricordo.search.reader import PartitionRow, cache_of, decoded, joined_postings, read_documents, read_index, some_of
 from ricordo.search.scoring import Bools, Floats, Integers, Posting
-from ricordo.search.vectors import Vectors, read_vectors, similarities
+from ricordo.search.vectors import ShownVectors, Vectors, part_of, read_vectors, similarities, similarities_shown
 from ricordo.search.words import infix, other_forms, query_terms, related_terms
 from ricordo.search.write_buffer import ROLES, fingerprint, label_term
 from ricordo.storage.engine.store import Transaction, each
@@ -35,6 +36,7 @@ from ricordo.storage.schema.core_tables import jobs, search_postings, search_ter
 
 MOST_INFIXES = 8
 MOST_VARIANTS = 64
+MOST_SHARED_VARIANTS = 1024
 SPOKEN = ("user", "assistant")
 # A word inside another, inflected otherwise or near in meaning is a weaker sign than the word itself.
 VARIANT_WEIGHT = 0.5
@@ -57,10 +59,12 @@ def find(
         return SearchResult()
     words = query_terms(query.text)
     forms = [*other_forms(query.text), *related_terms(query.related, words)]
-    search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)])
+    search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)], wanted)
     may = search.allowed(wanted)
     if not words:
-        return SearchResult(tuple(_newest(search.view, may, limit, offset)))
+        same = np.ones(len(search.view.records), dtype=np.float32)
+        newest = search.best(same, may, wanted, offset + limit)[offset:]
+        return SearchResult(tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest))
     postings, most = search.postings_of(words, forms, wanted)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
@@ -70,7 +74,7 @@ def find(
         lexical = scoring.lexical(documents, postings)
     times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
     scored = fusion.fuse(documents, lexical, similar, times, fusion.speaks(documents, postings), may)
-    best = fusion.top(documents, scored, may, offset + limit)[offset:]
+    best = search.best(scored, may, wanted, offset + limit)[offset:]
     ranks = fusion.ranks(best, may, lexical, similar)
     mode = query.mode if similar is not None or query.mode == "fts" else "fts"
     before = search.before(best, wanted)
@@ -92,9 +96,11 @@ def _share(score: Any, most: float) -> float:
 
 
 class _Search:
-    """What one search has read."""
+    """What one search has read, of each partition only what its user may see."""
 
-    def __init__(self, tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> None:
+    def __init__(
+        self, tx: Transaction, owners: Sequence[str], terms: Sequence[str], wanted: MessageFilter | PassageFilter
+    ) -> None:
         self._tx = tx
         snapshot = read_index(tx, owners, terms)
         self._partitions = snapshot.partitions
@@ -103,8 +109,14 @@ class _Search:
         self._owners = [owner for owner in owners if owner in rows or owner in snapshot.buffers]
         empty = read_documents(b"")
         flushed = {row.owner_id: snapshot.documents[row.seq] for row in snapshot.partitions}
-        views = [
-            view_of(cache, rows.get(owner), flushed.get(owner, empty), snapshot.buffers.get(owner, []))
+        self._views = views = [
+            view_for(
+                cache,
+                owner,
+                view_of(cache, rows.get(owner), flushed.get(owner, empty), snapshot.buffers.get(owner, [])),
+                wanted.subject_id,
+                wanted.own_conversation,
+            )
             for owner in self._owners
         ]
         self._starts = np.cumsum([0, *(len(view.records) for view in views)]).tolist()
@@ -120,17 +132,18 @@ class _Search:
         """The postings of several partitions as positions in the joined view."""
         placed = []
         for partition, posting in found:
-            start = self._starts[self._owners.index(partition.owner_id)]
-            placed.append(replace(posting, positions=posting.positions + start) if start else posting)
+            number = self._owners.index(partition.owner_id)
+            start, visible = self._starts[number], self._views[number].placed(posting)
+            placed.append(replace(visible, positions=visible.positions + start) if start else visible)
         return joined_postings(placed)
 
     def allowed(self, wanted: MessageFilter | PassageFilter) -> Bools | None:
-        """Which positions meet the conditions; None for all, where nothing is deleted."""
+        """Which positions meet the other conditions; None for all, where nothing is deleted."""
         # Most filters by role leave nothing out.
         roles = wanted.roles if any(role not in wanted.roles for role in self.view.roles) else ()
-        values = (wanted.conversation_id, wanted.subject_id, wanted.start, wanted.end)
+        values = (wanted.conversation_id, wanted.start, wanted.end)
         running = self._running(wanted)
-        if self.view.documents.is_whole and not (roles or wanted.tags or len(running)) and values == (None,) * 4:
+        if self.view.documents.is_whole and not (roles or wanted.tags or len(running)) and values == (None,) * 3:
             return None
         records = self.view.records
         may = self.view.alive.copy()
@@ -140,13 +153,6 @@ class _Search:
             for conversation, newest in wanted.shared:
                 held |= (records["conversation"] == fingerprint(conversation)) & (records["number"] <= newest)
             may &= held
-        if wanted.subject_id is not None:
-            seen = records["user"] == 0
-            if wanted.subject_id != NOBODY:
-                seen |= records["user"] == fingerprint(wanted.subject_id)
-            if wanted.own_conversation is not None:
-                seen |= records["conversation"] == fingerprint(wanted.own_conversation)
-            may &= seen
         if roles:
             own = records["role"]
             may &= reduce(or_, [own == ROLES.index(role) for role in self.view.roles & set(roles)], np.False_)
@@ -171,6 +177,21 @@ class _Search:
         new: Integers = np.flatnonzero(records["created_at"] >= wanted.turn_began)
         own: Integers = new[records["conversation"][new] == fingerprint(wanted.own_conversation)]
         return own
+
+    def best(self, scores: Floats, may: Bools | None, wanted: MessageFilter | PassageFilter, count: int) -> Integers:
+        """Return the positions of the best, best first; with `own_first` those that are the user's before shared ones."""
+        documents = self.view.documents
+        if not wanted.own_first or wanted.subject_id in (None, NOBODY):
+            return fusion.top(documents, scores, may, count)
+        allowed = self.view.alive if may is None else may
+        is_own = self.view.records["user"] == fingerprint(wanted.subject_id)
+        is_shared = ~is_own
+        for start, end in pairwise(self._starts) if len(self._owners) > 1 else ():
+            if not is_own[start:end].any():
+                is_shared[start:end] = False
+        own = fusion.top(documents, scores, allowed & is_own, count)
+        shared = fusion.top(documents, scores, allowed & is_shared, count)
+        return np.concatenate([own, shared])[:count]
 
     def before(self, best: Integers, wanted: MessageFilter | PassageFilter) -> dict[int, int]:
         """The number of the turn before each of these positions, where there is one and the filter's users may see it."""
@@ -198,6 +219,8 @@ class _Search:
             return None if found is None or math.isnan(found) else round(found, 3)
         partition = self._rows.get(owner)
         vectors = self._vectors.get(partition.seq) if partition else None
+        shown = self._views[place].shown
+        own = own if shown is None else int(shown[own])
         if partition is None or vectors is None or own >= len(vectors):
             return None
         asked = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
@@ -233,22 +256,34 @@ class _Search:
         flushed = self._read_variants(inner)
         together = []
         for part in inner:
-            placed = self._placed(flushed.get(part, []))
-            holding = [term for term in waiting if part in term][:MOST_VARIANTS]
+            placed = self._placed_variants(flushed.get(part, []))
+            holding = sorted(term for term in waiting if part in term)[:MOST_VARIANTS]
             posting = joined_postings([placed, *map(self.view.posting_in_buffer, holding)])
             posting = some_of(posting, self.view.alive[posting.positions])
             if len(posting.positions):
                 together.append(_once(posting))
         return together
 
-    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[PartitionRow, Posting]]]:
+    def _placed_variants(self, terms: Sequence[tuple[str, PartitionRow, Posting]]) -> Posting:
+        """Return the first terms that a visible document holds, as one posting: others' words must not crowd them out."""
+        chosen: dict[str, list[Posting]] = {}
+        for term, partition, posting in sorted(terms, key=itemgetter(0)):
+            placed = self._placed([(partition, posting)])
+            if len(placed.positions) and (term in chosen or len(chosen) < MOST_VARIANTS):
+                chosen.setdefault(term, []).append(placed)
+        return joined_postings([posting for postings in chosen.values() for posting in postings])
+
+    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[str, PartitionRow, Posting]]]:
         by_seq = {partition.seq: partition for partition in self._partitions}
-        found: dict[str, list[tuple[PartitionRow, Posting]]] = {}
-        values = {"partitions": list(by_seq), **{f"part{i}": part for i, part in enumerate(inner)}}
+        found: dict[str, list[tuple[str, PartitionRow, Posting]]] = {}
+        # Of a vocabulary that holds others' words too, more of them are looked through.
+        most = MOST_VARIANTS if all(view.shown is None for view in self._views) else MOST_SHARED_VARIANTS
+        parts = {f"part{i}": part for i, part in enumerate(inner)}
+        values = {"partitions": list(by_seq), "most": most * len(inner), **parts}
         for row in self._tx.all(_containing(len(inner)), values):
             for part in inner:
                 if part in row.term:
-                    found.setdefault(part, []).append((by_seq[row.partition], decoded({0: row.data})))
+                    found.setdefault(part, []).append((row.term, by_seq[row.partition], decoded({0: row.data})))
         return found
 
     def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Similarities | None, frozenset[str]]:
@@ -267,7 +302,8 @@ class _Search:
                 found = _from_outside(self.view.documents.number[here], query.nearest[owner])
             elif partition and partition.seq in vectors:
                 asked = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
-                found = _compare(vectors[partition.seq], asked, None if may is None else may[here], lexical[here])
+                part = part_of(cache_of(self._tx), partition, vectors[partition.seq], self._views[place])
+                found = _compare(part, asked, None if may is None else may[here], lexical[here])
             else:
                 continue
             parts.append(Similarities(found.positions + start, found.values) if start else found)
@@ -288,10 +324,13 @@ def _once(posting: Posting) -> Posting:
     return some_of(posting, order[np.append(positions[1:] != positions[:-1], True)])
 
 
-def _compare(vectors: Vectors, asked: Floats, may: Bools | None, lexical: Floats) -> Similarities:
+def _compare(vectors: Vectors | ShownVectors, asked: Floats, may: Bools | None, lexical: Floats) -> Similarities:
     least = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
     hits = lexical >= least if least > 0 else lexical > 0
-    return similarities(vectors, asked, may, hits if may is None else hits & may)
+    also = hits if may is None else hits & may
+    if isinstance(vectors, ShownVectors):
+        return similarities_shown(vectors, asked, may, also)
+    return similarities(vectors, asked, may, also)
 
 
 def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Similarities:
@@ -308,11 +347,6 @@ def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Si
     return Similarities(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
 
 
-def _newest(view: PartitionView, may: Bools | None, limit: int, offset: int) -> list[SearchHit]:
-    best = fusion.top(view.documents, np.ones(len(view.records), dtype=np.float32), may, offset + limit)[offset:]
-    return [SearchHit(int(view.records["number"][position]), Relevance(0.0)) for position in best]
-
-
 @lru_cache(maxsize=MOST_INFIXES)
 def _containing(count: int) -> Any:
     """The postings of terms that hold one of so many parts."""
@@ -322,7 +356,8 @@ def _containing(count: int) -> Any:
     terms = (
         select(search_terms.c.partition, search_terms.c.term)
         .where(search_terms.c.partition.op("IN")(partitions), held)
-        .limit(MOST_VARIANTS * count)
+        .order_by(search_terms.c.partition, search_terms.c.term)
+        .limit(bindparam("most"))
         .subquery()
     )
     return select(search_postings.c.partition, search_postings.c.term, search_postings.c.data).join(

@@ -52,9 +52,9 @@ class MessageFilter:
     `subject_id` as in a Scope: None for all, NOBODY for those about no user, a user's id for these and those about this
     user; those of `own_conversation` may be found besides, whoever they are about, but not those that are as new as
     `turn_began`, where it is given: what is in view needs no search, and a question would be the best answer to itself. With
-    `reads_before` each hit tells
-    the turn before it. `shared` is what a conversation that was forked shares with others: their ids, each with the seq
-    of the last message (see `conversations.shared_by`).
+    `reads_before` each hit tells the turn before it. With `own_first` what is about the subject comes before what is about
+    no user, and of several agents those that hold nothing of the subject are left out. `shared` is what a conversation that
+    was forked shares with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]
@@ -67,6 +67,7 @@ class MessageFilter:
     own_conversation: str | None = None
     turn_began: int | None = None
     reads_before: bool = False
+    own_first: bool = False
     tags: ClassVar[tuple[str, ...]] = ()
     all_tags: ClassVar[bool] = False
 
@@ -86,6 +87,7 @@ class PassageFilter:
     shared: ClassVar[tuple[tuple[str, int], ...]] = ()
     own_conversation: ClassVar[None] = None
     turn_began: ClassVar[None] = None
+    own_first: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,23 @@
 """What a search sees of a partition: its flushed documents and its write buffer as one row of arrays, cached.
 
-The rows of the buffer that were read are cached with the view: the next search reads only new ones.
+The rows of the buffer that were read are cached with the view: the next search reads only new ones. A user's search gets
+a view that holds only what this user may see. So nobody's scores depend on what is hidden from them: neither the rarity
+of words, nor the usual length of texts, nor the neighbours of a turn.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import count
 from sys import intern
 from typing import Any
 
 import numpy as np
 
+from ricordo.domain.scope import NOBODY
 from ricordo.search import reader, scoring
-from ricordo.search.scoring import Bools, Posting, Spread
-from ricordo.search.write_buffer import ROLES, BufferRow, unpack
+from ricordo.search.scoring import Bools, Integers, Posting, Spread
+from ricordo.search.write_buffer import ROLES, BufferRow, fingerprint, unpack
 
 # The posting of a term that at least this share of the documents hold, as a speaker's name, is spread once and cached.
 SPREAD_SHARE = 1 / 16
@@ -21,21 +26,43 @@ MOST_SPREADS = 4
 # The memory of a view for each document beside its record: its documents, their layout, and spreads; and for a term in the buffer.
 _BESIDE = 48 + 5 * MOST_SPREADS
 _BESIDE_TERM = 100
+# And of a part of a view for each document of the whole: its place.
+_BESIDE_HIDDEN = 8
 
 
-@dataclass(frozen=True, slots=True)
+_numbers = count()
+
+
+@dataclass(frozen=True)
 class PartitionView:
-    """A partition's documents by position; `buffered` are terms not flushed yet, `spreads` those of frequent terms."""
+    """A partition's documents by position; `buffered` are terms not flushed yet, `spreads` those of frequent terms.
+
+    Where documents are left out, `shown` holds the partition's positions of those that are here, `places` the position here
+    of each of the partition's (-1: left out), and `audience` says for whom; else these are None.
+    """
 
     records: reader.Documents
-    documents: scoring.DocumentColumns
+    alive: Bools
     buffered: Sequence[tuple[int, Mapping[str, int]]]
     roles: frozenset[str]
+    shown: Integers | None = None
+    places: Integers | None = None
+    audience: tuple[str, ...] | None = None
     spreads: dict[str, Spread] = field(default_factory=dict)
+    version: int = field(default_factory=_numbers.__next__)
 
-    @property
-    def alive(self) -> Bools:
-        return self.documents.alive
+    @cached_property
+    def documents(self) -> scoring.DocumentColumns:
+        # A view of which only a user's part is searched never needs them.
+        return scoring.documents_of(self.records, self.alive)
+
+    def placed(self, posting: Posting) -> Posting:
+        """Return a posting of the partition as positions of this view, without documents left out."""
+        if self.places is None:
+            return posting
+        positions = self.places.take(posting.positions)
+        chosen = positions >= 0
+        return replace(reader.some_of(posting, chosen), positions=positions[chosen])
 
     def posting(self, flushed: Posting, term: str) -> Posting:
         """The term's posting in all documents, ascending as far as documents were flushed in order."""
@@ -100,10 +127,57 @@ def _view(flushed: reader.Documents, rows: Sequence[tuple[BufferRow, Mapping[str
     alive = records["alive"] == 1
     if deleted:
         alive[: len(flushed)] &= ~np.isin(flushed["number"], list(deleted))
-    counted = np.bincount(records["role"], minlength=len(ROLES)).tolist()
-    roles = frozenset(role for role, count in zip(ROLES, counted, strict=True) if count)
     buffered = list(enumerate((terms for _, terms in added.values()), len(flushed)))
-    return PartitionView(records, scoring.documents_of(records, alive), buffered, roles)
+    return PartitionView(records, alive, buffered, _roles_of(records))
+
+
+def view_for(
+    cache: reader.IndexCache, owner_id: str, view: PartitionView, subject_id: str | None, own_conversation: str | None
+) -> PartitionView:
+    """Return the part of a view that the user of a search may see; see `MessageFilter` for who that is."""
+    if subject_id is None:
+        return view
+    audience = (owner_id, subject_id, own_conversation or "")
+    key = ("view for", audience)
+    cached: tuple[int, PartitionView] | None = cache.partitions.get(key)
+    if cached and cached[0] == view.version:
+        return cached[1]
+    seen = view.records["user"] == 0
+    if subject_id != NOBODY:
+        seen |= view.records["user"] == fingerprint(subject_id)
+    if own_conversation is not None:
+        own = view.records["conversation"] == fingerprint(own_conversation)
+        # Most conversations hold nothing of others: all of a user's share one view.
+        if not (own & view.alive & ~seen).any():
+            part = view_for(cache, owner_id, view, subject_id, None)
+            cache.partitions.put(key, (view.version, part), 0)
+            return part
+        seen |= own
+    seen &= view.alive
+    if seen.all():
+        part = view
+        size = 0
+    else:
+        part = _part_of(view, seen, audience)
+        size = part.records.nbytes + _BESIDE * len(part.records) + _BESIDE_HIDDEN * len(view.records)
+    cache.partitions.put(key, (view.version, part), size)
+    return part
+
+
+def _part_of(view: PartitionView, is_seen: Bools, audience: tuple[str, ...]) -> PartitionView:
+    """Return a view of these documents alone."""
+    shown = np.flatnonzero(is_seen)
+    places: Integers = np.full(len(is_seen), -1, dtype=np.int64)
+    places[shown] = np.arange(len(shown))
+    records = view.records[shown]
+    buffered = [(int(places[position]), terms) for position, terms in view.buffered if is_seen[position]]
+    alive = np.ones(len(shown), dtype=np.bool_)
+    return PartitionView(records, alive, buffered, _roles_of(records), shown, places, audience)
+
+
+def _roles_of(records: reader.Documents) -> frozenset[str]:
+    counted = np.bincount(records["role"], minlength=len(ROLES)).tolist()
+    return frozenset(role for role, times in zip(ROLES, counted, strict=True) if times)
 
 
 def joined(arrays: Sequence[reader.Documents]) -> reader.Documents:
@@ -120,7 +194,9 @@ def join_views(cache: reader.IndexCache, owners: Sequence[str], views: Sequence[
     """Several partitions as one, in their order: searched together, they share what makes a word rare."""
     if len(views) == 1:
         return views[0]
-    key = ("joined views", tuple(owners))
+    # Grouped by whose it is, or the joined views of all users of these owners would be kept.
+    audiences = tuple(view.audience for view in views)
+    key = ("joined views", (tuple(owners), audiences))
     known = cache.partitions.get(key)
     if known and all(before is view for before, view in zip(known[0], views, strict=True)):
         same: PartitionView = known[1]
@@ -131,6 +207,6 @@ def join_views(cache: reader.IndexCache, owners: Sequence[str], views: Sequence[
     placed = zip(views, starts, strict=False)
     buffered = [(start + position, terms) for view, start in placed for position, terms in view.buffered]
     roles = frozenset[str]().union(*(view.roles for view in views))
-    together = PartitionView(records, scoring.documents_of(records, alive), buffered, roles)
+    together = PartitionView(records, alive, buffered, roles)
     cache.partitions.put(key, (tuple(views), together), records.nbytes + _BESIDE * len(records))
     return together

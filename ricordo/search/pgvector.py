@@ -22,7 +22,8 @@ from sqlalchemy.exc import DBAPIError
 from ricordo.errors import RicordoError, Unavailable
 from ricordo.search.vector_index import VectorFilter, VectorIndex, VectorRecord, portions
 from ricordo.storage import migrations
-from ricordo.storage.engine.store import SqlStore, Store, Transaction, reason_of
+from ricordo.storage.engine.failures import reason_of
+from ricordo.storage.engine.store import SqlStore, Store, Transaction
 
 T = TypeVar("T")
 Work = Callable[[Transaction], T]

@@ -5,6 +5,7 @@ half is promising, and the best thousand are compared exactly.
 Vectors are a cache: they can be dropped and rebuilt.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +16,7 @@ from sqlalchemy import bindparam, delete, func, select, update
 
 from ricordo.errors import Conflict
 from ricordo.search import fusion, reader
+from ricordo.search.partition_view import PartitionView
 from ricordo.search.partitions import NEW, EmbeddingBatch, lock_partition, partition_of
 from ricordo.search.scoring import Bools, Floats, Integers
 from ricordo.search.vector_index import VectorRecord
@@ -33,6 +35,8 @@ _SAMPLE = 8192
 # So many are compared at a time: what that needs stays in the processor's cache.
 _LOOKED_AT_ONCE = 16_384
 _COMPARED_AT_ONCE = 256
+# What all share is computed again when they grew by this factor.
+_GROWTH = 1.1
 # So many are made ready at a time: what that needs beside them stays small.
 _AT_ONCE = 4096
 
@@ -113,8 +117,17 @@ class Vectors:
         return np.asarray(self.rows[chosen] * self.scales[chosen, None], dtype=np.float32)
 
 
+@dataclass(frozen=True, slots=True)
+class ShownVectors:
+    """The vectors at these positions (ascending) of a partition: those that a user may see, and what they share."""
+
+    vectors: Vectors
+    positions: Integers
+    common: fusion.CommonDirections | None
+
+
 def vectors_from(new: npt.NDArray[Any], known: Vectors | None = None) -> Vectors:
-    """Ready to be searched: these, behind `known` ones. What they share is computed again when they grew by a tenth."""
+    """Ready to be searched: these, behind `known` ones. What they share is computed again as `shared_by` says."""
     count = len(new) + (len(known) if known else 0)
     if count <= FEW:
         floats = new.astype(np.float32)
@@ -126,11 +139,11 @@ def vectors_from(new: npt.NDArray[Any], known: Vectors | None = None) -> Vectors
         rows = np.concatenate([*(old.rows for old in before), *(rows for rows, _ in made)])
         scales = np.concatenate([*(old.scales for old in before), *(scales for _, scales in made)])
         together = Vectors(rows, scales, None, None, 0)
-    if known is None or count > known.counted * 1.1:
-        sample = together.floats(slice(None, None, max(1, count // fusion.MOST_SAMPLE)))
-        common, counted, held = fusion.common_of(sample[sample.any(axis=1)]), count, None
+    counted = shared_by(count)
+    if known is None or counted != known.counted:
+        common, held = _common_of(together, np.arange(counted)), None
     else:
-        common, counted, held = known.common, known.counted, known.bits
+        common, held = known.common, known.bits
     if count <= FEW:
         return replace(together, common=common, counted=counted)
     start = 0 if held is None else held.shape[1]
@@ -139,6 +152,72 @@ def vectors_from(new: npt.NDArray[Any], known: Vectors | None = None) -> Vectors
         [*([] if held is None else [held]), *(np.ascontiguousarray(part.T) for part in parts)], axis=1
     )
     return replace(together, bits=bits, common=common, counted=counted)
+
+
+def shared_by(count: int) -> int:
+    """Return how many of so many vectors tell what all share: fewer by at most a tenth, so that it seldom changes.
+
+    It depends on nothing else, or scores would tell when a server was started, and who wrote since.
+    """
+    if count < fusion.LEAST_SAMPLE:
+        return count
+    return min(count, math.ceil(_GROWTH ** math.floor(math.log(count, _GROWTH))))
+
+
+def _common_of(vectors: Vectors, positions: Integers) -> fusion.CommonDirections | None:
+    """Return what the vectors at these positions share, from a sample of them."""
+    sample = vectors.floats(positions[:: max(1, len(positions) // fusion.MOST_SAMPLE)])
+    return fusion.common_of(sample[sample.any(axis=1)])
+
+
+def part_of(
+    cache: reader.IndexCache, partition: reader.PartitionRow, vectors: Vectors, view: PartitionView
+) -> Vectors | ShownVectors:
+    """Return those of a partition's vectors whose documents are in the view."""
+    if view.shown is None:
+        return vectors
+    positions = view.shown[: int(np.searchsorted(view.shown, len(vectors)))]
+    counted = shared_by(len(positions))
+    if counted < fusion.LEAST_SAMPLE:
+        return ShownVectors(vectors, positions, None)
+    key, state = ("common", (partition.seq, view.audience)), (partition.generation, partition.embedding, counted)
+    cached: tuple[Any, fusion.CommonDirections | None] | None = cache.partitions.get(key)
+    if cached and cached[0] == state:
+        return ShownVectors(vectors, positions, cached[1])
+    common = _common_of(vectors, positions[:counted])
+    cache.partitions.put(key, (state, common), 4 * (fusion.DIRECTIONS + 1) * vectors.rows.shape[1])
+    return ShownVectors(vectors, positions, common)
+
+
+def similarities_shown(shown: ShownVectors, query: Floats, may: Bools | None, also: Bools) -> fusion.Similarities:
+    """Compare as `similarities` does; positions, `may` and `also` count only the documents shown."""
+    vectors, positions = shown.vectors, shown.positions
+    count = len(positions)
+    if not count or vectors.rows.shape[1] != len(query):
+        return fusion.NO_SIMILARITIES
+    asked = fusion.focus(query, shown.common)
+    if vectors.scales is None:
+        return fusion.Similarities(np.arange(count), (vectors.rows @ asked).take(positions))
+    if count <= FEW:
+        return fusion.Similarities(np.arange(count), _compared(vectors, asked, positions))
+    allowed = np.zeros(len(vectors), dtype=np.bool_)
+    allowed[positions] = True if may is None else may[:count]
+    chosen = also[:count].copy()
+    chosen[np.searchsorted(positions, _first_look(vectors, asked, len(vectors), allowed))] = True
+    found = np.flatnonzero(chosen)
+    return fusion.Similarities(found, _compared(vectors, asked, positions[found]))
+
+
+def _compared(vectors: Vectors, asked: Floats, positions: Integers) -> Floats:
+    """Return the similarities of many vectors' rows at these positions."""
+    values: Floats = np.empty(len(positions), dtype=np.float32)
+    for start in range(0, len(positions), _COMPARED_AT_ONCE):
+        some = positions[start : start + _COMPARED_AT_ONCE]
+        rows = vectors.rows.take(some, axis=0).astype(np.float32)
+        np.matmul(rows, asked, out=values[start : start + _COMPARED_AT_ONCE])
+    if vectors.scales is not None:
+        values *= vectors.scales.take(positions)
+    return values
 
 
 def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
@@ -166,13 +245,7 @@ def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools
     chosen = also[:count].copy()
     chosen[_first_look(vectors, asked, count, may)] = True
     positions = np.flatnonzero(chosen)
-    values: Floats = np.empty(len(positions), dtype=np.float32)
-    for start in range(0, len(positions), _COMPARED_AT_ONCE):
-        some = positions[start : start + _COMPARED_AT_ONCE]
-        rows = vectors.rows.take(some, axis=0).astype(np.float32)
-        np.matmul(rows, asked, out=values[start : start + _COMPARED_AT_ONCE])
-    values *= vectors.scales.take(positions)
-    return fusion.Similarities(positions, values)
+    return fusion.Similarities(positions, _compared(vectors, asked, positions))
 
 
 def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> dict[int, Vectors]:

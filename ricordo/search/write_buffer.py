@@ -122,6 +122,9 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     asked: deque[int] = tx.cache.setdefault(_QUICK, deque(maxlen=QUICK_FLUSHES))
     before, due_at = written.get(owner_id, (0, 0))
     now = tx.clock.now()
+    if due_at > now + FLUSH_DELAY or (asked and asked[-1] > now):  # the clock was set back
+        due_at = 0
+        asked.clear()
     count = before + rows
     is_long = count >= LONG_BUFFER
     is_quick = len(asked) < QUICK_FLUSHES or now - asked[0] >= FLUSH_DELAY

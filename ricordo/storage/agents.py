@@ -24,6 +24,7 @@ from ricordo.storage.schema.core_tables import (
     agents_tags,
     agents_tools,
     agents_users,
+    passages,
     passages_tags,
 )
 from ricordo.storage.schema.core_tables import archives as archives_table
@@ -45,8 +46,18 @@ _USERS_TAGS = (
     .where(passages_tags.c.archive_id == archives_table.c.id, passages_tags.c.user_id == _USER)
     .label("users_tags")
 )
+_USERS_PASSAGES = (
+    select(func.count())
+    .where(passages.c.archive_id == archives_table.c.id, passages.c.user_id == _USER)
+    .correlate(archives_table, conversations_table)
+    .label("users_passages")
+)
 _STATES = (
-    select(*(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns), _USERS_TAGS)
+    select(
+        *(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns),
+        _USERS_TAGS,
+        _USERS_PASSAGES,
+    )
     .join(conversations_table, conversations_table.c.agent_id == agents.c.id)
     .outerjoin(agents_archives, agents_archives.c.agent_id == agents.c.id)
     .outerjoin(archives_table, archives_table.c.id == agents_archives.c.archive_id)
@@ -158,8 +169,16 @@ def _talk(scope: Scope, rows: Sequence[Row[Any]], *, is_default: bool) -> tuple[
 
 
 def _archives(rows: Sequence[Row[Any]]) -> tuple[Archive, ...]:
-    found = [(archives.ROWS.of(row[_ARCHIVE]), row.users_tags) for row in rows if row.archive_id]
-    return tuple(replace(one, tags=tuple(sorted({*one.tags, *tags}))) if tags else one for one, tags in found)
+    return tuple(_seen_archive(row) for row in rows if row.archive_id)
+
+
+def _seen_archive(row: Row[Any]) -> Archive:
+    """Return the archive with the count and tags of what the conversation's user may see in it."""
+    archive = archives.ROWS.of(row[_ARCHIVE])
+    if not row.users_passages:
+        return archive
+    tags = tuple(sorted({*archive.tags, *(row.users_tags or ())}))
+    return replace(archive, passage_count=archive.passage_count + row.users_passages, tags=tags)
 
 
 def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
@@ -167,7 +186,7 @@ def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
     return found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
 
-def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[AgentState]:
+def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_list: bool = False) -> list[AgentState]:
     """Return these agents whole, in their order: three statements for all, and one more where calls wait for an answer."""
     if not agent_ids:
         return []
@@ -180,7 +199,8 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str]) -> list[A
     for rows in (by_conversation[id] for id in ids if id in by_conversation):
         rows_of.setdefault(rows[0].agent_id, rows)
     talks = {id: _talk(scope, rows, is_default=True) for id, rows in rows_of.items()}
-    seen = of_agents(tx, {id: (scope.subject_id or talk.user_id, agent.course) for id, (agent, talk) in talks.items()})
+    places = {id: (scope.subject_id or talk.user_id, agent.course) for id, (agent, talk) in talks.items()}
+    seen = of_agents(tx, places, is_list=is_list)
     attached = tools.of_agents(tx, list(talks))
     lasts = [talk.window[-1] for _, talk in talks.values() if talk.waits]
     waiting = {message.id: message for message in messages.by_ids(tx, lasts) if message.is_waiting} if lasts else {}
@@ -224,7 +244,10 @@ def page(
     place: ColumnElement[Any] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """One page of agents with all attached, by conditions, tags and columns, ordered by creation or `place`."""
+    """One page of agents with all attached, by conditions, tags and columns, ordered by creation or `place`.
+
+    Long texts of blocks are cut.
+    """
     listed = _ROWS.page_of_ids(
         tx,
         scope,
@@ -233,9 +256,10 @@ def page(
         *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
         place=place,
+        marked=lambda agent: may_use(scope, agent.c.id),
         **equal,
     )
-    return _load_all(tx, scope, listed)
+    return _load_all(tx, scope, listed, is_list=True)
 
 
 def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:

@@ -1,4 +1,7 @@
-"""Archives and their passages. An archive's row carries the count of its passages and the tags of the shared ones, for prompts."""
+"""Archives and their passages. An archive's row carries the count and the tags of its shared passages, for prompts.
+
+What it says does not move with what is filed for one user: others see the archive too.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -9,6 +12,7 @@ from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Scope
 from ricordo.domain.text import normal_json, normal_text
+from ricordo.errors import Forbidden
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
@@ -18,7 +22,8 @@ ROWS = Repository(Archive, archives)
 _PASSAGES = Repository(Passage, passages)
 # The archive of a folder of files has the folder's id. It is reached by the folder alone: the folder may be one user's.
 FOLDER = "source-"
-_IS_ARCHIVE = archives.c.id.not_like(f"{FOLDER}%")
+_NOT_FOLDER = f"{FOLDER}%"
+_IS_ARCHIVE = archives.c.id.not_like(_NOT_FOLDER)
 _VECTOR_DBS = select(archives.c.id, archives.c.vector_db).where(one_of(archives.c.id, "ids"))
 _ATTACHED_ARCHIVES = ROWS.select.join(agents_archives, agents_archives.c.archive_id == archives.c.id).where(
     equal(agents_archives, "agent_id")
@@ -43,12 +48,14 @@ def insert_one(
 ) -> Archive:
     """Store an archive with passages, attached to its agent, not indexed (see `search.index.insert_archive`); returns it."""
     holding = redacted(holding)
-    archive = replace(without_secrets(archive), passage_count=len(holding), tags=tuple(sorted(_shared_tags(holding))))
+    archive = replace(
+        without_secrets(archive), passage_count=_shared(holding), tags=tuple(sorted(_shared_tags(holding)))
+    )
     ROWS.insert(tx, archive)
     if owner:
         tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
     _insert_passages(tx, archive, holding)
-    return _with_tags(archive, holding)
+    return _as_seen(archive, holding, len(holding))
 
 
 update = ROWS.updates("name", "description", "metadata", "updated_at")
@@ -65,12 +72,24 @@ def page(
         .join(agents, agents.c.id == agents_archives.c.agent_id)
         .where(agents_archives.c.agent_id == agent_id, *may_use(scope))
     )
-    return ROWS.page(tx, scope, wanted, _IS_ARCHIVE, archives.c.id.in_(attached) if agent_id else None, name=name)
+    of_agent = archives.c.id.in_(attached) if agent_id else None
+    return ROWS.page(
+        tx, scope, wanted, _IS_ARCHIVE, of_agent, marked=lambda one: [one.c.id.not_like(_NOT_FOLDER)], name=name
+    )
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Archive:
     """Return the archive with this id; raises NotFound, also for a folder's."""
     return found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
+
+
+def require_changes(scope: Scope, archive: Archive) -> None:
+    """Raise Forbidden where the caller neither made the archive nor administers; one of an agent's own is for builders too."""
+    is_of_user = (archive.created_by or "").startswith("user-")
+    if scope.subject_id is None or scope.role == "admin" or archive.created_by == scope.user_id:
+        return
+    if is_of_user or scope.role != "developer":
+        raise Forbidden("Somebody else made this archive, so your key cannot change it. Ask them, or an administrator.")
 
 
 def ids(tx: Transaction, scope: Scope) -> list[str]:
@@ -97,21 +116,27 @@ def insert_passages(
     """Store passages without indexing; returns the archive and them, redacted (not a folder's). Raises NotFound where detached."""
     if not new:
         return archive, []
+    count = archive.passage_count + len(new)
     # Read again: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
     stored, known = new if archive.id.startswith(FOLDER) else redacted(new), archive.tags
     archive = _lock(tx, archive, attached_to)
     _insert_passages(tx, archive, stored)
-    counted = _recount(tx, archive, len(new), {*archive.tags, *_shared_tags(stored)})
-    return _with_tags(counted, stored, known), stored
+    counted = _recount(tx, archive, _shared(stored), {*archive.tags, *_shared_tags(stored)})
+    return _as_seen(counted, stored, count, known), stored
+
+
+def _shared(some: Iterable[Passage]) -> int:
+    return sum(passage.user_id is None for passage in some)
 
 
 def _shared_tags(some: Iterable[Passage]) -> set[str]:
     return {tag for passage in some if passage.user_id is None for tag in passage.tags}
 
 
-def _with_tags(archive: Archive, new: Iterable[Passage], known: Iterable[str] = ()) -> Archive:
-    """The archive as those see it who have just filed these passages, and knew these tags."""
-    return replace(archive, tags=tuple(sorted({*archive.tags, *known, *(tag for one in new for tag in one.tags)})))
+def _as_seen(archive: Archive, new: Iterable[Passage], count: int, known: Iterable[str] = ()) -> Archive:
+    """The archive as those see it who have just filed these passages, the last of so many, and knew these tags."""
+    tags = {*archive.tags, *known, *(tag for one in new for tag in one.tags)}
+    return replace(archive, passage_count=count, tags=tuple(sorted(tags)))
 
 
 def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
@@ -178,7 +203,7 @@ def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
     tx.run(_DELETE, {"id": passage.id})
     own = _shared_tags([passage])
     unused = {tag for tag in own if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})}
-    _recount(tx, archive, -1, set(archive.tags) - unused)
+    _recount(tx, archive, -_shared([passage]), set(archive.tags) - unused)
 
 
 def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Archive:
@@ -188,6 +213,8 @@ def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Arc
 
 
 def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str]) -> Archive:
+    if not added:
+        return archive
     count, now = archive.passage_count + added, tx.clock.now()
     archive = replace(archive, passage_count=count, tags=tuple(sorted(tags)), updated_at=now)
     _count(tx, archive)

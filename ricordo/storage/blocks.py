@@ -20,6 +20,8 @@ from ricordo.errors import Conflict, NotFound
 from ricordo.storage import block_filter, proposals, versions
 from ricordo.storage.engine.repository import Page, Repository, equal, one_of, seen_by, setter
 from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, listed_texts, require_whole
+from ricordo.storage.quotas import require_room, require_room_to_attach
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
 
@@ -39,6 +41,13 @@ _TAGGED = (
 )
 _BY_IDS = _TAGGED.where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_id"))
 _BY_IDS_FOR_ONE = _BY_IDS.where(*seen_by(blocks, bindparam("subject_id")))
+_LISTED = (
+    select(*LISTED_COLUMNS, LENGTH, blocks_tags.c.tag)
+    .select_from(blocks)
+    .outerjoin(blocks_tags, blocks_tags.c.block_id == blocks.c.id)
+    .where(one_of(blocks.c.id, "ids"), equal(blocks, "organization_id"))
+    .order_by(blocks_tags.c.tag)
+)
 _LABELLED = _TAGGED.where(equal(blocks, "chain_id", "label"))
 _COPY = ROWS.select.where(
     equal(blocks, "chain_id", "agent_id"), func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label")
@@ -114,17 +123,22 @@ def insert_all(
 ) -> list[Block]:
     """Store new blocks with their first versions and new chains. One that its chain holds already stays as given.
 
-    An `is_copy` needs no policy: nothing in it is new. Raises Forbidden, Conflict.
+    An `is_copy` needs no policy and no room: nothing in it is new. Raises Forbidden, Conflict, TooLong.
     """
     begun = {chain.id: chain for chain in chains_of}
+    if not is_copy:
+        for block in new:
+            tx.quotas.require_block(block.label, block.size)
     new, metadata = [as_stored(block) for block in new], metadata_without_secrets(metadata)
     stored: dict[str, Block] = {}
     for chain_id in sorted({block.chain_id for block in new}):
         group = [block for block in new if block.chain_id == chain_id]
         new_chain = begun.pop(chain_id, None)
         chain = new_chain or _locked(tx, chain_id, [block.label for block in group])
-        for block in group if not is_copy else ():
-            metadata.require(block.label, block.rule, chain)
+        if not is_copy:
+            for block in group:
+                metadata.require(block.label, block.rule, chain)
+            require_room(tx, chain, [(None, block) for block in group])
         changes = [Change(block.label, block.value, before=None) for block in group]
         if new_chain:
             ids = versions.begin(tx, chain, changes, metadata)
@@ -222,16 +236,29 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> lis
     return [found[block.id] for block in listed]
 
 
+def listed(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
+    """Return what `page` does for a list that is shown: long texts are cut."""
+    ids = ROWS.page_of_ids(tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id)
+    rows = tx.all(_LISTED, {"ids": ids, "organization_id": scope.organization_id}) if ids else []
+    found = _tagged(rows)
+    lengths = {row.id: row.length for row in rows}
+    shown = listed_texts(tx, found.values(), lengths)
+    return [shown[id] for id in ids if id in shown]
+
+
 count = ROWS.count
 
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
-    """Make `value` the block's text; None where it was written since `block` was read, and then it is locked. Raises Forbidden."""
+    """Make `value` the block's text; None where it was written since it was read: it is locked then. Raises Forbidden, TooLong."""
+    tx.quotas.require_text(block.label, value, block.value)
+    require_whole(block, value)
     value, metadata = redact(normal_text(value)).text, metadata_without_secrets(metadata)
     chain = versions.lock(tx, block.chain_id)
     if chain is None:
         return None
     metadata.require(block.label, block.rule, chain)
+    require_room(tx, chain, [(block, replace(block, value=value))])
     changes = [Change(block.label, value, before=block.value)]
     planned = versions.plan(chain, changes, metadata, tx.clock.now())
     written = _written(tx, block, block, metadata, chain, planned.ids[0], value=value)
@@ -242,11 +269,14 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
 
 
 def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
-    """Store changes of a block read in this transaction, with tags and attachments. Raises Forbidden, Overtaken."""
+    """Store changes of a block read in this transaction, with tags and attachments. Raises Forbidden, Overtaken, TooLong."""
+    tx.quotas.require_block(changed.label, changed.size, block.size)
+    require_whole(block, changed.value)
     changed, metadata = as_stored(changed, block), metadata_without_secrets(metadata)
     old_label = block.label if changed.label != block.label else None
     chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
     metadata.require(block.label, block.rule, chain)
+    require_room(tx, chain, [(block, changed)])
     new_version = None
     if old_label or changed.value != block.value:
         change = Change(changed.label, changed.value, before=block.value, old_label=old_label)
@@ -408,7 +438,10 @@ def log(tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: Cha
     tx.run(_INSERT_LOG, row | _LOG.values(metadata))
 
 
-def attach(tx: Transaction, agent_id: str, attached: Sequence[Block]) -> None:
+def attach(tx: Transaction, agent_id: str, attached: Sequence[Block], *, is_new: bool = False) -> None:
+    """Put stored blocks into the prompt of the agent, which has others unless it `is_new`. Raises TooLong."""
+    if attached:
+        require_room_to_attach(tx, None if is_new else agent_id, attached)
     tx.run(_ATTACH, [{"agent_id": agent_id, "block_id": block.id, "label": block.label} for block in attached])
 
 

@@ -1,41 +1,55 @@
 """The blocks that many agents see, in one statement: for lists of agents."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import null, select
+from sqlalchemy import CompoundSelect, null, select
 
 from ricordo.domain.block import Block
 from ricordo.storage.blocks import ROWS, add_seen
 from ricordo.storage.engine.repository import distinct_list, one_of
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, block_of, listed_texts
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_tags, chains
 
-_WITH_OWNER = (
-    *(*ROWS.columns, chains.c.owner_kind, chains.c.owner_id),
-    select(distinct_list(blocks_tags.c.tag)).where(blocks_tags.c.block_id == blocks.c.id).label("tags"),
-)
-_OF_AGENTS = (
-    select(*_WITH_OWNER, agents_blocks.c.agent_id.label("attached_to"), agents_blocks.c.seq.label("place"))
-    .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
-    .join(chains, chains.c.id == blocks.c.chain_id)
-    .where(one_of(agents_blocks.c.agent_id, "agent_ids"))
-    .union_all(
-        select(*_WITH_OWNER, null(), blocks.c.seq)
+_TAGS = select(distinct_list(blocks_tags.c.tag)).where(blocks_tags.c.block_id == blocks.c.id).label("tags")
+_OWNER = (chains.c.owner_kind, chains.c.owner_id, _TAGS, LENGTH)
+
+
+def _of_agents(columns: Sequence[Any]) -> CompoundSelect[Any]:
+    """Return the statement for blocks of agents and users, with these columns of each block and whose it is."""
+    return (
+        select(*columns, *_OWNER, agents_blocks.c.agent_id.label("attached_to"), agents_blocks.c.seq.label("place"))
+        .select_from(blocks)
+        .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
         .join(chains, chains.c.id == blocks.c.chain_id)
-        .where(chains.c.owner_kind == "user", one_of(chains.c.owner_id, "user_ids"))
+        .where(one_of(agents_blocks.c.agent_id, "agent_ids"))
+        .union_all(
+            select(*columns, *_OWNER, null(), blocks.c.seq)
+            .select_from(blocks)
+            .join(chains, chains.c.id == blocks.c.chain_id)
+            .where(chains.c.owner_kind == "user", one_of(chains.c.owner_id, "user_ids"))
+        )
+        .order_by("place")
     )
-    .order_by("place")
-)
 
 
-def of_agents(tx: Transaction, talks: Mapping[str, tuple[str | None, str | None]]) -> dict[str, tuple[Block, ...]]:
-    """Return what `of_agent` does for each of these agents, by its id, with tags. `talks` tells the user and the course of each."""
+_WHOLE, _LISTED = _of_agents(ROWS.columns), _of_agents(LISTED_COLUMNS)
+
+
+def of_agents(
+    tx: Transaction, talks: Mapping[str, tuple[str | None, str | None]], *, is_list: bool = False
+) -> dict[str, tuple[Block, ...]]:
+    """Return what `of_agent` does for each of these agents, by its id, with tags. `talks` tells the user and the course of each.
+
+    In a list long texts are cut.
+    """
     users = sorted({user for user, _ in talks.values() if user})
-    rows = tx.all(_OF_AGENTS, {"agent_ids": list(talks), "user_ids": users})
+    rows = tx.all(_LISTED if is_list else _WHOLE, {"agent_ids": list(talks), "user_ids": users})
     found: dict[str, dict[str, Block]] = {id: {} for id in talks}
     for row in sorted(rows, key=lambda row: row.attached_to is None):
-        block = ROWS.of(row[: len(ROWS.columns)])
+        block = block_of(row)
         if row.tags:
             block = replace(block, tags=tuple(sorted(row.tags)))
         for id in [row.attached_to] if row.attached_to else talks:
@@ -44,4 +58,11 @@ def of_agents(tx: Transaction, talks: Mapping[str, tuple[str | None, str | None]
             is_meant = block.agent_id in (None, id) and block.course in (None, course)
             if not is_users or (row.owner_id == user and (row.attached_to or is_meant)):
                 add_seen(found[id], replace(block, is_users=True) if is_users else block)
-    return {id: tuple(seen.values()) for id, seen in found.items()}
+    if not is_list:
+        return {id: tuple(seen.values()) for id, seen in found.items()}
+    every = [block for seen in found.values() for block in seen.values()]
+    shown = listed_texts(tx, every, {row.id: row.length for row in rows})
+    return {
+        id: tuple(replace(block, value=shown[block.id].value, is_cut=shown[block.id].is_cut) for block in seen.values())
+        for id, seen in found.items()
+    }

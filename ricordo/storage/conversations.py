@@ -18,7 +18,17 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.storage import messages
 from ricordo.storage.agent_access import MAY_USE, for_caller, may_use
-from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of, read_page, seen_by, setter
+from ricordo.storage.engine.repository import (
+    Page,
+    Repository,
+    equal,
+    found,
+    known_to,
+    one_of,
+    read_page,
+    seen_by,
+    setter,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, conversations, runs
 from ricordo.storage.schema.core_tables import messages as messages_table
@@ -169,7 +179,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
         statement = statement.where(archived_at.is_not(None) if which.is_archived else archived_at.is_(None))
     if which.summary:
         statement = statement.where(conversations.c.summary.icontains(which.summary, autoescape=True))
-    return [ROWS.of(row) for row in read_page(tx, statement, placed, wanted)]
+    return [ROWS.of(row) for row in read_page(tx, statement, placed, wanted, marks=_known_to(scope))]
 
 
 def change(tx: Transaction, id: str, **values: Any) -> None:
@@ -220,6 +230,17 @@ def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int
     return total
 
 
+def _known_to(scope: Scope) -> Callable[[str], Sequence[ColumnElement[bool]]]:
+    """Return the conditions under which a conversation may be a page's cursor: its user's, and of an agent they may use."""
+
+    def conditions(marked: Any) -> list[ColumnElement[bool]]:
+        seen = [] if scope.subject_id is None else seen_by(marked, scope.subject_id)
+        usable = select(agents.c.id).where(agents.c.organization_id == scope.organization_id, *may_use(scope))
+        return [*seen, marked.c.agent_id.in_(usable)]
+
+    return known_to(conversations, None, conditions)
+
+
 def newest_of(tx: Transaction, conversation_id: str) -> int:
     return int(tx.first(_NEWEST, {"conversation_id": conversation_id}).seq or 0)
 
@@ -237,7 +258,7 @@ def page_of_history(
     def read_messages(reading: Page) -> list[Message]:
         if len(spans) == 1:
             return messages.page(tx, scope, reading, conversation_id=conversation.id)
-        return messages.by_numbers(tx, _numbers_on(tx, spans, reading))
+        return messages.by_numbers(tx, _numbers_on(tx, scope, spans, reading))
 
     return messages.page_of_kept(read_messages, wanted, keeps)
 
@@ -282,12 +303,13 @@ def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> 
     tx.run(_ADD_PAST, {"conversation_id": conversation_id, "added": added, "newest": newest})
 
 
-def _numbers_on(tx: Transaction, spans: Sequence[Span], wanted: Page) -> list[int]:
+def _numbers_on(tx: Transaction, scope: Scope, spans: Sequence[Span], wanted: Page) -> list[int]:
     """Return the seqs of the messages on the page: the first of all spans are among the first of each."""
     placed: list[tuple[int, int]] = []
+    marks = known_to(messages_table, scope)
     for span in spans:
         statement = select(messages_table.c.created_at, messages_table.c.seq).where(*_within(span))
-        placed += [(row.created_at, row.seq) for row in read_page(tx, statement, messages_table, wanted)]
+        placed += [(row.created_at, row.seq) for row in read_page(tx, statement, messages_table, wanted, marks=marks)]
     placed.sort(reverse=wanted.order == "desc")
     chosen = placed[-wanted.limit :] if wanted.is_backwards else placed[: wanted.limit]
     return [seq for _, seq in chosen]

@@ -40,7 +40,7 @@ _JSON = messages.c.parts.type
 
 def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
     """Take the archive from every agent and out of every list; raises NotFound."""
-    archives.get(tx, scope, archive_id)
+    archives.require_changes(scope, archives.get(tx, scope, archive_id))
     hide(tx, "archive", [archive_id])
     tx.run(delete(agents_archives).where(agents_archives.c.archive_id == archive_id))
     add_job(tx, scope.organization_id, "archive", archive_id)
@@ -161,7 +161,8 @@ def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
     for id in sorted({row.archive_id for row in rows}):
         ids = [row.id for row in rows if row.archive_id == id]
         archive = tx.first(select(table.c.tags).where(table.c.id == id).with_for_update())
-        tags = {tag for row in tx.all(shared.where(is_in(passages.c.id, ids))) for tag in row.tags}
+        gone = tx.all(shared.where(is_in(passages.c.id, ids)))
+        tags = {tag for row in gone for tag in row.tags}
         others = (
             (tagged.archive_id == id)
             & tagged.user_id.is_(None)
@@ -170,7 +171,7 @@ def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
         )
         tags -= {row.tag for row in tx.all(select(tagged.tag).where(others).distinct())}
         kept = [tag for tag in archive.tags if tag not in tags]
-        tx.run(update(table).where(table.c.id == id).values(passage_count=table.c.passage_count - len(ids), tags=kept))
+        tx.run(update(table).where(table.c.id == id).values(passage_count=table.c.passage_count - len(gone), tags=kept))
 
 
 def is_in(column: Any, values: Collection[Any]) -> ColumnElement[bool]:

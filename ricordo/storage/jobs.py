@@ -5,7 +5,7 @@ attempt: one that was thought dead and comes back changes nothing. Clocks of sev
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -164,12 +164,17 @@ def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
     return _wait_again(tx, job, after, attempts=job.attempts - 1, error=job.error)
 
 
-def take_over(tx: Transaction, *, silent_for: int = 0) -> list[Job]:
-    """Free and return jobs without a heartbeat for so many microseconds (0: all); without attempts left they have failed."""
+def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = ()) -> list[Job]:
+    """Free and return jobs without a heartbeat for so many microseconds (0: all); without attempts left they have failed.
+
+    `live` are those that run in this process, whatever its clock says.
+    """
     freed = []
     # The clock may have gone back since a server was killed that ran alone: its heartbeats then lie ahead.
     before = tx.clock.now() - silent_for if silent_for else sys.maxsize
     for job in ROWS.all(tx, _SILENT, {"before": before}):
+        if job.id in live:
+            continue
         error = {"type": "Interrupted", "message": f"interrupted: its server was stopped in attempt {job.attempts}"}
         if fail(tx, job, error, retry_after=0):
             freed.append(job)

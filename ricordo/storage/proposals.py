@@ -13,7 +13,7 @@ from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.storage import versions
-from ricordo.storage.engine.repository import Page, Repository, equal, found, in_scope, read_page, seen_by
+from ricordo.storage.engine.repository import Page, Repository, equal, found, in_scope, known_to, read_page, seen_by
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, runs
 from ricordo.storage.schema.memory_tables import chains, proposals
@@ -187,7 +187,7 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> 
     statement = _SELECT.where(*in_scope(proposals, scope), *equal)
     if which.waits:
         statement = statement.where(_WAITS)
-    return _proposals(tx, read_page(tx, statement, proposals, wanted))
+    return _proposals(tx, read_page(tx, statement, proposals, wanted, marks=known_to(proposals, scope)))
 
 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:

@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, delete, insert, select
 from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision
-from ricordo.storage.engine.repository import Page, Repository, equal, found, new_values, read_page, setter
+from ricordo.storage.engine.repository import Page, Repository, equal, found, known_to, new_values, read_page, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import providers
 
@@ -42,7 +42,8 @@ def page(
     """Return one page of the organization's providers; those with this very name, or of this type."""
     given = {"organization_id": scope.organization_id, "name": name, "provider_type": provider_type}
     conditions = [providers.c[column] == value for column, value in given.items() if value is not None]
-    return [_provider(row) for row in read_page(tx, _SELECT.where(*conditions), providers, wanted)]
+    marks = known_to(providers, scope)
+    return [_provider(row) for row in read_page(tx, _SELECT.where(*conditions), providers, wanted, marks=marks)]
 
 
 def of_organization(tx: Transaction, organization_id: str) -> tuple[OrganizationProvider, ...]:

@@ -162,7 +162,7 @@ def page(
         # A bare organization_id would lead SQLite through all runs by their time, instead of the few that are wanted.
         in_organization = func.coalesce(runs.c.organization_id, "") == scope.organization_id
     has_status = runs.c.status.in_(statuses) if statuses else None
-    return _RUNS.page(tx, None, wanted, in_organization, *seen, of_agents, has_status, **equal)
+    return _RUNS.page(tx, None, wanted, in_organization, *seen, of_agents, has_status, caller=scope, **equal)
 
 
 @dataclass(frozen=True, slots=True)

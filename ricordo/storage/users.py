@@ -1,17 +1,17 @@
 """Users: the people memory is about, each named by an id, or by the identifier that another system knows them by."""
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import bindparam, func, or_, select
+from sqlalchemy import bindparam, func, or_, select, update
 
 from ricordo.domain.ids import is_id, new_id
+from ricordo.domain.look_alikes import are_alike, look_of
 from ricordo.domain.scope import LOCAL_USER, Scope, User
 from ricordo.errors import Collision, Conflict, Forbidden, Invalid, NotFound
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 
@@ -24,12 +24,11 @@ _NAMED = ROWS.select.where(equal(users, "organization_id"), _IS_NAMED).limit(2)
 _WITH_EMAIL = ROWS.select.where(
     equal(users, "organization_id"), func.lower(users.c.email) == bindparam("address")
 ).limit(2)
-# A letter of ASCII, as it is in the wide form that keyboards of East Asia offer.
-_WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
-_ALIKE = ROWS.select.where(equal(users, "organization_id"), one_of(func.lower(users.c.identifier), "names")).limit(100)
+_ALIKE = ROWS.select.where(equal(users, "organization_id", "look")).limit(100)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
-_change = ROWS.updates("name", "identifier", "email", "disabled_at", "identity_type", "properties")
+_change = ROWS.updates("name", "identifier", "email", "disabled_at", "identity_type", "properties", "former")
+_set_look = update(users).where(equal(users, "id")).values(look=bindparam("new_look"))
 _EMAIL = re.compile(r"[^\s@<>\x00-\x1f]{1,120}@[^\s@<>\x00-\x1f]{1,120}")
 
 
@@ -85,8 +84,8 @@ def ids_of(tx: Transaction, scope: Scope, identity_id: str | None, keys: Sequenc
 def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:
     """Return the user with this id or identifier, or a new one with this identifier.
 
-    Raises Invalid for a name that no user can have, NotFound where the caller may make no user, Collision for a name that only
-    case or width tells from another's, unless it `is_subject` of a login provider, which tells such names apart.
+    Raises Invalid for a name that no user can have, NotFound where the caller may make no user, Collision for a name that
+    looks like another's, unless it `is_subject` of a login provider, which tells such names apart.
     """
     if user := find(tx, scope, name):
         return user
@@ -99,7 +98,7 @@ def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool =
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
     # Where another transaction makes the same user, this waits for it and finds theirs then.
-    return user if tx.run(_INSERT, ROWS.values(user)) else require(tx, scope, name)
+    return user if _insert(tx, user) else require(tx, scope, name)
 
 
 def require_fit_name(name: str, who: str = "A user") -> None:
@@ -143,7 +142,7 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
     )
     _require_sound(tx, made)
     _require_told_apart(tx, made.organization_id, made.identifier)
-    if not tx.run(_INSERT, ROWS.values(made)):
+    if not _insert(tx, made):
         raise Collision(_taken(made.identifier))
     return made
 
@@ -157,8 +156,25 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
     stored = named(tx, user.organization_id, user.id)
     if stored and user.identifier != stored.identifier:
         _require_told_apart(tx, user.organization_id, user.identifier, user.id)
+    if stored:
+        user = replace(user, former=_former_names(stored, user))
     _change(tx, user)
+    tx.run(_set_look, {"id": user.id, "new_look": _look(user)})
     return user
+
+
+def _former_names(stored: User, changed: User) -> tuple[str, ...]:
+    """Return what the user was called before, without what they are called now."""
+    names = dict.fromkeys((*stored.former, stored.name, *([stored.identifier] if stored.identifier else [])))
+    return tuple(name for name in names if name and name not in (changed.name, changed.identifier))
+
+
+def _insert(tx: Transaction, user: User) -> int:
+    return tx.run(_INSERT, {**ROWS.values(user), "look": _look(user)})
+
+
+def _look(user: User) -> str | None:
+    return look_of(user.identifier) if user.identifier else None
 
 
 def require_all_users(scope: Scope) -> None:
@@ -178,21 +194,15 @@ def _require_sound(tx: Transaction, user: User) -> None:
 
 
 def _require_told_apart(tx: Transaction, organization_id: str, identifier: str | None, id: str | None = None) -> None:
-    """Raise Collision where only case or width tells the identifier from another user's: people would take them for one."""
-    folded = _folded(identifier or "")
-    wide = folded.translate(_WIDE)
-    # The database folds ASCII letters; of others the usual forms are looked for.
-    names = [form for text in (folded, wide) for form in (text, text.upper(), text.title(), text.capitalize())]
-    for other in ROWS.all(tx, _ALIKE, {"organization_id": organization_id, "names": names}) if folded else ():
-        if other.id != id and other.identifier != identifier and _folded(other.identifier or "") == folded:
+    """Raise Collision where the identifier looks like another user's: people would take them for one."""
+    if not identifier:
+        return
+    for other in ROWS.all(tx, _ALIKE, {"organization_id": organization_id, "look": look_of(identifier)}):
+        if other.id != id and other.identifier not in (None, identifier) and are_alike(identifier, other.identifier):
             raise Collision(
-                f'There is a user "{(other.identifier or "")[:_LONGEST]}", whose name differs from this one only in case or width. '
-                "Use that name, or choose another one."
+                f'There is a user "{other.identifier[:_LONGEST]}", whose name looks like this one: they differ only in case, '
+                "width, hidden characters or letters that look alike. Use that name, or choose another one."
             )
-
-
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def _taken(identifier: str | None) -> str:

@@ -248,8 +248,11 @@ def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[st
     return {"chain_id": chain_id, "id": blob_id(text), "base": base_id, "depth": depth, "data": data}
 
 
-def read_texts(tx: Transaction, chain_id: str, ids: Iterable[bytes]) -> dict[bytes, str]:
-    """Return texts of the chain by their ids, in one statement for hundreds of them. Raises as `read_text` does."""
+def read_texts(tx: Transaction, chain_id: str, ids: Iterable[bytes], most: int | None = None) -> dict[bytes, str]:
+    """Return texts of the chain by their ids, in one statement for hundreds of them. Raises as `read_text` does.
+
+    With `most` only the first ones, as many as have so many bytes together with the texts they are made from, but at least one.
+    """
     wanted = list(dict.fromkeys(ids))
     rows: dict[bytes, Any] = {}
     texts: dict[bytes, bytes] = {}
@@ -260,16 +263,21 @@ def read_texts(tx: Transaction, chain_id: str, ids: Iterable[bytes]) -> dict[byt
         else:
             found = tx.all(_lineage(blobs.c.id.in_(some)), {"chain_id": chain_id})
         rows |= {row.id: row for row in found}
-    for id in wanted:
+    size = 0
+    for place, id in enumerate(wanted):
         line = [id]
         while line[-1] in rows and line[-1] not in texts and rows[line[-1]].base is not None:
             line.append(rows[line[-1]].base)
         if line[-1] not in rows:
             raise NotFound(f"There is no text {id.hex()} in this memory.")
+        if most is not None and size > most:
+            wanted = wanted[:place]
+            break
         for one in reversed(line):
             if one not in texts:
                 row = rows[one]
                 texts[one] = unpack(row.data, texts.get(row.base))
+                size += len(texts[one])
     if damaged := next((id for id in wanted if blob_id(texts[id].decode()) != id), None):
         raise Conflict(f"The stored text {damaged.hex()} is damaged. Restore a backup.")
     return {id: texts[id].decode() for id in wanted}

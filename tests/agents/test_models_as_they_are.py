@@ -120,9 +120,12 @@ async def talk(server: Server, agent: str, turns: int) -> list[Answer]:
     return [await server.say(agent, f"Part {number}: {'word ' * 800}") for number in range(turns)]
 
 
-async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_refuse_it(server: Server) -> None:
-    spellings = [*SPELLINGS.values(), "E17", "Bad Request", "上下文过长", "Der Text ist zu lang", ""]
-    for place, words in enumerate(spellings):
+@pytest.mark.parametrize("share", [pytest.param(2, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)])
+async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_refuse_it(
+    server: Server, share: int
+) -> None:
+    spellings = ["", *SPELLINGS.values(), "E17", "Bad Request", "上下文过长", "Der Text ist zu lang"]
+    for place, words in list(enumerate(spellings))[::share]:
         body = list(BODIES)[place % len(BODIES)]
         model = LocalModel(window=4_000, window_words=words, body=body, status=(400, 422, 400)[place % 3])
         agent, serving = await server.agent(model, window=128_000)

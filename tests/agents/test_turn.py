@@ -1,7 +1,9 @@
 """A turn as its callers see it: failures, cancelling, leases, shutdown, and readers that come late or leave early."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -22,12 +24,15 @@ from ricordo.llm.scripted import Line, ScriptedModel, call
 from ricordo.prompt.transcript import CANCELLED
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.settings import ProviderSettings, Settings
-from ricordo.storage import runs
+from ricordo.storage import jobs, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
 from tests.seams.stage import Gate, Stage, all_events, roles, saved, soon, text_of
 from tests.seams.stores import Held, ManualClock, broken, mended
+
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize(
@@ -76,6 +81,23 @@ async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run
 
 
 # Plugins.
+
+
+async def test_a_kill_right_after_a_failed_turn_loses_no_notes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = await stage.agent(settings={"model_profile": "notes"}, system=None)
+    stage.lines += [ModelError("llm_bad_request", "It is down.")]
+    write = stage.store.write
+
+    async def write_until_the_end(work: Callable[[Transaction], T]) -> T:
+        ended = await stage.store.read(lambda tx: [run.status for run in runs.page(tx, Scope(), Page())] == ["failed"])
+        if ended:
+            raise Unavailable("The server is gone.")
+        return await write(work)
+
+    monkeypatch.setattr(stage.store, "write", write_until_the_end)
+    assert (await stage.say(agent, "My dog is called Rex.")).failure is not None
+    waiting = await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page()))
+    assert "take_notes" in [job.kind for job in waiting]
 
 
 async def test_a_plugin_that_fails_after_a_turn_harms_nobody(stage: Stage, agent: str) -> None:

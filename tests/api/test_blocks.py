@@ -234,7 +234,9 @@ def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(api: Ap
     assert ok(api.http.get(f"{address}/versions/{first['sha'][:7]}"))["body"] == "Her name is Ada."
     seen = ok(api.http.get(f"{address}/compare"))
     assert (seen["from_version"], seen["to_version"]) == (first["sha"], newest["sha"])
-    assert [one["version"]["sha"] for one in ok(api.http.get(f"{address}/blame"))] == [first["sha"], newest["sha"]]
+    blamed = ok(api.http.get(f"{address}/blame"))
+    assert [one["version"] for one in blamed["lines"]] == [first["sha"], newest["sha"]]
+    assert blamed["versions"] == [first, newest]
 
     back = ok(api.http.post(f"{address}/restore", json={"sha": first["sha"], "message": "Back"}))
     assert ok(api.http.get(f"{address}/history"))[0]["message"] == "Back"

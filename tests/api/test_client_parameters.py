@@ -165,8 +165,11 @@ def test_warnings_are_of_one_request_and_also_of_a_stream(http: httpx2.Client, i
 # Objects as the server answers them.
 
 
-def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(http: httpx2.Client) -> None:
+def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
+    http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Read each kind of object, send it back to change it and to make another."""
+    monkeypatch.setattr("ricordo.features.custom_tools.service.add_build", lambda *_: None)  # no packages are fetched
     block = ok(http.post("/v1/blocks/", json={"label": "human", "value": "Ada", "tags": ["a"], "metadata": {"b": 1}}))
     source = 'def weather(town: str) -> str:\n    """Tell the weather."""\n    return town\n'
     tool = ok(http.post("/v1/tools/", json={"source_code": source, "pip_requirements": [{"name": "six"}]}))

@@ -1,6 +1,8 @@
 """The OpenAPI document: complete, typed, sound, and with every route that the official client knows and this server has."""
 
+import asyncio
 import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -230,3 +232,25 @@ def test_refusals_are_documented(document: dict[str, Any]) -> None:
         schema = operation["responses"]["4XX"]["content"]["application/json"]["schema"]
         assert schema == {"$ref": "#/components/schemas/RefusalResponse"}, (method, path)
         assert "422" not in operation["responses"], (method, path)
+
+
+async def test_the_document_is_made_once_and_off_the_event_loop_however_many_ask(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, made, go = threading.get_ident(), list[int](), threading.Event()
+
+    def make() -> dict[str, Any]:
+        made.append(threading.get_ident())
+        assert go.wait(20)
+        return {"openapi": "3.1.0"}
+
+    monkeypatch.setattr(app, "openapi_schema", None)
+    monkeypatch.setattr(app, "openapi", make)
+    asking = [asyncio.ensure_future(app.document()) for _ in range(20)]
+    asking[3].cancel()
+    await asyncio.sleep(0)
+    go.set()
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert [answer for answer in answers if isinstance(answer, dict)] == [{"openapi": "3.1.0"}] * 19
+    assert len(made) == 1
+    assert made[0] != others

@@ -106,13 +106,14 @@ def test_every_line_is_blamed_on_the_version_that_wrote_it(http: httpx2.Client, 
     middle = put(http, ada, "student", "Name: Ada\nLikes green tea.", message="Greener")["version"]
     put(http, ada, "student", "Name: Ada\nLikes green tea.\nLives in Turin.\n", message="Moved")
 
-    lines = get(http, ada, "student/blame")
-    assert [(one["number"], one["text"], one["version"]["message"]) for one in lines] == [
+    blamed = get(http, ada, "student/blame")
+    messages = {one["sha"]: one["message"] for one in blamed["versions"]}
+    assert [(one["number"], one["text"], messages[one["version"]]) for one in blamed["lines"]] == [
         (1, "Name: Ada", "Begin"),
         (2, "Likes green tea.", "Greener"),
         (3, "Lives in Turin.", "Moved"),
     ]
-    assert len(get(http, ada, "student/blame", at=middle)) == 2
+    assert get(http, ada, "student/blame", at=middle)["count"] == 2
 
 
 def test_two_versions_are_compared_by_lines_and_by_words(http: httpx2.Client, ada: str) -> None:

@@ -86,9 +86,11 @@ def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
     assert [(held["label"], held["sha"]) for held in why["blocks"]] == [("student", approved["version"])]
     assert (why["changed"], why["proposed"]) == ([], [])
 
-    *_, line = day.ask("get", "student/blame")
-    assert (line["text"], line["version"]["author"], line["version"]["message"]) == ("Lives in Turin.", "Tutor", REASON)
-    led = day.scene.http.get(f"/v1/runs/{line['version']['run_id']}/messages", params={"order": "asc"}).json()
+    blamed = day.ask("get", "student/blame")
+    line = blamed["lines"][-1]
+    version = next(one for one in blamed["versions"] if one["sha"] == line["version"])
+    assert (line["text"], version["author"], version["message"]) == ("Lives in Turin.", "Tutor", REASON)
+    led = day.scene.http.get(f"/v1/runs/{version['run_id']}/messages", params={"order": "asc"}).json()
     assert [one["content"] for one in led if one["message_type"] == "user_message"] == ["I live in Turin."]
     called = next(one for one in led if one["message_type"] == "tool_call_message")
     asked = day.scene.http.get(f"/v1/messages/{called['id']}/memory").json()

@@ -422,11 +422,17 @@ def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scen
     scene.require_free(agent)
 
 
-def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent_continue(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    "has_all_pairs", [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)]
+)
+def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent_continue(
+    scene: Scene, has_all_pairs: bool
+) -> None:
     """A result or a decision, in any of its forms, after a cancel and after a failure; the calls are not made again."""
     for form in ("decision", "otid", "older", "older by call", "result", "denial"):
-        # The two causes differ in nothing that depends on the form.
-        for cause in ("cancelled", "failed") if form in ("decision", "result") else ("failed",):
+        # A decision and a result come with both causes; the long form has all pairs.
+        has_both = has_all_pairs or form in ("decision", "result")
+        for cause in ("cancelled", "failed") if has_both else ("failed",):
             scene.games.played.clear()
             agent, (call_id,) = scene.asks()
             asked = scene.state(agent)["pending_approval"]["id"]

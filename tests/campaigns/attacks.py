@@ -73,7 +73,7 @@ async def a_thousand_idle_connections(server: AttackedServer) -> None:
 
 
 async def readers_that_take_nothing(server: AttackedServer) -> None:
-    block = {"label": "notes", "value": "word " * 600_000, "limit": 4_000_000}
+    block = {"label": "notes", "value": "word " * 100_000, "limit": 4_000_000}
     made = (await server.http.post("/v1/blocks/", json=block)).json()["id"]
     lines = [await server.connect() for _ in range(server.size(5, 20))]
     for _, writer in lines:

@@ -245,7 +245,7 @@ def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(patient: t
 
 
 async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_dropped(tmp_path: Path) -> None:
-    limits = {"client_timeout": 0.3, "keepalive": 0.1}
+    limits = {"client_timeout": 0.3, "keepalive": 0.1, "max_block_kb": 4_000}
 
     async def answer(_request: object) -> str:
         await asyncio.sleep(2 * limits["client_timeout"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.clock import SystemClock, parse_date, parse_timestamp, to_datetime, to_micros, zone
+from ricordo.domain.clock import SECOND, SystemClock, parse_date, parse_timestamp, to_datetime, to_micros, zone
 from ricordo.errors import Invalid
 from tests.seams.stores import START
 
@@ -49,12 +49,23 @@ def test_a_date_begins_at_midnight_and_ends_a_range_with_its_last_moment() -> No
         assert parse_date(text, zone(place), name="end_date", end=True) > parse_date(text, zone(place), name="end_date")
 
 
-def test_the_systems_clock_never_stands_still_or_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_systems_clock_never_stands_still_and_waits_instead_of_going_back(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SystemClock()
     first = clock.now()
     assert abs(to_datetime(first) - datetime.now(UTC)) < timedelta(minutes=1)
-    monkeypatch.setattr("ricordo.domain.clock.time.time_ns", lambda: 0)
+    monkeypatch.setattr("ricordo.domain.clock.time.time_ns", lambda: (first - 50 * SECOND) * 1000)
     assert first < clock.now() < clock.now()
+
+
+def test_a_clock_that_was_set_back_is_followed_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SystemClock()
+    for jump in (61, 3_600, 86_400, 10**7, 10**9):
+        true = clock.now()
+        for offset in (jump * SECOND, 0):
+            monkeypatch.setattr("ricordo.domain.clock.time.time_ns", lambda at=true + offset: at * 1000)
+            assert clock.now() - true - offset < SECOND
+        monkeypatch.setattr("ricordo.domain.clock.time.time_ns", lambda at=true + 30 * SECOND: at * 1000)
+        assert clock.now() - true >= 30 * SECOND
 
 
 def test_a_moment_that_could_not_be_shown_in_every_zone_is_refused() -> None:

@@ -273,3 +273,16 @@ def test_the_time_grows_with_the_length_and_no_faster(is_strict: bool) -> None:
     for piece in PIECES:
         for part in (piece, piece + "\u200b", piece.translate(WIDE)):
             require_linear(lambda size, part=part: redact(repeated(part, size), is_strict=is_strict), 600, part)
+
+
+def test_a_secret_is_found_wherever_it_stands_in_a_long_text() -> None:
+    secrets = (
+        "password: hunter2-is-long",
+        "sk-1234567890abcdef1234567890abcdef",
+        "token=ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    )
+    for secret, place in product(secrets, (32_700, 32_740, 32_767, 32_768, 32_769, 49_152, 65_530, 65_536, 98_304)):
+        for filling in ("word ", "é, \n"):
+            text = (filling * 40_000)[: place - 1] + "\n" + secret + "\n" + filling * 10_000
+            shown = redact(secret).text
+            assert redact(text).text == text.replace(secret, shown), (secret, place)

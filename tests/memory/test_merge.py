@@ -200,7 +200,7 @@ def test_a_unified_diff_names_both_sides_and_shows_three_lines_around() -> None:
     )
 
 
-LONG = 16_000
+LONG = 40_000
 
 
 def hard(size: int) -> dict[str, tuple[str, str]]:

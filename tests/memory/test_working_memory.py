@@ -9,6 +9,7 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
+from ricordo.memory.edit_guard import EditGuard, GuardSources
 from ricordo.memory.working_memory import EditReason, PassageDraft, WorkingMemory
 from tests.seams import make
 
@@ -93,3 +94,33 @@ def test_a_label_that_is_taken_or_cannot_be_is_refused() -> None:
         with pytest.raises(Invalid, match="cannot be used"):
             memory.rename("human", label, "call-1")
     assert memory.edits == []
+
+
+# Spaces without width, marks and overrides of direction, a soft hyphen, tags, and joiners between Latin letters.
+HIDDEN_SIGNS = (
+    *("\u200b", "\u2060", "\u00ad", "\u200e", "\u200f", "\u202a", "\u202e", "\u2066", "\u2069", "\u180e", "\u034f"),
+    *("\u200c", "\u200d", "\U000e0041\U000e0042", "\U000e0001", "\u200b\u202e\u200d"),
+)
+
+
+def test_hidden_characters_are_taken_out_of_what_the_agent_writes() -> None:
+    for number, signs in enumerate(HIDDEN_SIGNS):
+        memory = WorkingMemory(STATE)
+        assert memory.write("human", f"A{signs}da L", "call-1") == "Ada L"
+        memory.create(f"new{number}", f"te{signs}xt", f"of{signs}ten", "call-2")
+        memory.describe("human", f"of{signs}ten", "call-3")
+        memory.archive(PassageDraft("call-4", "passage-1", f"te{signs}xt", ()))
+        new = memory.block(f"new{number}")
+        assert (new.value, new.description, memory.block("human").description) == ("text", "often", "often")
+        assert memory.passages[0].text == "text"
+        assert set(memory.notes) == {"call-1", "call-2", "call-3", "call-4"}
+
+
+def test_hidden_characters_that_the_user_wrote_or_that_letters_need_stay() -> None:
+    for signs in HIDDEN_SIGNS:
+        said = EditGuard(lambda signs=signs: GuardSources(said=[f"Call me A{signs}da, please"]))  # type: ignore[misc]
+        assert WorkingMemory(STATE, said).write("human", f"A{signs}da", "call-1") == f"A{signs}da"
+        before = replace(STATE, blocks=(replace(HUMAN, value=f"A{signs}da"),))
+        assert WorkingMemory(before).write("human", f"A{signs}da!", "call-1") == f"A{signs}da!"
+    for needed in ("می\u200cخواهم", "👩\u200d🚀", "🏴\U000e0067\U000e0062\U000e007f"):
+        assert WorkingMemory(STATE).write("human", needed, "call-1") == needed

@@ -141,7 +141,7 @@ async def stored_agent(
         if with_blocks:
             own = chain("agent", one.id)
             placed = [replace(block, chain_id=own.id) for block in with_blocks]
-            blocks.attach(tx, one.id, blocks.insert_all(tx, placed, [own], change_metadata()))
+            blocks.attach(tx, one.id, blocks.insert_all(tx, placed, [own], change_metadata()), is_new=True)
         tools.insert_all(tx, with_tools)
         tools.attach(tx, one.id, [tool.id for tool in with_tools])
         return agents.load_whole(tx, Scope(one.organization_id), one.id)

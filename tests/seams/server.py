@@ -119,6 +119,7 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
     (503, '{"detail":"The server is shutting down.', "it was told to stop"),
     (503, '{"detail":"Honcho at ', "the operator's Honcho does not answer"),
     (503, '{"detail":"Too many large requests', "clients sent more at once than it takes into memory"),
+    (503, '{"detail":"Too many large answers', "clients asked for more at once than it keeps in memory"),
 )
 
 

@@ -41,7 +41,7 @@ says = st.tuples(
     st.sampled_from(NAMES),
     st.sampled_from(("user", "assistant")),
     moments,
-    st.sampled_from((None, "user-1")),
+    st.sampled_from((None, "user-1", "user-2")),
 )
 others = st.sampled_from(
     [("look",), *(("forget", which) for which in range(51)), *(("flush", n) for n in range(1, 10))]
@@ -60,6 +60,7 @@ filters = st.builds(
 
 def by_hand(kept: list[Message], query: str, wanted: MessageFilter, limit: int) -> list[tuple[int, float]]:
     """The best of these messages and their scores, from their texts alone: no blob, no buffer, no cache."""
+    kept = [message for message in kept if sees(wanted, message)]
     rows = [
         unpack(
             0, m.seq, pack(IndexEntry(m.id, m.text, m.created_at, m.conversation_id, m.user_id, m.role, m.name or ""))
@@ -84,14 +85,17 @@ def by_hand(kept: list[Message], query: str, wanted: MessageFilter, limit: int) 
     return [(kept[place].seq, round(float(scores[place]), 6)) for place in best.tolist()]
 
 
+def sees(wanted: MessageFilter, message: Message) -> bool:
+    return (
+        wanted.subject_id is None
+        or message.user_id in (None, wanted.subject_id)
+        or message.conversation_id == wanted.own_conversation
+    )
+
+
 def allows(message: Message, wanted: MessageFilter) -> bool:
     return (
         wanted.conversation_id in (None, message.conversation_id)
-        and (
-            wanted.subject_id is None
-            or message.user_id in (None, wanted.subject_id)
-            or message.conversation_id == wanted.own_conversation
-        )
         and (not wanted.roles or message.role in wanted.roles)
         and (wanted.start is None or message.created_at >= wanted.start)
         and (wanted.end is None or message.created_at <= wanted.end)

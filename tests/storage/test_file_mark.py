@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from ricordo.errors import Unavailable
-from ricordo.storage.engine import file_mark
 from ricordo.storage.engine.sqlite import SqliteStore, open_sqlite
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import organizations
@@ -59,7 +58,6 @@ class Place:
 async def lay_out(folder: Path) -> Place:
     """Return a killed server's folder; beside it the files of earlier moments (`early.…`) and of another server (`other.…`)."""
     place = Place(folder / "data", folder / "others")
-    place.others.mkdir(parents=True)
     other = await run_and_kill(folder / "another", place, "other")
     shutil.rmtree(other)
     store = open_sqlite(place.database)
@@ -74,7 +72,7 @@ async def run_and_kill(data: Path, place: Place, name: str) -> Path:
     """Run a server, keep its files of one moment, and leave the folder as a kill at a later moment does."""
     store = open_sqlite(data / "ricordo.db")
     await say(store)
-    for path in data.glob("ricordo.*"):
+    for path in data.glob("ricordo.*"):  # noqa: ASYNC240 - of one moment
         shutil.copy(path, place.others / f"{name}.{path.name}")
     await say(store)
     shutil.copytree(data, data.with_name("killed"))
@@ -194,13 +192,17 @@ CASES: dict[str, tuple[Callable[[Place], None], str]] = {
     "stopped, an older copy": (both(stop_well, lambda place: place.take("closed.ricordo.db")), OLDER),
     "stopped, a copy of a running moment": (both(stop_well, lambda place: place.take("early.ricordo.db")), OLDER),
     "stopped, database deleted": (both(stop_well, delete_database), GONE),
-    "stopped, database of another": (both(stop_well, lambda place: place.take("closed.ricordo.db"), put_back_a_restored_one), ""),
+    "stopped, database of another": (
+        both(stop_well, lambda place: place.take("closed.ricordo.db"), put_back_a_restored_one),
+        "",
+    ),
 }
 
 
 async def test_what_is_missing_at_a_start_is_said_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    (tmp_path / "first" / "others").mkdir(parents=True)
     laid_out = await lay_out(tmp_path / "first")
     for name, (change, says) in CASES.items():
         place = Place(tmp_path / "first" / "data", tmp_path / "others")
@@ -208,7 +210,11 @@ async def test_what_is_missing_at_a_start_is_said_and_nothing_else(
         shutil.copytree(laid_out.others, place.others, dirs_exist_ok=True)
         caplog.clear()
         change(place)
-        files = {path.name: path.read_bytes() for path in place.data.iterdir() if path.name in ("ricordo.db", "ricordo.db-wal")}
+        files = {
+            path.name: path.read_bytes()
+            for path in place.data.iterdir()
+            if path.name in ("ricordo.db", "ricordo.db-wal")
+        }
         try:
             store = open_sqlite(place.database)
         except Unavailable as error:

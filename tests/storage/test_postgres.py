@@ -45,6 +45,7 @@ from ricordo.tools.builtin import plugin
 from ricordo.tools.toolbox import Toolbox, sync_tools
 from tests.seams import make
 from tests.seams.stores import ManualClock, flush
+from tests.support.pooler import transaction_pooler
 from tests.support.postgres import name_in, server
 
 DATABASES = ("postgresql",)
@@ -570,3 +571,16 @@ async def test_full_durability_waits_for_the_disk(tmp_path: Path) -> None:
         found.append(await store.read(lambda tx: tx.all(text("SHOW synchronous_commit"))[0][0]))
         await store.close()
     assert found == ["off", "on"]  # the tests' server is set to off
+
+
+def test_a_pooler_that_parts_sessions_by_transactions_is_refused_with_what_to_set(
+    empty_database: str, tmp_path: Path
+) -> None:
+    with transaction_pooler(str(server().folder)) as port:
+        url = f"postgresql://postgres@127.0.0.1:{port}/{name_in(empty_database)}"
+        with pytest.raises(Unavailable, match="pool_mode = session"):
+            open_postgres(url, connections=1, backups=tmp_path)
+        status = check(Settings(data_dir=tmp_path, database_url=url))
+        assert (status.state, "pool_mode = session" in status.reason) == ("broken", True)
+    tables = server().run("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", name_in(empty_database))
+    assert tables == [(0,)]

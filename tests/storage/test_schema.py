@@ -14,6 +14,9 @@ import pytest
 from sqlalchemy import Table, create_engine
 
 from ricordo.domain.ids import new_id
+from ricordo.errors import Unavailable
+from ricordo.settings import Settings
+from ricordo.storage.engine.database import check
 from ricordo.storage.engine.sqlite import open_sqlite
 from ricordo.storage.schema.columns import PackedId, erasure_of, metadata, seq, strings
 from tests.seams.server import MODEL, serving
@@ -125,3 +128,52 @@ def write_fixture() -> None:
 
 if __name__ == "__main__":
     write_fixture()
+
+
+# How the first versions named their schemas, before they were made of the tables as they are described.
+FIRST_NAMES = (
+    *("create_spine", "create_index_and_jobs", "create_tickets", "create_pgvector", "add_threads_and_ledger"),
+    *("add_versions", "shorten_versions", "some_later_one", "and_another"),
+)
+EARLY_TABLES = (
+    "ALTER TABLE messages RENAME COLUMN is_untrusted TO tainted",
+    "ALTER TABLE agents RENAME TO persons",
+    "DROP TABLE conversations",
+    "ALTER TABLE users DROP COLUMN name",
+)
+
+
+def require_too_old(path: Path) -> None:
+    """Require that it is refused in a sentence by a start and by a look, and left as it is."""
+    with closing(sqlite3.connect(path)) as connection:
+        before = list(connection.iterdump())
+    with pytest.raises(Unavailable, match=r"one of the first versions of Ricordo.*export its agents as files"):
+        open_sqlite(path)
+    status = check(Settings(data_dir=path.parent))
+    assert (status.state, "one of the first versions" in status.reason) == ("broken", True)
+    with closing(sqlite3.connect(path)) as connection:
+        assert list(connection.iterdump()) == before
+    assert not (path.parent / "backups").exists()
+
+
+def test_the_first_schemas_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    for count in range(1, len(FIRST_NAMES) + 1):
+        path = tmp_path / str(count) / "ricordo.db"
+        path.parent.mkdir()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("CREATE TABLE schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+            connection.execute("CREATE TABLE agents (seq INTEGER PRIMARY KEY, name TEXT)")
+            connection.executemany("INSERT INTO schema_versions VALUES (?, ?)", enumerate(FIRST_NAMES[:count], 1))
+        require_too_old(path)
+
+
+@pytest.mark.parametrize("change", EARLY_TABLES)
+def test_a_schema_with_tables_of_before_its_first_migration_is_refused(old: Path, change: str) -> None:
+    with closing(sqlite3.connect(old)) as connection, connection:
+        connection.execute("PRAGMA legacy_alter_table = ON")
+        for (index,) in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
+        ).fetchall():
+            connection.execute(f'DROP INDEX "{index}"')
+        connection.execute(change)
+    require_too_old(old)

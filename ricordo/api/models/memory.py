@@ -22,11 +22,14 @@ from ricordo.api.models.base import (
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Policy
 from ricordo.domain.scope import ActorKind
 from ricordo.domain.version import Proposal, ProposalStatus
+from ricordo.memory.blame import Blame
 from ricordo.memory.merge import PieceKind, by_words, unified
 from ricordo.memory.schemas import require_schema, starting_settings
 from ricordo.memory.sections import starting_text
 
 _MOST_AT_ONCE = 500
+# Characters of one line in an answer about lines.
+LONGEST_LINE = 10_000
 _SHORT, _LONG = 255, 10_000
 Reason = Annotated[str | None, Field(max_length=_LONG, description="Why, as its history will say.")]
 
@@ -99,6 +102,8 @@ class BlockResponse(HostedFields, AuthorFields):
     version: Annotated[VersionId | None, From("head")]
     # Of an edit that was not applied: the proposal that waits for the owner.
     proposal_id: str | None = None
+    # In a list: the text is longer, and ends with a line that says where all of it is.
+    is_cut: bool
 
 
 BlockUpdate.take_back(BlockResponse)
@@ -371,11 +376,43 @@ class LineageResponse(ResponseModel):
 
 
 class BlamedLineResponse(ResponseModel):
-    """One line of a block, with the version that wrote it."""
+    """One line of a block, with the id of the version that wrote it, which is among the answer's `versions`.
+
+    A long line `is_cut`: `versions/{version}` has the whole text. `or_earlier` where the history is longer than was looked at.
+    """
 
     number: int
     text: str
-    version: VersionResponse
+    is_cut: bool
+    version: str
+    or_earlier: bool
+
+    @classmethod
+    def of(cls, line: Any, /, **_fields: Any) -> Json:
+        """Return the line."""
+        text = line.text[:LONGEST_LINE]
+        return super().of(line, text=text, is_cut=len(text) < len(line.text), version=line.version.id.hex())
+
+
+class BlameResponse(ResponseModel):
+    """Lines of a block and the versions that wrote them, each once.
+
+    `count` is the number of all lines. Where `next` is a number there are more: ask for those `after` it.
+    """
+
+    count: int
+    lines: list[BlamedLineResponse]
+    versions: list[VersionResponse]
+    next: int | None
+
+    @classmethod
+    def from_blame(cls, blame: Blame, after: int, most: int) -> Json:
+        """Return up to so many lines after this number."""
+        end = min(blame.count, after + most)
+        shown = blame.lines(after, max(after, end))
+        brought = {line.version.id: line.version for line in shown}
+        ended = end if end < blame.count else None
+        return cls.of(None, count=blame.count, lines=shown, versions=list(brought.values()), next=ended)
 
 
 class DiffPieceResponse(ResponseModel):
@@ -386,21 +423,34 @@ class DiffPieceResponse(ResponseModel):
 
 
 class ComparisonResponse(ResponseModel):
-    """Two versions compared, line by line and word by word; a side is null where the block was not there."""
+    """Two versions compared, line by line and word by word; a side is null where the block was not there.
+
+    Where `next` is a number there are more lines of `unified`, or pieces of `words`: ask for those `after` it.
+    """
 
     from_version: str | None
     to_version: str | None
     unified: str
     words: list[DiffPieceResponse]
+    next: int | None
 
     @classmethod
-    def from_texts(cls, older: tuple[str | None, str], newer: tuple[str | None, str], label: str) -> Json:
+    def from_texts(
+        cls, older: tuple[str | None, str], newer: tuple[str | None, str], label: str, *, after: int = 0, most: int
+    ) -> Json:
         """Compare two versions, each given as its hex id (None where the block was not there) and its text."""
         names = [f"{label} {id[:7] if id else '(nothing)'}" for id, _ in (older, newer)]
+        lines = unified(older[1], newer[1], *names).split("\n")
+        pieces = by_words(older[1], newer[1])
+        end = after + most
+        # The last line is what stands behind the last line break: nothing.
+        count = max(len(lines) - 1, len(pieces))
+        shown = lines[after : min(end, len(lines) - 1)]
         return cls.of(
             None,
             from_version=older[0],
             to_version=newer[0],
-            unified=unified(older[1], newer[1], *names),
-            words=by_words(older[1], newer[1]),
+            unified="".join(f"{line}\n" for line in shown),
+            words=pieces[after:end],
+            next=end if end < count else None,
         )

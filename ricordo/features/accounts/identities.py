@@ -162,7 +162,7 @@ def list_agents(tx: Transaction, here: Here, identity_id: str, paging: Paged) ->
 def list_blocks(tx: Transaction, here: Here, identity_id: str, paging: Paged) -> list[Any]:
     """Return the blocks that are attached to an identity, but for those that are being deleted, or another user's."""
     attached = tuple(queries.blocks_of(tx, _user(tx, here, identity_id).id))
-    return blocks.page(tx, here.scope, paging.page(), blocks.BlockFilter(ids=attached))
+    return blocks.listed(tx, here.scope, paging.page(), blocks.BlockFilter(ids=attached))
 
 
 @router.patch("/agents/{agent_id}/identities/attach/{identity_id}", response_model=AgentResponse)

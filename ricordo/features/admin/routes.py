@@ -2,19 +2,32 @@
 
 import asyncio
 import logging
+import time
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 from fastapi import Request
 
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes, needs
-from ricordo.errors import RicordoError, Unavailable
+from ricordo.errors import DatabaseFailed, DatabaseFailure, RicordoError, Unavailable
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
+from ricordo.storage.engine.database import require_savable
+from ricordo.storage.engine.store import Store
 
 log = logging.getLogger(__name__)
 router = Routes(tags=["health"], scope="agents")
 _PATIENCE = 2.0  # seconds for the database
+# Until when, by the monotonic clock, the last save counts.
+_SAVED_UNTIL: WeakKeyDictionary[Store, float] = WeakKeyDictionary()
+_SAVED_SECONDS = 3.0
+_WORDS: dict[DatabaseFailure, str] = {
+    "down": "The database does not answer.",
+    "full": "The disk of the database is full.",
+    "read-only": "The database cannot be written.",
+    "damaged": "The database is damaged.",
+}
 
 
 class LiveResponse(ResponseModel):
@@ -39,24 +52,36 @@ async def live() -> Json:
 @router.get("/v1/health/ready", response_model=ReadyResponse)
 @needs()
 async def ready(request: Request) -> Json:
-    """Answer 200 where turns can begin here, 503 with the reason while the database does not answer or the server stops."""
+    """Answer 200 where turns can begin here; 503 with the reason while the database fails, or the server stops."""
     if problems := await _problems(request.app.state.runtime):
         raise Unavailable(" ".join(problems))
     return ReadyResponse.of(None, status="ready")
 
 
 async def _problems(runtime: Runtime) -> list[str]:
-    found = ["The server stops."] if runtime.is_stopping else []
+    problems = ["The server stops."] if runtime.is_stopping else []
     try:
         runtime.store.require_in_place()
     except RicordoError as error:
         log.warning("the server is not ready", extra={"reason": str(error)})
-        found.append("The database's files were renamed, replaced or removed. The server's log names them.")
+        problems.append("The database's files were renamed, replaced or removed. The server's log names them.")
+        return problems
     try:
         async with asyncio.timeout(_PATIENCE):
             await runtime.store.read(jobs.is_due)
+            await _require_savable(runtime)
     except TimeoutError:
-        found.append(f"The database does not answer within {_PATIENCE:g} seconds.")
-    except RicordoError:  # what it says may name places, and anybody may ask
-        found.append("The database does not answer. The server's log says why.")
-    return found
+        problems.append(f"The database does not answer within {_PATIENCE:g} seconds.")
+    except RicordoError as error:  # what it says may name places, and anybody may ask
+        kind = error.kind if isinstance(error, DatabaseFailed) else "down"
+        problems.append(f"{_WORDS[kind]} The server's log says why.")
+    return problems
+
+
+async def _require_savable(runtime: Runtime) -> None:
+    """Raise where nothing can be saved; it is tried once in some seconds, however often somebody asks."""
+    now = time.monotonic()
+    if now < _SAVED_UNTIL.get(runtime.store, 0.0):
+        return
+    await require_savable(runtime.store, runtime.settings)
+    _SAVED_UNTIL[runtime.store] = now + _SAVED_SECONDS

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import File, Header, Query, Response
 
 from ricordo.agents.lifecycle import AgentSpec, prepare
-from ricordo.api.call import Here, RequestContext, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.model import ModelInfo

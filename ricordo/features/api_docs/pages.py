@@ -28,7 +28,7 @@ async def index(request: Request) -> Response:
     for one in _operations(document):
         tags.setdefault(one["tag"], []).append(one)
     info = document["info"]
-    return await render(request, "api_docs/index.html", tags=sorted(tags.items()), info=info)
+    return await render(request, "api_docs/index.html", tags=sorted(tags.items()), info=info, is_large=True)
 
 
 @router.get("/docs/{tag}")
@@ -52,8 +52,7 @@ async def redoc(request: Request) -> Response:
 
 
 async def _document(request: Request) -> Json:
-    """The document; to make it the first time takes two seconds."""
-    document: Json = await asyncio.to_thread(request.app.openapi)
+    document: Json = await request.app.document()
     return document
 
 

@@ -8,6 +8,7 @@ from fastapi import Request, Response
 
 from ricordo.api.models.base import Json
 from ricordo.api.routing import needs
+from ricordo.domain.scope import REQUEST_SCOPE
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import Invalid
 from ricordo.features.custom_tools.environments import texts_of
@@ -43,7 +44,8 @@ async def list_tools(request: Request) -> Response:
     words, after = query.get("q", ""), query.get("after")
     found = await Api(request).get("/v1/tools/", search=words or None, after=after, limit=_EACH + 1)
     older = address_of("/ui/tools", q=words, after=found[_EACH - 1]["id"]) if len(found) > _EACH else ""
-    variables = await Api(request).get(await _variables(request))
+    is_builder = request.scope[REQUEST_SCOPE].may("tools:write")
+    variables = await Api(request).get(await _variables(request)) if is_builder else []
     return await render(request, _LIST, tools=found[:_EACH], words=words, older=older, variables=variables)
 
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from ricordo.api.call import Here, Paged, RequestContext
 from ricordo.api.models.agents import SecretName
 from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, ResponseModel, Timestamp
-from ricordo.api.routing import Routes
+from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, NotFound
 from ricordo.features.custom_tools import queries
@@ -189,6 +189,7 @@ async def create(here: Here, sandbox_config_id: str, body: VariableRequest) -> J
 
 
 @router.get("/{sandbox_config_id}/environment-variable", response_model=list[VariableResponse])
+@needs("tools:write")
 def list_variables(tx: Transaction, here: Here, sandbox_config_id: str, paging: Paged) -> list[Json]:
     """The names of the variables."""
     _require(here.scope, sandbox_config_id)

@@ -251,6 +251,7 @@ def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> No
     erasure.removed["users"] += tx.run(delete(users).where(users.c.id == erasure.user_id))
     erasure.user_id, erasure.is_erased, erasure.remaining = "", True, remaining
     erasure.identifier = erasure.name = ""
+    erasure.former = []
     erasure.shown_in, erasure.defaults = set(), set()
 
 

@@ -60,6 +60,7 @@ class Erasure(ErasureFacts):
     user_id: str
     identifier: str = ""
     name: str = ""
+    former: list[str] = []
     # When the user was first heard of, in microseconds.
     began_at: int | None = None
     # Whether all rows are erased, so that only the database's files are left to rewrite.

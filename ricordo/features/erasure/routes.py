@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Query, Response
 
-from ricordo.api.call import Here, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here
 from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.features.erasure.receipts import ErasureFacts, Receipt

@@ -66,7 +66,11 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
             close_run(tx, run, "cancelled")
         deletion.prepare(tx)
         is_there = (users_table.c.id == user.id) & (users_table.c.organization_id == scope.organization_id)
-        if not tx.run(update(users_table).where(is_there).values(organization_id=DELETED, identifier=None, name="")):
+        if not tx.run(
+            update(users_table)
+            .where(is_there)
+            .values(organization_id=DELETED, identifier=None, name="", look=None, former=[])
+        ):
             raise NotFound("This user was forgotten a moment ago.")
         hide_memory(tx, hidden)
         hide_conversations(tx, hidden, sorted(about)[:_HIDDEN_AT_ONCE])
@@ -135,6 +139,7 @@ def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
         user_id=user.id,
         identifier=user.identifier or "",
         name=user.name,
+        former=list(user.former),
         organization_id=scope.organization_id,
         subject=receipts.subject_of(user.id),
         names=sorted(receipts.hash_of_name(secret, scope.organization_id, one) for one in names),
@@ -228,17 +233,23 @@ def _hide_chains(tx: Transaction, erasure: Erasure, which: ColumnElement[bool]) 
 
 def said_as(erasure: Erasure) -> ColumnElement[bool]:
     """Messages that name their sender by identifier, or by a name no other user has, since before the erasure began."""
-    column, names = messages.c, sorted({erasure.user_id, erasure.identifier, erasure.name} - {""})
+    column, names = messages.c, sorted({erasure.user_id, erasure.identifier, erasure.name, *erasure.former} - {""})
     has_name = (users_table.c.name == column.name) | (users_table.c.identifier == column.name)
     is_anothers = exists().where((users_table.c.organization_id == erasure.organization_id) & has_name)
+    senders = [name for name in (erasure.identifier, *erasure.former) if name]
+    # A former name may be another user's by now, who sent what came since.
+    has_sender = exists().where(
+        users_table.c.organization_id == erasure.organization_id, users_table.c.identifier == column.sender_id
+    )
     is_sent = (column.sender_id == erasure.identifier) if erasure.identifier else false()
+    is_sent |= column.sender_id.in_(senders) & ~has_sender
     is_named = column.sender_id.is_(None) & column.name.in_(names) & ~is_anothers
     return _from_people(erasure) & (is_sent | is_named)
 
 
 def named_like(erasure: Erasure) -> Select[Any]:
     """Messages whose sender or name is the user's in other capitals, or also another user's: nobody knows whose they are."""
-    names = sorted({erasure.identifier.lower(), erasure.name.lower()} - {""})
+    names = sorted({name.lower() for name in (erasure.identifier, erasure.name, *erasure.former)} - {""})
     # Where there is a sender, it alone says who it was.
     is_like = func.lower(func.coalesce(messages.c.sender_id, messages.c.name)).in_(names)
     return select(messages.c.seq).where(_from_people(erasure) & is_like)

@@ -14,7 +14,7 @@ from ricordo.features.files.records import READABLE, AgentFile, File, FilePiece,
 from ricordo.features.files.tables import file_pieces, file_uploads, files, files_agents, folders, folders_agents
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.deletion import BeforePurge, purge
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of, read_page
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, known_to, one_of, read_page
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, passages
 
@@ -89,7 +89,8 @@ def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, wanted: Page) 
         .where(folders_agents.c.folder_id == folder_id, agents.c.organization_id == scope.organization_id)
         .where(*may_use(scope))
     )
-    return [row.id for row in read_page(tx, statement, agents, wanted)]
+    marks = known_to(agents, scope, lambda agent: may_use(scope, agent.c.id))
+    return [row.id for row in read_page(tx, statement, agents, wanted, marks=marks)]
 
 
 # Files

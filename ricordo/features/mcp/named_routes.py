@@ -4,7 +4,8 @@ from typing import Any
 
 from fastapi import Response
 
-from ricordo.api.call import Here, RequestContext, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.base import Json
 from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
 from ricordo.api.routing import Routes

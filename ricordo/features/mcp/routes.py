@@ -6,7 +6,8 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
-from ricordo.api.call import Here, RequestContext, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
 from ricordo.api.routing import Routes, needs

@@ -15,7 +15,7 @@ from mcp.server.auth.middleware.client_auth import ClientAuthenticator
 from mcp.server.auth.provider import construct_redirect_uri
 from mcp.server.auth.settings import ClientRegistrationOptions
 
-from ricordo.api.call import answer
+from ricordo.api.answers import answer
 from ricordo.api.routing import needs
 from ricordo.domain.scope import RECORDED_SCOPE, REQUEST_SCOPE, Scope
 from ricordo.errors import Invalid

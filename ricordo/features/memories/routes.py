@@ -5,8 +5,9 @@ from itertools import zip_longest
 
 from fastapi import Response
 
+from ricordo.api.answers import answer
 from ricordo.api.archives import new_passage
-from ricordo.api.call import Here, RequestContext, answer, for_user, scope_of_user
+from ricordo.api.call import Here, RequestContext, for_user, scope_of_user
 from ricordo.api.errors import model_failure
 from ricordo.api.models.archives import PassageItem
 from ricordo.api.models.base import Json

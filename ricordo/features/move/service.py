@@ -22,9 +22,9 @@ from ricordo.settings import SQLITE, Settings
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import settle
 from ricordo.storage.engine.database import address, exclusive_access, read_transaction, require_current
+from ricordo.storage.engine.failures import plain_errors, reason_of
 from ricordo.storage.engine.file_mark import look_for_absent
 from ricordo.storage.engine.sqlite import lock_file, unchanging_file
-from ricordo.storage.engine.store import plain_errors, reason_of
 from ricordo.storage.engine.work_folders import file_for, make_private_folder
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write_transaction
 from ricordo.storage.schema.columns import as_stored, metadata

@@ -9,7 +9,8 @@ from typing import Any
 from fastapi import Response
 from pydantic import Field
 
-from ricordo.api.call import Here, RequestContext, answer, told
+from ricordo.api.answers import answer
+from ricordo.api.call import Here, RequestContext, told
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block

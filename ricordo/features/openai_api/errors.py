@@ -3,17 +3,19 @@
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+import orjson
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.types import Receive, Scope, Send
 
-from ricordo.api.call import answer
+from ricordo.api.answers import answer
 from ricordo.api.errors import MODEL_STATUS, status_of
 from ricordo.api.guard import openai_error, openai_type
 from ricordo.api.models.base import Json
 from ricordo.api.routing import LazyRoute, refusal_of
+from ricordo.api.sse import DONE
 from ricordo.domain.event import Failed
-from ricordo.domain.run import INTERRUPTED
+from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
 from ricordo.errors import ModelError, RicordoError
 from ricordo.features.openai_api.queries import UnknownModel
 
@@ -74,3 +76,7 @@ def _refusal(
         # The server has tried again already, or will give the same answer: a retry of the client's would only repeat it.
         response.headers["x-should-retry"] = "false"
     return response
+
+
+# The end of a stream in which the database failed.
+CUT_OFF = (b"data: " + orjson.dumps(openai_error(DATABASE_FAILED, INTERRUPTED)) + b"\n\n", DONE)

@@ -18,7 +18,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.errors import NotFound
 from ricordo.features.openai_api.answers import PING, AnswerReader, deltas_of
 from ricordo.features.openai_api.caller import acting
-from ricordo.features.openai_api.errors import OpenAIRoute, failure, failure_json
+from ricordo.features.openai_api.errors import CUT_OFF, OpenAIRoute, failure, failure_json
 from ricordo.features.openai_api.models import OpenAIAnswer, ResponsesRequest
 from ricordo.features.openai_api.options import OpenAIApiSettings
 from ricordo.features.openai_api.queries import agent_of
@@ -45,7 +45,7 @@ async def create_response(here: Here, body: ResponsesRequest) -> Json | Response
     keepalive = here.runtime.settings.keepalive
     deltas = deltas_of(turn, reader, asked.notes.read, keepalive, stops_when_left=stops_when_left)
     if body.stream:
-        return sse_response(_events(body, deltas, reader))
+        return sse_response(_events(body, deltas, reader), CUT_OFF)
     async for _ in deltas:
         pass
     return failure(reader.failed) if reader.failed else _response(body, reader, "completed")

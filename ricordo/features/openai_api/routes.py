@@ -27,7 +27,7 @@ from ricordo.features.openai_api.answers import (
 )
 from ricordo.features.openai_api.caller import acting
 from ricordo.features.openai_api.embedding_input import shortened, texts_of
-from ricordo.features.openai_api.errors import OpenAIRoute, failure
+from ricordo.features.openai_api.errors import CUT_OFF, OpenAIRoute, failure
 from ricordo.features.openai_api.models import (
     ChatRequest,
     Embeddings,
@@ -62,7 +62,7 @@ async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Respon
     keepalive = here.runtime.settings.keepalive
     deltas = deltas_of(turn, reader, asked.notes.read, keepalive, stops_when_left=stops_when_left)
     if body.stream:
-        return sse_response(completion_chunks(body.model, deltas, reader, has_usage=has_usage))
+        return sse_response(completion_chunks(body.model, deltas, reader, has_usage=has_usage), CUT_OFF)
     async for _ in deltas:
         pass
     if reader.failed:

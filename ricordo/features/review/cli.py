@@ -101,7 +101,7 @@ def show_history(
 def show_blame(user: str = _USER, label: str = _LABEL, as_json: bool = _JSON, server: str | None = _SERVER) -> None:
     """Show each line of a block with its version and author."""
     with _memory(user, server) as ask:
-        _print(ask("GET", f"blocks/{_path(label)}/blame"), as_json, _lines)
+        _print(_whole_blame(ask, f"blocks/{_path(label)}/blame"), as_json, _lines)
 
 
 @contextmanager
@@ -192,12 +192,22 @@ def _versions(versions: Sequence[Json]) -> list[str]:
     ]
 
 
-def _lines(lines: Sequence[Json]) -> list[str]:
-    written = [line["version"] for line in lines]
-    width = max((len(version["author"]) for version in written), default=0)
+def _whole_blame(ask: Callable[..., Any], place: str) -> Json:
+    """Return all lines as one answer, of which a long text takes several."""
+    blame: Json = ask("GET", place)
+    while blame["next"] is not None:
+        more = ask("GET", place, query={"after": blame["next"]})
+        known = {version["sha"] for version in blame["versions"]}
+        new = [version for version in more["versions"] if version["sha"] not in known]
+        blame = {**more, "lines": [*blame["lines"], *more["lines"]], "versions": [*blame["versions"], *new]}
+    return blame
+
+
+def _lines(blame: Json) -> list[str]:
+    authors = {version["sha"]: version["author"] for version in blame["versions"]}
+    width = max(map(len, authors.values()), default=0)
     return [
-        f"{version['sha'][:_WIDTH]}  {version['author']:<{width}}  {line['text']}"
-        for line, version in zip(lines, written, strict=True)
+        f"{line['version'][:_WIDTH]}  {authors[line['version']]:<{width}}  {line['text']}" for line in blame["lines"]
     ]
 
 

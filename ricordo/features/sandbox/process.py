@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.sandbox.backends import Backend, Confinement, some_user
+from ricordo.storage.engine.work_folders import remove_tree
 
 if TYPE_CHECKING:
     from ricordo.features.sandbox.service import SandboxCall
@@ -147,7 +147,13 @@ class SandboxProcess:
                 if descriptor is not None:
                     os.close(descriptor)
             if self.workspace:
-                await asyncio.to_thread(shutil.rmtree, self.workspace, ignore_errors=True)
+                await asyncio.to_thread(_remove, self.workspace)
+
+
+def _remove(workspace: Path) -> None:
+    """Remove what a program left, however deep its folders are; what cannot be removed is left to the next sweep."""
+    with suppress(OSError):
+        remove_tree(workspace)
 
 
 async def start(backend: Backend, confinement: Confinement, workspaces: Path | None) -> SandboxProcess:
@@ -192,7 +198,7 @@ async def start(backend: Backend, confinement: Confinement, workspaces: Path | N
             if descriptor is not None:
                 os.close(descriptor)
         if workspace:
-            shutil.rmtree(workspace, ignore_errors=True)
+            _remove(workspace)
         raise
     finally:
         theirs.close()

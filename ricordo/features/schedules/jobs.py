@@ -84,4 +84,4 @@ async def take_up(runtime: Runtime, _job: Job, _report: Report) -> None:
     await runtime.store.write(plan)
 
 
-HANDLERS = (JobHandler(service.SEND, send), JobHandler("schedules.take_up", take_up, every_seconds=3600))
+HANDLERS = (JobHandler(service.SEND, send), JobHandler("schedules.take_up", take_up, every_seconds=600))

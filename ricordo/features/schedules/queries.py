@@ -97,6 +97,11 @@ def delete_one(tx: Transaction, id: str) -> None:
     tx.run(_DELETE_JOBS, {"key": id})
 
 
+def planned_after(tx: Transaction, time: int) -> list[ScheduledMessage]:
+    """Return the schedules that come next after this time."""
+    return _ROWS.all(tx, _ROWS.select.where(schedules.c.next_at > time))
+
+
 def left_behind(tx: Transaction, before: int) -> list[ScheduledMessage]:
     """Return schedules whose time has long come, and for which no job is there."""
     return _ROWS.all(tx, _ROWS.select.where(schedules.c.next_at < before, ~_IS_AT_WORK))

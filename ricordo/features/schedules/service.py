@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
-from ricordo.domain.clock import SECOND, zone
+from ricordo.domain.clock import DAY, SECOND, zone
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
 from ricordo.domain.scope import OPERATOR_SCOPES, Scope
@@ -114,6 +114,10 @@ def job_of(row: ScheduledMessage, due_at: int, *, not_before: int, more: Mapping
 def begin(tx: Transaction, id: str, due_at: int) -> ScheduledMessage | None:
     """Take up this due time, and plan the next, once; None where the schedule is gone, or a later time has come meanwhile."""
     row = queries.lock(tx, id)
+    if row and row.is_recurring and due_at > tx.clock.now() + DAY:
+        if row.next_at == due_at:  # by a clock that had jumped ahead
+            _plan(tx, replace(row, next_at=None))
+        return None
     if row and row.next_at == due_at:
         row = _plan(tx, replace(row, due_at=due_at))
     return row if row and row.due_at == due_at else None
@@ -132,8 +136,20 @@ def finish(tx: Transaction, id: str, due_at: int, problem: str | None = None) ->
 
 def take_up(tx: Transaction, silent_for: int = 3600 * SECOND) -> None:
     """Plan anew what lost its job, as when somebody deleted it: a time that was missed so is not made up for."""
-    for row in queries.left_behind(tx, tx.clock.now() - silent_for):
+    now = tx.clock.now()
+    for row in queries.left_behind(tx, now - silent_for):
         _plan(tx, replace(row, problem="The job that was to send this was deleted or failed."))
+    for row in queries.planned_after(tx, now + DAY):
+        if row.is_recurring and _comes_sooner(row, now + DAY):
+            _plan(tx, replace(row, next_at=None))  # by a clock that had jumped ahead
+
+
+def _comes_sooner(row: ScheduledMessage, after: int) -> bool:
+    """Return whether a time of the schedule after this one is left out."""
+    with suppress(Invalid):
+        next_at = next_time(row.schedule, after)
+        return next_at is not None and next_at < (row.next_at or 0)
+    return False
 
 
 def _plan(tx: Transaction, row: ScheduledMessage) -> ScheduledMessage:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, select
+from sqlalchemy import Index, UniqueConstraint, bindparam, delete, func, select, update
 
+from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
@@ -261,3 +262,15 @@ def last_active_at(tx: Transaction, user_id: str) -> int | None:
     """Return when a turn of the user last ended, but for those of tasks."""
     row = tx.first(_LAST_OF_USER, {"user_id": user_id})
     return row.at if row else None
+
+
+def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
+    """Set to now what a clock that had jumped ahead left in the task's runs, so that the users' next windows come."""
+    newest = select(task_runs.c.seq).where(task_runs.c.task_id == task_id, task_runs.c.created_at > now + DAY).limit(1)
+    if not tx.all(newest):
+        return
+    theirs = update(task_runs).where(task_runs.c.task_id == task_id)
+    # Windows of one user differ.
+    tx.run(theirs.where(task_runs.c.window > now + DAY).values(window=now + task_runs.c.seq % SECOND))
+    for name in ("created_at", "started_at", "ended_at"):
+        tx.run(theirs.where(task_runs.c[name] > now + DAY).values({name: now}))

@@ -122,9 +122,11 @@ def look(tx: Transaction, task_id: str) -> int:
     task, now = queries.lock(tx, task_id), tx.clock.now()
     if task is None or not task.enabled:
         return 0
+    queries.mend_future_runs(tx, task.id, now)
     since = now - task.active_days * DAY
     if task.cron:
         if task.next_at is None or task.next_at > now:
+            _plan_sooner(tx, task, now)
             return 0
         # Times that passed while no server ran are one window, the first of them.
         due = dict.fromkeys(queries.active(tx, _counted(tx, task), since, now), task.next_at)
@@ -135,6 +137,15 @@ def look(tx: Transaction, task_id: str) -> int:
     never = (-1, -1)
     idle = {id: at for id, at in last.items() if done.get(id, never)[0] < at and done.get(id, never)[1] <= cool}
     return _add_all(tx, task, idle, "idle")
+
+
+def _plan_sooner(tx: Transaction, task: BackgroundTask, now: int) -> None:
+    """Plan a task anew whose next time was planned by a clock that had jumped ahead: one that comes sooner is left out."""
+    if task.next_at is None or task.next_at <= now + DAY:
+        return
+    next_at = _next_time(task, now + DAY)
+    if next_at is not None and next_at < task.next_at:
+        queries.change(tx, replace(task, next_at=_next_time(task, now)))
 
 
 def _add_all(tx: Transaction, task: BackgroundTask, windows: Mapping[str, int], trigger: Trigger) -> int:

@@ -4,7 +4,8 @@ from functools import partial
 
 from fastapi import Response
 
-from ricordo.api.call import Here, answer
+from ricordo.api.answers import answer
+from ricordo.api.call import Here
 from ricordo.api.models.base import Json
 from ricordo.api.models.warnings import warn
 from ricordo.api.routing import Routes

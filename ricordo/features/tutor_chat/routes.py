@@ -108,7 +108,7 @@ async def _agent(here: RequestContext, model: str | None) -> NamedAgent:
     state, place, now = here.request.app.state, here.scope.organization_id, here.store.clock.now()
     recent: Mapping[str, tuple[int, Mapping[str, str]]] = getattr(state, "agents_of_courses", {})
     read_at, known = recent.get(place, (0, {}))
-    if now - read_at <= _FRESH and (found := _of_course(known, model)):
+    if 0 <= now - read_at <= _FRESH and (found := _of_course(known, model)):
         return found
 
     def read(tx: Transaction) -> NamedAgent:

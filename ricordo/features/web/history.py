@@ -11,7 +11,7 @@ from ricordo.features.web.block_address import find_block, open_block, read_vers
 from ricordo.features.web.inside import Api
 from ricordo.features.web.memory import outcome_of
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
-from ricordo.memory.blame import blame
+from ricordo.memory.blame import Place, blame_beside
 from ricordo.storage import history, versions
 from ricordo.storage.engine.store import Transaction
 
@@ -91,16 +91,20 @@ async def show_blame(request: Request) -> Response:
     number = request.query_params.get("line", "1")
     start = max(1, int(number)) if number.isascii() and number.isdecimal() and len(number) < 9 else 1
 
-    def read(tx: Transaction) -> dict[str, Any]:
-        address = find_block(tx, scope, given)
-        lines = blame(tx, address.chain.id, address.label)
-        if lines and not lines[-1].text:
-            lines.pop()  # as in git, a line break ends a line
-        shown = lines[start - 1 : start - 1 + _LINES]
-        sources = queries.messages_of_runs(tx, scope, {line.version.run_id for line in shown})
-        return {"address": address, "lines": shown, "count": len(lines), "sources": sources}
+    store = request.app.state.runtime.store
 
-    found = await request.app.state.runtime.store.read(read)
+    def place(tx: Transaction) -> Place:
+        address = find_block(tx, scope, given)
+        return address.chain.id, address.label
+
+    blame = await blame_beside(store, place)
+    shown = blame.lines(start - 1, min(blame.count, start - 1 + _LINES))
+
+    def read(tx: Transaction) -> dict[str, Any]:
+        sources = queries.messages_of_runs(tx, scope, {line.version.run_id for line in shown})
+        return {"address": find_block(tx, scope, given), "lines": shown, "count": blame.count, "sources": sources}
+
+    found = await store.read(read)
     page = f"{found['address'].page}/blame"
     newer = address_of(page, line=max(1, start - _LINES)) if start > 1 else ""
     older = address_of(page, line=start + _LINES) if start + _LINES <= found["count"] else ""

@@ -10,7 +10,9 @@ from starlette.types import Message
 
 from ricordo.api.guard import USER_HEADER
 from ricordo.domain.scope import REQUEST_SCOPE
-from ricordo.errors import RicordoError
+from ricordo.errors import DatabaseFailed, RicordoError
+
+_LATER = 503
 
 
 class RefusedByApi(RicordoError):
@@ -108,4 +110,6 @@ class Api:
 
         await self._request.app(scope, receive, send)
         answered = dict(started["headers"])
+        if started["status"] == _LATER and b"retry-after" in answered:
+            raise DatabaseFailed("The database does not answer. Try again in a moment; the server's log says why.")
         return started["status"], answered.get(b"content-type", b"").decode("latin-1"), b"".join(pieces)

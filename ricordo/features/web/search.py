@@ -84,7 +84,7 @@ async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list
 
     def wanted(tx: Transaction) -> MessageFilter:
         ids = queries.agents_used_last(tx, here.scope, _MOST_AGENTS)
-        return MessageFilter(tuple(ids), None, ("user", "assistant"), here.scope.subject_id, start, end)
+        return MessageFilter(tuple(ids), None, ("user", "assistant"), here.scope.subject_id, start, end, own_first=True)
 
     found = await runtime.recall.messages(body.query or "", wanted, body.limit)
     return [FoundMessageResponse.of(one) for one in found]

@@ -4,13 +4,13 @@ A page is a function of a request in a module with `router = Pages(scope=…)`; 
 that extends `layout.html`, and answers a form with `done`. A `RefusedByApi` or another RicordoError becomes a page that says why.
 """
 
-import asyncio
 import hmac
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -27,10 +27,11 @@ from ricordo.api.guard import COOKIE
 from ricordo.api.routing import LazyRoute, Routes, refusal_of
 from ricordo.domain.scope import ADMIN, REQUEST_SCOPE, Scope
 from ricordo.domain.text import normal_text
-from ricordo.errors import Invalid, RicordoError
+from ricordo.errors import DatabaseFailed, Invalid, RicordoError
 from ricordo.features.web import filters, statics
 from ricordo.features.web.inside import RefusedByApi
 from ricordo.memory.merge import by_words
+from ricordo.offload import SMALL, offload
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import proposals
@@ -106,7 +107,8 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
             made: Response = await endpoint(request, **given)
         except RicordoError as error:
             status = error.status if isinstance(error, RefusedByApi) else status_of(error)
-            status = _BAD_GATEWAY if status >= _INTERNAL else status  # what failed is behind the page
+            if status >= _INTERNAL and not isinstance(error, DatabaseFailed):
+                status = _BAD_GATEWAY  # what failed is behind the page
             template = "refused.html" if is_part(request) else "error.html"
             return await render(request, template, status=status, words=str(error))
         return made
@@ -120,7 +122,8 @@ async def render(request: Request, template: str, *, status: int = 200, **values
     runtime: Runtime = request.app.state.runtime
     waiting_count = 0
     if me is not None and me.may("memory:read") and not is_part(request):
-        waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
+        with suppress(DatabaseFailed):  # the page says so then
+            waiting_count = await runtime.store.read(lambda tx: proposals.count_waiting(tx, me))
     told = _told(request)
     shown = {
         "status": status,
@@ -136,7 +139,7 @@ async def render(request: Request, template: str, *, status: int = 200, **values
     # A template of a long history takes longer than others may wait for.
     work = environment().get_template(template)
     text = (
-        await asyncio.to_thread(work.render, shown | values)
+        await offload(partial(work.render, shown | values), SMALL + 1)
         if values.pop("is_large", False)
         else work.render(shown | values)
     )

@@ -1,5 +1,6 @@
 """The database that the settings name: opened for a server, read beside one, used exclusively, or checked by `ricordo doctor`."""
 
+import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,14 +13,18 @@ from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from ricordo.domain.clock import Clock, SystemClock
-from ricordo.errors import Conflict, Unavailable
+from ricordo.domain.quotas import MEGABYTE, MemoryQuotas
+from ricordo.errors import Conflict, DatabaseFailed, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage.engine import file_mark, sqlite
+from ricordo.storage.engine.failures import has_no_space
 from ricordo.storage.engine.statements import Statements
-from ricordo.storage.engine.store import Store, Transaction
+from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
+_WRITE_PATIENCE = 1.0
+_SAME = text("UPDATE schema_versions SET name = name WHERE version = (SELECT max(version) FROM schema_versions)")
 _LOOKS, PAUSE_SECONDS = 10, 0.1
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -43,9 +48,22 @@ class DatabaseStatus:
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
     """Open the database, with its schema up to date. Raises Conflict, Unavailable."""
+    store = _open(settings, clock)
+    store.quotas = MemoryQuotas(
+        settings.max_block_kb,
+        settings.max_memory_mb,
+        settings.max_memory_blocks,
+        settings.max_listed_characters,
+        # An agent has its blocks twice, and most signs of other scripts have three bytes.
+        settings.max_answer_mb * MEGABYTE // 8,
+    )
+    return store
+
+
+def _open(settings: Settings, clock: Clock | None) -> SqlStore:
     if settings.postgres_url is None:
         return sqlite.open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
-    store: Store = _postgres().open_postgres(
+    store: SqlStore = _postgres().open_postgres(
         settings.postgres_url,
         connections=settings.database_connections,
         durability=settings.durability,
@@ -177,6 +195,21 @@ def read_transaction(connection: Connection) -> Iterator[None]:
     with connection.begin():
         connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if is_postgres else "BEGIN")
         yield
+
+
+async def require_savable(store: Store, settings: Settings) -> None:
+    """Raise DatabaseFailed where nothing can be saved: the disk is full, or the files are read-only.
+
+    A row is written as it is. A writer that is busy for longer than this waits is no failure.
+    """
+    if settings.postgres_url is None:
+        path = settings.database_path
+        if has_no_space(path):
+            raise DatabaseFailed("The disk of the database is full.", "full")
+        sqlite.require_writable(path)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_WRITE_PATIENCE):
+            await store.write(lambda tx: tx.run(_SAME))
 
 
 def require_current(connection: Connection, where: str) -> None:

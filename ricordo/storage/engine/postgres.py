@@ -23,16 +23,18 @@ from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect
 from sqlalchemy.exc import DatabaseError, DBAPIError
 
 from ricordo.domain.clock import Backoff, Clock, SystemClock
-from ricordo.errors import Invalid, Unavailable
+from ricordo.errors import DatabaseFailed, Invalid, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up_postgres
-from ricordo.storage.engine.store import ENGINE_OPTIONS, Overtaken, SqlStore, Transaction, each, plain_errors, reason_of
+from ricordo.storage.engine.failures import plain_errors, reason_of
+from ricordo.storage.engine.store import ENGINE_OPTIONS, Overtaken, SqlStore, Transaction, each
 from ricordo.storage.schema.columns import as_stored
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 OLDEST = 16  # the major version of PostgreSQL that is tested and promised
-_ATTEMPTS = 5
+_ATTEMPTS, _ATTEMPTS_WHILE_DOWN = 5, 2
+_DOWN_SECONDS = 10.0
 _BACKOFF, _LOST_BACKOFF = Backoff(0.008, 2, 1), Backoff(0.02, 4, 10)
 # Every Ricordo server that changes the schema of one database takes this lock: the letters of its name.
 SCHEMA_LOCK = int.from_bytes(b"ricordo")
@@ -89,20 +91,31 @@ class PostgresStore(SqlStore):
     def __init__(self, engine: Engine, clock: Clock, connections: int) -> None:
         workers = ThreadPoolExecutor(connections, "postgres")
         super().__init__(engine, clock, workers, workers)
+        self._down_until = 0.0
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         with plain_errors(psycopg, _ADVICE):
-            for attempt in range(1, _ATTEMPTS):
+            for attempt in range(1, _ATTEMPTS + 1):
                 try:
-                    return self._attempt(begin, work)
+                    result = self._attempt(begin, work)
                 except _Again as again:
+                    if attempt >= self._most_attempts(again):
+                        self._down_until = time.monotonic() + _DOWN_SECONDS if again.is_lost else 0.0
+                        raise again.cause from None
                     log.info("running a unit of work again", extra={"reason": reason_of(again.cause)})
                     # A server that restarts takes a while; another's transaction does not.
                     time.sleep((_LOST_BACKOFF if again.is_lost else _BACKOFF).seconds(attempt))
-            try:
-                return self._attempt(begin, work)
-            except _Again as again:
-                raise again.cause from None
+                else:
+                    self._down_until = 0.0
+                    return result
+            raise AssertionError("the last attempt returns or raises")
+
+    def _most_attempts(self, again: "_Again") -> int:
+        """Return how often a unit is tried. While the server is known to be down, a new connection is tried once."""
+        if not again.is_lost:
+            return _ATTEMPTS
+        is_down = time.monotonic() < self._down_until
+        return _ATTEMPTS_WHILE_DOWN if is_down else _ATTEMPTS
 
     def _attempt(self, begin: str, work: Callable[[Transaction], T]) -> T:
         """One try. Raises _Again where nothing was changed and another try may succeed."""
@@ -129,7 +142,7 @@ class PostgresStore(SqlStore):
             if _is_lost(cause) or self._is_broken():
                 self._drop_connection()
                 if is_done:
-                    raise Unavailable(
+                    raise DatabaseFailed(
                         "The connection to PostgreSQL was lost while it saved, and whether it did is not known. "
                         "Read what is there before you send it again."
                     ) from error
@@ -225,7 +238,7 @@ def first_connection(engine: Engine) -> Connection:
         return engine.connect()
     except DatabaseError as error:
         where = engine.url.render_as_string(hide_password=True).partition("?")[0].replace("+ricordo", "")
-        raise Unavailable(
+        raise DatabaseFailed(
             f"The database {where} cannot be opened: {reason_of(error)}. "
             "See that the PostgreSQL server runs, and that RICORDO_DATABASE_URL is right."
         ) from None
@@ -254,7 +267,7 @@ def server_version(connection: Connection) -> str:
 
 
 def require_usable(connection: Connection) -> None:
-    """Raise Unavailable where the server is too old or holds text in another encoding."""
+    """Raise Unavailable where the server is too old, holds text in another encoding, or cannot be reached by sessions."""
     version = server_version(connection)
     if int(version.split(".")[0]) < OLDEST:
         raise Unavailable(f"PostgreSQL {version} is too old. Ricordo needs {OLDEST} or newer.")
@@ -264,3 +277,25 @@ def require_usable(connection: Connection) -> None:
             f"The database holds text as {encoding}, and Ricordo needs UTF8. "
             "Make another: CREATE DATABASE ricordo ENCODING 'UTF8' TEMPLATE template0."
         )
+    _require_sessions(connection)
+
+
+def _require_sessions(connection: Connection) -> None:
+    """Raise Unavailable where a pooler hands out a server's session for one transaction each.
+
+    Settings, locks of sessions, LISTEN and prepared statements would end up in anybody's session. Two connections that stay open
+    have a backend each, and keep it.
+    """
+    with connection.engine.connect() as other:
+        first, second, third, fourth = (_backend_of(one) for one in (connection, other, connection, other))
+    connection.rollback()
+    if first != third or second != fourth or first == second:
+        raise Unavailable(
+            "RICORDO_DATABASE_URL leads to a connection pooler in transaction mode, and Ricordo needs sessions of its own: it "
+            "listens for jobs and takes locks. Set pool_mode = session for this database (of PgBouncer; others call it session "
+            "mode), or name the address of PostgreSQL itself."
+        )
+
+
+def _backend_of(connection: Connection) -> int:
+    return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())

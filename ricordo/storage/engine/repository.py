@@ -141,11 +141,17 @@ class Repository(Generic[V]):
         wanted: Page,
         *conditions: sa.ColumnElement[bool] | None,
         by: Sequence[str] = ("created_at", "seq"),
+        caller: Scope | None = None,
+        marked: Callable[[Any], Sequence[sa.ColumnElement[bool]]] = lambda _: (),
         **equal: Any,
     ) -> list[V]:
-        """Return one page of those that meet the conditions and have these values in these columns; None leaves one out."""
+        """Return one page of those that meet the conditions and have these values in these columns; None leaves one out.
+
+        `caller` is who may know of a cursor, where the conditions stand for the scope; `marked` gives more conditions for it.
+        """
         statement = self.select.where(*self._chosen(scope, conditions, equal))
-        return [self.of(row) for row in read_page(tx, statement, self.table, wanted, by=by)]
+        marks = known_to(self.table, scope or caller, marked)
+        return [self.of(row) for row in read_page(tx, statement, self.table, wanted, by=by, marks=marks)]
 
     def page_of_ids(
         self,
@@ -154,16 +160,20 @@ class Repository(Generic[V]):
         wanted: Page,
         *conditions: sa.ColumnElement[bool] | None,
         place: sa.ColumnElement[Any] | None = None,
+        marked: Callable[[Any], Sequence[sa.ColumnElement[bool]]] = lambda _: (),
         **equal: Any,
     ) -> list[str]:
-        """Return the ids of what `page` returns, ordered by `place` where that is given, and those that are level by `seq`."""
+        """Return the ids of what `page` returns, ordered by `place` where that is given, and those that are level by `seq`.
+
+        `marked` gives more conditions under which the caller may know of a cursor's row.
+        """
         table: Any = self.table
         statement = sa.select(self.table.c.id).where(*self._chosen(scope, conditions, equal))
         if place is not None:
             # Pages are cut by what the list is ordered by, under the name that they know.
             table = sa.select(self.table.c.id, self.table.c.seq, place.label("created_at")).subquery()
             statement = statement.join(table, table.c.seq == self.table.c.seq)
-        return [row.id for row in read_page(tx, statement, table, wanted)]
+        return [row.id for row in read_page(tx, statement, table, wanted, marks=known_to(self.table, scope, marked))]
 
     def _chosen(
         self, scope: Scope | None, conditions: Sequence[sa.ColumnElement[bool] | None], equal: Mapping[str, Any]
@@ -200,19 +210,43 @@ class Repository(Generic[V]):
 
 
 def read_page(
-    tx: Transaction, statement: sa.Select[Any], table: Any, wanted: Page, *, by: Sequence[str] = ("created_at", "seq")
+    tx: Transaction,
+    statement: sa.Select[Any],
+    table: Any,
+    wanted: Page,
+    *,
+    by: Sequence[str] = ("created_at", "seq"),
+    marks: Callable[[str], Sequence[sa.ColumnElement[bool]]] | None = None,
 ) -> Sequence[sa.Row[Any]]:
-    """The statement's rows on the page, ordered by these columns, the last unique; none where the cursor was deleted."""
+    """Return the statement's rows on the page, ordered by these columns, the last unique.
+
+    There are none where the cursor was deleted, or where `marks` does not admit its id: the conditions under which a caller
+    may know of it. Else a page would tell where another's item stands.
+    """
     columns = [table.c[name] for name in by]
     ascending = wanted.order == "asc"
     for id, is_after in ((wanted.after, True), (wanted.before, False)):
         if id:
-            place, mark = sa.tuple_(*columns), sa.select(*columns).where(table.c.id == id).scalar_subquery()
+            known = marks(id) if marks else ()
+            place, mark = sa.tuple_(*columns), sa.select(*columns).where(table.c.id == id, *known).scalar_subquery()
             statement = statement.where(place > mark if ascending == is_after else place < mark)
     backwards = wanted.is_backwards  # the last ones ahead of the mark: read from there, and turn the page around
     statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
     rows = tx.all(statement.limit(wanted.limit))
     return rows[::-1] if backwards else rows
+
+
+def known_to(
+    table: sa.Table, scope: Scope | None, conditions: Callable[[Any], Sequence[sa.ColumnElement[bool]]] = lambda _: ()
+) -> Callable[[str], Sequence[sa.ColumnElement[bool]]]:
+    """Return the `marks` of `read_page` for a table: an id of a row that the scope sees and that meets the conditions."""
+
+    def marks(id: str) -> Sequence[sa.ColumnElement[bool]]:
+        marked: Any = table.alias("marked")
+        seen = in_scope(marked, scope) if scope else []
+        return [sa.exists(sa.select(marked.c.id).where(marked.c.id == id, *seen, *conditions(marked)))]
+
+    return marks
 
 
 def in_scope(table: sa.Table, scope: Scope) -> list[sa.ColumnElement[bool]]:
@@ -223,7 +257,8 @@ def in_scope(table: sa.Table, scope: Scope) -> list[sa.ColumnElement[bool]]:
 
 def seen_by(table: sa.Table, subject_id: Any) -> list[sa.ColumnElement[bool]]:
     """The condition that a row is about this user or shared, by itself, its chain's owner or run's; none for other tables."""
-    others = table.metadata.tables
+    # An alias is of a table, which knows the others.
+    others = getattr(table, "element", table).metadata.tables
     if "user_id" in table.c:
         return [sa.or_(table.c.user_id.is_(None), table.c.user_id == subject_id)]
     if "chain_id" in table.c:
@@ -284,6 +319,14 @@ class distinct_list(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: se
     inherit_cache = True
 
 
+class byte_length(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: select(byte_length(column))
+    """The bytes of a text in UTF-8."""
+
+    type = sa.Integer()
+    name = "byte_length"
+    inherit_cache = True
+
+
 class Appending(sa.Insert):
     """Insert rows; the `data` of one that is there already grows by the new row's."""
 
@@ -310,6 +353,13 @@ def _append(insert: Any, compiler: Any, **options: Any) -> str:
 def _list(element: distinct_list, compiler: Any, **options: Any) -> str:
     name = "json_group_array" if compiler.dialect.name == "sqlite" else "json_agg"
     return f"{name}(DISTINCT {compiler.process(element.clauses, **options)})"
+
+
+@compiles(byte_length)
+def _bytes(element: byte_length, compiler: Any, **options: Any) -> str:
+    column = compiler.process(element.clauses, **options)
+    # The oldest SQLite that is served here has no octet_length.
+    return f"length(CAST({column} AS BLOB))" if compiler.dialect.name == "sqlite" else f"octet_length({column})"
 
 
 @compiles(Missing)

@@ -16,17 +16,19 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.ext.compiler import compiles
 
 from ricordo.domain.clock import Clock, SystemClock
-from ricordo.errors import Conflict, NotFound, Unavailable
+from ricordo.errors import Conflict, DatabaseFailed, NotFound, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine import file_mark, seal
 from ricordo.storage.engine.backups import back_up
-from ricordo.storage.engine.store import ENGINE_OPTIONS, SqlStore, Transaction, each, plain_errors
+from ricordo.storage.engine.failures import advice_for, kind_of, plain_errors, reason_of
+from ricordo.storage.engine.store import ENGINE_OPTIONS, SqlStore, Transaction, each
 from ricordo.storage.engine.work_folders import make_private_folder
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 READERS = 4
 _MARKED_AFTER = 1.0  # seconds
+_ADVICE = "See that its disk has room."
 
 
 @compiles(each, "sqlite")
@@ -41,11 +43,11 @@ class SqliteStore(SqlStore):
     # IMMEDIATE takes the write lock at once: a transaction that starts by reading can then never fail on upgrading it.
     begin_write = "BEGIN IMMEDIATE"
 
-    def __init__(self, engine: Engine, clock: Clock, lock: FileLock, path: Path) -> None:
+    def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
         readers = ThreadPoolExecutor(READERS, "sqlite-reader")
         super().__init__(engine, clock, readers, ThreadPoolExecutor(1, "sqlite-writer"))
         self._lock = lock
-        self._path = path
+        self._path = Path(engine.url.database or "")
         self._is_mark_due = False
         self._is_closed = False
         try:
@@ -77,7 +79,7 @@ class SqliteStore(SqlStore):
         return connection
 
     def _enter_session(self) -> file_mark.OpenFiles:
-        with plain_errors(sqlite3, "See that its disk has room."):
+        with plain_errors(sqlite3, _ADVICE):
             connection = self._raw_connection()
             file_mark.enter(connection, file_mark.LIVE)
             file_mark.write_mark(connection, self._path)
@@ -106,13 +108,12 @@ class SqliteStore(SqlStore):
             file_mark.write_mark(self._raw_connection(), self._path)
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
-        if begin == self.begin_read and not hasattr(self._local, "connection"):
-            cursor = self._connection().connection.cursor()
-            cursor.execute("PRAGMA query_only = ON")
-            cursor.execute("PRAGMA cache_size = -4096")  # of each reader; the system caches the file too
-        connection = self._connection()
-        with plain_errors(sqlite3, "See that its disk has room."):
-            return self._run(connection, begin, work)
+        with plain_errors(sqlite3, _ADVICE, self._path):
+            if begin == self.begin_read and not hasattr(self._local, "connection"):
+                cursor = self._connection().connection.cursor()
+                cursor.execute("PRAGMA query_only = ON")
+                cursor.execute("PRAGMA cache_size = -4096")  # of each reader; the system caches the file too
+            return self._run(self._connection(), begin, work)
 
     def _begin(self, connection: Connection, begin: str) -> None:
         # By the driver itself, in a tenth of the time: every transaction has one.
@@ -138,7 +139,7 @@ def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None =
     try:
         notice = notice or file_mark.look(path)
         engine = make_engine(path, durability)
-        with first_connection(engine, path) as connection:
+        with plain_errors(sqlite3, _ADVICE, path), first_connection(engine, path) as connection:
             migrations.migrate(connection, back_up=lambda version: back_up(path, version, clock))
             with connection.begin():
                 # Where the file was a backup: it changes from now on.
@@ -146,7 +147,7 @@ def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None =
             raw: Any = connection.connection.driver_connection
             file_mark.begin(raw, path)
             file_mark.write_mark(raw, path)
-        store = SqliteStore(engine, clock, lock, path)
+        store = SqliteStore(engine, clock, lock)
     except BaseException:
         lock.release()
         raise
@@ -185,9 +186,10 @@ def require_writable(path: Path) -> None:
     beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
     for one in (path.parent, path, *beside, path.with_suffix(".lock")):
         if not os.access(one, os.W_OK) and one.exists():
-            raise Unavailable(
+            raise DatabaseFailed(
                 f"{one} is read-only for this user. Give the user who runs Ricordo the right to write it, or choose another "
-                "RICORDO_DATA_DIR."
+                "RICORDO_DATA_DIR.",
+                "read-only",
             )
 
 
@@ -241,10 +243,10 @@ def first_connection(engine: Engine, path: Path) -> Connection:
     try:
         return engine.connect()
     except DatabaseError as error:
-        raise Unavailable(
-            f"The database {path} cannot be opened: {error.orig}. "
-            "Restore it from a backup, or choose another RICORDO_DATA_DIR."
-        ) from error
+        kind = kind_of(error, path)
+        advice = advice_for(kind, "See that its file and its folder can be read and written.")
+        words = f"The database {path} cannot be opened: {reason_of(error)}. {advice}"
+        raise DatabaseFailed(words, kind) from error
 
 
 def make_engine(path: Path, durability: str) -> Engine:

@@ -7,23 +7,22 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
-from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
 import orjson
 from sqlalchemy import Connection, Engine, Executable, NullPool
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, StatementError
 from sqlalchemy.sql.functions import FunctionElement
 
 from ricordo.domain.clock import Clock
-from ricordo.errors import Collision, Conflict, Invalid, RicordoError, Unavailable
+from ricordo.domain.quotas import MemoryQuotas
+from ricordo.errors import Conflict, Invalid
 from ricordo.storage.engine.statements import PreparedStatement, Statements
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+QUOTAS = MemoryQuotas()
 SLOW_WRITE = 0.1  # seconds; a write holds up every other writer
 
 
@@ -34,11 +33,20 @@ class Overtaken(Conflict):
 class Transaction:
     """One open transaction. What is done through it happens whole or not at all."""
 
-    __slots__ = ("_statements", "after_commit", "cache", "clock", "connection", "has_written")
+    __slots__ = ("_statements", "after_commit", "cache", "clock", "connection", "has_written", "quotas")
 
-    def __init__(self, connection: Connection, clock: Clock, statements: Statements, cache: dict[Any, Any]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        clock: Clock,
+        statements: Statements,
+        cache: dict[Any, Any],
+        quotas: MemoryQuotas = QUOTAS,
+    ) -> None:
         self.connection = connection
         self.clock = clock
+        # How much memory may hold, for whoever writes it.
+        self.quotas = quotas
         # What this process knows of the database, to be fast; the store starts with it empty.
         self.cache = cache
         # Called once the transaction is committed, in its thread; not at all where it is rolled back.
@@ -119,6 +127,7 @@ class SqlStore:
         self.clock = clock
         self.statements = Statements(engine.dialect)
         self.cache: dict[Any, Any] = {}
+        self.quotas = QUOTAS
         self._readers, self._writers = readers, writers
         self._local = threading.local()
         self._connections: set[Connection] = set()
@@ -152,7 +161,7 @@ class SqlStore:
     def _run(self, connection: Connection, begin: str, work: Callable[[Transaction], T]) -> T:
         with connection.begin():
             self._begin(connection, begin)
-            tx = Transaction(connection, self.clock, self.statements, self.cache)
+            tx = Transaction(connection, self.clock, self.statements, self.cache, self.quotas)
             result = work(tx)
         for callback in tx.after_commit:
             callback()
@@ -198,30 +207,3 @@ ENGINE_OPTIONS: Mapping[str, Any] = {
     "json_serializer": to_json,
     "json_deserializer": orjson.loads,
 }
-
-
-@contextmanager
-def plain_errors(driver: ModuleType, advice: str) -> Iterator[None]:
-    """Raise Collision, Unavailable or Invalid for a driver's errors; `advice` is for a failed database."""
-    try:
-        yield
-    except (IntegrityError, driver.IntegrityError) as error:
-        raise Collision(
-            f"The database refused it: {reason_of(error)}. Choose another name, or read what is there."
-        ) from error
-    except (OperationalError, driver.OperationalError) as error:
-        reason = reason_of(error)
-        log.warning("the database failed", extra={"reason": reason})
-        raise Unavailable(f"The database failed: {reason}. Nothing was changed. {advice}") from error
-    except StatementError as error:
-        raise error.orig if isinstance(error.orig, RicordoError) else error from None
-    except OverflowError as error:
-        raise Invalid("A number is too large to be stored. Send numbers of at most 64 bits.") from error
-    except UnicodeEncodeError as error:
-        raise Invalid("The text holds half a character (a lone surrogate). Send whole characters.") from error
-
-
-def reason_of(error: BaseException) -> str:
-    """Return the driver's first line, without a full stop: further ones may quote what people said."""
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-    return str(cause).partition("\n")[0].strip().rstrip(".")

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 
-from sqlalchemy import Connection, Table, inspect, select, text, update
+from sqlalchemy import Connection, Table, func, inspect, select, text, update
 from sqlalchemy.schema import CreateColumn
 
+from ricordo.domain.look_alikes import look_of
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
 from ricordo.storage.migrations.normal_names import normalise_names
@@ -25,6 +26,19 @@ UNFINISHED = (
     "This database is a half-finished copy: `ricordo db migrate-to` was interrupted while it wrote here, and what it copied "
     "from is as it was. Repeat that command with --replace, or use the old database."
 )
+
+
+_TOO_OLD = (
+    "This database was made by one of the first versions of Ricordo (its schema {version} is none of those that this one can "
+    "change), and it was left as it is. Choose another RICORDO_DATA_DIR or RICORDO_DATABASE_URL to begin with a new one. To take "
+    "over what is in it, start the version that made it, export its agents as files, and import them here."
+)
+# The tables of the oldest schema that the migrations can change, and the columns that they add to them.
+_FIRST_TABLES = (tables.organizations, tables.users, tables.agents, tables.conversations, tables.messages, tables.runs)
+_ADDED = {
+    "users": frozenset(("email", "disabled_at", "identity_type", "properties", "look", "former")),
+    "conversations": frozenset(("has_untold",)),
+}
 
 
 def create_schema(connection: Connection) -> None:
@@ -69,6 +83,31 @@ def add_limits_of_keys(connection: Connection) -> None:
     add_columns(connection, tables.api_keys, *({"requests_per_minute", "max_body_bytes"} - there))
 
 
+def hide_what_others_write(connection: Connection) -> None:
+    """Let an archive's row count its shared passages alone, and users be found by what their names look like."""
+    (of_users,) = (index for index in tables.passages.indexes if index.name == "passages_of_users")
+    of_users.create(connection, checkfirst=True)
+    shared = (
+        select(func.count())
+        .where(tables.passages.c.archive_id == tables.archives.c.id, tables.passages.c.user_id.is_(None))
+        .scalar_subquery()
+    )
+    connection.execute(update(tables.archives).values(passage_count=shared))
+    users = tables.users
+    if "look" not in {column["name"] for column in inspect(connection).get_columns(users.name)}:
+        add_columns(connection, users, "look")
+    (by_look,) = (index for index in users.indexes if index.name == "users_by_look")
+    by_look.create(connection, checkfirst=True)
+    for row in connection.execute(select(users.c.id, users.c.identifier).where(users.c.identifier.is_not(None))).all():
+        connection.execute(update(users).where(users.c.id == row.id).values(look=look_of(row.identifier)))
+
+
+def keep_former_names(connection: Connection) -> None:
+    """What a user was called before, for erasure."""
+    if "former" not in {column["name"] for column in inspect(connection).get_columns(tables.users.name)}:
+        add_columns(connection, tables.users, "former")
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = tables.passages_tags.c
@@ -96,6 +135,8 @@ MIGRATIONS: Sequence[Migration] = (
     add_index_of_newest_messages,
     add_limits_of_keys,
     normalise_names,
+    hide_what_others_write,
+    keep_former_names,
 )
 
 
@@ -111,7 +152,7 @@ def migrate(
         connection.exec_driver_sql(
             "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
         )
-        version, newest = schema_of(connection), len(migrations)
+        version, newest = schema_of(connection, migrations), len(migrations)
     if version == HALF_COPIED:
         raise Unavailable(UNFINISHED)
     if version > newest:
@@ -137,11 +178,34 @@ def write_transaction(connection: Connection) -> Iterator[None]:
         yield
 
 
-def schema_of(connection: Connection) -> int:
-    """Return the version of the schema, without making anything; 0 where there is none."""
+def schema_of(connection: Connection, migrations: Sequence[Migration] | None = None) -> int:
+    """Return the version of the schema, without making anything; 0 where there is none.
+
+    Raises Unavailable where a Ricordo wrote it whose schemas were numbered in another way, before the first migration that is left.
+    """
     if not inspect(connection).has_table("schema_versions"):
         return 0
-    return int(connection.execute(text("SELECT coalesce(max(version), 0) FROM schema_versions")).scalar_one())
+    names = {row.version: row.name for row in connection.execute(text("SELECT version, name FROM schema_versions"))}
+    version: int = max(names, default=0)
+    known = {migration.__name__ for migration in migrations or MIGRATIONS}
+    first = names.get(min(names, default=0))
+    is_old = version != HALF_COPIED and bool(names) and first not in known
+    if is_old or (0 < version < len(known) and _lacks_columns(connection)):
+        raise Unavailable(_TOO_OLD.format(version=version))
+    return version
+
+
+def _lacks_columns(connection: Connection) -> bool:
+    """Return whether a table of the oldest schema is missing, or one of its columns."""
+    look = inspect(connection)
+    there = set(look.get_table_names())
+    for table in _FIRST_TABLES:
+        if table.name not in there:
+            return True
+        names = {column["name"] for column in look.get_columns(table.name)}
+        if {column.name for column in table.columns} - names - _ADDED.get(table.name, frozenset()):
+            return True
+    return False
 
 
 def _apply(connection: Connection, migration: Migration, number: int) -> None:

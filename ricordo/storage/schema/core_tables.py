@@ -40,7 +40,12 @@ users = table(
     # What clients of the retired Letta V1 server know users by: identities.
     *strings("identity_type", erasure="keep"),
     json_value("properties", "'[]'"),
+    # One spelling for all identifiers that look like this one; only to find such users.
+    *strings("look"),
+    # Identifiers and names of before a rename: messages may carry them, and erasure looks for them.
+    json_value("former", "'[]'"),
     UniqueConstraint("organization_id", "identifier"),
+    Index("users_by_look", "organization_id", "look"),
     erasure="delete",
 )
 # A key is stored as a keyed hash. `kind` is "key", or "session" for a login of a browser.
@@ -222,6 +227,8 @@ passages = table(
     *timestamps("created_at", "updated_at"),
     flag("is_untrusted"),
     Index("passages_by_time", "archive_id", "created_at", "seq"),
+    # An archive's row counts the shared ones alone; a user's own are counted where they are asked for.
+    partial_index("passages_of_users", "archive_id", "user_id", where="user_id IS NOT NULL"),
     erasure="delete",
     sqlite_autoincrement=True,
 )

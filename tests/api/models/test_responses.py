@@ -137,7 +137,7 @@ def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None
     assert (nameless["author"], nameless["is_deleted"]) == ("import", True)
     assert ProposalResponse.of(proposal(value=None))["diff"].splitlines()[3] == "-Ada"
     assert ProposalResponse.of(proposal(value="Ada", new_label="person"))["diff"] == ""
-    assert ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human")["unified"] == ""
+    assert ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human", most=100)["unified"] == ""
 
 
 def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:

@@ -38,6 +38,7 @@ def test_files_that_are_taken_away_stop_writes_until_they_are_back(tmp_path: Pat
                 ok(http.get("/v1/health/live"))
                 path.with_name(f"{name}.away").replace(path)
                 ok(http.get("/v1/health/ready"))
+        server.faults.clear()
     with serving(tmp_path) as server, server.http() as http:
         agents = {agent["id"]: agent["name"] for agent in ok(http.get("/v1/agents/", params={"limit": 100}))}
     assert set(agents) >= set(acknowledged)

@@ -402,3 +402,28 @@ def test_a_name_that_two_users_have_erases_neithers_messages(world: World) -> No
     assert receipt["remaining"] == {"messages.name": 1}
     hits = ok(world.http.post("/v1/messages/search", json={"query": "which of them", "agent_id": world.ids["shared"]}))
     assert any("Which of them" in hit["content"] for hit in hits)
+
+
+def test_messages_under_a_former_identifier_go_after_a_rename(world: World) -> None:
+    world.put("/users/ada/blocks/human", "Ada likes tea.")
+    for signed in ({"sender_id": "ada"}, {"name": "ada"}):
+        said_in_bobs_conversation(world, f"I am {canary('guest')}.", **signed)
+    for former, later in (("ada", "countess"), ("countess", "lovelace")):
+        ok(world.http.patch(f"/v1/users/{former}", json={"identifier": later, "name": later}))
+        said_in_bobs_conversation(world, f"I am {canary('guest')} as {later}.", sender_id=later)
+    world.flush(world.ids["shared"])
+    receipt = world.forget("lovelace")
+    assert receipt["removed"]["messages"] == 4
+    assert world.server.read(in_tables) == []
+    assert in_files(world.data) == []
+
+
+def test_a_former_identifier_that_is_anothers_now_erases_nothing_of_theirs(world: World) -> None:
+    world.put("/users/ada/blocks/human", "Ada likes tea.")
+    ok(world.http.patch("/v1/users/ada", json={"identifier": "lovelace", "name": "lovelace"}))
+    world.put("/users/ada/blocks/human", "Another Ada.")
+    said_in_bobs_conversation(world, "I am the new Ada.", sender_id="ada")
+    receipt = world.forget("lovelace")
+    assert "messages" not in receipt["removed"]
+    # Which of the two sent it, nobody knows: the receipt says so.
+    assert receipt["remaining"] == {"messages.name": 1}

@@ -229,7 +229,7 @@ def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(memory: Memory,
     memory.change(set_email("ada@school.example"))
     assert pushed("Ada <ada@school.example>", "Ada <ada@home.example>") == [mine, ("remote", "Ada", ada)]
     path = f"{memory.url.removesuffix('memory.git')}blocks/human"
-    assert httpx2.get(f"{path}/blame").json()[0]["version"]["author"] == "remote:Ada"
+    assert httpx2.get(f"{path}/blame").json()["versions"][0]["author"] == "remote:Ada"
     assert [one["author"] for one in httpx2.get(f"{path}/history", params={"limit": 4}).json()] == [
         "remote:Ada",
         memory.name,

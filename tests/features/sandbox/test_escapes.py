@@ -78,6 +78,7 @@ def test_no_way_leads_out(backend: str, as_root: bool) -> None:
         assert found[name]["stopped_by"] in kinds, (name, found[name])
     assert found["the victim"] is True
     assert found["the files"] == [SECRET, SECRET]
-    assert found["the folder"] == ["ricordo.db", "secret.key"]
+    # The folder for work in progress is made where the server may write.
+    assert set(found["the folder"]) - {"ricordo.tmp"} == {"ricordo.db", "secret.key"}
     assert found["left"] == []
     assert found["connections"] is True

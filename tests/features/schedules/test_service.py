@@ -71,3 +71,40 @@ async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all
     assert row.next_at == second + 4 * HOUR * SECOND
     await store.write(lambda tx: service.delete(tx, Scope(), agent.id, made.id))
     assert await store.read(waiting) == []
+
+
+async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(store: SqliteStore, clock: ManualClock) -> None:
+    agent = make.agent()
+    expressions = ("*/5 * * * *", "0 * * * *", "30 8 * * *", "0 9 * * MON", "0 0 1 * *", "15 3 29 2 *")
+
+    def begin(tx: Transaction) -> list[ScheduledMessage]:
+        metadata.create_all(tx.connection, tables=[schedules])
+        agents.insert_one(tx, agent, [])
+        message = [{"role": "user", "content": "Hello."}]
+        asked = [
+            {"messages": message, "schedule": {"type": "recurring", "cron_expression": one}} for one in expressions
+        ]
+        return [service.create(tx, Scope(), agent.id, ScheduleRequest.model_validate(one)) for one in asked]
+
+    def next_times(tx: Transaction) -> list[int | None]:
+        return [row.next_at for row in queries.page(tx, Scope(), Page(order="asc"), agent.id)]
+
+    def follow(tx: Transaction) -> None:
+        for row in queries.page(tx, Scope(), Page(order="asc"), agent.id):
+            service.begin(tx, row.id, row.next_at or 0)
+
+    await store.write(begin)
+    for days in (2, 10, 40, 400, 3_650):
+        right = await store.read(next_times)
+        clock.advance(days * 24 * HOUR)
+        await store.write(follow)
+        wrong = await store.read(next_times)
+        clock.advance(-days * 24 * HOUR)
+        if days % 4:  # the job comes first: it sends nothing, and plans anew
+            await store.write(follow)
+        await store.write(service.take_up)
+        # What comes sooner than within a day of the wrong time is what it would have been all along.
+        assert all(a <= b for a, b in zip(await store.read(next_times), wrong, strict=True))  # type: ignore[operator]
+        assert await store.read(next_times) == right
+        due = {job.not_before for job in await store.read(lambda tx: jobs.page(tx, Scope(), Page(limit=500)))}
+        assert set(right) <= due

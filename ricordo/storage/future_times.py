@@ -1,0 +1,93 @@
+"""Times that lie in the future, as a clock leaves them that jumped ahead and was set back: they are set to now.
+
+Until then they would keep others waiting: a lease or a heartbeat that seems to hold for years, a job whose time never comes, a
+conversation that never counts as idle. Times that somebody chose, as those of passages and schedules, are no stamps and stay.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Table, case, func, or_, select, update
+
+from ricordo.domain.clock import DAY, SECOND
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import (
+    agents,
+    api_keys,
+    conversations,
+    expenses,
+    jobs,
+    messages,
+    providers,
+    run_events,
+    runs,
+    steps,
+    traces,
+    users,
+)
+from ricordo.storage.schema.memory_tables import blocks, proposals
+
+log = logging.getLogger(__name__)
+# Clocks of several servers differ by seconds; whatever lies further ahead was stamped by one that was wrong.
+TOLERANCE = DAY
+_LEASE = 30 * SECOND
+# Of long tables only the newest rows are looked at: the others were stamped before.
+_NEWEST = 10_000
+_STAMPS: Mapping[Table, Sequence[str]] = {
+    agents: ("created_at", "updated_at"),
+    api_keys: ("created_at", "last_used_at"),
+    blocks: ("created_at", "updated_at"),
+    conversations: ("last_message_at", "last_run_ended_at", "created_at", "updated_at"),
+    jobs: ("heartbeat_at", "created_at", "started_at", "ended_at"),
+    messages: ("created_at",),  # by their index
+    proposals: ("created_at", "resolved_at"),
+    providers: ("created_at", "updated_at"),
+    users: ("created_at",),
+}
+_STAMPS_OF_NEWEST: Mapping[Table, Sequence[str]] = {
+    expenses: ("created_at",),
+    run_events: ("created_at",),
+    runs: ("created_at", "ended_at"),
+    steps: ("created_at", "started_at"),
+    traces: ("created_at",),
+}
+
+
+def mend_future_times(tx: Transaction) -> int:
+    """Set to now what was stamped more than a day ahead, and with it the times that were planned from there; returns how many."""
+    now = tx.clock.now()
+    limit = now + TOLERANCE
+    count = _plan_jobs_anew(tx, now, limit) + _plan_ends_anew(tx, now, limit)
+    for table, columns in _STAMPS.items():
+        count += sum(_set_to_now(tx, table, column, now, limit) for column in columns)
+    for table, columns in _STAMPS_OF_NEWEST.items():
+        last = select(func.coalesce(func.max(table.c.seq), 0)).scalar_subquery()
+        are_newest = table.c.seq > last - _NEWEST
+        count += sum(_set_to_now(tx, table, column, now, limit, are_newest) for column in columns)
+    if count:
+        log.warning("times that lay in the future were set to now: was the clock wrong?", extra={"times": count})
+    return count
+
+
+def _set_to_now(tx: Transaction, table: Table, column: str, now: int, limit: int, *where: Any) -> int:
+    return tx.run(update(table).where(table.c[column] > limit, *where).values({column: now}))
+
+
+def _plan_jobs_anew(tx: Transaction, now: int, limit: int) -> int:
+    """Let jobs that a wrong clock added wait as long from now as they were to wait from then; those that it postponed come now.
+
+    What was tried once never waits for a day until it is tried again.
+    """
+    by_wrong_clock = or_(jobs.c.created_at > limit, jobs.c.started_at.is_not(None))
+    waited = case((jobs.c.created_at > limit, jobs.c.not_before - jobs.c.created_at), else_=0)
+    them = update(jobs).where(jobs.c.status == "waiting", jobs.c.not_before > limit, by_wrong_clock)
+    return tx.run(them.values(not_before=now + waited))
+
+
+def _plan_ends_anew(tx: Transaction, now: int, limit: int) -> int:
+    """Let leases of turns, and what waits for an owner, end as long from now as they were to hold from then."""
+    leases = update(runs).where(runs.c.ended_at.is_(None), runs.c.lease_expires_at > limit)
+    waiting = update(proposals).where(proposals.c.created_at > limit, proposals.c.expires_at.is_not(None))
+    held = proposals.c.expires_at - proposals.c.created_at
+    return tx.run(leases.values(lease_expires_at=now + _LEASE)) + tx.run(waiting.values(expires_at=now + held))

@@ -1,0 +1,145 @@
+"""What one user sees does not move while another writes: no list, count, time or score tells of the other's work."""
+
+import io
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ricordo.domain.ids import new_id
+from tests.campaigns.sizes import short_and_long
+from tests.seams.http import Wire
+from tests.seams.people import EVERY_USERS, World, bearer, open_world
+from tests.seams.routes import Cell, cells_of
+
+SEARCHES = {
+    "/v1/messages/search",
+    "/v1/agents/messages/search",
+    "/v1/passages/search",
+    "/users/{user_id}/memories/search",
+}
+# Answers that tell the moment of the request, and values of forms that are new each time.
+OF_THE_MOMENT = re.compile(
+    r'"until":\s*"[^"]*"|name="otid" value="[^"]*"|"created_at":\s*"[^"]*"(?=[^{}]*"mcp_servers")'
+)
+UUID = re.compile(r"(\w+-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+EXPORT = "GET /v1/agents/{agent_id}/export"
+WORDS = ("vuqkzoqada", "passage", "whisper", "quartz", "noted", "imported")
+# What some lists are cut by, when a cursor is another's: an id of that kind.
+CURSORS = ("message_id", "conversation_id", "run_id", "step_id", "passage_id", "diff_id", "batch_id", "folder_id")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with open_world(tmp_path_factory.mktemp("others")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def cells(world: World) -> list[Cell]:
+    every = [cell for cell in cells_of(world.server.app) if cell.scopes]
+    return [cell for cell in every if cell.method == "GET" or cell.path in SEARCHES]
+
+
+def values_of(world: World) -> dict[str, str]:
+    return {**world.shared, **world.own, "schema_name": "human"}
+
+
+def answers(world: World, cells: list[Cell]) -> dict[str, Any]:
+    """Return what Ada is answered on every route that reads."""
+    found = {}
+    for cell in cells:
+        answer = cell.ask(world.http, values_of(world), bearer(world.ada))
+        name = f"{cell.method} {cell.path}"
+        if name == EXPORT:
+            shown: Any = without_export_time(answer.json())
+        else:
+            shown = OF_THE_MOMENT.sub("", answer.text) if answer.content[:2] != b"PK" else contents(answer.content)
+        found[name] = (answer.status_code, shown)
+    return found
+
+
+def contents(packed: bytes) -> dict[str, bytes]:
+    """Return the files of a zip archive, whose times are those of the request."""
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def without_export_time(exported: Wire) -> Wire:
+    return {name: value for name, value in exported.items() if name != "created_at"}
+
+
+def write(world: World, key: str, number: int) -> None:
+    """Write one thing of another user, by one of the ways there are."""
+    agent, archive = world.shared["agent_id"], world.shared["archive_id"]
+    word = WORDS[number % len(WORDS)]
+    text = f"{word} {word} {number} quartz"
+    match number % 6:
+        case 0:
+            world.server.says(f"Noted {text}.")
+            said = {"messages": [{"role": "user", "content": f"I say {text}."}]}
+            world.ask(key, "POST", f"/v1/agents/{agent}/messages", json=said)
+        case 1:
+            body = {"text": text, "tags": [f"tag-{number}"]}
+            world.ask(key, "POST", f"/v1/agents/{agent}/archival-memory", json=body)
+        case 2:
+            world.ask(key, "POST", f"/v1/archives/{archive}/passages/batch", json={"passages": [{"text": text}] * 3})
+        case 3:
+            world.ask(key, "PUT", f"/users/eve/blocks/diary{number % 4}", json={"body": text, "policy": "direct"})
+        case 4:
+            talk = world.ask(key, "POST", "/v1/conversations/", params={"agent_id": agent}, json={"summary": text})
+            past = {"messages": [{"role": "user", "content": text}] * 3, "conversation_id": talk["id"]}
+            world.ask(key, "POST", f"/v1/agents/{agent}/messages/import", json=past)
+        case _:
+            world.ask(key, "PUT", f"/users/eve/workspace/files/{number}.txt", content=text)
+
+
+@pytest.mark.parametrize("count", short_and_long(18, 200))
+def test_nothing_that_a_user_reads_moves_while_another_writes(world: World, cells: list[Cell], count: int) -> None:
+    key = world.key("eve", scopes=EVERY_USERS)
+    answers(world, cells)
+    before = answers(world, cells)
+    assert sum(status == 200 for status, _ in before.values()) > 100
+    for number in range(count):
+        write(world, key, number)
+    after = answers(world, cells)
+    moved = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+    assert moved == {}
+
+
+def test_a_cursor_that_is_anothers_id_is_as_one_that_nobody_has(world: World, cells: list[Cell]) -> None:
+    key = world.key("eve", scopes=EVERY_USERS)
+    for number in range(6):
+        write(world, key, number)
+    own = values_of(world) | {"user_id": "eve"}
+    document = world.server.app.openapi()["paths"]
+    lists = [
+        cell
+        for cell in cells
+        if {"before", "after"}
+        & {given["name"] for given in document.get(cell.path, {}).get("get", {}).get("parameters", ())}
+        and not {"conversation_id", "run_id", "step_id", "block_id"} & set(re.findall(r"\{(\w+)", cell.path))
+    ]
+    assert len(lists) > 20
+    for cell in lists:
+        for mark in ("before", "after"):
+            theirs = [asked(world, key, cell, own, {mark: world.own[name]}) for name in CURSORS]
+            random_ids = [new_id(world.own[name].rsplit("-", 5)[0]) for name in CURSORS]
+            nobodys = [asked(world, key, cell, own, {mark: id}) for id in random_ids]
+            assert theirs == nobodys, (cell, mark)
+
+
+def asked(world: World, key: str, cell: Cell, values: dict[str, str], params: dict[str, str]) -> tuple[int, Any]:
+    """Ask for a page of a list as another user; an id in an error is left out."""
+    parts = cell.parts(values)
+    query = {name: value for name, value in parts.pop("params").items() if name != "conversation_id"}
+    world.http.cookies.clear()
+    answer = world.http.request(**parts, params=query | params, headers=bearer(key))
+    text = UUID.sub("ID", answer.text) if answer.status_code >= 400 else answer.text
+    try:
+        return answer.status_code, json.loads(text)
+    except ValueError:
+        return answer.status_code, OF_THE_MOMENT.sub("", text)

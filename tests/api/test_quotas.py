@@ -1,0 +1,143 @@
+"""How much memory may hold: every way to a block meets the same bounds, and what is larger already can still shrink."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.seams.http import ok, refused
+from tests.seams.server import MODEL, ServerInThread, call, serving
+
+KILOBYTE = 1024
+LARGE = "An ä word. " * 200  # more than 2 kB
+QUOTAS = {"max_block_kb": 2, "max_memory_mb": 1, "max_memory_blocks": 4}
+
+
+@pytest.fixture(scope="module")
+def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server whose memories are small."""
+    with serving(tmp_path_factory.mktemp("data"), **QUOTAS) as server:
+        yield server
+
+
+def block(http: httpx2.Client, label: str = "notes", **more: Any) -> str:
+    return str(ok(http.post("/v1/blocks/", json={"label": label, "value": "A word.", **more}))["id"])
+
+
+def ways(http: httpx2.Client) -> dict[str, tuple[str, str, Any]]:
+    """Every way to a block that is too large: the method, the address, and what is sent."""
+    one = block(http)
+    own = {"label": "own", "value": LARGE}
+    ok(http.put("/users/ada/blocks/notes", json={"body": "A word."}))
+    nested = {"a": [{"b": LARGE}]}
+    edit = {"old_string": "A word.", "new_string": LARGE, "reasoning": "More."}
+    return {
+        "a new block": ("POST", "/v1/blocks/", own),
+        "what it is for": ("POST", "/v1/blocks/", {"label": "own", "value": "", "description": LARGE}),
+        "its metadata": ("POST", "/v1/blocks/", {"label": "own", "value": "", "metadata": nested}),
+        "another text": ("PATCH", f"/v1/blocks/{one}", {"value": LARGE}),
+        "another description": ("PATCH", f"/v1/blocks/{one}", {"description": LARGE}),
+        "other metadata": ("PATCH", f"/v1/blocks/{one}", {"metadata": nested}),
+        "an agent's block": ("POST", "/v1/agents/", {"model": MODEL, "memory_blocks": [own]}),
+        "a user's new block": ("PUT", "/users/ada/blocks/more", {"body": LARGE}),
+        "a user's text": ("PUT", "/users/ada/blocks/notes", {"body": LARGE}),
+        "a user's metadata": ("PATCH", "/users/ada/blocks/notes", {"metadata": nested}),
+        "a proposal": ("POST", "/users/ada/blocks/notes/propose", edit),
+    }
+
+
+def test_every_way_to_a_block_that_is_too_large_is_refused_with_the_number_and_the_setting(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    every = ways(http)
+    rows = server.rows()
+    for name, (method, path, sent) in every.items():
+        words = refused(http.request(method, path, json=sent), 422)
+        assert "2 kB are the most (RICORDO_MAX_BLOCK_KB)" in words, name
+    for format in ("markdown", "toml"):
+        text = LARGE if format == "markdown" else f"body = {json.dumps(LARGE)}"
+        kind = {"content-type": "text/markdown" if format == "markdown" else "application/toml"}
+        assert http.put("/users/ada/blocks/notes", content=text.encode(), headers=kind).status_code == 422
+    assert server.rows() == rows
+    assert ok(http.put("/users/ada/blocks/notes", json={"body": LARGE[: KILOBYTE // 2]}))
+
+
+def test_a_limit_in_characters_is_the_first_that_is_said(http: httpx2.Client) -> None:
+    one = block(http, limit=10)
+    assert "its limit is 10" in refused(http.patch(f"/v1/blocks/{one}", json={"value": LARGE[:1000]}), 422)
+
+
+def test_an_agent_is_told_and_the_rest_of_its_step_is_kept(server: ServerInThread, http: httpx2.Client) -> None:
+    own = [{"label": label, "value": "One."} for label in ("human", "persona")]
+    agent = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": own}))["id"]
+    server.says(
+        call("memory_insert", label="human", new_string=LARGE),
+        call("memory_insert", label="persona", new_string="Two."),
+    )
+    server.says("Done.")
+    answer = ok(http.post(f"/v1/agents/{agent}/messages", json={"input": "Remember."}))
+    results = [one for one in answer["messages"] if one["message_type"] == "tool_return_message"]
+    assert "RICORDO_MAX_BLOCK_KB" in json.dumps(results)
+    values = {one["label"]: one["value"] for one in ok(http.get(f"/v1/agents/{agent}"))["blocks"]}
+    assert values["human"] == "One."
+
+
+def test_the_blocks_of_one_memory_are_bounded_in_number(http: httpx2.Client) -> None:
+    for number in range(QUOTAS["max_memory_blocks"]):
+        ok(http.put(f"/users/grace/blocks/{number}", json={"body": "One."}))
+    words = refused(http.put("/users/grace/blocks/more", json={"body": "One."}), 422)
+    assert "4 are the most (RICORDO_MAX_MEMORY_BLOCKS)" in words
+    assert ok(http.put("/users/grace/blocks/1", json={"body": "Two."}))["body"] == "Two."
+    ok(http.delete("/users/grace/blocks/1"))
+    assert ok(http.put("/users/grace/blocks/more", json={"body": "One."}))
+    agent = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": []}))["id"]
+    made = [block(http, f"shared_{number}") for number in range(QUOTAS["max_memory_blocks"] + 1)]
+    for one in made[:-1]:
+        ok(http.patch(f"/v1/agents/{agent}/core-memory/blocks/attach/{one}"))
+    words = refused(http.patch(f"/v1/agents/{agent}/core-memory/blocks/attach/{made[-1]}"), 422)
+    assert "RICORDO_MAX_MEMORY_BLOCKS" in words
+
+
+@pytest.fixture(scope="module")
+def full_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    """A server where three blocks fill a memory."""
+    with serving(tmp_path_factory.mktemp("data"), max_memory_mb=1) as server:
+        yield server
+
+
+def test_the_blocks_of_one_memory_are_bounded_together(full_server: ServerInThread) -> None:
+    text, limit = "word " * 80_000, 500_000  # 400 kB
+    with full_server.http() as http:
+        for label in ("one", "two"):
+            ok(http.put(f"/users/ada/blocks/{label}", json={"body": text, "limit": limit}))
+        words = refused(http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422)
+        assert "1 MB are the most (RICORDO_MAX_MEMORY_MB)" in words
+        assert ok(http.put("/users/ada/blocks/three", json={"body": "Short."}))
+        refused(http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422)
+        assert ok(http.put("/users/ben/blocks/three", json={"body": text, "limit": limit})), (
+            "another's has its own room"
+        )
+        agent = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": []}))["id"]
+        made = [block(http, label, value=text, limit=limit) for label in ("one", "two", "three")]
+        small = block(http, "small", limit=limit)
+        for one in (*made[:2], small):
+            ok(http.patch(f"/v1/agents/{agent}/core-memory/blocks/attach/{one}"))
+        refused(http.patch(f"/v1/agents/{agent}/core-memory/blocks/attach/{made[2]}"), 422)
+        refused(http.patch(f"/v1/blocks/{small}", json={"value": text}), 422)
+        assert ok(http.patch(f"/v1/blocks/{small}", json={"value": "Small."}))
+
+
+def test_a_block_from_before_the_bound_can_be_read_and_shortened_and_not_grow(tmp_path: Path) -> None:
+    path, older = "/users/ada/blocks/notes", "line\n" * 1000
+    with serving(tmp_path) as server, server.http() as http:
+        ok(http.put(path, json={"body": older}))
+    with serving(tmp_path, max_block_kb=1) as server, server.http() as http:
+        assert ok(http.get(path))["body"] == older
+        assert "RICORDO_MAX_BLOCK_KB" in refused(http.put(path, json={"body": older + "more\n"}), 422)
+        assert ok(http.patch(path, json={"title": "Notes", "policy": "direct"}))["title"] == "Notes"
+        assert ok(http.put(path, json={"body": older[:4000]}))["body"] == older[:4000]
+        assert ok(http.put(path, json={"body": "Short."}))
+        refused(http.put(path, json={"body": older}), 422)

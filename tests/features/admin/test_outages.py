@@ -1,0 +1,194 @@
+"""A server whose PostgreSQL goes away: what it answers meanwhile, and that it goes on by itself."""
+
+import io
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+import httpx2
+import pytest
+from pydantic import SecretStr
+
+from ricordo.api.call import ID_PREFIXES
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
+from ricordo.logs import TextFormatter
+from ricordo.storage import jobs
+from tests.seams.routes import cells_of
+from tests.seams.server import LIMIT, MODEL, Gate, ServerInThread, events_of, serving
+from tests.support import postgres
+from tests.support.postgres import name_in
+
+LIVING = ("/v1/health/live", "/v1/health", "/v1/health/", "/health")
+KEY = f"ricordo_key_{'x' * 43}"
+# Of the API, of OpenAI's, of pages, of memory, of git, and what is not there.
+PATHS = (
+    *("/v1/agents/", "/v1/agents/{agent_id}", "/v1/runs/{run_id}", "/v1/models", "/v1/models/", "/v1/blocks/"),
+    *("/ui/agents", "/ui/memory", "/users/ada/blocks", "/users/ada/memory.git/info/refs", "/metrics", "/nowhere"),
+)
+
+
+class Database:
+    """A database of its own on the tests' PostgreSQL, which can be taken away and given back."""
+
+    def __init__(self) -> None:
+        self.url = postgres.server().new_database()
+        self._name = name_in(self.url)
+
+    def take_away(self) -> None:
+        postgres.server().run(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS false")
+        postgres.server().run(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self._name}'"  # noqa: S608
+        )
+
+    def give_back(self) -> None:
+        postgres.server().run(f"ALTER DATABASE {self._name} ALLOW_CONNECTIONS true")
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    made = Database()
+    yield made
+    postgres.server().drop(made.url)
+
+
+@pytest.fixture(scope="module")
+def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+    url = SecretStr(database.url)
+    with serving(tmp_path_factory.mktemp("outages"), database_url=url, database_connections=3) as running:
+        yield running
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture) -> Iterator[io.StringIO]:
+    """The log of the test as a server writes it."""
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(TextFormatter())
+    logging.getLogger().addHandler(handler)
+    yield written
+    logging.getLogger().removeHandler(handler)
+    caplog.clear()
+
+
+def wait_until_ready(http: httpx2.Client) -> None:
+    end = time.monotonic() + LIMIT
+    while http.get("/v1/health/ready").status_code != 200:
+        assert time.monotonic() < end, "the server did not go on"
+        time.sleep(0.05)
+
+
+def require_quiet(log: io.StringIO) -> None:
+    text = log.getvalue()
+    assert "Traceback" not in text
+    assert 'File "' not in text, text
+
+
+def ask(http: httpx2.Client, path: str) -> httpx2.Response:
+    """GET a path, with ids of the right form for its parameters."""
+    ids = {name: new_id(prefix) for name, prefix in ID_PREFIXES.items()}
+    return http.get(re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: ids.get(match[1], "x"), path))
+
+
+def require_not_now(server: ServerInThread, database: Database, paths: Iterable[str]) -> None:
+    """Take the database away, and ask for each of the paths, and for more, with a key and without."""
+    database.take_away()
+    with server.http() as http:
+        try:
+            for path in LIVING:
+                assert http.get(path, headers={"cookie": "ricordo_session=x"}).status_code == 200
+            ready = http.get("/v1/health/ready")
+            assert (ready.status_code, "does not answer" in ready.json()["detail"]) == (503, True)
+            answers = {path: ask(http, path) for path in paths}
+            answers["with a key"] = http.get("/v1/agents/", headers={"authorization": f"Bearer {KEY}"})
+            answers["with a page's token"] = http.get(
+                "/v1/agents/", headers={"authorization": "Bearer ricordo_token_x"}
+            )
+            answers["POST"] = http.post("/v1/agents/", json={"model": MODEL})
+        finally:
+            database.give_back()
+        statuses = {path: answer.status_code for path, answer in answers.items()}
+        # All that is not a form of OpenAI's or git's: refused before anything is looked at.
+        assert {path: status for path, status in statuses.items() if status != 503} == {}
+        assert [path for path, answer in answers.items() if "retry-after" not in answer.headers] == []
+        wait_until_ready(http)
+        assert http.get("/v1/agents/").status_code == 200
+    server.provoked()
+
+
+def test_without_its_database_a_server_lives_and_says_not_now(
+    server: ServerInThread, database: Database, log: io.StringIO
+) -> None:
+    require_not_now(server, database, PATHS)
+    require_quiet(log)
+
+
+@pytest.mark.soak
+def test_without_its_database_a_server_says_not_now_to_every_question(
+    server: ServerInThread, database: Database, log: io.StringIO
+) -> None:
+    require_not_now(
+        server, database, [cell.path for cell in cells_of(server.app) if cell.method == "GET" and cell.scopes]
+    )
+    require_quiet(log)
+
+
+def send_while_it_goes_away(server: ServerInThread, database: Database, path: str) -> httpx2.Response:
+    """Send a message, and take the database away while the model answers."""
+    gate = Gate(server)
+    server.answers_with(gate)
+    answers: list[httpx2.Response] = []
+
+    def send() -> None:
+        with server.http() as http:
+            answers.append(http.post(path, json={"input": "Hello."}))
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    gate.wait()
+    database.take_away()
+    gate.open()
+    sending.join(LIMIT)
+    database.give_back()
+    server.forget()
+    return answers[0]
+
+
+@pytest.mark.parametrize("kind", ["", "/stream"])
+def test_a_turn_whose_database_goes_away_says_so_and_the_next_message_is_answered(
+    server: ServerInThread, database: Database, log: io.StringIO, kind: str
+) -> None:
+    with server.http() as http:
+        agent = http.post("/v1/agents/", json={"model": MODEL}).json()["id"]
+        answer = send_while_it_goes_away(server, database, f"/v1/agents/{agent}/messages{kind}")
+        assert "The database failed during this turn." in answer.text
+        if kind:
+            assert [name for name, _ in events_of(answer.text)].count("error") == 1
+        else:
+            assert (answer.status_code, "retry-after" in answer.headers) == (503, True)
+        wait_until_ready(http)
+        again = http.post(f"/v1/agents/{agent}/messages", json={"input": "And now?"})
+        assert again.status_code == 200, again.text
+    require_quiet(log)
+    server.provoked()
+
+
+def test_a_job_whose_database_goes_away_is_done_when_it_is_back(
+    server: ServerInThread, database: Database, log: io.StringIO
+) -> None:
+    with server.http() as http:
+        database.take_away()
+        assert http.get("/v1/agents/").status_code == 503
+        database.give_back()
+        wait_until_ready(http)
+        job = server.write(lambda tx: jobs.add(tx, Job("run_events", LOCAL_ORGANIZATION)))
+        assert job
+        end = time.monotonic() + LIMIT
+        while (status := server.read(lambda tx: jobs.get(tx, Scope(), job.id)).status) != "done":
+            assert time.monotonic() < end, status
+            time.sleep(0.05)
+    require_quiet(log)
+    server.provoked()
