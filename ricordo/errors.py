@@ -14,6 +14,7 @@ RicordoError
 └── ModelError        the model's provider failed; `kind` says how
 """
 
+import errno
 from typing import Literal
 
 ModelErrorKind = Literal[
@@ -26,6 +27,8 @@ ModelErrorKind = Literal[
     "llm_error",
     "context_window_exceeded",
 ]
+# Why a system could not write a file: a full disk, a quota that is used up, a file system that is read-only.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 DatabaseFailure = Literal["down", "full", "read-only", "damaged"]
 
 

@@ -129,16 +129,22 @@ def _traceback(record: logging.LogRecord) -> Iterator[str]:
     yield from _told(error, set())
 
 
-def _database_failure(error: BaseException) -> DatabaseFailed | None:
-    """Return the failure of the database that an error is or came from."""
+def _database_failure(error: BaseException) -> BaseException | None:
+    """Return the failure of the database that an error is or came from, such as a lost connection of the queue's library."""
     seen = set[int]()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
-        if isinstance(current, DatabaseFailed):
+        if isinstance(current, DatabaseFailed) or _is_of_psycopg(current):
             return current
         seen.add(id(current))
         current = current.__cause__ or current.__context__
     return None
+
+
+def _is_of_psycopg(error: BaseException) -> bool:
+    """Return whether PostgreSQL's driver says that the server is away, full or stopping; the driver may not be installed."""
+    kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__)
+    return ("psycopg", "OperationalError") in kinds
 
 
 def _told(error: BaseException, seen: set[int]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from ricordo.agents.conversations import (
 )
 from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
-from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, Policy, new_in, require_label
+from ricordo.domain.block import DEFAULT_LIMIT, SHARED_POLICY, Block, Chain, Policy, new_in, require_label
 from ricordo.domain.clock import zone
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.message import Message
@@ -52,7 +52,7 @@ class BlockSpec:
     hidden: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
-    policy: Policy = "direct"
+    policy: Policy | None = None
     shared: bool = False
     title: str | None = None
     schema_ref: str | None = None
@@ -161,6 +161,8 @@ async def cancel_runs(
 def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> Block:
     """A block from its spec, not yet stored. Raises Invalid for a label or a value that cannot be."""
     given = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {"tags": tuple(unique(spec.tags))}
+    # What everybody's prompt shows is not changed by what a page or a document said.
+    given["policy"] = spec.policy or (SHARED_POLICY if spec.shared else "direct")
     block = new_in(chain, require_label(given.pop("label")), scope.user_id, tx.clock.now(), **given)
     block.require_fits(block.value)
     tx.quotas.require_block(block.label, block.size)

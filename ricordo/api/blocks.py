@@ -28,7 +28,7 @@ from ricordo.api.models.memory import (
 )
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.agent import AgentState
-from ricordo.domain.block import Block, Chain, require_label
+from ricordo.domain.block import SHARED_POLICY, Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion, ChangeMetadata
@@ -316,6 +316,8 @@ def _change(tx: Transaction, here: RequestContext, block: Block, body: BlockUpda
         chain = versions.lock(tx, block.chain_id)
         if body.shared and chain and chain.owner_kind == "user":
             raise Invalid("A user's block cannot be shared. Share a block of the agent's, or of its own.")
+        if body.shared and not block.shared and block.policy == "direct":
+            changes["policy"] = SHARED_POLICY
     changes |= _policy_changes(tx, block, body)
     if body.tags is not None:
         changes["tags"] = tuple(sorted(set(body.tags)))

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from ricordo import __version__
-from ricordo.errors import RicordoError
+from ricordo.errors import NO_ROOM, RicordoError
 from ricordo.features import FEATURES
 from ricordo.plugins import load_commands
 
@@ -33,6 +33,13 @@ class PlainErrors(TyperGroup):
             from ricordo.cli.screen import as_typed
 
             typer.echo(f"ricordo: {as_typed(str(error))}", err=True)
+            raise typer.Exit(FAULT) from None
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            typer.echo(
+                f"ricordo: {error.filename or 'A file'} cannot be written: {error.strerror}. Free some space.", err=True
+            )
             raise typer.Exit(FAULT) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

@@ -28,7 +28,7 @@ from ricordo.cli.heaps import limit_heaps
 from ricordo.cli.screen import as_typed
 from ricordo.cli.sockets import EVERY_ADDRESS, address_of, listening
 from ricordo.domain.model import LIBRARIAN
-from ricordo.errors import Conflict, RicordoError
+from ricordo.errors import NO_ROOM, Conflict, RicordoError
 from ricordo.llm.registry.default_model import DefaultModel
 from ricordo.logs import set_up_logs
 from ricordo.runtime import Runtime
@@ -62,6 +62,8 @@ def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[soc
     except RicordoError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise
         log.exception("server failed")
         raise typer.Exit(1) from error
 

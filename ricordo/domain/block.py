@@ -140,6 +140,10 @@ class Block:
             )
 
 
+SHARED_POLICY: Policy = "guarded"
+"""What a shared block begins with, as users and what they quote reach it; see docs/decisions/0059."""
+
+
 def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:
     """A block of the chain that was not there, not yet stored: `given` are its text and settings, and its id where it had one.
 

@@ -58,6 +58,21 @@ _NO_PASSWORDS = frozenset(
     "needed stored saved written secret hidden private pending default missing vergessen geheim "
     "password passwd passphrase pass pwd str text bytes varchar secretstr".split()
 )
+# Whose password it is, in English, German, French, Spanish and Italian, right before the word.
+_OWN = re.compile(
+    r"(?i)\b(?:my|our|mein(?:e[mnrs]?)?|unser(?:e[mnrs]?)?|mon|notre|mi|nuestra|mia|nostra|mio|nostro)"
+    r"(?:\s{1,3}(?!password|passwort|kennwort|contraseña)[\w@.-]{1,30}){0,2}[\s-]{1,3}\Z"
+)
+_SENTENCE_END = re.compile(r"[ \t]*(?:[.!?,;)\r\n]|\Z)")
+# What is said of a password, and is none.
+_STATES = frozenset(
+    "long short safe secure insecure unsafe good terrible easy hard simple complicated here there back gone working ready valid "
+    "invalid public leaked stolen compromised outdated broken rejected accepted important sicher unsicher lang kurz abgelaufen "
+    "falsch richtig gespeichert bekannt weg alt neu schwach stark sûr faible fort long court expiré oublié faux correct perdu "
+    "nouveau sécurisé "
+    "segura débil fuerte larga corta incorrecta correcta caducada olvidada nueva vieja sicura debole forte lunga corta scaduta "
+    "sbagliata corretta dimenticata nuova vecchia persa perdida enregistré guardada salvata".split()
+)
 _NOUN = "password|passwd|passphrase|pwd|secret|token|key|hash"
 # Code that says where a secret comes from, and keeps none: a call, a field, a variable, a placeholder, another name.
 _CODE = re.compile(
@@ -90,6 +105,15 @@ def _is_prefixed_key(found: re.Match[str]) -> bool:
     )
 
 
+def _is_broken_key(found: re.Match[str]) -> bool:
+    """Pieces that each look like a part of a key, and together like one."""
+    first, *rest = found["secret"].split("\n")
+    pieces = [line.strip(" \t>|\r\\") for line in rest]
+    are_parts = all(len(_DIGIT.findall(piece)) >= 2 and not piece.isdigit() for piece in pieces)
+    whole = first.rstrip(" \t\r\\") + "".join(pieces)
+    return are_parts and any(len(_DIGIT.findall(piece)) >= 4 for piece in _PIECES.findall(whole) if len(piece) >= 12)
+
+
 def _is_no_code(found: re.Match[str]) -> bool:
     """Neither a word that is said of secrets, nor code; what is in quotes is no code."""
     is_word = found["secret"].rstrip(_ENDINGS + "):;}>").lower() in _NO_PASSWORDS
@@ -118,6 +142,11 @@ def _is_password(found: re.Match[str]) -> bool:
     ends_line = found.string[found.end() : found.end() + 1] in ("", "\n", "\r")
     if found["sign"] == "=" or (found["sign"] == ":" and ends_line and len(word) >= 6):
         return True
+    if found["sign"].isalpha() and _OWN.search(found.string, max(0, found.start() - 40), found.start()):
+        # Somebody's own password, said in a word that ends the sentence.
+        is_end = bool(_SENTENCE_END.match(found.string, found.start("secret") + len(word)))
+        if is_end and len(word) >= 4 and word.isalpha() and word.lower() not in _STATES:
+            return True
     mixes_case = any(one.islower() and other.isupper() for one, other in pairwise(word))
     return mixes_case or any(one.isdigit() or one in "!@#$%^&*~+" for one in word)
 
@@ -136,12 +165,34 @@ def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_one: Any = None)
     return [_rule(kind, "|".join(some), pattern, is_one, sign) for sign, some in found.items()]
 
 
+# What comes between the pieces of a key that was broken over a line, and each piece, which is all of its line.
+_BREAK = r"[ \t]{0,4}\\?\r?\n[ \t>|]{0,8}"
+_BROKEN = (
+    rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{4,399}}(?:{_BREAK}[\w-]{{8,399}}){{1,3}})"
+    r"(?=[ \t]{0,4}(?:[\r\n\"'`,;.]|\Z))"
+)
 _PREFIXED = rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])"
 _LOGIN = r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)"
 # What is repeated is bounded everywhere, so that no text makes a pattern slow.
 _RULES = (
     _rule("password", "://", _LOGIN, _is_login),
+    # First, since of a broken key the first piece may look like a whole one.
+    *_by_sign("api key", _PREFIXES, _BROKEN, _is_broken_key),
     *_by_sign("api key", _PREFIXES, _PREFIXED, _is_prefixed_key),
+    _rule(
+        "api key",
+        "xox",
+        r"(?<![\w.-])(?P<secret>xox[abcdeoprs](?:\.xox[abcdeoprs])?-[\w-]{9,399}\w)",
+        lambda found: len(_DIGIT.findall(found["secret"])) >= 4,
+    ),
+    _rule(
+        "pin",
+        "pin|geheimzahl",
+        r"(?i)(?<![a-z0-9])(?:(?:code )?pin(?:[ -]?(?:codes?|numbers?|nummer))?|geheimzahl)"
+        r"(?:\s{1,3}(?:for|to|of|at|on|für|vom|zum|von|pour|de|du|del|della|di|per)(?:\s{1,3}[\w.'’-]{1,30}){1,4}?)?"
+        r"[\"'`]{0,3}\s{0,3}(?P<sign>[:=#]|is\b|was\b|ist\b|war\b|lautet\b|est\b|es\b|è|era\b|->|→|(?-i:(?<=PIN)))\s{0,3}"
+        r"[\"'`]{0,3}(?P<secret>\d{4,12})(?![\d.,:/-]?\d)",
+    ),
     _rule("api key", "key-", r"(?<![\w-])(?P<secret>key-[0-9a-f]{32})(?![\w-])"),
     _rule("token", "eyj", r"(?<![\w-])(?P<secret>eyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]{0,2000})"),
     _rule("token", "bearer ", r"(?i)(?<!\w)bearer (?P<secret>[\w.~+/=-]{15,2000}[\w~+/=-])", _is_key),
@@ -168,10 +219,11 @@ _RULES = (
     ),
     _rule(
         "password",
-        "passw|pwd|passphrase|passcode|kennwort|contraseña|mot de passe|senha|wachtwoord",
+        "passw|pwd|passphrase|passcode|kennwort|contraseña|mot de passe|senha|wachtwoord|parola d",
         r"(?i)(?<![a-z0-9])(?:passwords?|passwd|pwd|passphrase|passcode|passwort|kennwort|contraseña|mot de passe|senha"
-        r"|wachtwoord)(?:\s{1,3}(?:for|to|of|at|on|für|vom|zum|de|du|del)(?:\s{1,3}[\w.@-]{1,30}){1,4}?)?"
-        r"[\"'`\\]{0,3}\s{0,3}(?P<sign>[:=]|is\b|was\b|ist\b|war\b|lautet\b|est\b|es\b|->|→)\s{0,3}[\"'`\\]{0,3}"
+        r"|wachtwoord|parola d['’]ordine)"
+        r"(?:\s{1,3}(?:for|to|of|at|on|für|vom|zum|de|du|del|della|di|per|pour|para)(?:\s{1,3}[\w.@-]{1,30}){1,4}?)?"
+        r"[\"'`\\]{0,3}\s{0,3}(?P<sign>[:=]|is\b|was\b|ist\b|war\b|lautet\b|est\b|es\b|è|era\b|->|→)\s{0,3}[\"'`\\]{0,3}"
         r"(?P<secret>[^\s\"'`,;\[\]]{4,200})",
         _is_password,
     ),

@@ -132,6 +132,13 @@ def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(api: 
     block = ok(api.http.post("/v1/blocks/", json={"label": "news", "value": "None.", "shared": True}))
     assert block["shared"]
     assert ok(api.http.get(f"/v1/blocks/{block['id']}"))["shared"]
+    # What everybody's prompt shows begins guarded, unless somebody says otherwise.
+    assert block["policy"] == "guarded"
+    chosen = {"label": "open", "value": "None.", "shared": True, "policy": "direct"}
+    assert ok(api.http.post("/v1/blocks/", json=chosen))["policy"] == "direct"
+    plain = ok(api.http.post("/v1/blocks/", json={"label": "plain", "value": "None."}))
+    assert plain["policy"] == "direct"
+    assert ok(api.http.patch(f"/v1/blocks/{plain['id']}", json={"shared": True}))["policy"] == "guarded"
     assert not ok(api.http.patch(f"/v1/blocks/{block['id']}", json={"shared": False}))["shared"]
     assert ok(api.http.patch(f"{path}/human", json={"shared": True}))["shared"]
     own = ok(api.http.put("/users/ada/blocks/diary", json={"body": "Mine."}))

@@ -286,3 +286,100 @@ def test_a_secret_is_found_wherever_it_stands_in_a_long_text() -> None:
             text = (filling * 40_000)[: place - 1] + "\n" + secret + "\n" + filling * 10_000
             shown = redact(secret).text
             assert redact(text).text == text.replace(secret, shown), (secret, place)
+
+
+OWN = [
+    "My password is {}.",
+    "our wifi password is {}",
+    "Mein Passwort ist {}!",
+    "Unser Kennwort lautet {}, glaube ich",
+    "Mon mot de passe est {}.",
+    "notre mot de passe pour le wifi est {}",
+    "Mi contraseña es {}.",
+    "nuestra contraseña es {}\nMás",
+    "La mia password è {}.",
+    "la nostra parola d'ordine è {}",
+    "My passphrase was {};",
+]
+
+
+def test_a_password_that_is_somebodys_own_is_known_in_five_languages_though_it_is_a_word() -> None:
+    for sentence in OWN:
+        for word in ("swordfish", "Schwertfisch", "espadon", "pescespada", "Ärmelkanal"):
+            told = redact(sentence.format(word))
+            assert (told.text, told.kinds) == (sentence.format("[secret removed: password]"), ("password",)), sentence
+        for state in ("forgotten", "geheim", "oublié", "segura", "scaduta", "expired", "vergessen", "sicher"):
+            assert redact(sentence.format(state)).kinds == (), sentence
+    for kept in (
+        "The password is swordfish there.",
+        "My password is very long.",
+        "A password is something secret",
+        "My key is here.",
+    ):
+        assert redact(kept).kinds == (), kept
+
+
+PINS = [
+    *(
+        "PIN: {}",
+        "my PIN is {}.",
+        "PIN {}",
+        "pin code: {}",
+        "The pin for the door is {}",
+        "PIN={}",
+        "die PIN lautet {}",
+    ),
+    *(
+        "Meine Geheimzahl ist {}",
+        "mon code PIN est {}",
+        "mi pin es {}",
+        "il mio PIN è {}",
+        "PIN number: {}",
+        "PIN -> {}",
+    ),
+]
+
+
+def test_a_pin_beside_the_word_is_removed() -> None:
+    for sentence in PINS:
+        for pin in ("4821", "00734", "482193", "48219347"):
+            assert redact(sentence.format(pin)).text == sentence.format("[secret removed: pin]"), sentence
+    for kept in (
+        "Pin 13 goes to ground",
+        "pin 2024 notes to the board",
+        "PIN: 3 digits",
+        "spin is 4821",
+        "PIN 2024-05-01",
+        "pins: 4821",
+    ):
+        assert redact(kept).kinds == (), kept
+
+
+BROKEN = ("\n", "\r\n", "\n    ", " \\\n  ", "\n> ", "\n\t")
+WHOLE = (
+    *("sk-1234567890abcdef1234567890abcdef", "ghp_a1bcdefghijklmnopqrstuvwxyz0123456789ab", "AKIAIOSF0DN27EXAMP1E9XYZ"),
+    *("xoxb-123456789012-1234567890123-Ab12Ef34IjKl", "glpat-a1b2c3d4e5f6g7h8i9j0k1l2", "hf_a1B2c3D4e5F6g7H8i9J0k1L2"),
+)
+
+
+def test_a_key_that_is_broken_over_a_line_is_one_secret() -> None:
+    for key, between in product(WHOLE, BROKEN):
+        for at in (len(key) // 2, len(key) - 8):
+            text = f"Use {key[:at]}{between}{key[at:]}\nCity: Turin"
+            assert redact(text).text == "Use [secret removed: api key]\nCity: Turin", text
+    for kept in (
+        "sk-learn\nscikit2024learn is a library",
+        "hf_hub\ndownload",
+        "xoxb-not-a-token",
+        "npm_config\nregistry url",
+    ):
+        assert redact(kept).kinds == (), kept
+
+
+def test_slack_tokens_are_known_by_their_beginning() -> None:
+    for start in ("xoxb", "xoxp", "xoxa", "xoxs", "xoxr", "xoxe", "xoxo", "xoxd", "xoxc", "xoxe.xoxp", "xoxe.xoxb"):
+        for rest in ("1234-5678-abcdefghijkl", "123456789012-1234567890123-AbCdEfGhIjKlMnOp", "1-Mi0yLTEyMzQ1Njc4"):
+            assert redact(f"token {start}-{rest} ok").text in (
+                "token [secret removed: api key] ok",
+                "token xoxe.[secret removed: api key] ok",
+            ), start

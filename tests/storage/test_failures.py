@@ -1,19 +1,25 @@
 """What a database says that is full, read-only or damaged: what it is and what to do, and nothing else is advised."""
 
+import io
+import logging
 import shutil
 import sqlite3
 from collections import namedtuple
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from ricordo.errors import DatabaseFailed
+from ricordo.logs import TextFormatter
 from ricordo.settings import Settings
-from ricordo.storage.engine import sqlite
-from ricordo.storage.engine.database import open_store, require_savable
+from ricordo.storage.engine import postgres, sqlite
+from ricordo.storage.engine.database import check, open_store, require_savable
 from ricordo.storage.engine.failures import advice_for, kind_of
 from ricordo.storage.engine.sqlite import open_sqlite
+from tests.support.postgres import name_in, server
 
 Usage = namedtuple("Usage", "total used free")
 FULL = Usage(4_096_000, 4_096_000, 0)
@@ -83,3 +89,77 @@ async def test_a_server_whose_disk_is_full_or_whose_files_are_read_only_is_not_r
             await require_savable(store, settings)
     await require_savable(store, settings)
     await store.close()
+
+
+def spoil(path: Path, page: int) -> None:
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+
+
+async def test_a_look_names_the_tables_whose_pages_are_damaged_and_a_start_says_it_in_a_sentence(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "ricordo.db"
+    await open_sqlite(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        roots = dict(connection.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'").fetchall())
+    whole = path.read_bytes()
+    for table in (
+        "messages",
+        "agents",
+        "runs",
+        "jobs",
+        "blocks",
+        "passages",
+        "users",
+        "conversations",
+        "archives",
+        "tools",
+    ):
+        path.write_bytes(whole)
+        spoil(path, roots[table])
+        status = check(Settings(data_dir=tmp_path))
+        assert (status.state, status.reason) == ("broken", f"{path} is damaged in: {table}. Restore it from a backup.")
+        path.write_bytes(whole)  # sound again, and spoiled under a server that runs
+        store = open_sqlite(path)
+        spoil(path, roots[table])
+        with pytest.raises(DatabaseFailed, match="Some of its pages are damaged") as caught:
+            await store.read(lambda tx, table=table: tx.all(text(f"SELECT count(*) FROM {table} NOT INDEXED")))  # type: ignore[misc]  # noqa: S608
+        assert caught.value.kind == "damaged"
+        await store.close()
+
+
+def test_a_look_at_postgresql_names_the_tables_whose_pages_are_damaged(tmp_path: Path) -> None:
+    url = server().new_database()
+    (place,) = server().run("SELECT pg_relation_filepath('users')", name_in(url))[0]
+    file = server().folder / "data" / place
+    content = bytearray(file.read_bytes())
+    content[:] = b"\xff" * len(content)
+    file.write_bytes(content)
+    status = check(Settings(data_dir=tmp_path, database_url=url))
+    assert (status.state, "is damaged in: users. Restore" in status.reason) == ("broken", True)
+    with pytest.raises(DatabaseFailed, match="Some of its pages are damaged"), postgres.read_only(url) as connection:
+        connection.exec_driver_sql("SELECT * FROM users").all()
+    server().drop(url)
+
+
+def test_a_failed_database_is_a_line_of_the_log_whatever_it_was_met_by() -> None:
+    written = io.StringIO()
+    logger = logging.Logger("of a library")
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(TextFormatter())
+    logger.addHandler(handler)
+    causes = (
+        DatabaseFailed("The database failed: it is down."),
+        psycopg.OperationalError("connection refused"),
+        psycopg.errors.AdminShutdown("terminating connection"),
+    )
+    for cause in causes:
+        error = RuntimeError("an answer was under way")
+        error.__cause__ = cause
+        logger.error("it is tried again", exc_info=error)
+    lines = written.getvalue().splitlines()
+    assert len(lines) == 2 * len(causes)
+    assert 'File "' not in written.getvalue()

@@ -60,7 +60,9 @@ class BlockRequest(BlockUpdate):
     value: str
     limit: int = Field(DEFAULT_LIMIT, ge=0, le=MAX_COUNT)
     read_only: bool = False
-    policy: Policy | None = Field(None, description="What becomes of an agent's edit; `direct` where it is left out.")
+    policy: Policy | None = Field(
+        None, description="What becomes of an agent's edit; left out: `direct`, of shared ones `guarded`."
+    )
     schema_ref: str | None = Field(
         None, max_length=_SHORT, description="The block schema that it follows and begins with."
     )

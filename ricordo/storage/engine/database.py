@@ -233,6 +233,9 @@ def check(settings: Settings) -> DatabaseStatus:
             if schema == HALF_COPIED:
                 return DatabaseStatus("broken", UNFINISHED)
             size, version, name, vectors = postgres.describe(connection)
+            if tables := postgres.damaged_tables(connection):
+                words = f"{address(settings)} is damaged in: {', '.join(tables)}. Restore it from a backup."
+                return DatabaseStatus("broken", words)
     except Unavailable as error:
         return DatabaseStatus("broken", str(error))
     return DatabaseStatus("shared", "", schema, size, version, name, vectors, servers)
@@ -251,9 +254,8 @@ def _check_file(path: Path) -> DatabaseStatus:
         finally:
             lock.release()
         with sqlite.first_connection(engine, path) as connection:
-            result = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
-            if result != "ok":
-                return DatabaseStatus("broken", f"{path} is damaged: {result}. Restore it from a backup.")
+            if damage := sqlite.damage_of(connection):
+                return DatabaseStatus("broken", f"{path} is damaged{damage}. Restore it from a backup.")
             schema = schema_of(connection)
     except Conflict:
         return DatabaseStatus("in use")

@@ -34,7 +34,7 @@ _ADVICE: dict[DatabaseFailure, str] = {
     "full": "The disk is full. Free some space; a running server goes on by itself then.",
     "read-only": "It cannot be written. Give the user who runs Ricordo the right to write its files, and see that the disk is "
     "not mounted read-only.",
-    "damaged": "Some of its pages are damaged. `ricordo doctor` says of which table; restore a backup.",
+    "damaged": "Some of its pages are damaged; `ricordo doctor` says of which table. Restore it from a backup.",
 }
 
 

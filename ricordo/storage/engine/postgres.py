@@ -26,7 +26,7 @@ from ricordo.domain.clock import Backoff, Clock, SystemClock
 from ricordo.errors import DatabaseFailed, Invalid, Unavailable
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import back_up_postgres
-from ricordo.storage.engine.failures import plain_errors, reason_of
+from ricordo.storage.engine.failures import kind_of, plain_errors, reason_of
 from ricordo.storage.engine.store import ENGINE_OPTIONS, Overtaken, SqlStore, Transaction, each
 from ricordo.storage.schema.columns import as_stored
 
@@ -38,6 +38,12 @@ _DOWN_SECONDS = 10.0
 _BACKOFF, _LOST_BACKOFF = Backoff(0.008, 2, 1), Backoff(0.02, 4, 10)
 # Every Ricordo server that changes the schema of one database takes this lock: the letters of its name.
 SCHEMA_LOCK = int.from_bytes(b"ricordo")
+_LOOK_SECONDS = 20.0
+_BY_SIZE = (
+    "SELECT relname FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY pg_total_relation_size(relid)"
+)
+# An error of input or output, and an internal one, as of a long value of which a part is missing.
+_UNREADABLE = ("58030", "XX000")
 _ADVICE = "See that the PostgreSQL server runs, takes connections and has room on its disk."
 # A unit waits at most so long for another's rows, and a server that hangs in the middle of one does not lock them for ever.
 _SESSION = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
@@ -299,3 +305,24 @@ def _require_sessions(connection: Connection) -> None:
 
 def _backend_of(connection: Connection) -> int:
     return int(connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
+
+
+def damaged_tables(connection: Connection) -> list[str]:
+    """Return the tables of which a page cannot be read, looking for so many seconds at most: the small tables come first."""
+    end = time.monotonic() + _LOOK_SECONDS
+    connection.exec_driver_sql("SET max_parallel_workers_per_gather = 0")
+    damaged: list[str] = []
+    for name in connection.exec_driver_sql(_BY_SIZE).scalars().all():
+        left = round((end - time.monotonic()) * 1000)
+        if left <= 0:
+            break
+        connection.exec_driver_sql(f"SET statement_timeout = {left}")
+        try:
+            # All values are read, also those that lie elsewhere for their length.
+            connection.exec_driver_sql(f'SELECT sum(length(one::text)) FROM "{name}" AS one').all()  # noqa: S608
+        except DBAPIError as error:
+            if kind_of(error) == "damaged" or getattr(error.orig, "sqlstate", None) in _UNREADABLE:
+                damaged.append(str(name))
+        connection.rollback()
+    connection.exec_driver_sql("SET statement_timeout = 0")
+    return damaged

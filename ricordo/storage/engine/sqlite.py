@@ -267,3 +267,22 @@ def make_engine(path: Path, durability: str) -> Engine:
         connection.execute("PRAGMA temp_store = MEMORY")
 
     return engine
+
+
+def damage_of(connection: Connection) -> str:
+    """Return what is wrong with the pages of a database, after a verb: in which tables, or what SQLite says; empty for nothing."""
+    finding = _finding(connection, "1")
+    if finding == "ok":
+        return ""
+    names = (
+        connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").scalars().all()
+    )
+    tables = [name for name in names if _finding(connection, f"'{name}'") != "ok"]
+    return f" in: {', '.join(tables)}" if tables else f": {finding}"
+
+
+def _finding(connection: Connection, what: str) -> str:
+    try:
+        return str(connection.exec_driver_sql(f"PRAGMA quick_check({what})").scalars().first())
+    except DatabaseError as error:
+        return reason_of(error)
