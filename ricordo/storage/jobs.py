@@ -256,6 +256,7 @@ class FencedStore:
     def __init__(self, store: Store, job: Job) -> None:
         self.clock = store.clock
         self.read = store.read
+        self.require_in_place = store.require_in_place
         self._store = store
         self._job = job
 

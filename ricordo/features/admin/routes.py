@@ -1,6 +1,7 @@
 """Whether the server lives and is ready, for whatever starts it again."""
 
 import asyncio
+import logging
 import time
 from typing import Literal
 from weakref import WeakKeyDictionary
@@ -15,6 +16,7 @@ from ricordo.storage import jobs
 from ricordo.storage.engine.database import require_savable
 from ricordo.storage.engine.store import Store
 
+log = logging.getLogger(__name__)
 router = Routes(tags=["health"], scope="agents")
 _PATIENCE = 2.0  # seconds for the database
 # Until when, by the monotonic clock, the last save counts.
@@ -58,6 +60,12 @@ async def ready(request: Request) -> Json:
 
 async def _problems(runtime: Runtime) -> list[str]:
     problems = ["The server stops."] if runtime.is_stopping else []
+    try:
+        runtime.store.require_in_place()
+    except RicordoError as error:
+        log.warning("the server is not ready", extra={"reason": str(error)})
+        problems.append("The database's files were renamed, replaced or removed. The server's log names them.")
+        return problems
     try:
         async with asyncio.timeout(_PATIENCE):
             await runtime.store.read(jobs.is_due)

@@ -23,6 +23,7 @@ from ricordo.storage import migrations
 from ricordo.storage.engine.backups import settle
 from ricordo.storage.engine.database import address, exclusive_access, read_transaction, require_current
 from ricordo.storage.engine.failures import plain_errors, reason_of
+from ricordo.storage.engine.file_mark import look_for_absent
 from ricordo.storage.engine.sqlite import lock_file, unchanging_file
 from ricordo.storage.engine.work_folders import file_for, make_private_folder
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, schema_of, write_transaction
@@ -129,6 +130,7 @@ def move_to(source: Settings, target: Settings, options: MoveOptions, report: Re
 def move_into_file(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
     """Copy into a new file, which then takes the place of the target's; the caller holds the target's lock."""
     path = target.database_path
+    look_for_absent(path)  # whose log would be taken for the new one's
     with file_for(target.data_dir, path) as part:
         done = move(source, at_file(target, part), options, report)
         settle(part)

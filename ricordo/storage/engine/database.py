@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from filelock import FileLock
 from sqlalchemy import Connection, make_url, text
 from sqlalchemy.exc import DBAPIError
 
@@ -15,7 +16,7 @@ from ricordo.domain.clock import Clock, SystemClock
 from ricordo.domain.quotas import MEGABYTE, MemoryQuotas
 from ricordo.errors import Conflict, DatabaseFailed, Unavailable
 from ricordo.settings import SQLITE, Settings
-from ricordo.storage.engine import sqlite
+from ricordo.storage.engine import file_mark, sqlite
 from ricordo.storage.engine.failures import has_no_space
 from ricordo.storage.engine.statements import Statements
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
@@ -117,14 +118,30 @@ def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = 
     else:
         sqlite.require_file(path)
         sqlite.require_writable(path)
-    lock = None if force else sqlite.lock_file(path)
+    lock = _lock_of(path, force=force)
     # "full": what is reported as done is on the disk.
     try:
+        if lock and not is_new:
+            file_mark.look(path)
+        if force and lock:
+            lock.release()
         with sqlite.first_connection(sqlite.make_engine(path, "full"), path) as connection:
             yield connection
     finally:
         if lock:
             lock.release()
+
+
+def _lock_of(path: Path, *, force: bool) -> FileLock | None:
+    """Take the database's lock; with `force` None where a server has it, or none ever used the database."""
+    if not force:
+        return sqlite.lock_file(path)
+    if not file_mark.mark_path(path).exists():
+        return None
+    try:
+        return sqlite.lock_file(path)
+    except (Conflict, OSError):
+        return None
 
 
 @contextmanager
@@ -231,7 +248,11 @@ def _check_file(path: Path) -> DatabaseStatus:
     try:
         sqlite.require_writable(path)
         # Taken for a moment only: a server that starts meanwhile waits for it.
-        sqlite.lock_file(path).release()
+        lock = sqlite.lock_file(path)
+        try:
+            file_mark.look(path)
+        finally:
+            lock.release()
         with sqlite.first_connection(engine, path) as connection:
             if damage := sqlite.damage_of(connection):
                 return DatabaseStatus("broken", f"{path} is damaged{damage}. Restore it from a backup.")

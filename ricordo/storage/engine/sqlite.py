@@ -1,10 +1,12 @@
 """What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock."""
 
+import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,14 +18,16 @@ from sqlalchemy.ext.compiler import compiles
 from ricordo.domain.clock import Clock, SystemClock
 from ricordo.errors import Conflict, DatabaseFailed, NotFound, Unavailable
 from ricordo.storage import migrations
-from ricordo.storage.engine import seal
+from ricordo.storage.engine import file_mark, seal
 from ricordo.storage.engine.backups import back_up
 from ricordo.storage.engine.failures import advice_for, kind_of, plain_errors, reason_of
 from ricordo.storage.engine.store import ENGINE_OPTIONS, SqlStore, Transaction, each
 from ricordo.storage.engine.work_folders import make_private_folder
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 READERS = 4
+_MARKED_AFTER = 1.0  # seconds
 _ADVICE = "See that its disk has room."
 
 
@@ -40,10 +44,68 @@ class SqliteStore(SqlStore):
     begin_write = "BEGIN IMMEDIATE"
 
     def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
-        self._path = Path(engine.url.database or "")
         readers = ThreadPoolExecutor(READERS, "sqlite-reader")
         super().__init__(engine, clock, readers, ThreadPoolExecutor(1, "sqlite-writer"))
         self._lock = lock
+        self._path = Path(engine.url.database or "")
+        self._is_mark_due = False
+        self._is_closed = False
+        try:
+            self._files = self._writers.submit(self._enter_session).result()
+        except BaseException:
+            super()._close()
+            raise
+
+    async def write(self, work: Callable[[Transaction], T]) -> T:
+        """Run `work` and commit. Raises Unavailable where the database's files are not where they were."""
+        result = await super().write(work)
+        if not self._is_mark_due:
+            self._is_mark_due = True
+            asyncio.get_running_loop().call_later(_MARKED_AFTER, self._mark_later)
+        return result
+
+    def require_in_place(self) -> None:
+        self._files.require_in_place()
+
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        self._files.require_in_place()
+        result = super()._write(work)
+        # Nothing is called done that went into a file which was taken away meanwhile.
+        self._files.require_in_place()
+        return result
+
+    def _raw_connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection = self._connection().connection.driver_connection  # type: ignore[assignment]
+        return connection
+
+    def _enter_session(self) -> file_mark.OpenFiles:
+        with plain_errors(sqlite3, _ADVICE):
+            connection = self._raw_connection()
+            file_mark.enter(connection, file_mark.LIVE)
+            file_mark.write_mark(connection, self._path)
+        return file_mark.OpenFiles(self._path)
+
+    def _mark_later(self) -> None:
+        with suppress(RuntimeError):  # closed meanwhile, which has written the mark
+            self._writers.submit(self._mark)
+
+    def _mark(self) -> None:
+        self._is_mark_due = False
+        if self._files.are_in_place:
+            with suppress(sqlite3.Error):  # the next write says what is wrong
+                file_mark.write_mark(self._raw_connection(), self._path)
+
+    def _leave_session(self) -> None:
+        if not self._files.are_in_place:
+            log.error(
+                "the database's files are not where they were, and are left as they are",
+                extra={"file": str(self._path)},
+            )
+            file_mark.abandon(self._raw_connection())
+            return
+        with suppress(sqlite3.Error):  # a full disk: the next start knows that this session was not closed
+            file_mark.enter(self._raw_connection(), file_mark.CLOSED)
+            file_mark.write_mark(self._raw_connection(), self._path)
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         with plain_errors(sqlite3, _ADVICE, self._path):
@@ -60,26 +122,38 @@ class SqliteStore(SqlStore):
         connection.connection.cursor().execute(begin)
 
     def _close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._writers.submit(self._leave_session).result()
         super()._close()
+        self._files.close()
         self._lock.release()
 
 
 def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None = None) -> SqliteStore:
     """Open the file, alone: take the folder's lock, back up and migrate an older schema. Raises Conflict, Unavailable."""
     clock = clock or SystemClock()
+    notice = file_mark.look_for_absent(path)
     make_private_file(path)
     lock = lock_file(path)
     try:
+        notice = notice or file_mark.look(path)
         engine = make_engine(path, durability)
         with plain_errors(sqlite3, _ADVICE, path), first_connection(engine, path) as connection:
             migrations.migrate(connection, back_up=lambda version: back_up(path, version, clock))
             with connection.begin():
                 # Where the file was a backup: it changes from now on.
                 connection.exec_driver_sql(f"DROP TABLE IF EXISTS {seal.TABLE}")
+            raw: Any = connection.connection.driver_connection
+            file_mark.begin(raw, path)
+            file_mark.write_mark(raw, path)
+        store = SqliteStore(engine, clock, lock)
     except BaseException:
         lock.release()
         raise
-    return SqliteStore(engine, clock, lock)
+    if notice:
+        log.error(notice)
+    return store
 
 
 def lock_file(path: Path) -> FileLock:

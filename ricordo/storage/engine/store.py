@@ -109,6 +109,9 @@ class Store(Protocol):
     async def write(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` and commit, or roll all of it back when it raises."""
 
+    def require_in_place(self) -> None:
+        """Raise Unavailable where the database's files are not where they were."""
+
     async def close(self) -> None:
         """Close the database once running units are done."""
 
@@ -135,6 +138,9 @@ class SqlStore:
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writers, self._write, work)
+
+    def require_in_place(self) -> None:
+        """Raise Unavailable where the database's files are not where they were; a server's database has none."""
 
     async def close(self) -> None:
         await asyncio.to_thread(self._close)

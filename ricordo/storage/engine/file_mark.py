@@ -1,0 +1,233 @@
+"""Whether an SQLite database is all there: its own file, and the file `-wal` beside it, which holds the newest writes.
+
+SQLite opens a database without its `-wal`, or with another's, as if nothing were missing. So a server leaves two signs:
+
+- in the database's header an identity (`application_id`), and the number and phase of its session (`user_version`). A session is
+  "opening" in the file itself, and becomes "live" by the first write to `-wal`: where a file says "opening" and has no `-wal`, the
+  `-wal` was taken away. Once SQLite has written `-wal` back into the file, that says "live" too.
+- in the mark, a file beside the database, the highest numbers that were given to rows. It is behind the database by a second at
+  most, and never ahead of it, as long as the machine was not started again.
+"""
+
+import ctypes
+import os
+import secrets
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from ricordo.errors import Unavailable
+
+CLOSED, OPENING, LIVE = 0, 1, 2
+_PHASES = 4
+_MAGIC = b"SQLite format 3\0"
+_LOG_HEADER = 32  # bytes; a log that is no longer holds no write
+_SEQUENCES = "SELECT coalesce(sum(seq), 0) FROM sqlite_sequence"
+_HOW = "Copy a database with `ricordo backup`, or stop the server first."
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseMark:
+    """What the file beside a database says of the last server that used it."""
+
+    identity: int
+    session: int
+    phase: int
+    numbers: int
+    path: str
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    identity: int
+    session: int
+    phase: int
+    numbers: int
+
+
+def mark_path(path: Path) -> Path:
+    return path.with_suffix(".mark")
+
+
+def look_for_absent(path: Path) -> str:
+    """Return a sentence where the database that was here is gone. Raises Unavailable where its `-wal` is still here."""
+    if path.exists() and path.stat().st_size:
+        return ""
+    if _has_log(path):
+        raise Unavailable(
+            f"There is {path.name}-wal in {path.parent}, with writes of a database, but no {path.name}. Put the database back "
+            "beside it; or move that file away, if you want a new database."
+        )
+    if read_mark(path) is None:
+        return ""
+    return (
+        f"The database {path} that was used here is gone, so a new one is made. If you did not remove it, stop the server, and "
+        "put it back with its -wal file."
+    )
+
+
+def look(path: Path) -> str:
+    """Return a sentence where writes may be missing. Raises Unavailable where they are, or where `-wal` is another's.
+
+    Nobody may use the database meanwhile, in this process least of all: reading the file here would free its locks.
+    """
+    mark, own = read_mark(path), _signs_in_file(path)
+    if own is None or not own.identity:
+        return ""
+    has_log = _has_log(path)
+    signs = _signs_with_log(path, own) if has_log else own
+    mark = mark if mark and mark.identity == own.identity else None
+    if mark is None:
+        return _copied_alone(path) if not has_log and own.phase != CLOSED else ""
+    if signs.session < mark.session:
+        return (
+            f"The database {path} is older than the one a server used here last. If you put it there, all is well; if not, look "
+            "for the newer one and its -wal file."
+        )
+    is_behind = signs.phase == OPENING and mark.phase == LIVE
+    if signs.session != mark.session or mark.boot != _boot() or not (is_behind or signs.numbers < mark.numbers):
+        return ""
+    if mark.path != str(path.absolute()):
+        return _copied_alone(path)
+    raise Unavailable(
+        f"The last writes are missing from the database {path}: its file {path.name}-wal is gone or is an older one. Put that "
+        f"back beside it, or restore a backup. If you want to go on without these writes, delete {mark_path(path)}."
+    )
+
+
+def begin(connection: sqlite3.Connection, path: Path) -> None:
+    """Note in the database, and so in its file, that a session is opening."""
+    (identity,) = connection.execute("PRAGMA application_id").fetchone()
+    mark = read_mark(path)
+    # A copy in another place becomes a database of its own.
+    if not identity or mark is None or (mark.identity, mark.path) != (identity, str(path.absolute())):
+        connection.execute(f"PRAGMA application_id = {secrets.randbelow(2**31 - 2) + 1}")
+    session, _ = _session(connection)
+    connection.execute(f"PRAGMA user_version = {(session + 1) * _PHASES + OPENING}")
+
+
+def enter(connection: sqlite3.Connection, phase: int) -> None:
+    """Note in the database that its session is in this phase."""
+    session, _ = _session(connection)
+    connection.execute(f"PRAGMA user_version = {session * _PHASES + phase}")
+
+
+def write_mark(connection: sqlite3.Connection, path: Path) -> None:
+    """Write the mark: what is in the database now. A disk that is full leaves the old mark, which is behind."""
+    (identity,) = connection.execute("PRAGMA application_id").fetchone()
+    session, phase = _session(connection)
+    (numbers,) = connection.execute(_SEQUENCES).fetchone()
+    mark = DatabaseMark(identity, session, phase, numbers, str(path.absolute()), _boot())
+    target = mark_path(path)
+    draft = target.with_name(f"{target.name}.new")
+    with suppress(OSError):
+        draft.touch(mode=0o600)
+        draft.write_bytes(orjson.dumps(asdict(mark)))
+        draft.replace(target)
+
+
+def read_mark(path: Path) -> DatabaseMark | None:
+    try:
+        return DatabaseMark(**orjson.loads(mark_path(path).read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+class OpenFiles:
+    """The files of an open database, which must stay where they are."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        names = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
+        # Kept open until SQLite has closed the files: to close one frees the locks that SQLite has on it.
+        self._files = [(str(name), os.open(name, os.O_RDONLY)) for name in names if name.exists()]
+
+    @property
+    def are_in_place(self) -> bool:
+        """Return whether the names still lead to the files; on disks with changing numbers of files too."""
+        try:
+            return all(os.path.samestat(os.fstat(file), os.stat(name)) for name, file in self._files)  # noqa: PTH116
+        except OSError:
+            return False
+
+    def require_in_place(self) -> None:
+        """Raise Unavailable where what is written now would be lost."""
+        if not self.are_in_place:
+            raise Unavailable(
+                f"{self._path.name}, its -wal or its -shm file was renamed, replaced or removed while this server uses it, so "
+                "nothing is written any more. Stop the server, put the files back, then start it."
+            )
+
+    def close(self) -> None:
+        for _, file in self._files:
+            os.close(file)
+        self._files = []
+
+
+def abandon(connection: Any) -> None:
+    """Never close a connection: SQLite would delete by its name the `-wal` file that may be another database's by now."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+def _copied_alone(path: Path) -> str:
+    return (
+        f"The database {path} comes from a server that had it open. If its file {path.name}-wal was not copied with it, the last "
+        f"writes are missing here. {_HOW}"
+    )
+
+
+def _has_log(path: Path) -> bool:
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size > _LOG_HEADER
+    except OSError:
+        return False
+
+
+def _signs_in_file(path: Path) -> _Signs | None:
+    """Return what the file itself says, without its log; None where it cannot be read."""
+    with path.open("rb") as file:
+        if not file.read(len(_MAGIC)).startswith(_MAGIC):
+            return None
+    with suppress(sqlite3.Error):
+        return _signs_at(f"{path.absolute().as_uri()}?mode=ro&immutable=1")
+    return None
+
+
+def _signs_with_log(path: Path, own: _Signs) -> _Signs:
+    """Return what the database says. Raises Unavailable where the log is another database's."""
+    signs = None
+    with suppress(sqlite3.Error):
+        signs = _signs_at(f"{path.absolute().as_uri()}?mode=ro")
+    if signs is None or signs.identity != own.identity:
+        raise Unavailable(
+            f"{path.name}-wal in {path.parent} is another database's, or damaged. It was left as it is, since it would damage "
+            f"{path.name}. Put the right one in its place; or move it away, and the last writes are missing."
+        )
+    return signs
+
+
+def _signs_at(uri: str) -> _Signs:
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        (identity,) = connection.execute("PRAGMA application_id").fetchone()
+        (numbers,) = connection.execute(_SEQUENCES).fetchone()
+        return _Signs(identity, *_session(connection), numbers)
+
+
+def _session(connection: sqlite3.Connection) -> tuple[int, int]:
+    """Return the number of the session and its phase."""
+    (value,) = connection.execute("PRAGMA user_version").fetchone()
+    session, phase = divmod(int(value), _PHASES)
+    return session, phase
+
+
+def _boot() -> str:
+    """Return what names this run of the machine; something new each time where there is no such name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return secrets.token_hex(8)
