@@ -61,8 +61,8 @@ def test_a_database_in_use_or_absent_or_newer_is_left_as_it_is(shell: Shell) -> 
 def test_what_is_not_there_after_an_upgrade_is_told_with_the_backup(shell: Shell) -> None:
     path = old(shell, FIXTURES[0])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("ALTER TABLE agents DROP COLUMN clears_buffer")
+        connection.execute("ALTER TABLE memory_remotes DROP COLUMN last_error")
     done = shell.run("upgrade")
     assert done.returncode == 2
-    assert "agents has no clears_buffer" in done.stderr
+    assert "memory_remotes has no last_error" in done.stderr
     assert "which is the database as it was" in done.stderr
