@@ -10,7 +10,7 @@ _ELEMENTS = "context|documents?|document_content|sources?|search_results?|retrie
 _RETRIEVED = re.compile(
     rf"^[ \t]*<(?:{_ELEMENTS})(?:\s[^<>]*)?>"
     r"|<(?:source|document)\s[^<>]*\b(?:id|index|name)\s*="
-    r"|^\#{2,3} Task:\s*\n\s*Respond to the user query using the provided context",
+    r"|^\#{2,3} Task:[ \t]{0,9}\r?\n\s{0,9}Respond to the user query using the provided context",
     re.MULTILINE | re.IGNORECASE,
 )
 

@@ -256,7 +256,6 @@ class FencedStore:
     def __init__(self, store: Store, job: Job) -> None:
         self.clock = store.clock
         self.read = store.read
-        self.require_in_place = store.require_in_place
         self._store = store
         self._job = job
 
@@ -271,6 +270,10 @@ class FencedStore:
         # Slow writes are logged by the name of what they do.
         fenced.__qualname__ = getattr(work, "__qualname__", repr(work))
         return await self._store.write(fenced)
+
+    def require_in_place(self) -> None:
+        """Raise Unavailable where the store's files were taken away."""
+        self._store.require_in_place()
 
     async def close(self) -> None:
         """Do nothing: the store is closed by whoever opened it."""

@@ -14,7 +14,7 @@ from ricordo.domain.block import DEFAULT_DESCRIPTIONS, Block, Policy
 from ricordo.domain.message import TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import Scope
-from ricordo.domain.text import normal_text
+from ricordo.domain.text import normal_text, shown_text
 from ricordo.llm.scripted import call
 from ricordo.prompt.system_prompt import system_prompt
 from ricordo.search.index import insert_passages
@@ -281,7 +281,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
             if label != "notes"
         )
         if poison.way != "passage":  # which only repeats what was recalled, so not even the notes take it
-            assert after["notes"].value == normal_text(poison.text), poison
+            assert after["notes"].value in (normal_text(poison.text), shown_text(normal_text(poison.text))), poison
         assert await closed(stage, agent) == expected, poison
         wanted = ProposalFilter(chain_id=after["journey"].chain_id, status="open")
         waiting = await stage.store.read(lambda tx: proposals.page(tx, Scope(), Page(limit=9), wanted))  # noqa: B023

@@ -62,7 +62,9 @@ class Two:
         freezing, runtime = Freezing(self.store, writes), runtime_on(self.store, self.folder)
         runtime.indexing = replace(runtime.indexing, store=freezing)  # type: ignore[arg-type]
         task = asyncio.create_task(by_kind(HANDLERS)[job.kind].run(runtime, claimed, unheard))
-        await asyncio.wait_for(freezing.stands.wait(), LIMIT)
+        standing = asyncio.create_task(freezing.stands.wait())
+        await asyncio.wait({standing, task}, timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        assert standing.done(), task
         return freezing, task
 
     async def freeze(self, job: Job, writes: int) -> tuple[Freezing, "asyncio.Task[None]"]:

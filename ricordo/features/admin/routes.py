@@ -63,7 +63,7 @@ async def _problems(runtime: Runtime) -> list[str]:
     try:
         runtime.store.require_in_place()
     except RicordoError as error:
-        log.warning("the server is not ready", extra={"reason": str(error)})
+        log.warning("the server is not ready", extra={"reason": error})
         problems.append("The database's files were renamed, replaced or removed. The server's log names them.")
         return problems
     try:

@@ -110,6 +110,8 @@ class SqliteStore(SqlStore):
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         with plain_errors(sqlite3, _ADVICE, self._path):
             if begin == self.begin_read and not hasattr(self._local, "connection"):
+                # A connection to files that took the place of ours would delete their log when it is closed.
+                self._files.require_in_place()
                 cursor = self._connection().connection.cursor()
                 cursor.execute("PRAGMA query_only = ON")
                 cursor.execute("PRAGMA cache_size = -4096")  # of each reader; the system caches the file too
