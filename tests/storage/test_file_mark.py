@@ -228,3 +228,37 @@ async def test_what_is_missing_at_a_start_is_said_and_nothing_else(
         assert (bool(says), says in REFUSED) == (bool(said), said.startswith("!")), (name, said)
         shutil.rmtree(place.data)
         (tmp_path / "kept").rename(place.data)
+
+
+@pytest.mark.parametrize("mark", ["as it was", "missing", "another's"])
+async def test_a_kill_while_another_program_reads_the_database_is_no_fault_of_its_log(
+    tmp_path: Path, mark: str
+) -> None:
+    """A reader keeps SQLite from writing the log back, so the file itself has the identity of before."""
+    database, seen = tmp_path / "ricordo.db", 0
+    store = open_sqlite(database)
+    await say(store)
+    await store.close()
+    if mark == "missing":
+        (tmp_path / "ricordo.mark").unlink()
+    elif mark == "another's":
+        other = open_sqlite(tmp_path / "other" / "ricordo.db")
+        await other.close()
+        shutil.copy(tmp_path / "other" / "ricordo.mark", tmp_path / "ricordo.mark")
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM messages").fetchone()
+        for number in range(3):
+            store = open_sqlite(database)
+            await say(store, f"Tea {number}.")
+            seen = await store.read(count)
+            killed = tmp_path / f"killed-{number}"
+            killed.mkdir()
+            for name in ("ricordo.db", "ricordo.db-wal", "ricordo.mark", "secret.key"):
+                if (tmp_path / name).exists():
+                    shutil.copy(tmp_path / name, killed / name)
+            await store.close()
+    for number in range(3):
+        again = open_sqlite(tmp_path / f"killed-{number}" / "ricordo.db")
+        assert await again.read(count) == seen
+        await again.close()

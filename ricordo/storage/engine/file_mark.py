@@ -13,8 +13,9 @@ import ctypes
 import os
 import secrets
 import sqlite3
+from collections.abc import Collection
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,10 @@ _HOW = "Copy a database with `ricordo backup`, or stop the server first."
 
 @dataclass(frozen=True, slots=True)
 class DatabaseMark:
-    """What the file beside a database says of the last server that used it."""
+    """What the file beside a database says of the last server that used it.
+
+    With a new identity, `former` is the one before: until `-wal` is written back, the file itself says that.
+    """
 
     identity: int
     session: int
@@ -40,6 +44,12 @@ class DatabaseMark:
     numbers: int
     path: str
     boot: str
+    former: int = 0
+
+    @property
+    def identities(self) -> tuple[int, int]:
+        """Both identities that may stand in the database."""
+        return self.identity, self.former
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +90,12 @@ def look(path: Path) -> str:
     if own is None or not own.identity:
         return ""
     has_log = _has_log(path)
-    signs = _signs_with_log(path, own) if has_log else own
-    mark = mark if mark and mark.identity == own.identity else None
+    mark = mark if mark and own.identity in mark.identities else None
+    if mark and mark.former and own.identity == mark.identity:
+        # The log with the new identity was written back: no log can have the former one any more.
+        mark = replace(mark, former=0)
+        _save(mark, path)
+    signs = _signs_with_log(path, mark.identities if mark else (own.identity,)) if has_log else own
     if mark is None:
         return _copied_alone(path) if not has_log and own.phase != CLOSED else ""
     if signs.session < mark.session:
@@ -106,7 +120,10 @@ def begin(connection: sqlite3.Connection, path: Path) -> None:
     mark = read_mark(path)
     # A copy in another place becomes a database of its own.
     if not identity or mark is None or (mark.identity, mark.path) != (identity, str(path.absolute())):
-        connection.execute(f"PRAGMA application_id = {secrets.randbelow(2**31 - 2) + 1}")
+        new = secrets.randbelow(2**31 - 2) + 1
+        # First the mark: whoever is killed between the two, or before `-wal` is written back, leaves both identities in it.
+        write_mark(connection, path, identity=new, former=identity)
+        connection.execute(f"PRAGMA application_id = {new}")
     session, _ = _session(connection)
     connection.execute(f"PRAGMA user_version = {(session + 1) * _PHASES + OPENING}")
 
@@ -117,12 +134,18 @@ def enter(connection: sqlite3.Connection, phase: int) -> None:
     connection.execute(f"PRAGMA user_version = {session * _PHASES + phase}")
 
 
-def write_mark(connection: sqlite3.Connection, path: Path) -> None:
-    """Write the mark: what is in the database now. A disk that is full leaves the old mark, which is behind."""
-    (identity,) = connection.execute("PRAGMA application_id").fetchone()
+def write_mark(connection: sqlite3.Connection, path: Path, *, identity: int | None = None, former: int = 0) -> None:
+    """Write the mark: what is in the database now, or is about to be. A disk that is full leaves the old mark, which is behind."""
     session, phase = _session(connection)
+    if identity is None:
+        (identity,) = connection.execute("PRAGMA application_id").fetchone()
+        known = read_mark(path)
+        former = known.former if known and known.identity == identity else 0
     (numbers,) = connection.execute(_SEQUENCES).fetchone()
-    mark = DatabaseMark(identity, session, phase, numbers, str(path.absolute()), _boot())
+    _save(DatabaseMark(identity, session, phase, numbers, str(path.absolute()), _boot(), former), path)
+
+
+def _save(mark: DatabaseMark, path: Path) -> None:
     target = mark_path(path)
     draft = target.with_name(f"{target.name}.new")
     with suppress(OSError):
@@ -198,12 +221,12 @@ def _signs_in_file(path: Path) -> _Signs | None:
     return None
 
 
-def _signs_with_log(path: Path, own: _Signs) -> _Signs:
-    """Return what the database says. Raises Unavailable where the log is another database's."""
+def _signs_with_log(path: Path, identities: Collection[int]) -> _Signs:
+    """Return what the database says. Raises Unavailable where the log is another database's, with none of these identities."""
     signs = None
     with suppress(sqlite3.Error):
         signs = _signs_at(f"{path.absolute().as_uri()}?mode=ro")
-    if signs is None or signs.identity != own.identity:
+    if signs is None or signs.identity not in identities:
         raise Unavailable(
             f"{path.name}-wal in {path.parent} is another database's, or damaged. It was left as it is, since it would damage "
             f"{path.name}. Put the right one in its place; or move it away, and the last writes are missing."
