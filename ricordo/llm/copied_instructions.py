@@ -1,6 +1,7 @@
 """Answers that only repeat an instruction: a small model may copy a sentence of its prompt in place of an answer."""
 
 import re
+from functools import cache
 
 from ricordo.domain.model import ModelRequest
 from ricordo.prompt.texts import all_texts
@@ -20,10 +21,16 @@ def copies_instructions(text: str, request: ModelRequest) -> bool:
     if not SHORTEST <= len(answer) <= LONGEST:
         return False
     system = "\n".join(message.text for message in request.messages if message.role == "system")
-    if not any(answer in _plain(own) for own in all_texts() if own in system):
+    if not any(answer in plain for own, plain in _own_texts() if own in system):
         return False
     said = next((message.text for message in reversed(request.messages) if message.role == "user"), "")
     return answer not in _plain(said)
+
+
+@cache
+def _own_texts() -> tuple[tuple[str, str], ...]:
+    """Return each text of ours as prompts hold it, and without differences."""
+    return tuple((own, _plain(own)) for own in all_texts())
 
 
 def _plain(text: str) -> str:

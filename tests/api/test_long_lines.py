@@ -21,6 +21,20 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerI
         yield server
 
 
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The lines of both texts of each comparison that blame makes."""
+    counts: list[int] = []
+    matched = blaming.matched_lines
+
+    def counted(old: list[str], new: list[str], room: int) -> Any:
+        counts.append(len(old) + len(new))
+        return matched(old, new, room)
+
+    monkeypatch.setattr(blaming, "matched_lines", counted)
+    return counts
+
+
 def parts_of(http: httpx2.Client, path: str, **query: Any) -> list[Any]:
     parts = [get(http, "ada", path, **query)]
     while parts[-1]["next"] is not None:
@@ -75,16 +89,10 @@ def test_the_parts_of_a_comparison_are_the_whole(http: httpx2.Client) -> None:
     assert ok(http.get("/users/ada/blocks/both/compare", params={"limit": 3}))["next"] == 3
 
 
-def test_blame_of_any_history_is_bounded_in_work(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blame_of_any_history_is_bounded_in_work(
+    http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, compared: list[int]
+) -> None:
     """The work goes beyond its room by no more than one comparison, whatever the texts are."""
-    compared: list[int] = []
-    matched = blaming.matched_lines
-
-    def counted(old: list[str], new: list[str], room: int) -> Any:
-        compared.append(len(old) + len(new))
-        return matched(old, new, room)
-
-    monkeypatch.setattr(blaming, "matched_lines", counted)
     monkeypatch.setattr(blaming, "_ROOM", 20_000)
     for number in range(12):
         put(http, "ada", "churn", f"{number} a\n" * (2000 + number))
@@ -97,15 +105,7 @@ def test_blame_of_any_history_is_bounded_in_work(http: httpx2.Client, monkeypatc
     assert sum(compared) < 20_000 + 5_000
 
 
-def test_small_edits_of_a_long_text_cost_what_they_change(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[int] = []
-    matched = blaming.matched_lines
-
-    def counted(old: list[str], new: list[str], room: int) -> Any:
-        compared.append(len(old) + len(new))
-        return matched(old, new, room)
-
-    monkeypatch.setattr(blaming, "matched_lines", counted)
+def test_small_edits_of_a_long_text_cost_what_they_change(http: httpx2.Client, compared: list[int]) -> None:
     lines = [f"line {number}" for number in range(5000)]
     put(http, "ada", "large", "\n".join(lines))
     for number in range(0, 5000, 500):

@@ -32,7 +32,7 @@ from ricordo.storage.jobs import FencedStore
 
 AT_ONCE = 4
 # While an agent is busy with others, its request is tried for about ten minutes.
-BUSY, _BUSY_ATTEMPTS = Backoff(0.5, 2, 30), 25
+_BUSY, _BUSY_ATTEMPTS = Backoff(0.5, 2, 30), 25
 
 
 async def answer_batch(runtime: Runtime, job: Job, report: Report) -> None:
@@ -92,7 +92,7 @@ async def _ended_run(runtime: Runtime, job: Job, number: int, item: BatchItemReq
                 return run
             if runtime.is_stopping:
                 raise Unavailable("The server is shutting down. The batch goes on when it is back.")
-        await asyncio.sleep(BUSY.seconds(attempt))
+        await asyncio.sleep(_BUSY.seconds(attempt))
     raise Busy
 
 

@@ -16,6 +16,7 @@ import sqlite3
 from collections.abc import Collection
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -248,8 +249,9 @@ def _session(connection: sqlite3.Connection) -> tuple[int, int]:
     return session, phase
 
 
+@cache
 def _boot() -> str:
-    """Return what names this run of the machine; something new each time where there is no such name."""
+    """Return what names this run of the machine; something new in each process where there is no such name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
