@@ -17,6 +17,7 @@ from ricordo.agents.lifecycle import (
     each_once,
     warn_of_small_window,
 )
+from ricordo.agents.memory_variables import fill_variables, require_variables
 from ricordo.agents.step_decisions import rulebook
 from ricordo.api.call import Here, Paging, RequestContext, agent_json, note, whole_agent
 from ricordo.api.messages import new_message
@@ -187,9 +188,13 @@ async def _require_window(here: RequestContext, body: AgentFields, handle: str |
 
 
 def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
-    """The agent that a body asks for."""
+    """Return the agent that a body asks for. Raises Invalid."""
     sequence = body.initial_message_sequence
     settings = _settings(body)
+    memory_blocks = tuple(block.spec(runtime.settings.data_dir) for block in body.memory_blocks or ())
+    if body.memory_variables:
+        require_variables(memory_blocks, body.memory_variables, "agent")
+        memory_blocks = fill_variables(memory_blocks, body.memory_variables)
     if secrets := _sealed(runtime, body, {}):
         settings["secrets"] = secrets
     return AgentSpec(
@@ -205,7 +210,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         timezone=body.timezone or runtime.settings.timezone,
         hidden=bool(body.hidden),
         settings=settings,
-        blocks=tuple(block.spec(runtime.settings.data_dir) for block in body.memory_blocks or ()),
+        blocks=memory_blocks,
         block_ids=tuple(body.block_ids or ()),
         tool_names=tuple(body.tools or ()),
         tool_ids=tuple(body.tool_ids or ()),

@@ -73,19 +73,13 @@ def _name_of(sent: Any) -> Any:
 class AgentFields(EmbeddingFields):
     """What both a new agent and a change of one may have."""
 
-    ignored: ClassVar = (
-        IN_ONE_PROJECT
-        | dict.fromkeys(
-            ("memory_variables", "from_template"),
-            "Agents are made from templates with POST /v1/templates/{template_version}/agents, and memory_variables there.",
-        )
-        | {
-            "embedding_chunk_size": "Texts are embedded whole.",
-            "enable_sleeptime": "No second agent is made; an agent of the type sleeptime_agent works by itself.",
-            "include_default_source": "An agent has the folders that are attached to it.",
-            "include_multi_agent_tools": "Attach the tools for other agents by their names or ids.",
-        }
-    )
+    ignored: ClassVar = IN_ONE_PROJECT | {
+        "from_template": "Agents are made from templates with POST /v1/templates/{template_version}/agents.",
+        "embedding_chunk_size": "Texts are embedded whole.",
+        "enable_sleeptime": "No second agent is made; an agent of the type sleeptime_agent works by itself.",
+        "include_default_source": "An agent has the folders that are attached to it.",
+        "include_multi_agent_tools": "Attach the tools for other agents by their names or ids.",
+    }
 
     name: str | None = Field(None, max_length=256)
     description: str | None = None
@@ -163,6 +157,9 @@ class AgentRequest(AgentFields):
 
     agent_type: AgentType = "letta_v1_agent"
     memory_blocks: Items[BlockRequest] | None = None
+    memory_variables: dict[str, str] | None = Field(
+        None, description="Values for `{{name}}` in the values of `memory_blocks`."
+    )
     tools: Items[Annotated[str, BeforeValidator(_name_of)]] | None = None
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
@@ -173,9 +170,13 @@ class AgentRequest(AgentFields):
 class AgentUpdate(AgentFields):
     """What changes of an agent. A field that is left out stays."""
 
-    ignored: ClassVar = AgentFields.ignored | dict.fromkeys(
-        ("last_run_completion", "last_run_duration_ms", "last_stop_reason"), "The server writes it at the end of a run."
-    )
+    ignored: ClassVar = AgentFields.ignored | {
+        "memory_variables": "They are filled in when an agent is made. Change the values of its blocks.",
+        **dict.fromkeys(
+            ("last_run_completion", "last_run_duration_ms", "last_stop_reason"),
+            "The server writes it at the end of a run.",
+        ),
+    }
 
     message_ids: Annotated[list[str], Field(max_length=_MOST_IN_CONTEXT)] | None = None
 
