@@ -60,6 +60,7 @@ _MARKS, _TRANSCRIPTS = Repository(Mark, sleep_marks), Repository(Transcript, tra
 _NEW_COUNTER, _NEW_MARK = Missing(sleep_counters), Missing(sleep_marks)
 _THIS_COUNTER = equal(sleep_counters, "group_id", "user_id")
 _COUNTER = select(sleep_counters.c.turns, sleep_counters.c.is_paused).where(_THIS_COUNTER).with_for_update()
+_IS_PAUSED = select(sleep_counters.c.is_paused).where(_THIS_COUNTER)
 _COUNT = setter(
     sleep_counters,
     "turns",
@@ -114,14 +115,20 @@ def lock_counter(tx: Transaction, group_id: str, user_id: str | None) -> tuple[i
     return (row.turns, bool(row.is_paused)) if row else (-1, False)
 
 
+def is_paused(tx: Transaction, group_id: str, user_id: str | None) -> bool:
+    """Return whether this user said "not now"."""
+    row = tx.first(_IS_PAUSED, {"group_id": group_id, "user_id": user_id or NO_USER})
+    return bool(row and row.is_paused)
+
+
 def set_counter(tx: Transaction, group_id: str, user_id: str | None, turns: int) -> None:
     tx.run(_COUNT, {"of_group": group_id, "of_user": user_id or NO_USER, "new_turns": turns})
 
 
-def set_paused(tx: Transaction, group_id: str, user_id: str, *, is_paused: bool) -> None:
+def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused: bool) -> None:
     """Note that the user wants nothing of theirs read from now on, or wants it again; what was said meanwhile stays unread."""
     lock_counter(tx, group_id, user_id)
-    tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id, "new_is_paused": is_paused})
+    tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id or NO_USER, "new_is_paused": is_paused})
     skip(tx, group_id, user_id)
 
 

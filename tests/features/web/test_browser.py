@@ -80,6 +80,15 @@ class Place:
             time.sleep(0.1)
         return str(made)
 
+    def group(self) -> str:
+        """A group that an agent with a pair leads."""
+        body = {"name": "<i>Mara</i>", "model": "scripted/model", "memory_blocks": [], "enable_sleeptime": True}
+        leader = self.ask("POST", "/v1/agents/", body)["id"]
+        self.ask("POST", f"/v1/agents/{leader}/messages", {"messages": [{"role": "user", "content": "Hi."}]})
+        group = {"agent_ids": [self.agent, leader], "description": HOSTILE[:500]}
+        self.leader = str(leader)
+        return str(self.ask("POST", "/v1/groups/", group)["id"])
+
     def pages(self) -> list[str]:
         proposal = self.ask("GET", "/users/ada/diffs")[0]["id"]
         self.ask("POST", "/v1/templates", {"type": "agent", "agent_id": self.agent})
@@ -129,6 +138,11 @@ class Place:
             "/ui/mcp",
             "/ui/files",
             f"/ui/files/{self.folder()}",
+            "/ui/groups",
+            f"/ui/groups/{self.group()}",
+            "/ui/sleeptime",
+            f"/ui/sleeptime/{self.leader}",
+            f"/ui/agents/{self.leader}/settings",
             "/ui/templates",
             f"/ui/proposals/{proposal}",
             "/ui/runs/run-00000000-0000-4000-8000-000000000000",
