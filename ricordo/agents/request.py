@@ -13,7 +13,7 @@ from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPa
 from ricordo.domain.model import ModelProfile, ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
-from ricordo.domain.tool import ClientSkill
+from ricordo.domain.tool import ClientSkill, ToolRule
 from ricordo.llm.adaptation import has_results_role
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
@@ -92,7 +92,8 @@ class TurnRequest:
     minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes
     the window smaller, in this way. `also_save` is called in the transaction that starts the run, and in the one that ends it,
     with the turn's messages where a step ended it. `response_format` takes the place of the agent's for this turn, and one of
-    `wanted_tools`, the client's own, has to be called before the turn ends.
+    `wanted_tools`, the client's own, has to be called before the turn ends. `metadata` is the run's. `instructions` follow the
+    system message, and `added_tools`, unstored ones of the server, with `added_rules`, the agent's own tools: for this turn alone.
     """
 
     scope: Scope
@@ -116,6 +117,10 @@ class TurnRequest:
     also_save: Callable[[Transaction, Run, Sequence[Message]], None] | None = None
     response_format: dict[str, Any] | None = None
     wanted_tools: frozenset[str] = frozenset()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    instructions: str = ""
+    added_tools: tuple[str, ...] = ()
+    added_rules: tuple[ToolRule, ...] = ()
 
 
 @dataclass(slots=True)
@@ -217,7 +222,7 @@ class TurnContext:
         """The guard that keeps search results and the agent's own instructions out of memory."""
 
         def read() -> GuardSources:
-            system = (self.state.agent.system, self.request.system or "")
+            system = (self.state.agent.system, self.request.system or "", self.request.instructions)
             recalled, again = search_results(self.window)
             # A quote, by which memory is written, has to be of this turn; that the words are the user's is true for longer.
             return GuardSources(system, recalled, self.said(), _trusted_words(self.window), again)

@@ -46,6 +46,7 @@ from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, proposals, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.rules import FinishedCall
+from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
 _ATTEMPTS = 5
@@ -125,7 +126,7 @@ def _open(
     Raises _Unlisted unless `is_looked_up`, where the list of the model's provider was never read.
     """
     # A retry may overtake its original, so it is looked for in the transaction that would start it again.
-    run = _new_run(tx, request)
+    run = new_run(tx, request)
     runs.open_run(tx, run)
     earlier = same_body(tx, request, other_than=run.id)
     if earlier and (cut_off is None or earlier.id != cut_off.id):
@@ -154,6 +155,7 @@ def _open(
         window = window[:1]  # a turn that failed left what was said in it
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
     state = with_profile(state, profile, runtime.toolbox)
+    state = _with_added(state, request, runtime)
     rules = rulebook(state, request.client_tools)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
@@ -166,6 +168,15 @@ def _open(
     if request.also_save:
         request.also_save(tx, run, ())
     return turn
+
+
+def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:
+    """Return the state with the tools and rules that the request adds for this turn."""
+    if not request.added_tools:
+        return state
+    tools = [unstored_tool(runtime.toolbox.unstored(name), state.agent.organization_id) for name in request.added_tools]
+    agent = replace(state.agent, tool_rules=(*state.agent.tool_rules, *request.added_rules))
+    return replace(state, agent=agent, tools=(*state.tools, *tools))
 
 
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
@@ -350,7 +361,8 @@ def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[
     return window, key
 
 
-def _new_run(tx: Transaction, request: TurnRequest) -> Run:
+def new_run(tx: Transaction, request: TurnRequest) -> Run:
+    """Return an open run for the request, not yet stored: its row is the lease."""
     now = tx.clock.now()
     return Run(
         id=new_id("run"),
@@ -364,6 +376,7 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
         callback=request.callback,
         body_hash=request.body_hash,
         request_config=request.request_config,
+        metadata=request.metadata,
         created_at=now,
         lease_token=secrets.token_hex(16),
         lease_expires_at=now + LEASE,

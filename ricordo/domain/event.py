@@ -1,6 +1,6 @@
 """What happens during a turn, as its readers see it. Whole messages come only after they are saved."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run, Step
@@ -15,12 +15,13 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class _PartDelta:
-    """A piece of a message that is not saved yet. `part` counts the parts of that message."""
+    """A piece of a message that is not saved yet. `part` counts the parts of that message; `name` is a group's speaker."""
 
     run_id: str
     step_id: str
     message_id: str
     part: int
+    name: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
