@@ -75,11 +75,14 @@ class LiveRun(ABC):
         """Return whether the caller, and no fault of the server, is the reason of the error."""
         return False
 
+    async def _before_close(self, kind: str) -> None:  # noqa: B027 - most have nothing to do
+        """Do what belongs to the run before it ends with an error of this kind."""
+
     def _close_in(self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None) -> Run | None:
         """End the run in this transaction; None where it had ended already."""
         return close_run(tx, self._run, reason, error)
 
-    async def _after(self, _run: Run) -> None:
+    async def _after(self, _run: Run) -> None:  # noqa: B027 - most have nothing to do
         """Do what follows the end, which its readers know already."""
 
     async def _reread(self) -> list[Message]:
@@ -168,6 +171,7 @@ class LiveRun(ABC):
         # It is ending: who cancels it now only waits, as stopping it here would leave its run open.
         self._is_stopping = True
         run = self._run
+        await self._before_close(ending.kind)
         error: dict[str, Any] | None = None
         if ending.reason != "cancelled":
             error = {"type": ending.kind, "message": ending.message}

@@ -91,7 +91,9 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
         action = next_action(turn, offered, reply, parsed, results, action)
         if action.stop is None and number == most:
             action = NextAction("max_steps")
-        yield await save_step(turn, step, reply, action, results)
+        saved = await save_step(turn, step, reply, action, results)
+        # The tokens would show the secrets that were taken out of the texts.
+        yield replace(saved, logprobs=reply.logprobs) if reply.logprobs and not turn.removed else saved
         if parsed.is_waiting:
             yield ApprovalAsked(turn.run.id, turn.window[-1])
     yield RunEnded(turn.run)
@@ -221,6 +223,7 @@ def build_request(
         settings=settings,
         stream=asked.streams_tokens,
         user_id=asked.scope.user_id,
+        logprobs=asked.logprobs,
     )
 
 

@@ -92,8 +92,9 @@ class TurnRequest:
     minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes
     the window smaller, in this way. `also_save` is called in the transaction that starts the run, and in the one that ends it,
     with the turn's messages where a step ended it. `response_format` takes the place of the agent's for this turn, and one of
-    `wanted_tools`, the client's own, has to be called before the turn ends. `metadata` is the run's. `instructions` follow the
-    system message, and `added_tools`, unstored ones of the server, with `added_rules`, the agent's own tools: for this turn alone.
+    `wanted_tools`, the client's own, has to be called before the turn ends. With `logprobs` the probabilities of tokens are
+    wanted, and so many alternatives to each. `metadata` is the run's. `instructions` follow the system message, and
+    `added_tools`, unstored ones of the server, with `added_rules`, the agent's own tools: for this turn alone.
     """
 
     scope: Scope
@@ -117,6 +118,7 @@ class TurnRequest:
     also_save: Callable[[Transaction, Run, Sequence[Message]], None] | None = None
     response_format: dict[str, Any] | None = None
     wanted_tools: frozenset[str] = frozenset()
+    logprobs: int | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     instructions: str = ""
     added_tools: tuple[str, ...] = ()

@@ -38,6 +38,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, EventPart, Message, TextPart, ToolReturnPart
 from ricordo.domain.retrieved import holds_retrieved
 from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
 from ricordo.prompt.transcript import local_time, rejection_event
@@ -150,6 +151,10 @@ def _open(
     if has_budget(runtime.settings, state.agent):
         require_budget(tx, runtime.settings, state.agent, request.purpose)
     window, prompt_key = _window(tx, runtime, state)
+    if request.approval and not run.metadata and (asking := waiting_in(window)) and asking.group_id:
+        # The turn that goes on was one in a group, and so is its rest.
+        run = replace(run, metadata={"group_id": asking.group_id, "speaker": asking.name})
+        runs.save_metadata(tx, run)
     is_continued = bool(request.approval or request.compaction or waiting_in(window))
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
         window = window[:1]  # a turn that failed left what was said in it
@@ -183,7 +188,7 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
     request, run, now = turn.request, turn.run, tx.clock.now()
     said = [
-        _stored(item, run, now, is_others(item, request, turn.state.conversation.user_id)) for item in request.messages
+        _stored(item, run, now, is_others(item, request.scope, turn.state.conversation.user_id)) for item in request.messages
     ]
     before: list[Message] = []
     approval = _due(tx, turn)
@@ -387,14 +392,13 @@ def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message
     return replace(item.signed(run.new_message(item.role, item.parts, now)), is_untrusted=is_untrusted)
 
 
-def is_others(said: NewMessage, request: TurnRequest, user_id: str | None) -> bool:
+def is_others(said: NewMessage, scope: Scope, user_id: str | None) -> bool:
     """Return whether this is from somebody other than the conversation's user: another sender or, without one, another name."""
     texts = (part.text for part in said.parts if isinstance(part, TextPart))
     if said.is_untrusted or any(map(holds_retrieved, texts)):
         return True
     if said.role != "user":
         return False
-    scope = request.scope
     users = {scope.subject, user_id} - {None} or {scope.user_id}
     if said.sender_id:
         return said.sender_id not in users

@@ -24,16 +24,7 @@ from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import Here, Paged, RequestContext, note
 from ricordo.api.errors import model_failure
-from ricordo.api.messages import (
-    Types,
-    keeps_some,
-    message_view,
-    outcome_json,
-    stream_turn,
-    turn_request,
-    turn_response,
-    types_of,
-)
+from ricordo.api.messages import Types, keeps_some, outcome_json, stream_turn, turn_request, turn_response, types_of
 from ricordo.api.models.base import (
     MAX_COUNT,
     AuthorFields,
@@ -272,7 +263,7 @@ async def send(here: Here, conversation_id: str, body: ConversationSendRequest) 
     if body.streaming:
         return await stream_turn(here, conversation.agent_id, body, conversation.id)
     turn = await run_turn(here.runtime, await turn_request(here, conversation.agent_id, body, conversation.id))
-    return turn_response(await collect(turn), message_view(body))
+    return turn_response(await collect(turn), body)
 
 
 @router.get(_ONE + "/messages", response_model=list[AnyMessage])

@@ -151,9 +151,9 @@ def test_a_parameter_of_a_query_without_effect_is_named_in_the_warnings(
 
 
 def test_warnings_are_of_one_request_and_also_of_a_stream(http: httpx2.Client, ids: dict[str, str]) -> None:
-    body = {**HELLO, "top_logprobs": 3}
+    body = {**HELLO, "enable_thinking": "x"}
     streamed = http.post(f"/v1/agents/{ids['agent']}/messages/stream", json=body)
-    assert streamed.headers[HEADER].startswith("top_logprobs: ")
+    assert streamed.headers[HEADER].startswith("enable_thinking: ")
     assert HEADER not in http.post(f"/v1/agents/{ids['agent']}/messages/stream", json=HELLO).headers
     assert HEADER not in http.get("/v1/health/").headers
     both = http.post("/v1/agents/", json={"model": MODEL, "project": "x", "project_id": "y", "template": True})
