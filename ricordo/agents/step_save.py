@@ -44,7 +44,7 @@ from ricordo.memory.summary import Summary
 from ricordo.memory.working_memory import EditContext
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
-from ricordo.storage import conversations, messages, runs
+from ricordo.storage import conversations, jobs, messages, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
@@ -95,6 +95,8 @@ async def save_step(
         runs.save(tx, run)
         add_callback(tx, run)
         committed = commit(tx, turn.state, step.memory, turn.request.scope, edits)
+        for job in step.jobs:
+            jobs.add(tx, job)
         new: list[Message] = []
         if reply and turn.window[-1].id != step.message_id:
             new.append(_assistant_message(turn, step, reply, now, is_untrusted=edits.is_untrusted))

@@ -336,7 +336,7 @@ class Talk(LiveRun):
         if plan.kind == "dynamic":
             return {"instructions": manager_instructions(plan)}
         # The turn's task is made in this context, and the tool finds in it whom it asks for.
-        SUPERVISED.set(partial(ask_all, self, self._runtime, plan))
+        SUPERVISED.set(partial(ask_all, self, plan))
         return {
             "instructions": supervisor_instructions(plan),
             "added_tools": (ASK_ALL,),

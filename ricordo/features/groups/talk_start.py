@@ -135,18 +135,16 @@ def _previous(tx: Transaction, scope: Scope, run: Run) -> Run | None:
 
 def _plan(tx: Transaction, scope: Scope, group: Group, key: str) -> TalkPlan:
     """Return the plan of a talk with the group as it is now."""
-    everyone = {agent.id: agent for agent in agents.by_ids(tx, scope, group.everyone)}
-
-    def speaker(agent_id: str) -> Speaker:
-        agent = everyone[agent_id]
-        return Speaker(agent.id, agent.name, agent.description or "")
-
+    everyone: dict[str, Speaker] = {}
+    for agent_id in group.everyone:
+        if agent := agents.find(tx, scope, agent_id):
+            everyone[agent_id] = Speaker(agent.id, agent.name, agent.description or "")
     return TalkPlan(
         kind=group.manager_type,
         group_id=group.id,
         key=key,
-        members=tuple(speaker(agent_id) for agent_id in group.agent_ids),
-        manager=speaker(group.manager_agent_id) if group.manager_agent_id else None,
+        members=tuple(everyone[agent_id] for agent_id in group.agent_ids if agent_id in everyone),
+        manager=everyone.get(group.manager_agent_id or ""),
         description=group.description,
         termination_token=group.termination_token,
         max_turns=group.max_turns,

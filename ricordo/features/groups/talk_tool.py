@@ -32,8 +32,8 @@ SUPERVISOR_RULES = (
     ToolRule(ASK_ALL, "run_first"),
     ToolRule(ASK_ALL, "max_count_per_step", {"max_count_limit": 1}),
 )
-AskAll = Callable[[str], Awaitable[tuple[list[str], bool]]]
-# Asks the group of the talk whose turn this is; returns the answers, and whether they hold untrusted content.
+AskAll = Callable[[ToolContext, str], Awaitable[list[str]]]
+# Asks the group of the talk whose turn this is.
 SUPERVISED: ContextVar[AskAll | None] = ContextVar("SUPERVISED", default=None)
 
 
@@ -46,23 +46,21 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     ask = SUPERVISED.get()
     if ask is None:
         raise Invalid("There is no group here. This tool works in a talk with a group that you supervise.")
-    answers, is_untrusted = await ask(message)
-    context.quoted.is_untrusted |= is_untrusted
-    return answers
+    return await ask(context, message)
 
 
 TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core", acts_outside=True, is_stored=False)
 
 
-async def ask_all(talk: "Talk", runtime: Runtime, plan: TalkPlan, message: str) -> tuple[list[str], bool]:
-    """Ask all members at once; returns a JSON text for each, in their order, and whether one holds untrusted content."""
+async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: str) -> list[str]:
+    """Ask all members at once; returns a JSON text for each, in their order."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def ask(member: Speaker) -> Answer | str:
         async with gate:
             try:
                 async with asyncio.timeout(_SECONDS):
-                    return await _ask(talk, runtime, plan, member, message)
+                    return await _ask(talk, plan, member, context, message)
             except TimeoutError:
                 return f"<error: no answer within {_SECONDS:g} seconds>"
             except RicordoError as error:
@@ -73,13 +71,13 @@ async def ask_all(talk: "Talk", runtime: Runtime, plan: TalkPlan, message: str) 
         orjson.dumps({"agent_id": member.id, "response": _spoken(answer)}).decode()
         for member, answer in zip(plan.members, answers, strict=True)
     ]
-    is_untrusted = any(
-        message.is_untrusted for answer in answers if isinstance(answer, Answer) for message in answer.messages
-    )
-    return texts, is_untrusted
+    said = [one for answer in answers if isinstance(answer, Answer) for one in answer.messages]
+    context.quoted.is_untrusted |= any(one.is_untrusted for one in said)
+    return texts
 
 
-async def _ask(talk: "Talk", runtime: Runtime, plan: TalkPlan, member: Speaker, message: str) -> Answer:
+async def _ask(talk: "Talk", plan: TalkPlan, member: Speaker, context: ToolContext, message: str) -> Answer:
+    runtime: Runtime = context.runtime
     manager = plan.manager or member
     otid = f"{plan.key}-{member.id}"
     conversation = await open_conversation(runtime, talk.scope, DEFAULT, member.id)
@@ -87,9 +85,20 @@ async def _ask(talk: "Talk", runtime: Runtime, plan: TalkPlan, member: Speaker, 
     # After a kill the supervisor may ask in other words; who was asked already is not asked twice.
     parts: tuple[Part, ...] = (TextPart(message_of_supervisor(manager.name, manager.id, message)),)
     said = NewMessage(
-        "system", asked[0].parts if asked else parts, otid, manager.name, manager.id, group_id=plan.group_id
+        "system",
+        asked[0].parts if asked else parts,
+        otid,
+        manager.name,
+        manager.id,
+        group_id=plan.group_id,
+        is_untrusted=context.step.is_untrusted(),
     )
-    request = talk.request_for(member, [said], lambda record, run_id: record.with_asked(member.id, run_id))
+    request = talk.request_for(
+        member,
+        [said],
+        lambda record, run_id: record.with_asked(member.id, run_id),
+        callers=(*context.step.callers, manager.id),
+    )
     turn = await talk.begin(request)
     try:
         return await collect(turn)

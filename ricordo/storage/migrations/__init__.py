@@ -108,6 +108,12 @@ def keep_former_names(connection: Connection) -> None:
         add_columns(connection, tables.users, "former")
 
 
+def add_index_of_groups(connection: Connection) -> None:
+    """What was said in a group of agents, of all its conversations."""
+    (of_groups,) = (index for index in tables.messages.indexes if index.name == "messages_of_groups")
+    of_groups.create(connection, checkfirst=True)
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = tables.passages_tags.c
@@ -137,6 +143,7 @@ MIGRATIONS: Sequence[Migration] = (
     normalise_names,
     hide_what_others_write,
     keep_former_names,
+    add_index_of_groups,
 )
 
 
