@@ -59,7 +59,7 @@ def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> i
 
 
 def remove_messages(tx: Transaction, scope: Scope, conversation_id: str, message_ids: Sequence[str]) -> None:
-    """Delete these messages of the conversation, and take them out of its window. Raises Busy, and Conflict where forks share them."""
+    """Delete these messages of a conversation, and take them out of its window. Raises Busy, Conflict where forks share them."""
     conversations.lock(tx, conversation_id)
     conversation = conversations.require(tx, scope, conversation_id)
     if open_runs := runs.open_runs(tx, conversation_id=conversation_id):

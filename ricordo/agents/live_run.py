@@ -19,7 +19,7 @@ from ricordo.domain.event import Event, Failed, RunEnded
 from ricordo.domain.message import Message
 from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED, Run, StopReason
 from ricordo.domain.scope import Scope
-from ricordo.errors import DatabaseFailed, LeaseLost, ModelError, NotFound, RicordoError
+from ricordo.errors import DatabaseFailed, ModelError, NotFound, RicordoError
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.runtime import Runtime
 from ricordo.storage import messages, runs

@@ -188,7 +188,8 @@ def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
     request, run, now = turn.request, turn.run, tx.clock.now()
     said = [
-        _stored(item, run, now, is_others(item, request.scope, turn.state.conversation.user_id)) for item in request.messages
+        _stored(item, run, now, is_others(item, request.scope, turn.state.conversation.user_id))
+        for item in request.messages
     ]
     before: list[Message] = []
     approval = _due(tx, turn)

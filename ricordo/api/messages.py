@@ -247,11 +247,7 @@ def turn_json(result: Answer, view: MessageFormat) -> Json:
 
 
 async def stream_turn(
-    here: RequestContext,
-    agent_id: str,
-    body: SendRequest,
-    conversation_id: str | None = None,
-    begin: Begin = run_turn,
+    here: RequestContext, agent_id: str, body: SendRequest, conversation_id: str | None = None, begin: Begin = run_turn
 ) -> Response:
     """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
     body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])

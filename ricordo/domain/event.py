@@ -16,13 +16,13 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class _PartDelta:
-    """A piece of a message that is not saved yet. `part` counts the parts of that message; `name` is a group's speaker."""
+    """A piece of a message that is not saved yet. `part` counts the parts of that message; `speaker` is the agent's name in a group."""
 
     run_id: str
     step_id: str
     message_id: str
     part: int
-    name: str | None = field(default=None, kw_only=True)
+    speaker: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,13 +21,15 @@ from ricordo.agents.turn import PastTurn, run_turn
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
-    Delta,
     Event,
     Failed,
     MessageRestarted,
+    ReasoningDelta,
     RunEnded,
     RunStarted,
     StepSaved,
+    TextDelta,
+    ToolCallDelta,
     ToolProgress,
 )
 from ricordo.domain.message import EventPart, Message, TextPart
@@ -317,13 +319,15 @@ class Talk(LiveRun):
         run_id = self._run.id
         match event:
             case StepSaved():
-                return replace(event, run_id=run_id, messages=tuple(replace(one, run_id=run_id) for one in event.messages))
+                return replace(
+                    event, run_id=run_id, messages=tuple(replace(one, run_id=run_id) for one in event.messages)
+                )
             case ApprovalAsked():
                 return replace(event, run_id=run_id, message=replace(event.message, run_id=run_id))
             case Compacted():
                 return replace(event, run_id=run_id, summary=replace(event.summary, run_id=run_id))
-            case Delta():
-                return replace(event, run_id=run_id, name=speaker.name)
+            case TextDelta() | ReasoningDelta() | ToolCallDelta():
+                return replace(event, run_id=run_id, speaker=speaker.name)
             case MessageRestarted() | ToolProgress():
                 return replace(event, run_id=run_id)
         return event

@@ -1,4 +1,4 @@
-"""What is stored of a talk: its run with the list of its turns, what was said in it, and its delivery to all who did not hear it."""
+"""What is stored of a talk: its run with the list of its turns, what was said in it, and how all hear of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -145,8 +145,7 @@ def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utteranc
     """Return what came with the request of this run, without an answer to calls that waited."""
     return [
         Utterance(
-            None,
-            NewMessage(one.role, one.parts, one.otid, one.name, one.sender_id, plan.group_id, one.is_untrusted),
+            None, NewMessage(one.role, one.parts, one.otid, one.name, one.sender_id, plan.group_id, one.is_untrusted)
         )
         for one in messages.of_run(tx, run_id)
         if one.step_id is None and one.role in _INPUT

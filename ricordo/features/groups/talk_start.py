@@ -43,7 +43,8 @@ class StartedTalk:
 
 def talk_conversation(scope: Scope, group: Group) -> str:
     """Return the id of the conversation in which the user's talks with the group are kept. Raises Invalid for an empty group."""
-    return f"conv-{uuid5(NAMESPACE_URL, f'{group.id}/{require_leader(group)}/{scope.subject or ""}')}"
+    name = "/".join((group.id, require_leader(group), scope.subject or ""))
+    return f"conv-{uuid5(NAMESPACE_URL, name)}"
 
 
 def require_leader(group: Group) -> str:
@@ -74,9 +75,7 @@ async def start_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> S
     raise Busy()
 
 
-def _open(
-    tx: Transaction, runtime: Runtime, group_id: str, request: TurnRequest, cut_off: Run | None
-) -> StartedTalk:
+def _open(tx: Transaction, runtime: Runtime, group_id: str, request: TurnRequest, cut_off: Run | None) -> StartedTalk:
     """Take the lease, and store the input, or take it over from a run that was cut off."""
     scope = request.scope
     group = queries.get(tx, scope, group_id)

@@ -30,7 +30,7 @@ _SPOKEN = MessageFormat(types=frozenset(("assistant_message",)))
 # First it asks, once, and then it answers.
 SUPERVISOR_RULES = (
     ToolRule(ASK_ALL, "run_first"),
-    ToolRule(ASK_ALL, "max_count_per_step", {"max_count_limit": 1}),
+    ToolRule(ASK_ALL, "max_count_per_step", options={"max_count_limit": 1}),
 )
 AskAll = Callable[[ToolContext, str], Awaitable[list[str]]]
 # Asks the group of the talk whose turn this is.
