@@ -10,9 +10,8 @@ from pathlib import Path
 
 import orjson
 
-from ricordo.agents.live_run import record_of
 from ricordo.agents.run_end import CALLBACK
-from ricordo.agents.turn import Answer
+from ricordo.agents.turn import Answer, record_of
 from ricordo.api.messages import run_view, turn_json
 from ricordo.api.models.base import Json
 from ricordo.domain.clock import SECOND, to_datetime

@@ -16,7 +16,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class _PartDelta:
-    """A piece of a message that is not saved yet. `part` counts the parts of that message; `speaker` is the agent's name in a group."""
+    """A piece of a message that is not saved yet. `part` counts the parts of that message; `speaker` is its agent in a group."""
 
     run_id: str
     step_id: str

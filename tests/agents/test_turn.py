@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import pytest
 
-from ricordo.agents import live_run
+from ricordo.agents import turn as turns
 from ricordo.agents.lifecycle import AgentSpec, create_agent
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.run_end import close_run
@@ -227,7 +227,7 @@ async def test_a_turn_whose_lease_is_lost_saves_nothing_more(
 
 
 async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_run, "RENEWAL", 0.005)
+    monkeypatch.setattr(turns, "RENEWAL", 0.005)
     agent = await stage.agent()
     turn, _gate = await stage.asked(agent, line="Never said.")
     (before,) = await stage.runs(agent)
@@ -241,7 +241,7 @@ async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(stage: Stage, m
 
 
 async def test_a_renewal_that_fails_once_is_tried_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_run, "RENEWAL", 0.005)
+    monkeypatch.setattr(turns, "RENEWAL", 0.005)
     agent = await stage.agent()
     await broken(stage.store, "UPDATE OF lease_expires_at ON runs")
     turn, gate = await stage.asked(agent, line="Hello.")

@@ -18,7 +18,6 @@ talks = table(
     seq(),
     *strings("group_id", null=False, erasure="keep"),
     reference("conversation_id", "conversations"),
-    *strings("user_id"),
     UniqueConstraint("conversation_id", "group_id"),
     erasure="delete",
 )
@@ -26,9 +25,9 @@ TABLES = (talks,)
 _ADD = Missing(talks)
 
 
-def add_talks(tx: Transaction, group_id: str, conversation_id: str, user_id: str | None) -> None:
+def add_talks(tx: Transaction, group_id: str, conversation_id: str) -> None:
     """Note that talks with the group are kept in this conversation."""
-    tx.run(_ADD, {"group_id": group_id, "conversation_id": conversation_id, "user_id": user_id})
+    tx.run(_ADD, {"group_id": group_id, "conversation_id": conversation_id})
 
 
 def page_of_said(tx: Transaction, scope: Scope, wanted: Page, group_id: str) -> list[Message]:

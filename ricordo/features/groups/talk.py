@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ricordo.agents.live_run import LiveRun, PartFailed, answer_of
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.run_end import add_callback, close_run
-from ricordo.agents.turn import PastTurn, run_turn
+from ricordo.agents.turn import LiveRun, PartFailed, PastTurn, answer_of, run_turn
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
@@ -87,7 +86,9 @@ async def _begin_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> 
     if isinstance(started, str):
         again = partial(run_talk, runtime, group_id, request)
         return runtime.live.get(started) or PastTurn(runtime, request.scope, started, again)
-    return Talk(runtime, started)
+    talk = Talk(runtime, started)
+    talk.start()
+    return talk
 
 
 class _Paused(Exception):
@@ -114,7 +115,7 @@ class Talk(LiveRun):
     """A talk of this process."""
 
     def __init__(self, runtime: Runtime, started: StartedTalk) -> None:
-        super().__init__(runtime, started.run)
+        super().__init__(runtime, started.run, self._talk)
         self._request, self._leftover = started.request, started.leftover
         self._record: TalkRecord = started.record
         self._plan = started.record.plan
@@ -123,13 +124,12 @@ class Talk(LiveRun):
         self._last: _TurnEnd | None = None
         self._notes: list[str] = []
         self._most = GroupSettings.current().group_turns
-        self._start()
 
     @property
     def scope(self) -> Scope:
         return self._request.scope
 
-    async def _work(self) -> AsyncIterator[Event]:
+    async def _talk(self) -> AsyncIterator[Event]:
         if self._leftover:
             await deliver(self._runtime, self._request.scope, self._leftover)
         record, run_id = self._record, self._run.id

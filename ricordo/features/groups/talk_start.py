@@ -123,7 +123,7 @@ def _conversation(tx: Transaction, scope: Scope, group: Group) -> Conversation:
             updated_at=now,
         )
         conversations.insert_one(tx, conversation)
-        add_talks(tx, group.id, id, scope.subject)
+        add_talks(tx, group.id, id)
     return conversation
 
 

@@ -15,17 +15,7 @@ from ricordo.llm.scripted import Line
 from tests.api.conftest import Api, agent, api, client, http, running_client, running_http, running_server, server
 from tests.seams.server import MODEL, ServerInThread
 
-__all__ = [
-    "Api",
-    "agent",
-    "api",
-    "client",
-    "http",
-    "running_client",
-    "running_http",
-    "running_server",
-    "server",
-]
+__all__ = ["Api", "agent", "api", "client", "http", "running_client", "running_http", "running_server", "server"]
 _NUMBERS = count(1)
 _SPEAKER = re.compile(r"You are (.+?) in a group chat")
 
