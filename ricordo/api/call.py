@@ -9,6 +9,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from starlette._utils import get_route_path
 
+from ricordo.agents import lifecycle
 from ricordo.api.bodies import decode
 from ricordo.api.guard import FIELDS, USER_HEADER
 from ricordo.api.models.agents import AgentResponse
@@ -23,7 +24,7 @@ from ricordo.memory.proposals import expiry_of
 from ricordo.memory.submission import Submission, Submitted
 from ricordo.offload import offload
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, users
+from ricordo.storage import users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -260,4 +261,4 @@ def embedding_of(here: RequestContext, handle: str | None) -> EmbeddingInfo | No
 
 
 def whole_agent(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
-    return agent_json(here, here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id)))
+    return agent_json(here, lifecycle.whole_agent(tx, here.runtime, here.scope, agent_id))

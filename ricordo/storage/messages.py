@@ -14,6 +14,12 @@ from ricordo.storage.schema.core_tables import messages
 
 _ROWS = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)}, long="parts")
 _OF_RUN = _ROWS.select.where(equal(messages, "run_id"), messages.c.seq > bindparam("after")).order_by(messages.c.seq)
+_BETWEEN = (
+    _ROWS.select.where(equal(messages, "conversation_id"))
+    .where(messages.c.seq > bindparam("after"), messages.c.seq <= bindparam("to"))
+    .order_by(messages.c.seq)
+    .limit(bindparam("most"))
+)
 _BY_OTIDS = _ROWS.select.where(equal(messages, "conversation_id"), one_of(messages.c.otid, "otids"))
 _INSERT = insert(messages)
 _REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id"))
@@ -31,6 +37,11 @@ def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
 def of_run(tx: Transaction, run_id: str, *, after: int = 0) -> list[Message]:
     """Return the messages of a run whose seq is greater than `after`, in order."""
     return _ROWS.all(tx, _OF_RUN, {"run_id": run_id, "after": after})
+
+
+def between(tx: Transaction, conversation_id: str, after: int, to: int, most: int) -> list[Message]:
+    """Return the messages of the conversation's own whose seq is greater than `after` and at most `to`, the oldest first."""
+    return _ROWS.all(tx, _BETWEEN, {"conversation_id": conversation_id, "after": after, "to": to, "most": most})
 
 
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:

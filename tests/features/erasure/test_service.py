@@ -469,6 +469,9 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "openai_chats",
         "openwebui_items",
         "schedules",
+        "sleep_counters",
+        "sleep_marks",
+        "sleep_transcripts",
         "task_runs",
         "workspace_files",
     }
