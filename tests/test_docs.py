@@ -159,7 +159,7 @@ SHOWN = {
         r"^\d+ of \d+$",
         r"messages there, more in the branch",
     ),
-    "models.md": (r"^provider-[0-9a-f-]+ lab openai$", r"\nIt rains\. 13\n\Z", r"\A(?![^\0]*sk-)"),
+    "models.md": (r"^provider-[0-9a-f-]+ lab openai$", r"\nIt rains\. 13\nNone\n\Z", r"\A(?![^\0]*sk-)"),
     "typed-memory.md": (
         r"\A\[USER\] Alice \| High school senior\n\[TASK\] Brainstorm essay topics\n\[STATE\] active_task\n",
         r"\n\[USER\] Bob\n\[STATE\] idle\n\[FACTS\] Plays the cello\n",

@@ -39,7 +39,7 @@ from ricordo.prompt.system_prompt import system_prompt, with_skills
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
 from ricordo.tools.presentation import THINKING, with_thoughts
-from ricordo.tools.toolbox import ToolContext
+from ricordo.tools.toolbox import CallingStep, ToolContext
 
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
@@ -91,7 +91,9 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
         action = next_action(turn, offered, reply, parsed, results, action)
         if action.stop is None and number == most:
             action = NextAction("max_steps")
-        yield await save_step(turn, step, reply, action, results)
+        saved = await save_step(turn, step, reply, action, results)
+        # The tokens would show the secrets that were taken out of the texts.
+        yield replace(saved, logprobs=reply.logprobs) if reply.logprobs and not turn.removed else saved
         if parsed.is_waiting:
             yield ApprovalAsked(turn.run.id, turn.window[-1])
     yield RunEnded(turn.run)
@@ -220,6 +222,7 @@ def build_request(
         settings=settings,
         stream=asked.streams_tokens,
         user_id=asked.scope.user_id,
+        logprobs=asked.logprobs,
     )
 
 
@@ -231,6 +234,7 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
         return list(parsed.refused)
     began = time.monotonic_ns()
     step.memory.reasons.update(parsed.reasons)
+    calling = CallingStep(step.id, turn.run.id, turn.request.callers, turn.is_untrusted, step.jobs)
 
     def context(call_id: str) -> ToolContext:
         return ToolContext(
@@ -245,6 +249,8 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
             turn_began=turn.began_at,
             view_began=turn.view_began,
             report=_ProgressReports(turn, call_id),
+            step=calling,
+            runtime=turn.runtime,
         )
 
     async def call_tool(name: str, arguments: Mapping[str, Any]) -> ToolReturnPart:

@@ -9,6 +9,7 @@ from ricordo.agents.repeated_reads import RepeatedReads
 from ricordo.domain.agent import AgentState, CompactionSettings
 from ricordo.domain.event import Event
 from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
 from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelProfile, ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
@@ -92,7 +93,9 @@ class TurnRequest:
     minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes
     the window smaller, in this way. `also_save` is called in the transaction that starts the run, and in the one that ends it,
     with the turn's messages where a step ended it. `response_format` takes the place of the agent's for this turn, and one of
-    `wanted_tools`, the client's own, has to be called before the turn ends.
+    `wanted_tools`, the client's own, has to be called before the turn ends. With `logprobs` the probabilities of tokens are
+    wanted, and so many alternatives to each. `callers` are the agents whose calls led to this turn, the first one first.
+    `planned_run` is the id of a run that was told to somebody before: this turn is it, unless that began already.
     """
 
     scope: Scope
@@ -116,6 +119,9 @@ class TurnRequest:
     also_save: Callable[[Transaction, Run, Sequence[Message]], None] | None = None
     response_format: dict[str, Any] | None = None
     wanted_tools: frozenset[str] = frozenset()
+    logprobs: int | None = None
+    callers: tuple[str, ...] = ()
+    planned_run: str | None = None
 
 
 @dataclass(slots=True)
@@ -227,7 +233,10 @@ class TurnContext:
 
 @dataclass(slots=True)
 class StepDraft:
-    """A step while it is made. Times are nanoseconds; `message_id` is allocated before the model is asked."""
+    """A step while it is made. Times are nanoseconds; `message_id` is allocated before the model is asked.
+
+    `jobs` are what its tools ask for: they are added in the transaction that saves the step.
+    """
 
     number: int
     memory: WorkingMemory
@@ -242,6 +251,7 @@ class StepDraft:
     first_ns: int | None = None
     model_ns: int = 0
     tools_ns: int = 0
+    jobs: list[Job] = field(default_factory=list)
 
     def record(self, turn: TurnContext, created_at: int, stop: StopReason | None, **more: Any) -> Step:
         """The step as it is stored, whatever came of its call to the model; `more` is what is known beside."""

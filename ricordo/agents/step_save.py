@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from ricordo.agents.followers import end_turn
 from ricordo.agents.note_taker import add_note_job, wants_notes
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.run_end import add_callback
@@ -44,7 +45,7 @@ from ricordo.memory.summary import Summary
 from ricordo.memory.working_memory import EditContext
 from ricordo.prompt.transcript import heartbeat_event, local_time, truncate
 from ricordo.search.index import insert_messages
-from ricordo.storage import conversations, messages, runs
+from ricordo.storage import conversations, jobs, messages, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import failed_result
 
@@ -95,6 +96,8 @@ async def save_step(
         runs.save(tx, run)
         add_callback(tx, run)
         committed = commit(tx, turn.state, step.memory, turn.request.scope, edits)
+        for job in step.jobs:
+            jobs.add(tx, job)
         new: list[Message] = []
         if reply and turn.window[-1].id != step.message_id:
             new.append(_assistant_message(turn, step, reply, now, is_untrusted=edits.is_untrusted))
@@ -114,6 +117,8 @@ async def save_step(
             runs.insert_trace(tx, trace)
         if run.ended_at is not None and wants_notes(turn):
             add_note_job(tx, run)
+        if run.ended_at is not None and turn.state.agent.has_sleeptime:
+            run = end_turn(tx, turn, run, new)
         if run.ended_at is not None and turn.request.also_save:
             turn.request.also_save(tx, run, [*turn.window[turn.first :], *new])
         state = replace(turn.state, blocks=committed.blocks, archives=committed.archives)

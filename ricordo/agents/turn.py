@@ -65,23 +65,26 @@ async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole turn: what the agent said and did, and how it ended."""
+    """A whole turn: what the agent said and did, and how it ended. `logprobs` are of the last step's tokens (see ModelReply)."""
 
     run: Run
     messages: tuple[Message, ...]
     failure: Failed | None = None
+    logprobs: dict[str, list[dict[str, Any]]] | None = None
 
 
 async def collect(turn: LiveTurn) -> Answer:
     """Wait for the turn to end; works for one that began before, or ended long ago."""
     said: list[Message] = []
+    logprobs = None
     async for event in turn.events():
         if isinstance(event, StepSaved):
             said += event.messages
+            logprobs = event.logprobs
         elif isinstance(event, Compacted):
             said.append(event.summary)
         elif isinstance(event, RunEnded):
-            return Answer(event.run, tuple(said))
+            return Answer(event.run, tuple(said), logprobs=logprobs)
         elif isinstance(event, Failed):
             return Answer(event.run, tuple(said), event)
     raise RuntimeError("A turn's events ended without RunEnded or Failed.")

@@ -24,16 +24,7 @@ from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import collect, run_turn
 from ricordo.api.call import Here, Paged, RequestContext, note
 from ricordo.api.errors import model_failure
-from ricordo.api.messages import (
-    Types,
-    keeps_some,
-    message_view,
-    outcome_json,
-    stream_turn,
-    turn_request,
-    turn_response,
-    types_of,
-)
+from ricordo.api.messages import Types, keeps_some, outcome_json, stream_turn, turn_request, turn_response, types_of
 from ricordo.api.models.base import (
     MAX_COUNT,
     AuthorFields,
@@ -68,13 +59,20 @@ _IS_ARCHIVED = {"unarchived": False, "archived": True, "all": None}
 AgentId = Annotated[str | None, Query(description='Whose conversation, where it is named "default".')]
 
 
-class ConversationFields(RequestModel):
-    """The fields of a new conversation and of a change."""
+class IsolationFields(RequestModel):
+    """Refuses blocks of a conversation's own, wherever a conversation is made or changed: without them it would share."""
 
     unsupported = ("isolated_block_labels",)
     reasons = {  # noqa: RUF012 - a class variable of the base
-        "isolated_block_labels": "isolated_block_labels is not supported: all conversations of an agent share its blocks."
+        "isolated_block_labels": "isolated_block_labels is not supported: an agent's conversations share its blocks, but for the "
+        "copies that each user gets. To keep memory apart, make the conversation with a user_id, or make another agent."
     }
+
+    isolated_block_labels: Items[str] | None = None
+
+
+class ConversationFields(IsolationFields):
+    """The fields of a new conversation and of a change."""
 
     summary: str | None = None
     description: str | None = None
@@ -83,7 +81,6 @@ class ConversationFields(RequestModel):
     context_window_limit: int | None = Field(None, ge=1000, le=MAX_COUNT)
     archived: bool | None = None
     hidden: bool | None = None
-    isolated_block_labels: Items[str] | None = None
 
     def changes(self, now: int) -> dict[str, Any]:
         """Return the columns that are given. `now` is in microseconds UTC; raises Invalid, Unsupported."""
@@ -120,6 +117,13 @@ class ConversationUpdate(ConversationFields):
         if "last_message_at" in self.model_fields_set:
             values["last_message_at"] = None if last is None else parse_timestamp(last, UTC, name="last_message_at")
         return values
+
+
+class ForkRequest(IsolationFields):
+    """What may also be said in the query of a fork, which goes first."""
+
+    message_id: str | None = None
+    hidden: bool = False
 
 
 class ConversationSendRequest(SendRequest):
@@ -228,11 +232,24 @@ async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> 
 
 @router.post(_ONE + "/fork", response_model=ConversationResponse)
 async def fork(
-    here: Here, conversation_id: str, agent_id: AgentId = None, message_id: str | None = None, hidden: bool = False
+    here: Here,
+    conversation_id: str,
+    body: ForkRequest | None = None,
+    agent_id: AgentId = None,
+    message_id: str | None = None,
+    hidden: bool | None = None,
 ) -> Json:
     """Make a conversation that goes on from what is in view in this one, or from it up to a message; nothing is copied."""
+    asked = body or ForkRequest()
+    asked.refuse_unsupported()
     conversation = await _named(here, conversation_id, agent_id)
-    made = await fork_conversation(here.runtime, here.scope, conversation.id, message_id=message_id, is_hidden=hidden)
+    made = await fork_conversation(
+        here.runtime,
+        here.scope,
+        conversation.id,
+        message_id=message_id or asked.message_id,
+        is_hidden=asked.hidden if hidden is None else hidden,
+    )
     return await _shown(here, made)
 
 
@@ -272,7 +289,7 @@ async def send(here: Here, conversation_id: str, body: ConversationSendRequest) 
     if body.streaming:
         return await stream_turn(here, conversation.agent_id, body, conversation.id)
     turn = await run_turn(here.runtime, await turn_request(here, conversation.agent_id, body, conversation.id))
-    return turn_response(await collect(turn), message_view(body))
+    return turn_response(await collect(turn), body)
 
 
 @router.get(_ONE + "/messages", response_model=list[AnyMessage])

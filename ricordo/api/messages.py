@@ -24,6 +24,7 @@ from ricordo.api.models.base import Json, given
 from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
 from ricordo.api.models.runs import RunResponse, StopReasonResponse, UsageResponse
 from ricordo.api.models.turns import (
+    NO_LOGPROBS,
     ApprovalDecisionRequest,
     AsyncSendRequest,
     CallDecisionRequest,
@@ -49,6 +50,9 @@ from ricordo.storage import messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
+_NO_LOGPROBS = (
+    "There are none: the model gives none, or a secret was removed, or the answer was made for an earlier request."
+)
 Types = Annotated[list[str] | None, Query()]
 router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"], scope="messages")
 
@@ -60,7 +64,7 @@ async def send(here: Here, agent_id: str, body: SendRequest) -> Response:
         return await stream(here, agent_id, body)
     body.require_streaming()
     turn = await run_turn(here.runtime, await turn_request(here, agent_id, body))
-    return turn_response(await collect(turn), message_view(body))
+    return turn_response(await collect(turn), body)
 
 
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)
@@ -196,6 +200,7 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
         model=body.override_model,
         system=body.override_system,
         request_config=message_view(body).to_json(),
+        logprobs=body.logprobs,
     )
 
 
@@ -213,23 +218,30 @@ def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
 
 
-def turn_response(result: Answer, view: MessageFormat) -> Response:
-    """A turn that has ended, as one answer."""
+def turn_response(result: Answer, body: SendRequest) -> Response:
+    """Return a turn that has ended as the answer to this body."""
     if result.failure:
         return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
-    return answer(turn_json(result, view))
+    if body.logprobs is None:
+        body.warn_of_logprobs("It has an effect together with return_logprobs.")
+    elif result.logprobs is None:
+        body.warn_of_logprobs(_NO_LOGPROBS)
+    return answer(turn_json(result, message_view(body)))
 
 
 def turn_json(result: Answer, view: MessageFormat) -> Json:
     ending = {"stop_reason": StopReasonResponse.of(result.run), "usage": UsageResponse.of(result.run)}
-    return {"messages": messages_response(result.messages, view), **ending, "logprobs": None, "turns": None}
+    tokens = {name: result.logprobs.get(name) for name in ("content", "refusal")} if result.logprobs else None
+    return {"messages": messages_response(result.messages, view), **ending, "logprobs": tokens, "turns": None}
 
 
 async def stream_turn(
     here: RequestContext, agent_id: str, body: SendRequest, conversation_id: str | None = None
 ) -> Response:
     """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
+    body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])
     request = await turn_request(here, agent_id, body, conversation_id, is_background=body.background)
+    request = replace(request, logprobs=None)
     view = message_view(body)
     if body.background:
         run = await begin_recorded(here.runtime, request, view)

@@ -1,6 +1,7 @@
 """What happens during a turn, as its readers see it. Whole messages come only after they are saved."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run, Step
@@ -68,11 +69,12 @@ class ToolProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepSaved:
-    """A step is saved, with these messages in their order."""
+    """A step is saved, with these messages in their order; `logprobs` are the reply's (see ModelReply), and stored nowhere."""
 
     run_id: str
     step: Step | None
     messages: tuple[Message, ...]
+    logprobs: dict[str, list[dict[str, Any]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,10 @@ class ToolSchema:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One call: the transcript, the system message first. `forced_tool` overrides `tool_choice`."""
+    """One call: the transcript, the system message first. `forced_tool` overrides `tool_choice`.
+
+    With `logprobs` the probabilities of the answer's tokens are wanted, and so many alternatives to each; None: they are not.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSchema, ...] = ()
@@ -133,6 +136,7 @@ class ModelRequest:
     settings: ModelSettings = field(default_factory=ModelSettings)
     stream: bool = False
     user_id: str | None = None
+    logprobs: int | None = None
 
     @property
     def callable_tools(self) -> tuple[ToolSchema, ...]:
@@ -142,12 +146,16 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """A whole answer: reasoning, text and tool calls in their order."""
+    """A whole answer: reasoning, text and tool calls in their order.
+
+    `logprobs` are the tokens with their log probabilities, as OpenAI writes them; None where the provider gave none.
+    """
 
     parts: tuple[Part, ...]
     usage: Usage = field(default_factory=Usage)
     finish: FinishReason = "stop"
     model: str = ""
+    logprobs: dict[str, list[dict[str, Any]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from ricordo.llm.learned_dialect import (
     LearnedDialect,
     LearnedDialects,
 )
-from ricordo.llm.refusals import Refusal, guesses, is_too_long, lessons, limit_in
+from ricordo.llm.refusals import Refusal, guesses, is_too_long, lessons, limit_in, logprobs_lessons
 from ricordo.llm.tokens import request_tokens
 
 Json = dict[str, Any]
@@ -150,8 +150,15 @@ class Adaptation:
         if not error.words and error.status is None:
             return error
         refusal = Refusal.of(error.words, self.body(request))
+        if self._try_first(logprobs_lessons(refusal, self.learned), request, is_guess=False):
+            return None
         if error.kind == "context_window_exceeded":
             return self._answer_length(error, refusal, request)
+        return self._answer_form(error, refusal, request, is_last=is_last)
+
+    def _answer_form(
+        self, error: ModelError, refusal: Refusal, request: ModelRequest, *, is_last: bool
+    ) -> ModelError | None:
         is_refusal = error.status in _REFUSED or (error.status is None and error.kind == "llm_bad_request")
         may_be = is_refusal or error.status in _FAILED or (error.status is None and error.kind == "llm_error")
         if not may_be or not refusal.is_about_form:

@@ -60,6 +60,9 @@ def without_refused(body: Json, refused: Iterable[Refused]) -> Json:
     body = _other_budget_name(_other_choice(_other_format(body, refused), refused), refused)
     for path, kind in sorted(refused):
         body = _without(body, path.split("."), kind)
+    if "logprobs" not in body and "top_logprobs" in body:
+        # The second asks for more of the first, and is refused alone.
+        body = {name: value for name, value in body.items() if name != "top_logprobs"}
     return body
 
 

@@ -40,6 +40,8 @@ def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, An
             body["stream_options"] = {"include_usage": True}
     refused = _OURS if dialect.takes_verbosity else _OURS | {"verbosity"}
     body.update((name, value) for name, value in settings.extra.items() if name not in refused)
+    if request.logprobs is not None:
+        body |= {"logprobs": True, "top_logprobs": request.logprobs}
     return body
 
 

@@ -15,6 +15,7 @@ from ricordo.llm.answer_bounds import MOST_CALLS, BoundReached
 from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_dialect import Dialect
 from ricordo.llm.special_tokens import mend_tokens
+from ricordo.llm.token_logprobs import read_logprobs
 from ricordo.llm.tokens import estimated_usage, plausible_count
 from ricordo.llm.written_calls import new_call_id
 
@@ -126,6 +127,7 @@ class ReplyBuilder:
         self._finish: FinishReason | None = None
         self._usage: Any = None
         self._model = ""
+        self._logprobs: dict[str, list[dict[str, Any]]] = {}
 
     @property
     def is_finished(self) -> bool:
@@ -139,6 +141,9 @@ class ReplyBuilder:
             return
         if (choice := _as(dict, choices[0], "choices")) is None:
             _unreadable("choices")
+        if (found := choice.get("logprobs")) is not None:
+            for name, rows in read_logprobs(found).items():
+                self._logprobs.setdefault(name, []).extend(rows)
         delta = choice.get("delta") or {}
         is_whole = not (delta or self._texts or self._calls)
         if is_whole:
@@ -253,6 +258,8 @@ class ReplyBuilder:
             parts.append(TextPart(mend_tokens("".join(self._texts))))
         parts += [ToolCallPart(call.call_id, call.name, mend_tokens("".join(call.arguments))) for call in self._calls]
         reply = ModelReply(tuple(parts), finish=self._finish or "unknown", model=self._model)
+        if request.logprobs is not None and any(self._logprobs.values()):
+            reply = replace(reply, logprobs=self._logprobs)
         return _with_usage(reply, self._usage, request)
 
 

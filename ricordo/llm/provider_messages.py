@@ -17,6 +17,7 @@ from ricordo.domain.usage import Usage
 from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_format import readable_arguments, readable_name
 from ricordo.llm.pictures import UNREADABLE, readable_picture
+from ricordo.llm.token_logprobs import read_tokens
 from ricordo.llm.tokens import estimated_usage, plausible_count
 
 # Providers want a conversation to begin and to end with the user; a window that was cut may begin with the assistant.
@@ -178,8 +179,16 @@ def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelReques
     )
     has_ended = refusal or _own_reason(response) in _PAUSES
     finish = "stop" if has_ended else _FINISHES.get(response.finish_reason, "unknown")
-    reply = ModelReply(tuple(parts), usage, finish, response.model_name or info.name)
+    reply = ModelReply(tuple(parts), usage, finish, response.model_name or info.name, _logprobs(response, request))
     return reply if reply.usage.total_tokens else replace(reply, usage=estimated_usage(request, reply))
+
+
+def _logprobs(response: wire.ModelResponse, request: ModelRequest) -> dict[str, list[dict[str, Any]]] | None:
+    if request.logprobs is None:
+        return None
+    found = [(part.provider_details or {}).get("logprobs") for part in response.parts if part.part_kind == "text"]
+    tokens = [token for rows in found if isinstance(rows, list) for token in read_tokens(rows)]
+    return {"content": tokens} if tokens else None
 
 
 def is_finished(response: wire.ModelResponse) -> bool:

@@ -65,6 +65,8 @@ _FIELDS = (
     ("user", "openai_user"),
     ("metadata", "anthropic_metadata"),
     ("store", "openai_store"),
+    ("logprobs", "openai_logprobs"),
+    ("top_logprobs", "openai_top_logprobs"),
     ("cache_control", "anthropic_cache_instructions"),
     ("cache_control", "anthropic_cache_tool_definitions"),
 )
@@ -142,6 +144,8 @@ def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[
         if name in settings and (learned.bare or is_refused(refused, wire, settings[name])) and name not in _KEPT
     }
     kept = {name: value for name, value in settings.items() if name not in names}
+    if "openai_logprobs" not in kept:
+        kept.pop("openai_top_logprobs", None)
     if extra := kept.get("extra_body"):
         kept["extra_body"] = {
             name: value for name, value in extra.items() if not (learned.bare or is_refused(refused, name, value))
@@ -309,6 +313,9 @@ def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo
             settings["openai_reasoning_summary"] = "auto"
     if request.user_id is not None:
         settings["openai_user"] = request.user_id
+    # Those that think have none, and the library would warn of it.
+    if request.logprobs is not None and dialect.takes_temperature:
+        settings |= {"openai_logprobs": True, "openai_top_logprobs": request.logprobs}
     text: dict[str, Any] = {}
     if (wanted := ours.response_format) is not None:
         schema = wanted.get("json_schema")

@@ -50,6 +50,7 @@ _ESSENTIAL = frozenset(
     messages.*.tool_call_id stream
     """.split()
 )
+_LOGPROBS = re.compile(r"log[ _-]?prob", re.IGNORECASE)
 _BUDGETS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens")
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:[,. _'\u202f]\d{3})+(?![\d])|(?<![\w.])\d+")
 # What stands before a number that is a limit, within so many characters.
@@ -84,6 +85,16 @@ class Refusal:
     def is_about_form(self) -> bool:
         """Return whether another form of the request might be taken."""
         return not (_speaks_of(_NOT_ABOUT_FORM, self.words) or _NO_MODEL.search(self.words))
+
+
+def logprobs_lessons(refusal: Refusal, learned: LearnedDialect) -> Iterator[LearnedDialect]:
+    """Yield what a refusal teaches that speaks of probabilities, with any status: fewer alternatives, then none at all."""
+    if "logprobs" not in refusal.body or not _LOGPROBS.search(refusal.words):
+        return
+    count = refusal.body.get("top_logprobs")
+    if count and "top_logprobs" in refusal.words:
+        yield _with_refused(learned, [("top_logprobs", kind_of(count))])
+    yield _with_refused(learned, [("logprobs", "")])
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.scope import NOBODY, Scope
@@ -54,12 +55,28 @@ CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolReturnPart]]
 
 
 @dataclass(frozen=True, slots=True)
+class CallingStep:
+    """The step that makes a call.
+
+    `callers` are the agents whose calls led to its turn, the first one first. `is_untrusted` tells whether its prompt holds
+    untrusted content. `jobs` are added in the transaction that saves the step: a kill neither loses nor doubles one.
+    """
+
+    id: str = ""
+    run_id: str = ""
+    callers: tuple[str, ...] = ()
+    is_untrusted: Callable[[], bool] = lambda: False
+    jobs: list[Job] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a tool may use: the step's working memory to change, the store to read, all that is kept to search.
 
     Where it gives the agent words that are kept, it says in `quoted` whose they are. `turn_began` gives a
     timestamp: what the conversation holds since then is being said. `call_tool` calls another of the agent's tools, as the
     rules allow it then; a tool that needs an approval is refused. `report` tells the turn's readers how far a long call is.
+    `step` is the step that makes the call, and `runtime` the server's, for tools that begin turns.
     """
 
     call_id: str
@@ -75,6 +92,9 @@ class ToolContext:
     # When the oldest message was said that the agent has in view.
     view_began: Callable[[], int | None] = lambda: None
     report: Callable[[str], None] = lambda _text: None
+    step: CallingStep = field(default_factory=CallingStep)
+    # The runtime's type lies to the right of here; it is the Runtime.
+    runtime: Any = None
 
     @property
     def subject_id(self) -> str:

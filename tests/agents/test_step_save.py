@@ -6,10 +6,11 @@ import pytest
 
 from ricordo.agents.turn import collect
 from ricordo.domain.event import Failed
+from ricordo.domain.job import Job
 from ricordo.domain.scope import Scope
 from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import FAILED
-from ricordo.storage import archives, runs
+from ricordo.storage import archives, jobs, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.agents.conftest import OpenStage
@@ -68,6 +69,27 @@ async def test_a_step_whose_save_fails_in_the_middle_leaves_nothing_behind(stage
     assert await passages(stage, agent) == []
     assert await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), Page(), run_id=run.id)) == []
     await stage.require_sound(agent)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_job_that_a_tool_asks_for_is_added_with_its_step_or_not_at_all(
+    open_stage: OpenStage, fails: bool
+) -> None:
+    def promise(context: ToolContext) -> str:
+        """Promise something."""
+        context.step.jobs.append(Job("promise", context.state.agent.organization_id, {"step": context.step.id}))
+        return "Promised."
+
+    stage = await open_stage(ServerTool(promise, "custom"))
+    agent = await stage.agent(tool_names=("promise",))
+    stage.lines += [call("promise"), "Done."]
+    await broken(stage.store, "INSERT ON steps" if fails else "DELETE ON agents")
+    await all_events(await stage.begin(agent))
+    await mended(stage.store)
+    steps = await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), Page(order="asc")))
+    added = await stage.store.write(lambda tx: jobs.claim(tx, "worker", 10))
+    assert [job.payload["step"] for job in added] == [step.id for step in steps][:1]
+    assert len(added) == (not fails)
 
 
 class Bell:

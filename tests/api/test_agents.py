@@ -21,6 +21,45 @@ def block_id(client: StrictLetta) -> str:
     return client.blocks.create(label="project", value="Ricordo").id
 
 
+@pytest.mark.parametrize(
+    ("value", "variables", "filled"),
+    [
+        ("{{name}} likes {{drink}}.", {"name": "Ada", "drink": "tea"}, "Ada likes tea."),
+        ("{{ name }}, {{name}}, {{  name}}", {"name": "Ada"}, "Ada, Ada, Ada"),
+        ("{{name}} of {{town}}", {"name": "Ada"}, "Ada of {{town}}"),
+        ("{{a}}{{b}}", {"a": "{{b}}", "b": "c"}, "{{b}}c"),
+        ("{name} {{{name}}}", {"name": "Ada"}, "{name} {Ada}"),
+        ("{{user.name}} {{the-town}} {{x_1}}", {"user.name": "Ada", "the-town": "Rome", "x_1": "y"}, "Ada Rome y"),
+        ("{{città}}", {"citta\u0300": "Torino"}, "Torino"),
+        ("{{name}}", {"name": ""}, ""),
+        ("{{name}}", {"name": r"\1 \g<0>"}, r"\1 \g<0>"),
+        ("{{Name}} {{name}}", {"Name": "A", "name": "b"}, "A b"),
+        ("{{name}}", {}, "{{name}}"),
+    ],
+)
+def test_variables_of_a_new_agent_are_filled_into_its_blocks(
+    client: StrictLetta, value: str, variables: dict[str, str], filled: str
+) -> None:
+    made = client.agents.create(
+        model=MODEL, memory_blocks=[{"label": "human", "value": value}], memory_variables=variables
+    )
+    assert [block.value for block in made.blocks] == [filled]
+
+
+def test_a_variable_that_no_new_block_has_is_refused(http: httpx2.Client, block_id: str) -> None:
+    http.patch(f"/v1/blocks/{block_id}", json={"value": "{{drink}}"})
+    count = ok(http.get("/v1/agents/count"))
+    body: dict[str, Any] = {"model": MODEL, "block_ids": [block_id], "memory_variables": {"drink": "tea"}}
+    told = refused(http.post("/v1/agents/", json=body), 400)
+    assert told == 'INVALID_ARGUMENT: No block of the agent has the variable "drink". Its variables are: none.'
+    body["memory_blocks"] = [{"label": "human", "value": "{{name}} {{town}}"}]
+    told = refused(http.post("/v1/agents/", json=body), 400)
+    assert told.endswith("Its variables are: name, town.")
+    body["memory_blocks"][0] |= {"value": "{{drink}}", "limit": 2}
+    assert "would hold 3 characters, but its limit is 2" in refused(http.post("/v1/agents/", json=body), 422)
+    assert ok(http.get("/v1/agents/count")) == count
+
+
 def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: httpx2.Client, block_id: str) -> None:
     rethink = client.tools.list(name="memory_rethink").items[0]
     settings = {"provider_type": "openai", "temperature": 0.25, "max_output_tokens": 512}

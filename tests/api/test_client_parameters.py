@@ -30,7 +30,12 @@ Wire = dict[str, Any]
 HELLO = {"messages": [{"role": "user", "content": "Hello."}]}
 # The request, the client's type of it, and where it is sent, with what has to stand beside a parameter.
 SENT: list[tuple[type[RequestPart], str, str, Wire]] = [
-    (AgentRequest, "AgentCreateParams", "POST /v1/agents/", {"model": MODEL}),
+    (
+        AgentRequest,
+        "AgentCreateParams",
+        "POST /v1/agents/",
+        {"model": MODEL, "memory_blocks": [{"label": "notes", "value": "{{x}}"}]},
+    ),
     (AgentUpdate, "AgentUpdateParams", "PATCH /v1/agents/{agent}", {}),
     (SendRequest, "agents.MessageStreamParams", "POST /v1/agents/{agent}/messages", HELLO),
     (SendRequest, "agents.MessageStreamParams", "POST /v1/agents/{agent}/messages/stream", HELLO),
@@ -128,14 +133,7 @@ def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warni
                 assert HEADER not in off.headers, where
     assert warned >= {
         *("template", "template_id", "base_template_id", "project", "project_id", "entity_id", "embedding_chunk_size"),
-        *(
-            "top_logprobs",
-            "return_logprobs",
-            "return_token_ids",
-            "enable_thinking",
-            "memory_variables",
-            "from_template",
-        ),
+        *("top_logprobs", "return_logprobs", "return_token_ids", "enable_thinking", "from_template"),
         *("enable_sleeptime", "include_multi_agent_tools", "include_default_source", "npm_requirements"),
     }
 
@@ -153,9 +151,9 @@ def test_a_parameter_of_a_query_without_effect_is_named_in_the_warnings(
 
 
 def test_warnings_are_of_one_request_and_also_of_a_stream(http: httpx2.Client, ids: dict[str, str]) -> None:
-    body = {**HELLO, "top_logprobs": 3}
+    body = {**HELLO, "enable_thinking": "x"}
     streamed = http.post(f"/v1/agents/{ids['agent']}/messages/stream", json=body)
-    assert streamed.headers[HEADER].startswith("top_logprobs: ")
+    assert streamed.headers[HEADER].startswith("enable_thinking: ")
     assert HEADER not in http.post(f"/v1/agents/{ids['agent']}/messages/stream", json=HELLO).headers
     assert HEADER not in http.get("/v1/health/").headers
     both = http.post("/v1/agents/", json={"model": MODEL, "project": "x", "project_id": "y", "template": True})

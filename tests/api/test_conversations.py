@@ -16,7 +16,7 @@ from ricordo.llm.scripted import call
 from ricordo.storage import conversations
 from tests.api.conftest import Api
 from tests.seams import make
-from tests.seams.http import refused
+from tests.seams.http import ok, refused
 from tests.seams.server import MODEL, Gate, ServerInThread, StrictLetta
 
 SMALL = ("scripted/small", 9_000)
@@ -101,6 +101,37 @@ def test_a_thread_that_cannot_be_is_refused_with_what_to_do(http: httpx2.Client,
     assert posted(http, path, isolated_block_labels=[]).status_code == 200
     assert posted(http, f"?agent_id={new_id('agent')}").status_code == 404
     assert http.post(f"/v1/conversations/{path}").status_code == 200
+
+
+def test_blocks_of_a_conversations_own_are_refused_wherever_one_is_made_or_changed(
+    http: httpx2.Client, agent: AgentState
+) -> None:
+    made = ok(posted(http, f"?agent_id={agent.id}"))["id"]
+    count = len(http.get("/v1/conversations/", params={"agent_id": agent.id}).json())
+    calls = [
+        ("POST", f"/v1/conversations/?agent_id={agent.id}"),
+        ("PATCH", f"/v1/conversations/{made}"),
+        ("POST", f"/v1/conversations/{made}/fork"),
+        ("POST", f"/v1/conversations/default/fork?agent_id={agent.id}"),
+    ]
+    for labels in (["human"], ["human", "persona"], ["nothing"], [""]):
+        for method, path in calls:
+            told = refused(http.request(method, path, json={"isolated_block_labels": labels}), 422)
+            assert "isolated_block_labels is not supported" in told
+            assert "user_id" in told
+    assert len(http.get("/v1/conversations/", params={"agent_id": agent.id}).json()) == count
+    for labels in ([], None):
+        for method, path in calls:
+            assert ok(http.request(method, path, json={"isolated_block_labels": labels}))["isolated_block_ids"] == []
+
+
+def test_a_fork_takes_its_options_from_the_body_too(http: httpx2.Client, agent: AgentState) -> None:
+    made = ok(posted(http, f"?agent_id={agent.id}"))["id"]
+    path = f"/v1/conversations/{made}/fork"
+    assert ok(http.post(path, json={"hidden": True}))["hidden"] is True
+    assert ok(http.post(f"{path}?hidden=false", json={"hidden": True}))["hidden"] is False
+    assert "is not in view" in refused(http.post(path, json={"message_id": new_id("message")}), 400)
+    assert "no such field" in refused(http.post(path, json={"mesage_id": "x"}), 422)
 
 
 def test_lists_leave_out_archived_and_hidden_threads_and_the_agents_own(client: StrictLetta, agent: AgentState) -> None:

@@ -37,7 +37,7 @@ from ricordo.api.models.models import (
 )
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
-from ricordo.domain.agent import AgentState, AgentType
+from ricordo.domain.agent import ENABLE_SLEEPTIME, AgentState, AgentType
 from ricordo.domain.block import Policy
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ProfileChoice, ToolSchema
@@ -73,19 +73,12 @@ def _name_of(sent: Any) -> Any:
 class AgentFields(EmbeddingFields):
     """What both a new agent and a change of one may have."""
 
-    ignored: ClassVar = (
-        IN_ONE_PROJECT
-        | dict.fromkeys(
-            ("memory_variables", "from_template"),
-            "Agents are made from templates with POST /v1/templates/{template_version}/agents, and memory_variables there.",
-        )
-        | {
-            "embedding_chunk_size": "Texts are embedded whole.",
-            "enable_sleeptime": "No second agent is made; an agent of the type sleeptime_agent works by itself.",
-            "include_default_source": "An agent has the folders that are attached to it.",
-            "include_multi_agent_tools": "Attach the tools for other agents by their names or ids.",
-        }
-    )
+    ignored: ClassVar = IN_ONE_PROJECT | {
+        "from_template": "Agents are made from templates with POST /v1/templates/{template_version}/agents.",
+        "embedding_chunk_size": "Texts are embedded whole.",
+        "include_default_source": "An agent has the folders that are attached to it.",
+        "include_multi_agent_tools": "Attach the tools for other agents by their names or ids.",
+    }
 
     name: str | None = Field(None, max_length=256)
     description: str | None = None
@@ -108,6 +101,9 @@ class AgentFields(EmbeddingFields):
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = Field(None, ge=1, le=100)
     per_file_view_window_char_limit: int | None = Field(None, ge=1, le=MAX_COUNT)
+    enable_sleeptime: bool | None = Field(
+        None, description="Whether another agent works on this one's memory after its turns."
+    )
     tool_rules: Items[dict[str, Any]] | None = None
     compaction_settings: CompactionSettingsRequest | None = None
     message_buffer_autoclear: bool | None = None
@@ -163,6 +159,9 @@ class AgentRequest(AgentFields):
 
     agent_type: AgentType = "letta_v1_agent"
     memory_blocks: Items[BlockRequest] | None = None
+    memory_variables: dict[str, str] | None = Field(
+        None, description="Values for `{{name}}` in the values of `memory_blocks`."
+    )
     tools: Items[Annotated[str, BeforeValidator(_name_of)]] | None = None
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
@@ -173,9 +172,13 @@ class AgentRequest(AgentFields):
 class AgentUpdate(AgentFields):
     """What changes of an agent. A field that is left out stays."""
 
-    ignored: ClassVar = AgentFields.ignored | dict.fromkeys(
-        ("last_run_completion", "last_run_duration_ms", "last_stop_reason"), "The server writes it at the end of a run."
-    )
+    ignored: ClassVar = AgentFields.ignored | {
+        "memory_variables": "They are filled in when an agent is made. Change the values of its blocks.",
+        **dict.fromkeys(
+            ("last_run_completion", "last_run_duration_ms", "last_stop_reason"),
+            "The server writes it at the end of a run.",
+        ),
+    }
 
     message_ids: Annotated[list[str], Field(max_length=_MOST_IN_CONTEXT)] | None = None
 
@@ -231,9 +234,9 @@ class AgentResponse(HostedFields, AuthorFields):
     identities: EmptyList
     pending_approval: Json | None
     message_buffer_autoclear: Annotated[bool, From("clears_buffer")]
-    enable_sleeptime: bool = False
-    multi_agent_group: Json | None = None
-    managed_group: Json | None = None
+    enable_sleeptime: Annotated[bool | None, From("settings", lambda settings: settings.get(ENABLE_SLEEPTIME, False))]
+    multi_agent_group: Json | None
+    managed_group: Json | None
     last_run_completion: Timestamp | None
     last_run_duration_ms: int | None
     last_stop_reason: StopReason | None
@@ -269,6 +272,8 @@ class AgentResponse(HostedFields, AuthorFields):
             tools=state.tools,
             tool_rules=[rule_response(rule) for rule in agent.tool_rules],
             tags=state.tags,
+            multi_agent_group=state.group,
+            managed_group=state.group,
             identity_ids=state.user_ids,
             pending_approval=_pending(state),
             last_run_completion=conversation.last_run_ended_at,

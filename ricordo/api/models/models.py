@@ -108,7 +108,8 @@ class ModelConfigRequest(TolerantPart):
         ),
         "enable_reasoner": "It follows from `reasoning_effort` and `max_reasoning_tokens`.",
         **dict.fromkeys(("embedding_dim", "embedding_chunk_size", "batch_size"), "The server finds it out."),
-        **dict.fromkeys(("return_logprobs", "top_logprobs", "return_token_ids"), "They are not returned."),
+        **dict.fromkeys(("return_logprobs", "top_logprobs"), "Ask for them with a message."),
+        "return_token_ids": "Answers have no ids of tokens.",
     }
 
     handle: str | None = None

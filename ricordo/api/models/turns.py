@@ -7,6 +7,7 @@ from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
 from ricordo.api.models.messages import AnyMessage, AssistantMessage, StoredMessageFields, SystemMessage, UserMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
+from ricordo.api.models.warnings import warn
 from ricordo.errors import Unsupported
 
 
@@ -140,14 +141,18 @@ class ClientSkillRequest(RequestModel):
     location: str = Field("", max_length=2000)
 
 
+# Only the answer of a request that waits for it has them: they are stored nowhere.
+NO_LOGPROBS = dict.fromkeys(
+    ("return_logprobs", "top_logprobs"), "Probabilities are in whole answers alone. Ask without streaming, and wait."
+)
+
+
 class SendRequest(RequestModel):
     """Messages for an agent, and how the answer is wanted."""
 
     ignored: ClassVar = {
         "enable_thinking": "Whether a model thinks is a setting of the agent.",
-        **dict.fromkeys(
-            ("return_logprobs", "top_logprobs", "return_token_ids"), "Answers have no probabilities and ids of tokens."
-        ),
+        "return_token_ids": "Answers have no ids of tokens.",
     }
 
     messages: Items[AnyMessageRequest] | None = None
@@ -166,6 +171,22 @@ class SendRequest(RequestModel):
     override_model: str | None = None
     override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
     include_compaction_messages: bool = False
+    return_logprobs: bool = Field(
+        False, description="Answer with the log probabilities of the last step's tokens, where the model gives them."
+    )
+    top_logprobs: int | None = Field(
+        None, ge=0, le=20, description="With `return_logprobs`: so many alternatives to each token."
+    )
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many alternatives to each token are wanted; None where no probabilities are."""
+        return (self.top_logprobs or 0) if self.return_logprobs else None
+
+    def warn_of_logprobs(self, reason: str) -> None:
+        """Tell the client why its answer has no probabilities, where it asked for them."""
+        if names := [name for name in ("return_logprobs", "top_logprobs") if getattr(self, name)]:
+            warn(names, reason)
 
     def require_streaming(self) -> None:
         """Raise Unsupported where it has options of a stream and asks for none."""
@@ -177,6 +198,8 @@ class SendRequest(RequestModel):
 
 class AsyncSendRequest(SendRequest):
     """Messages for an agent, for a caller who does not wait for the answer."""
+
+    ignored: ClassVar = SendRequest.ignored | NO_LOGPROBS
 
     callback_url: str | None = Field(
         None, max_length=2000, description="Called with a signed POST when the run has ended."
@@ -195,11 +218,32 @@ class CancelRequest(RequestModel):
         return {"run_ids": sent} if isinstance(sent, list) else sent
 
 
+class TokenFields(ResponseModel):
+    """A token that a model wrote, or might have written there."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenResponse(TokenFields):
+    """A token of an answer, with what might have stood in its place."""
+
+    top_logprobs: list[TokenFields]
+
+
+class LogprobsResponse(ResponseModel):
+    """The tokens of the last step's answer with their log probabilities; `refusal` where the model refused."""
+
+    content: list[TokenResponse] | None
+    refusal: list[TokenResponse] | None
+
+
 class TurnResponse(ResponseModel):
     """A whole turn: what the agent said and did, why it ended, and what it took."""
 
     messages: list[AnyMessage]
     stop_reason: StopReasonResponse
     usage: UsageResponse
-    logprobs: Json | None
+    logprobs: LogprobsResponse | None
     turns: list[Json] | None

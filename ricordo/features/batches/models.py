@@ -6,12 +6,13 @@ from pydantic import Field
 
 from ricordo.api.models.base import Items, Json, RequestModel, stamp
 from ricordo.api.models.jobs import JobResponse
-from ricordo.api.models.turns import SendRequest
+from ricordo.api.models.turns import NO_LOGPROBS, SendRequest
 
 
 class BatchItemRequest(SendRequest):
     """A request to one agent."""
 
+    ignored: ClassVar = SendRequest.ignored | NO_LOGPROBS
     unsupported: ClassVar[tuple[str, ...]] = ("streaming", "stream_tokens", "background")
 
     agent_id: str

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, new_block, rules_of
+from ricordo.agents.memory_variables import fill_variables
 from ricordo.api.models.base import Json
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.block import Block, Chain
@@ -23,7 +24,7 @@ from ricordo.features.files.service import TOOLS
 from ricordo.features.templates import queries
 from ricordo.features.templates.models import TemplateSaveRequest
 from ricordo.features.templates.queries import Template, TemplateVersion
-from ricordo.features.templates.service import MARK, filled, read
+from ricordo.features.templates.service import MARK, read
 from ricordo.llm.provider_table import with_usual_thinking
 from ricordo.memory import submission
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
@@ -168,7 +169,7 @@ def _bring_blocks(tx: Transaction, agent: Agent, migration: Migration, variables
     own = versions.of_owner(tx, migration.scope, "agent", agent.id)
     if own:
         versions.lock(tx, own.id)
-    for wanted in (filled(block, variables) for block in migration.spec.blocks):
+    for wanted in fill_variables(migration.spec.blocks, variables):
         held = attached.pop(wanted.label, None)
         if held is None and own and (detached := blocks.labelled(tx, own.id, wanted.label)):
             blocks.attach(tx, agent.id, [detached])

@@ -5,14 +5,15 @@ or a rollback puts something else in its place. Contents are agent files of sett
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
 import orjson
 
-from ricordo.agents.lifecycle import BlockSpec, new_block, prepare, require_told_apart
+from ricordo.agents.lifecycle import new_block, prepare, require_told_apart
+from ricordo.agents.memory_variables import fill_variables, require_variables
 from ricordo.api.call import RequestContext
 from ricordo.api.messages import new_message
 from ricordo.api.models.base import Json
@@ -39,7 +40,6 @@ from ricordo.storage.engine.store import Transaction
 MARK = "template"
 _NAME = re.compile(r"\w(?:[\w .-]{0,98}\w)?")
 _UNFIT = re.compile(r"[^\w.-]+")
-_VARIABLE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
 
 
 async def read(runtime: Runtime, scope: Scope, content: Any, options: ImportOptions) -> tuple[AgentImport, ModelInfo]:
@@ -169,7 +169,7 @@ async def make_agent(here: RequestContext, name: str, version: str, asked: Templ
     options = ImportOptions(suffix="", overrides_tools=False, strips_messages=True, secrets=asked.tool_variables)
     file, info = await read(here.runtime, here.scope, content, options)
     (spec,), agent = file.specs, content["agents"][0]
-    _require_known(spec.blocks, variables)
+    require_variables(spec.blocks, variables, "template")
     mark = {
         "template_id": saved.id if saved else template.id,
         "base_template_id": template.id,
@@ -181,7 +181,7 @@ async def make_agent(here: RequestContext, name: str, version: str, asked: Templ
     spec = replace(
         spec,
         name=asked.agent_name,
-        blocks=tuple(filled(block, variables) for block in spec.blocks),
+        blocks=fill_variables(spec.blocks, variables),
         beginning=None if sequence is None else tuple(map(new_message, sequence)),
         tags=(*spec.tags, *asked.tags),
         settings={**spec.settings, MARK: mark},
@@ -200,15 +200,3 @@ async def make_agent(here: RequestContext, name: str, version: str, asked: Templ
         return agent_id
 
     return await here.store.write(insert), str(mark["deployment_id"])
-
-
-def filled(block: BlockSpec, variables: Mapping[str, str]) -> BlockSpec:
-    """Return the block with the values of variables in the place of `{{name}}`; one without a value stays as it is."""
-    return replace(block, value=_VARIABLE.sub(lambda found: variables.get(found[1], found[0]), block.value))
-
-
-def _require_known(held: Sequence[BlockSpec], variables: Mapping[str, str]) -> None:
-    known = {name for block in held for name in _VARIABLE.findall(block.value)}
-    if unknown := sorted(variables.keys() - known):
-        told = f"Its variables are: {', '.join(sorted(known)) or 'none'}."
-        raise Invalid(f'No block of the template has the variable "{unknown[0][:100]}". {told}')

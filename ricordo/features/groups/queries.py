@@ -1,0 +1,223 @@
+"""The tables of groups: members in their order, shared blocks, and what of a manager's messages its sleeping agents have read.
+
+A mark says for one sleeping agent and one conversation of its manager up to which message (`seq`) transcripts were made, and up to
+which there is something to read. It moves in the transaction that stores the transcript, so every message is in exactly one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, insert, or_, select
+
+from ricordo.domain.scope import Scope
+from ricordo.features.groups.records import Group
+from ricordo.storage.agent_access import may_use
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found, one_of
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import flag, numbers, reference, root, seq, strings, table, texts, timestamps
+
+groups = table(
+    "groups",
+    *root(),
+    *strings("manager_type", null=False, erasure="keep"),
+    *texts("description", null=False, erasure="delete"),
+    *strings("manager_agent_id", erasure="keep"),
+    *texts("termination_token"),
+    *numbers("max_turns", "sleeptime_agent_frequency", null=True),
+    *numbers("max_message_buffer_length", "min_message_buffer_length", null=True),
+    flag("hidden"),
+    *strings("created_by", erasure="blank"),
+    *timestamps("created_at", "updated_at"),
+    Index("groups_by_manager", "manager_agent_id"),
+    Index("groups_by_time", "organization_id", "created_at", "seq"),
+    erasure="delete",
+)
+groups_agents = table(
+    "groups_agents",
+    seq(),
+    reference("group_id", "groups"),
+    reference("agent_id", "agents"),
+    *numbers("place"),
+    UniqueConstraint("group_id", "agent_id"),
+    Index("groups_agents_by_agent", "agent_id"),
+    erasure="delete",
+)
+groups_blocks = table(
+    "groups_blocks",
+    seq(),
+    reference("group_id", "groups"),
+    reference("block_id", "blocks"),
+    UniqueConstraint("group_id", "block_id"),
+    Index("groups_blocks_by_block", "block_id"),
+    erasure="delete",
+)
+# How many turns of a manager there were since its sleeping agents last ran: for each user ("" where there is none).
+sleep_counters = table(
+    "sleep_counters",
+    seq(),
+    reference("group_id", "groups"),
+    *strings("user_id", null=False),
+    *numbers("turns"),
+    # Whether the user said "not now": nothing of theirs is read, then.
+    flag("is_paused"),
+    UniqueConstraint("group_id", "user_id"),
+    Index("sleep_counters_by_user", "user_id"),
+    erasure="delete",
+)
+sleep_marks = table(
+    "sleep_marks",
+    seq(),
+    reference("group_id", "groups"),
+    reference("agent_id", "agents"),
+    reference("conversation_id", "conversations"),
+    *strings("user_id", null=False),
+    *numbers("read_to", "said_to"),
+    UniqueConstraint("group_id", "agent_id", "conversation_id"),
+    Index("sleep_marks_by_user", "user_id"),
+    Index("sleep_marks_by_agent", "agent_id"),
+    Index("sleep_marks_by_conversation", "conversation_id"),
+    erasure="delete",
+)
+transcripts = table(
+    "sleep_transcripts",
+    *root(),
+    reference("group_id", "groups"),
+    reference("agent_id", "agents"),
+    *strings("user_id"),
+    *strings("conversation_ids", null=False, erasure="keep"),
+    *numbers("first_seq", "last_seq", "message_count"),
+    *strings("run_id", erasure="keep"),
+    *strings("status", null=False, erasure="keep"),
+    *numbers("attempts"),
+    *timestamps("created_at"),
+    *timestamps("ended_at", null=True),
+    Index("sleep_transcripts_by_agent", "agent_id", "seq"),
+    Index("sleep_transcripts_by_group", "group_id", "seq"),
+    Index("sleep_transcripts_by_user", "user_id"),
+    erasure="delete",
+)
+TABLES = (groups, groups_agents, groups_blocks, sleep_counters, sleep_marks, transcripts)
+
+_GROUPS = Repository(Group, groups)
+_OF_MANAGER = _GROUPS.select.where(equal(groups, "manager_agent_id", "organization_id")).order_by(groups.c.seq).limit(1)
+_MEMBERS = (
+    select(groups_agents.c.group_id, groups_agents.c.agent_id)
+    .where(one_of(groups_agents.c.group_id, "group_ids"))
+    .order_by(groups_agents.c.place)
+)
+_BLOCKS = (
+    select(groups_blocks.c.group_id, groups_blocks.c.block_id)
+    .where(one_of(groups_blocks.c.group_id, "group_ids"))
+    .order_by(groups_blocks.c.seq)
+)
+_LOCK = select(groups.c.id).where(equal(groups, "id")).with_for_update()
+_ADD_BLOCK, _ADD_MEMBER = Missing(groups_blocks), insert(groups_agents)
+_CHANGING = (
+    *("description", "manager_agent_id", "termination_token", "max_turns", "sleeptime_agent_frequency"),
+    *("max_message_buffer_length", "min_message_buffer_length", "hidden", "updated_at"),
+)
+_change = _GROUPS.updates(*_CHANGING)
+
+
+def insert_group(tx: Transaction, group: Group) -> None:
+    """Store a new group with its members; raises Conflict-like Collision where an agent is named twice."""
+    _GROUPS.insert(tx, group)
+    _add_members(tx, group)
+
+
+def change(tx: Transaction, group: Group, *, has_new_members: bool) -> None:
+    """Store what changed of a group, and its members where they are new."""
+    _change(tx, group)
+    if has_new_members:
+        tx.run(delete(groups_agents).where(groups_agents.c.group_id == group.id))
+        _add_members(tx, group)
+
+
+def remove(tx: Transaction, group_id: str) -> None:
+    tx.run(delete(groups).where(groups.c.id == group_id))
+
+
+def lock(tx: Transaction, group_id: str) -> None:
+    tx.lock(_LOCK, {"id": group_id})
+
+
+def get(tx: Transaction, scope: Scope, group_id: str) -> Group:
+    """Return the group, where the caller may use all its agents. Raises NotFound."""
+    listed = _GROUPS.select.where(groups.c.id == group_id, groups.c.organization_id == scope.organization_id)
+    group = _GROUPS.first(tx, listed.where(*_is_usable(scope)), {})
+    return _whole(tx, [found(group, "Group", group_id)])[0]
+
+
+def page(
+    tx: Transaction, scope: Scope, wanted: Page, *, shows_hidden: bool, agent_id: str | None = None, **equal: Any
+) -> list[Group]:
+    """Return one page of the groups whose agents the caller may use all; with `agent_id` those it is a member of."""
+    members = select(groups_agents.c.group_id).where(groups_agents.c.agent_id == agent_id)
+    conditions = [*_is_usable(scope), *([] if shows_hidden else [~groups.c.hidden])]
+    if agent_id:
+        conditions.append(groups.c.id.in_(members))
+    return _whole(tx, _GROUPS.page(tx, scope, wanted, *conditions, **equal))
+
+
+def count(tx: Transaction, scope: Scope) -> int:
+    return _GROUPS.count(tx, scope, *_is_usable(scope))
+
+
+def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | None:
+    """Return the group that the agent manages; None where it manages none."""
+    group = _GROUPS.first(tx, _OF_MANAGER, {"manager_agent_id": agent_id, "organization_id": organization_id})
+    return _whole(tx, [group])[0] if group else None
+
+
+def of_managers(tx: Transaction, organization_id: str, agent_ids: Sequence[str]) -> dict[str, Group]:
+    """Return the groups that these agents manage, by the manager's id."""
+    listed = _GROUPS.select.where(
+        groups.c.manager_agent_id.in_(agent_ids), groups.c.organization_id == organization_id
+    ).order_by(groups.c.seq)
+    return {group.manager_agent_id or "": group for group in _whole(tx, _GROUPS.all(tx, listed))}
+
+
+def of_member(tx: Transaction, agent_id: str) -> list[Group]:
+    """Return the groups in which the agent is a member."""
+    members = select(groups_agents.c.group_id).where(groups_agents.c.agent_id == agent_id)
+    return _whole(tx, _GROUPS.all(tx, _GROUPS.select.where(groups.c.id.in_(members)).order_by(groups.c.seq)))
+
+
+def add_blocks(tx: Transaction, group_id: str, block_ids: Iterable[str]) -> None:
+    tx.run(_ADD_BLOCK, [{"group_id": group_id, "block_id": id} for id in block_ids])
+
+
+def remove_block(tx: Transaction, group_id: str, block_id: str) -> None:
+    tx.run(delete(groups_blocks).where(groups_blocks.c.group_id == group_id, groups_blocks.c.block_id == block_id))
+
+
+def _add_members(tx: Transaction, group: Group) -> None:
+    rows = [{"group_id": group.id, "agent_id": id, "place": place} for place, id in enumerate(group.agent_ids)]
+    tx.run(_ADD_MEMBER, rows)
+
+
+def _whole(tx: Transaction, listed: Sequence[Group]) -> list[Group]:
+    """Return the groups with their members and blocks."""
+    if not listed:
+        return []
+    ids = {"group_ids": [group.id for group in listed]}
+    members: dict[str, list[str]] = {}
+    for row in tx.all(_MEMBERS, ids):
+        members.setdefault(row.group_id, []).append(row.agent_id)
+    blocks: dict[str, list[str]] = {}
+    for row in tx.all(_BLOCKS, ids):
+        blocks.setdefault(row.group_id, []).append(row.block_id)
+    return [
+        replace(one, agent_ids=tuple(members.get(one.id, ())), block_ids=tuple(blocks.get(one.id, ())))
+        for one in listed
+    ]
+
+
+def _is_usable(scope: Scope) -> list[ColumnElement[bool]]:
+    """Return the conditions that the caller may use every agent of a group."""
+    if scope.uses_every_agent:
+        return []
+    (member,), (manager,) = may_use(scope, groups_agents.c.agent_id), may_use(scope, groups.c.manager_agent_id)
+    kept = select(groups_agents.c.seq).where(groups_agents.c.group_id == groups.c.id, ~member).correlate(groups)
+    return [~kept.exists(), or_(groups.c.manager_agent_id.is_(None), manager)]

@@ -1,0 +1,47 @@
+"""What a group is: its members in their order, who leads them, and the settings of its kind."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+ManagerType = Literal["round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"]
+MANAGER_TYPES: tuple[ManagerType, ...] = get_args(ManagerType)
+# Of these kinds the manager is another agent than the members.
+MANAGED: tuple[ManagerType, ...] = ("supervisor", "dynamic", "sleeptime", "voice_sleeptime")
+# Of these, the members work on the manager's memory after its turns.
+ASLEEP: tuple[ManagerType, ...] = ("sleeptime", "voice_sleeptime")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of agents. `agent_ids` are its members in the order in which they were named; the manager is none of them.
+
+    `max_turns` and `termination_token` end a talk; `sleeptime_agent_frequency` is in turns of the manager, and the two lengths
+    of the buffer in messages.
+    """
+
+    id: str
+    organization_id: str
+    manager_type: ManagerType
+    description: str = ""
+    agent_ids: tuple[str, ...] = ()
+    block_ids: tuple[str, ...] = ()
+    manager_agent_id: str | None = None
+    termination_token: str | None = None
+    max_turns: int | None = None
+    sleeptime_agent_frequency: int | None = None
+    max_message_buffer_length: int | None = None
+    min_message_buffer_length: int | None = None
+    hidden: bool = False
+    created_by: str | None = None
+    created_at: int = 0
+    updated_at: int = 0
+
+    @property
+    def leader_id(self) -> str | None:
+        """The agent whose conversation a talk with the group is: its manager, or its first member; None where it is empty."""
+        return self.manager_agent_id or next(iter(self.agent_ids), None)
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """The members, and the manager last."""
+        return (*self.agent_ids, *((self.manager_agent_id,) if self.manager_agent_id else ()))

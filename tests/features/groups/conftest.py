@@ -1,0 +1,5 @@
+"""One server for the tests of groups, with jobs that are looked for often."""
+
+from tests.seams.jobs import quick_jobs
+
+__all__ = ["quick_jobs"]
