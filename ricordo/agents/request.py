@@ -97,6 +97,7 @@ class TurnRequest:
     wanted, and so many alternatives to each. `callers` are the agents whose calls led to this turn, the first one first.
     `metadata` is the run's. `instructions` follow the system message, and `added_tools`, unstored ones of the server, with
     `added_rules`, the agent's own tools: for this turn alone.
+    `planned_run` is the id of a run that was told to somebody before: this turn is it, unless that began already.
     """
 
     scope: Scope
@@ -126,6 +127,7 @@ class TurnRequest:
     instructions: str = ""
     added_tools: tuple[str, ...] = ()
     added_rules: tuple[ToolRule, ...] = ()
+    planned_run: str | None = None
 
 
 @dataclass(slots=True)

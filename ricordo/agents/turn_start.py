@@ -128,7 +128,11 @@ def _open(
     """
     # A retry may overtake its original, so it is looked for in the transaction that would start it again.
     run = new_run(tx, request)
-    runs.open_run(tx, run)
+    planned = replace(run, id=request.planned_run) if request.planned_run and not cut_off else None
+    if planned and runs.begin_planned(tx, planned):
+        run = planned
+    else:
+        runs.open_run(tx, run)
     earlier = same_body(tx, request, other_than=run.id)
     if earlier and (cut_off is None or earlier.id != cut_off.id):
         raise Collision("The same request was accepted before.")
@@ -151,10 +155,7 @@ def _open(
     if has_budget(runtime.settings, state.agent):
         require_budget(tx, runtime.settings, state.agent, request.purpose)
     window, prompt_key = _window(tx, runtime, state)
-    if request.approval and not run.metadata and (asking := waiting_in(window)) and asking.group_id:
-        # The turn that goes on was one in a group, and so is its rest.
-        run = replace(run, metadata={"group_id": asking.group_id, "speaker": asking.name})
-        runs.save_metadata(tx, run)
+    run = _as_part_of_group(tx, request, run, window)
     is_continued = bool(request.approval or request.compaction or waiting_in(window))
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
         window = window[:1]  # a turn that failed left what was said in it
@@ -173,6 +174,16 @@ def _open(
     if request.also_save:
         request.also_save(tx, run, ())
     return turn
+
+
+def _as_part_of_group(tx: Transaction, request: TurnRequest, run: Run, window: Sequence[Message]) -> Run:
+    """Return the run, which is one in a group where it goes on with such a turn."""
+    asking = waiting_in(window) if request.approval and not run.metadata else None
+    if asking is None or asking.group_id is None:
+        return run
+    run = replace(run, metadata={"group_id": asking.group_id, "speaker": asking.name})
+    runs.save_metadata(tx, run)
+    return run
 
 
 def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:

@@ -12,21 +12,30 @@ class GroupsPlugin:
 
         return [*TABLES, *tables.TABLES]
 
-    def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        talks = ("/v1/groups/*/messages", "/v1/groups/*/reset-messages")
-        return [LazyRouter("ricordo.features.groups.talk_routes", talks)]
-
     def tools(self) -> list[Any]:
         from ricordo.features.groups.talk_tool import TOOL
 
         return [TOOL]
 
-    def jobs(self) -> list[Any]:
-        from ricordo.features.groups.talk_record import HANDLER
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
 
-        return [HANDLER]
+        talks = ("/v1/groups/*/messages", "/v1/groups/*/reset-messages")
+        return [
+            LazyRouter("ricordo.features.groups.talk_routes", talks),
+            LazyRouter("ricordo.features.groups.routes", ("/v1/groups",)),
+            LazyRouter("ricordo.features.groups.agent_routes", ("/v1/agents/*/groups",)),
+        ]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.groups import sleeptime, talk_record
+
+        return [*sleeptime.HANDLERS, talk_record.HANDLER]
+
+    def agent_followers(self) -> list[Any]:
+        from ricordo.features.groups.pairs import PairFollower
+
+        return [PairFollower()]
 
 
 plugin = GroupsPlugin()
