@@ -390,7 +390,11 @@ def _list(element: distinct_list, compiler: Any, **options: Any) -> str:
 def _bytes(element: byte_length, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)
     # The oldest SQLite that is served here has no octet_length.
-    return f"length(CAST({column} AS BLOB))" if compiler.dialect.name == "sqlite" else f"octet_length({column})"
+    return (
+        f"length(CAST({column} AS BLOB))"
+        if compiler.dialect.name == "sqlite"
+        else f"octet_length(CAST({column} AS text))"
+    )
 
 
 @compiles(Missing)
