@@ -155,7 +155,6 @@ def _open(
     if has_budget(runtime.settings, state.agent):
         require_budget(tx, runtime.settings, state.agent, request.purpose)
     window, prompt_key = _window(tx, runtime, state)
-    run = _as_part_of_group(tx, request, run, window)
     is_continued = bool(request.approval or request.compaction or waiting_in(window))
     if state.agent.clears_buffer and state.conversation.last_run_ended_at and not is_continued:
         window = window[:1]  # a turn that failed left what was said in it
@@ -174,16 +173,6 @@ def _open(
     if request.also_save:
         request.also_save(tx, run, ())
     return turn
-
-
-def _as_part_of_group(tx: Transaction, request: TurnRequest, run: Run, window: Sequence[Message]) -> Run:
-    """Return the run, which is one in a group where it goes on with such a turn."""
-    asking = waiting_in(window) if request.approval and not run.metadata else None
-    if asking is None or asking.group_id is None:
-        return run
-    run = replace(run, metadata={"group_id": asking.group_id, "speaker": asking.name})
-    runs.save_metadata(tx, run)
-    return run
 
 
 def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:
@@ -291,6 +280,11 @@ def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: 
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
         raise Collision("This answer was accepted before.")  # before it is said that nothing waits for it
     turn.approval = answered(turn.window, approval)
+    asking = turn.approval.request
+    if asking.group_id and not turn.run.metadata:
+        # The turn that goes on was one in a group, and so is its rest.
+        turn.run = replace(turn.run, metadata={"group_id": asking.group_id, "speaker": asking.name})
+        runs.save_metadata(tx, turn.run)
     turn.finished = finished_before(turn.window)
     return _stored(
         NewMessage("approval", turn.approval.parts, approval.otid), turn.run, now, bool(turn.approval.returns)
