@@ -7,13 +7,16 @@ from typing import Any
 from sqlalchemy import bindparam, insert
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
 from ricordo.domain.text import normal_text
 from ricordo.storage.engine.repository import Page, Repository, equal, new_values, one_of, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
 
-_ROWS = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)})
+_ROWS = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)}, long="parts")
 _OF_RUN = _ROWS.select.where(equal(messages, "run_id"), messages.c.seq > bindparam("after")).order_by(messages.c.seq)
+_OF_RUNS = _ROWS.select.where(one_of(messages.c.run_id, "run_ids")).order_by(messages.c.seq)
 _BETWEEN = (
     _ROWS.select.where(equal(messages, "conversation_id"))
     .where(messages.c.seq > bindparam("after"), messages.c.seq <= bindparam("to"))
@@ -25,6 +28,7 @@ _INSERT = insert(messages)
 _REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id"))
 _MOVE = setter(messages, "run_id", "created_at", where=messages.c.id == bindparam("message_id"))
 get, by_ids, by_numbers, page = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers, _ROWS.page
+page_of_numbers = _ROWS.page_of_numbers
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
@@ -36,6 +40,21 @@ def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
 def of_run(tx: Transaction, run_id: str, *, after: int = 0) -> list[Message]:
     """Return the messages of a run whose seq is greater than `after`, in order."""
     return _ROWS.all(tx, _OF_RUN, {"run_id": run_id, "after": after})
+
+
+def of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
+    """Return the messages of several runs, in order."""
+    if len(run_ids) == 1:
+        return of_run(tx, run_ids[0])
+    return _ROWS.all(tx, _OF_RUNS, {"run_ids": list(run_ids)})
+
+
+def page_of_run(tx: Transaction, scope: Scope, wanted: Page, run: Run) -> list[Message]:
+    """Return one page of a run's messages; of a talk's its input, and what agents said in its turns."""
+    if not run.turn_ids:
+        return page(tx, scope, wanted, run_id=run.id)
+    is_answer = one_of(messages.c.run_id, "turn_ids").params(turn_ids=run.turn_ids) & messages.c.step_id.is_not(None)
+    return page(tx, scope, wanted, (messages.c.run_id == run.id) | is_answer)
 
 
 def between(tx: Transaction, conversation_id: str, after: int, to: int, most: int) -> list[Message]:
@@ -50,7 +69,10 @@ def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> lis
 def page_of_kept(
     read_messages: Callable[[Page], list[Message]], wanted: Page, keeps: Callable[[Message], bool]
 ) -> list[Message]:
-    """Return one page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many."""
+    """Return one page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many.
+
+    A bounded page may have fewer, but none only where there are no more.
+    """
     is_backwards = wanted.is_backwards
     kept: list[Message] = []
     reading = wanted
@@ -58,7 +80,8 @@ def page_of_kept(
         read = read_messages(reading)
         fitting = [message for message in read if keeps(message)]
         kept = [*fitting, *kept] if is_backwards else [*kept, *fitting]
-        if len(kept) >= wanted.limit or len(read) < reading.limit:
+        is_short = len(read) < reading.limit
+        if len(kept) >= wanted.limit or not read or (is_short and (kept or not wanted.is_bounded)):
             return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
         reading = replace(reading, before=read[0].id) if is_backwards else replace(reading, after=read[-1].id)
 

@@ -11,14 +11,22 @@ class GroupsPlugin:
     requires = ("web",)
 
     def tables(self) -> list[Any]:
+        from ricordo.features.groups import tables
         from ricordo.features.groups.queries import TABLES
 
-        return [*TABLES]
+        return [*TABLES, *tables.TABLES]
+
+    def tools(self) -> list[Any]:
+        from ricordo.features.groups.talk_tool import TOOL
+
+        return [TOOL]
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
+        talks = ("/v1/groups/*/messages", "/v1/groups/*/reset-messages")
         return [
+            LazyRouter("ricordo.features.groups.talk_routes", talks),
             LazyRouter("ricordo.features.groups.routes", ("/v1/groups",)),
             LazyRouter("ricordo.features.groups.agent_routes", ("/v1/agents/*/groups",)),
             LazyRouter("ricordo.features.groups.sleep_routes", ("/v1/agents/*/sleeptime",)),
@@ -33,9 +41,9 @@ class GroupsPlugin:
         ]
 
     def jobs(self) -> list[Any]:
-        from ricordo.features.groups.sleeptime import HANDLERS
+        from ricordo.features.groups import sleeptime, talk_record
 
-        return [*HANDLERS]
+        return [*sleeptime.HANDLERS, talk_record.HANDLER]
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower
