@@ -78,7 +78,6 @@ class AgentFields(EmbeddingFields):
         "embedding_chunk_size": "Texts are embedded whole.",
         "enable_sleeptime": "No second agent is made; an agent of the type sleeptime_agent works by itself.",
         "include_default_source": "An agent has the folders that are attached to it.",
-        "include_multi_agent_tools": "Attach the tools for other agents by their names or ids.",
     }
 
     name: str | None = Field(None, max_length=256)
@@ -163,6 +162,9 @@ class AgentRequest(AgentFields):
     tools: Items[Annotated[str, BeforeValidator(_name_of)]] | None = None
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
+    include_multi_agent_tools: bool | None = Field(
+        None, description="Attach the tools by which the agent sends messages to others."
+    )
     initial_message_sequence: Items[MessageRequest] | None = None
     user_id: str | None = Field(None, min_length=1, max_length=255, description="Whose memory its conversation sees.")
 
@@ -171,6 +173,7 @@ class AgentUpdate(AgentFields):
     """What changes of an agent. A field that is left out stays."""
 
     ignored: ClassVar = AgentFields.ignored | {
+        "include_multi_agent_tools": "They are attached when an agent is made. Attach them by their names or ids.",
         "memory_variables": "They are filled in when an agent is made. Change the values of its blocks.",
         **dict.fromkeys(
             ("last_run_completion", "last_run_duration_ms", "last_stop_reason"),

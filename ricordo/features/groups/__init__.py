@@ -1,4 +1,4 @@
-"""Agents together: groups that talk in turn, agents that tidy memory while another sleeps, and tools by which agents ask each other."""
+"""Agents together: groups that talk in turn, agents that tidy memory while another sleeps, tools by which agents ask each other."""
 
 from typing import Any
 
@@ -10,6 +10,16 @@ class GroupsPlugin:
         from ricordo.features.groups.queries import TABLES
 
         return [*TABLES]
+
+    def tools(self) -> list[Any]:
+        from ricordo.features.groups.agent_tools import TOOLS
+
+        return [*TOOLS]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.groups.agent_jobs import HANDLERS
+
+        return [*HANDLERS]
 
 
 plugin = GroupsPlugin()

@@ -1,0 +1,14 @@
+"""Agents on a running server, and jobs that are looked for often."""
+
+import pytest
+
+from tests.api.conftest import Api
+from tests.features.groups.cast import Cast
+from tests.seams.jobs import quick_jobs
+
+__all__ = ["quick_jobs"]
+
+
+@pytest.fixture
+def cast(api: Api) -> Cast:
+    return Cast(api.server, api.http)
