@@ -17,6 +17,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def set_folders(self, tx, scope, agent_id, folder_ids): ...  # gives an agent these folders of files, and no others
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
         async def at_erasure(self, runtime, user_id): ...            # deletes what other services have of a user; what remains
+        def agent_followers(self): return [MyFollower()]             # AgentFollowers: what happens to other agents with one
         def commands(self): return [Commands("weather", "weather.cli")]  # typer apps for `ricordo weather …`
         def tables(self): return [forecasts]                         # SQLAlchemy tables, created where they are missing
         def pages(self): return [PluginPage("Weather", "/weather")]        # pages that `/` links to; `routes` serves them
@@ -65,6 +66,7 @@ HOOKS = (
         "complete_agents",
         "set_folders",
         "after_turn",
+        "agent_followers",
         "commands",
         "tables",
         "pages",
@@ -167,6 +169,10 @@ class Plugins:
     def after_turn(self) -> list[Callable[..., Any]]:
         """What to call when a turn has ended."""
         return [plugin.after_turn for _, plugin in self._plugins if hasattr(plugin, "after_turn")]
+
+    def agent_followers(self) -> list[Any]:
+        """The AgentFollowers: what happens to other agents when one is made, changed, deleted, or ends a turn."""
+        return self._collect("agent_followers")
 
     def at_erasure(self) -> list[Callable[..., Any]]:
         """What to ask, with the runtime and the id of a user who is forgotten, what of them remains at other services."""

@@ -90,6 +90,15 @@ def traits_of(agent_type: AgentType) -> TypeTraits:
     return traits
 
 
+def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[str, ...]:
+    """The names of the tools that an agent of this type gets; memory is left to another agent where one works on it."""
+    traits = traits_of(agent_type)
+    if not has_sleeptime:
+        return traits.base_tools
+    speech = (SPEECH,) if traits.style == "heartbeat" else ()
+    return (*speech, "conversation_search", "archival_memory_search")
+
+
 def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
     """The rules that tools of ours bring along (blueprint §7.4): speaking and finishing end a turn, the others let it go on."""
     names = list(dict.fromkeys(tool_names))

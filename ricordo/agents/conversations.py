@@ -71,15 +71,6 @@ def resolve_conversation(tx: Transaction, scope: Scope, name: str, agent_id: str
 async def open_conversation(runtime: Runtime, scope: Scope, name: str, agent_id: str | None = None) -> Conversation:
     """`resolve_conversation`, which begins a user's default conversation where it is missing. Raises NotFound, Invalid."""
 
-    def make(tx: Transaction) -> Conversation:
-        state = agents.load(tx, scope, _agent_of(name, agent_id) or "")
-        if state.conversation.window:
-            return state.conversation  # somebody was faster
-        now = tx.clock.now()
-        system, key = system_message(tx, runtime, state)
-        begun = replace(state.conversation, window=(system.id,), prompt_key=key, message_count=1, hidden=True)
-        return _insert(tx, replace(begun, created_by=scope.user_id, created_at=now, updated_at=now), system)
-
     try:
         return await runtime.store.read(lambda tx: resolve_conversation(tx, scope, name, agent_id))
     except NotFound:
@@ -87,9 +78,21 @@ async def open_conversation(runtime: Runtime, scope: Scope, name: str, agent_id:
             raise
     try:
         await runtime.organization_providers.of(scope.organization_id)
-        return await runtime.store.write(make)
+        named = _agent_of(name, agent_id) or ""
+        return await runtime.store.write(lambda tx: begin_default(tx, runtime, scope, named))
     except Collision:
         return await runtime.store.read(lambda tx: resolve_conversation(tx, scope, name, agent_id))
+
+
+def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> Conversation:
+    """Return the caller's default conversation with the agent, made where it is missing. Raises NotFound, Collision."""
+    state = agents.load(tx, scope, agent_id)
+    if state.conversation.window:
+        return state.conversation
+    now = tx.clock.now()
+    system, key = system_message(tx, runtime, state)
+    begun = replace(state.conversation, window=(system.id,), prompt_key=key, message_count=1, hidden=True)
+    return _insert(tx, replace(begun, created_by=scope.user_id, created_at=now, updated_at=now), system)
 
 
 def require_own(scope: Scope, conversation: Conversation) -> Conversation:
@@ -139,7 +142,8 @@ async def create_conversation(
             updated_at=now,
             message_count=1,
         )
-        seen = blocks.of_agent(tx, agent_id, scope.subject_id or conversation.user_id, state.agent.course)
+        user_id = scope.subject_id or conversation.user_id
+        seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course, memory_id=state.agent.memory_id)
         system, key = system_message(tx, runtime, replace(state, conversation=conversation, blocks=seen))
         return _insert(tx, replace(conversation, window=(system.id,), prompt_key=key), system)
 

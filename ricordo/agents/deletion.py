@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ricordo.agents.followers import delete_followers
 from ricordo.agents.run_end import close_run
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import RicordoError
 from ricordo.runtime import Runtime
 from ricordo.search import index, partitions
-from ricordo.storage import conversations, deletion, runs
+from ricordo.storage import agents, conversations, deletion, runs
 from ricordo.storage.deletion import Kind
 from ricordo.storage.engine.store import Transaction
 
@@ -27,8 +28,21 @@ async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> Non
 
 
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
-    """Delete the agent with its conversations, messages, runs and steps. Raises NotFound."""
-    await _delete(runtime, "agent", agent_id, lambda tx: deletion.hide_agent(tx, scope, agent_id))
+    """Delete the agent with its conversations, messages, runs and steps, and the agents that work on its memory alone.
+
+    Raises NotFound, Conflict where it manages a group.
+    """
+
+    def hide(tx: Transaction) -> list[str]:
+        agents.require(tx, scope, agent_id)
+        agent = agents.find(tx, scope, agent_id)
+        gone = [agent_id, *(delete_followers(tx, runtime, scope, agent) if agent else ())]
+        for id in gone:
+            deletion.hide_agent(tx, scope, id)
+        return gone
+
+    for id in await runtime.store.write(hide):
+        await _purge_now(runtime, "agent", id)
 
 
 async def delete_conversation(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
@@ -60,6 +74,10 @@ def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> i
 
 async def _delete(runtime: Runtime, kind: Kind, id: str, hide: Callable[[Transaction], None]) -> None:
     await runtime.store.write(hide)
+    await _purge_now(runtime, kind, id)
+
+
+async def _purge_now(runtime: Runtime, kind: Kind, id: str) -> None:
     try:
         await purge(runtime, kind, id)
     except RicordoError as error:

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents import deletion
-from ricordo.agents.agent_types import base_rules, chosen_system, given_messages, initial_messages, traits_of
+from ricordo.agents.agent_types import (
+    base_rules,
+    base_tools,
+    chosen_system,
+    given_messages,
+    initial_messages,
+    traits_of,
+)
 from ricordo.agents.conversations import (
     DEFAULT,
     cancel_run,
@@ -17,6 +24,7 @@ from ricordo.agents.conversations import (
     require_subject,
     system_message,
 )
+from ricordo.agents.followers import set_sleeptime, with_groups
 from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.block import DEFAULT_LIMIT, SHARED_POLICY, Block, Chain, Policy, new_in, require_label
@@ -91,6 +99,8 @@ class AgentSpec:
     tags: tuple[str, ...] = ()
     # Whose memory its conversation sees beside its own, by id or by name.
     user: str | None = None
+    # Whether another agent works on its memory after its turns.
+    has_sleeptime: bool = False
 
 
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
@@ -204,7 +214,7 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*made, *shared)
     require_told_apart(attached)
-    base = traits_of(spec.agent_type).base_tools if spec.has_base_tools else ()
+    base = base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime) if spec.has_base_tools else ()
     given = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))
     conversation = Conversation(
         id=conversations.default_id(agent.id),
@@ -231,18 +241,26 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     conversations.insert_one(tx, state.conversation)
     insert_messages(tx, begun)
     tools.attach(tx, agent.id, [tool.id for tool in given])
-    if not (spec.folder_ids or spec.identity_ids):
+    if not (spec.folder_ids or spec.identity_ids or spec.has_sleeptime):
         return state
     if spec.identity_ids:
         keep_to(tx, scope, agent.id, spec.identity_ids)
+    if spec.has_sleeptime:
+        set_sleeptime(tx, runtime, scope, replace(state, user_ids=spec.identity_ids), is_on=True)
     runtime.set_folders(tx, scope, agent.id, spec.folder_ids)
-    return runtime.complete(tx, agents.load_whole(tx, scope, agent.id))
+    return whole_agent(tx, runtime, scope, agent.id)
+
+
+def whole_agent(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
+    """Return the agent with all that the wire shows of it. Raises NotFound."""
+    state = runtime.complete(tx, agents.load_whole(tx, scope, agent_id))
+    return with_groups(tx, runtime, [state])[0]
 
 
 def _seen(tx: Transaction, agent: Agent, user_id: str | None, attached: Sequence[Block]) -> tuple[Block, ...]:
     """Return the blocks in a conversation of the new agent with this user: theirs too, and of what is attached no other user's."""
     tags = {block.id: block.tags for block in attached}
-    seen = blocks.of_agent(tx, agent.id, user_id, agent.course)
+    seen = blocks.of_agent(tx, agent.id, user_id, agent.course, memory_id=agent.memory_id)
     return tuple(replace(block, tags=tags.get(block.id, ())) for block in seen)
 
 

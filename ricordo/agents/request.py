@@ -95,6 +95,7 @@ class TurnRequest:
     with the turn's messages where a step ended it. `response_format` takes the place of the agent's for this turn, and one of
     `wanted_tools`, the client's own, has to be called before the turn ends. With `logprobs` the probabilities of tokens are
     wanted, and so many alternatives to each. `callers` are the agents whose calls led to this turn, the first one first.
+    `planned_run` is the id of a run that was told to somebody before: this turn is it, unless that began already.
     """
 
     scope: Scope
@@ -120,6 +121,7 @@ class TurnRequest:
     wanted_tools: frozenset[str] = frozenset()
     logprobs: int | None = None
     callers: tuple[str, ...] = ()
+    planned_run: str | None = None
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from ricordo.agents.followers import end_turn
 from ricordo.agents.note_taker import add_note_job, wants_notes
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.run_end import add_callback
@@ -116,6 +117,8 @@ async def save_step(
             runs.insert_trace(tx, trace)
         if run.ended_at is not None and wants_notes(turn):
             add_note_job(tx, run)
+        if run.ended_at is not None and turn.state.agent.has_sleeptime:
+            run = end_turn(tx, turn, run, new)
         if run.ended_at is not None and turn.request.also_save:
             turn.request.also_save(tx, run, [*turn.window[turn.first :], *new])
         state = replace(turn.state, blocks=committed.blocks, archives=committed.archives)

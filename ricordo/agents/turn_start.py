@@ -126,7 +126,11 @@ def _open(
     """
     # A retry may overtake its original, so it is looked for in the transaction that would start it again.
     run = _new_run(tx, request)
-    runs.open_run(tx, run)
+    planned = replace(run, id=request.planned_run) if request.planned_run and not cut_off else None
+    if planned and runs.begin_planned(tx, planned):
+        run = planned
+    else:
+        runs.open_run(tx, run)
     earlier = same_body(tx, request, other_than=run.id)
     if earlier and (cut_off is None or earlier.id != cut_off.id):
         raise Collision("The same request was accepted before.")

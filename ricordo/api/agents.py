@@ -8,6 +8,7 @@ from fastapi import Depends, Query
 
 from ricordo.agents.agent_types import chosen_system
 from ricordo.agents.conversations import DEFAULT, effective, open_conversation, set_window
+from ricordo.agents.followers import set_sleeptime, with_groups
 from ricordo.agents.lifecycle import (
     AgentSpec,
     attach_block,
@@ -103,7 +104,7 @@ def list_agents(
         **given(name=which.name, hidden=which.hidden, created_by=which.created_by_id),
     }
     found = agents.page(tx, here.scope, paging.page(), *conditions, **wanted)
-    return [agent_json(here, state) for state in here.runtime.complete_all(tx, found)]
+    return [agent_json(here, state) for state in with_groups(tx, here.runtime, here.runtime.complete_all(tx, found))]
 
 
 @router.get("/count", response_model=int)
@@ -143,6 +144,9 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
         agent = _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id)
         warn_of_small_window(agent)
         agents.update(tx, agent, tags)
+        if "enable_sleeptime" in body.model_fields_set:
+            state = agents.load_whole(tx, here.scope, agent_id)
+            set_sleeptime(tx, here.runtime, here.scope, state, is_on=bool(body.enable_sleeptime))
         _change_attachments(tx, here, agent_id, body)
         if body.tool_rules is not None or body.tool_ids is not None:
             # Rules under which no turn could end are refused here, and not at the next message.
@@ -224,6 +228,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         folder_ids=tuple(body.all_folder_ids or ()),
         identity_ids=tuple(body.identity_ids or ()),
         user=body.user_id,
+        has_sleeptime=bool(body.enable_sleeptime),
     )
 
 

@@ -9,6 +9,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from starlette._utils import get_route_path
 
+from ricordo.agents import lifecycle
 from ricordo.api.bodies import decode
 from ricordo.api.guard import FIELDS, USER_HEADER
 from ricordo.api.models.agents import AgentResponse
@@ -23,7 +24,7 @@ from ricordo.memory.proposals import expiry_of
 from ricordo.memory.submission import Submission, Submitted
 from ricordo.offload import offload
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, users
+from ricordo.storage import users
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Store, Transaction
 
@@ -219,7 +220,7 @@ class Paging:
     def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
         if self.ascending is not None:
             order = "asc" if self.ascending else "desc"
-        return Page(limit=self.limit or default, before=self.before, after=self.after, order=self.order or order)
+        return Page(self.limit or default, self.before, self.after, self.order or order, is_bounded=True)
 
     def page_by_time(self, *, default: int) -> Page:
         """Return the page where `before` means older and `after` newer in either order: what is newest or oldest of these."""
@@ -260,4 +261,4 @@ def embedding_of(here: RequestContext, handle: str | None) -> EmbeddingInfo | No
 
 
 def whole_agent(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
-    return agent_json(here, here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id)))
+    return agent_json(here, lifecycle.whole_agent(tx, here.runtime, here.scope, agent_id))

@@ -25,6 +25,8 @@ AgentType = Literal[
 CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"]
 # Of the window's tokens; from here on a prompt is made smaller before it is sent (the retired Letta V1 server's default).
 TRIGGER = 0.9
+# Among an agent's settings: that other agents work on its memory, the agent that one works for, and the group it manages.
+ENABLE_SLEEPTIME, SLEEPS_FOR, MANAGES = "enable_sleeptime", "sleeps_for", "manages_group"
 # Files that are open at a time, and characters of each that are shown, by the context window in tokens up to which they hold
 # (the retired Letta V1 server's).
 _FILE_LIMITS = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
@@ -77,6 +79,22 @@ class Agent:
     def course(self) -> str | None:
         course = self.metadata.get("course")
         return course if isinstance(course, str) else None
+
+    @property
+    def is_asleep_for(self) -> str | None:
+        """The agent on whose memory this one works while that rests; None for all other agents."""
+        main: str | None = self.settings.get(SLEEPS_FOR)
+        return main
+
+    @property
+    def memory_id(self) -> str:
+        """The agent whose copies of blocks its users have: itself, or that on whose memory it works."""
+        return self.is_asleep_for or self.id
+
+    @property
+    def has_sleeptime(self) -> bool:
+        """Whether other agents work on its memory after its turns."""
+        return bool(self.settings.get(ENABLE_SLEEPTIME))
 
     @property
     def max_steps(self) -> int | None:
@@ -196,7 +214,7 @@ class PromptDirectory:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """An agent with everything attached to it: what one turn needs and what the wire shows.
+    """An agent with everything attached to it: what one turn needs and what the wire shows. `group` is that it manages, as JSON.
 
     `waiting` is the message whose calls wait for an answer; `user_ids` are those whom the agent is kept to, as far as the caller
     may know. With `has_other_conversations` others than this one hold messages. `directories` and `instructions`, which come
@@ -215,6 +233,7 @@ class AgentState:
     directories: tuple[PromptDirectory, ...] = ()
     instructions: str = ""
     is_others_instructions: bool = False
+    group: dict[str, Any] | None = None
 
     @property
     def shows_files(self) -> bool:

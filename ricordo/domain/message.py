@@ -7,7 +7,7 @@ from typing import Any, Literal
 import orjson
 
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
-EventKind = Literal["login", "heartbeat", "alert", "rejection", "task"]
+EventKind = Literal["login", "heartbeat", "alert", "rejection", "task", "transcript"]
 Trigger = Literal["window", "provider", "request"]
 # The tool by which an agent speaks that answers only through tools, and its argument.
 SPEECH_TOOL, SPEECH_ARGUMENT = "send_message", "message"

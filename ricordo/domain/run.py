@@ -27,6 +27,8 @@ StopReason = Literal[
 ]
 # The type of error of a run whose server was stopped or killed in the middle of it.
 INTERRUPTED = "interrupted"
+# In the metadata of a run: the runs of sleeping agents that its end began.
+RUN_IDS = "run_ids"
 DATABASE_FAILED = "The database failed during this turn. Send the message again in a moment."
 _COMPLETED: set[StopReason] = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
 
@@ -67,6 +69,12 @@ class Run:
     callback: dict[str, Any] = field(default_factory=dict)
     # What the window took after it, in tokens, as its last step's usage tells; no column of its own.
     context_tokens: int | None = None
+
+    @property
+    def shown_run_ids(self) -> list[str]:
+        """The ids of the runs that follow it, where its agent has others that work on its memory; else its own."""
+        following: list[str] | None = self.metadata.get(RUN_IDS)
+        return [self.id] if following is None else following
 
     def ended(self, reason: StopReason, now: int, error: dict[str, Any] | None = None) -> "Run":
         status, duration = status_after(reason), (now - self.created_at) * 1000

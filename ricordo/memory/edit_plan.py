@@ -71,7 +71,7 @@ def store_plan(
     """Store what others' changes do not make impossible; agent and chains are locked, `own` is that for the agent's new blocks."""
     agent_id = state.agent.id
     user_id = scope.subject_id or state.conversation.user_id
-    seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course)
+    seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course, memory_id=state.agent.memory_id)
     there = {block.id: block for block in seen if block.organization_id == scope.organization_id}
     ground = _Ground(tx, scope, agent_id, own, there, context)
     after: _Blocks = there

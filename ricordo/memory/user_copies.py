@@ -59,7 +59,7 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
     """The user's copy of an agent's block as the edit saw it, in the locked chain; one made meanwhile is merged with."""
     chain = versions.lock(tx, chain_id)
     assert chain is not None  # noqa: S101 - the caller has locked it
-    known = blocks.copy_in(tx, chain_id, agent.id, block.shown_label)
+    known = blocks.copy_in(tx, chain_id, agent.memory_id, block.shown_label)
     is_for_all = block.metadata.get(COPY) == FOR_ALL
     if known is None and is_for_all:
         made = blocks.labelled(tx, chain_id, block.label)
@@ -69,7 +69,7 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
     label = _free_label(chain, agent, block)
     kept = ("value", "description", "limit", "read_only", "policy", "hidden", "metadata", "title", "schema_ref")
     given = {name: getattr(block, name) for name in kept}
-    given["agent_id"] = None if is_for_all and label == block.label else agent.id
+    given["agent_id"] = None if is_for_all and label == block.label else agent.memory_id
     seen_as = block.label if label != block.label else None
     made = new_in(chain, label, author.id, tx.clock.now(), **given, seen_as=seen_as)
     metadata = ChangeMetadata(author, REASON, is_untrusted=block.is_untrusted)

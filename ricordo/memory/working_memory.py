@@ -220,7 +220,7 @@ class WorkingMemory:
             updated_by=self._agent.id,
         )
         if self._user_id:
-            new = replace(new, policy=self._agent.user_block_policy, agent_id=self._agent.id, is_users=True)
+            new = replace(new, policy=self._agent.user_block_policy, agent_id=self._agent.memory_id, is_users=True)
         new.require_fits(value)
         self._bases[new.id] = self._current[label] = new
         self._edit(new, new, call_id, reason=reason)

@@ -6,17 +6,30 @@ It is a condition of the statements that find agents and their conversations, so
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Text, bindparam, delete, or_, select
+from sqlalchemy import ColumnElement, String, Text, bindparam, delete, or_, select
 
 from ricordo.domain.scope import Scope
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Missing, equal, one_of
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_users
+from ricordo.storage.schema.memory_tables import agents_pairs
 
 USERS = select(agents_users.c.agent_id).where(agents_users.c.agent_id == agents.c.id).correlate(agents)
 MAY_USE = or_(~USERS.exists(), USERS.where(agents_users.c.user_id == bindparam("asking_user", type_=Text)).exists())
-_ATTACH, _DETACH = Missing(agents_users), delete(agents_users).where(equal(agents_users, "agent_id", "user_id"))
+_ATTACH, _PAIRED = Missing(agents_users), select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
+# Agents that work on one memory show it to the same users.
+_IS_ONE = or_(equal(agents_users, "agent_id"), agents_users.c.agent_id.in_(_PAIRED))
+_DETACH, _DETACH_ALL = (
+    delete(agents_users).where(_IS_ONE, equal(agents_users, "user_id")),
+    delete(agents_users).where(_IS_ONE),
+)
+_ATTACH_TO_PAIRED = Missing(agents_users).from_select(
+    ["agent_id", "user_id"],
+    select(agents_pairs.c.other_id, bindparam("new_user", type_=String)).where(
+        agents_pairs.c.agent_id == bindparam("to_agent")
+    ),
+)
 _OF_USERS = (
     select(agents_users.c.user_id, agents_users.c.agent_id)
     .where(one_of(agents_users.c.user_id, "user_ids"))
@@ -38,15 +51,16 @@ def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[Co
 
 
 def attach_user(tx: Transaction, agent_id: str, user_id: str) -> None:
-    """Keep the agent to this user, and to those who are attached already."""
+    """Keep the agent, and agents on its memory, to this user, and to those who are attached already."""
     tx.run(_ATTACH, {"agent_id": agent_id, "user_id": user_id})
+    tx.run(_ATTACH_TO_PAIRED, {"to_agent": agent_id, "new_user": user_id})
 
 
 def keep_to(tx: Transaction, scope: Scope, agent_id: str, identity_ids: Sequence[str]) -> None:
     """Keep the agent to these users, whom older clients name as identities, and to no others. Raises NotFound, Forbidden."""
     users.require_all_users(scope)
     known = [users.require(tx, scope, users.user_id_of(id)) for id in identity_ids]
-    tx.run(delete(agents_users).where(agents_users.c.agent_id == agent_id))
+    tx.run(_DETACH_ALL, {"agent_id": agent_id})
     for user in known:
         attach_user(tx, agent_id, user.id)
 

@@ -125,7 +125,7 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
     return AgentState(
         agent,
         conversation,
-        blocks=blocks.of_agent(tx, agent_id, user_id, agent.course),
+        blocks=blocks.of_agent(tx, agent_id, user_id, agent.course, memory_id=agent.memory_id),
         tools=tools.of_agent(tx, agent_id),
         archives=_archives(rows),
         has_other_conversations=bool(rows[0].has_others),
@@ -135,7 +135,9 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
 def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ...]:
     """Return the blocks that the agent has in the caller's default conversation; two statements. Raises NotFound."""
     agent, conversation, _ = _found(tx, scope, agent_id)
-    return blocks.of_agent(tx, agent_id, scope.subject_id or conversation.user_id, agent.course)
+    return blocks.of_agent(
+        tx, agent_id, scope.subject_id or conversation.user_id, agent.course, memory_id=agent.memory_id
+    )
 
 
 def _found(
@@ -199,7 +201,9 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_lis
     for rows in (by_conversation[id] for id in ids if id in by_conversation):
         rows_of.setdefault(rows[0].agent_id, rows)
     talks = {id: _talk(scope, rows, is_default=True) for id, rows in rows_of.items()}
-    places = {id: (scope.subject_id or talk.user_id, agent.course) for id, (agent, talk) in talks.items()}
+    places = {
+        id: (scope.subject_id or talk.user_id, agent.course, agent.memory_id) for id, (agent, talk) in talks.items()
+    }
     seen = of_agents(tx, places, is_list=is_list)
     attached = tools.of_agents(tx, list(talks))
     lasts = [talk.window[-1] for _, talk in talks.values() if talk.waits]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, bindparam, case, delete, func, insert, literal_column, or_, select
+from sqlalchemy import Row, String, bindparam, case, delete, func, insert, literal_column, or_, select
 
 from ricordo.domain.block import Block, Chain, OwnerKind, require_no_secret
 from ricordo.domain.redaction import redact, redact_values
@@ -18,11 +18,11 @@ from ricordo.domain.text import normal_json, normal_name, normal_text
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import block_filter, proposals, versions
-from ricordo.storage.engine.repository import Page, Repository, equal, one_of, seen_by, setter
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of, seen_by, setter
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, listed_texts, require_whole
 from ricordo.storage.quotas import require_room, require_room_to_attach
-from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_log, blocks_tags, chains
+from ricordo.storage.schema.memory_tables import agents_blocks, agents_pairs, blocks, blocks_log, blocks_tags, chains
 from ricordo.storage.versions import Change
 
 _log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ _OF_AGENT = (
         .where(
             chains.c.owner_kind == "user",
             chains.c.owner_id == bindparam("user_id"),
-            or_(blocks.c.agent_id.is_(None), blocks.c.agent_id == bindparam("agent_id")),
+            or_(blocks.c.agent_id.is_(None), blocks.c.agent_id == bindparam("memory_id")),
             or_(blocks.c.course.is_(None), blocks.c.course == bindparam("course")),
         )
     )
@@ -78,6 +78,21 @@ _ATTACHED = ROWS.select.join(agents_blocks, agents_blocks.c.block_id == blocks.c
     equal(agents_blocks, "agent_id")
 )
 _INSERT_TAG, _INSERT_LOG, _ATTACH = insert(blocks_tags), insert(blocks_log), insert(agents_blocks)
+_PAIR = Missing(agents_pairs)
+_PAIRED = select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
+# Whoever has another block with the label keeps that one.
+_HAS_IT = select(agents_blocks.c.seq).where(
+    agents_blocks.c.agent_id == agents_pairs.c.other_id,
+    or_(agents_blocks.c.block_id == bindparam("new_block"), agents_blocks.c.label == bindparam("new_label")),
+)
+_ATTACH_TO_PAIRED = insert(agents_blocks).from_select(
+    ["agent_id", "block_id", "label"],
+    select(
+        agents_pairs.c.other_id,
+        bindparam("new_block", type_=String),
+        bindparam("new_label", type_=agents_blocks.c.label.type),
+    ).where(agents_pairs.c.agent_id == bindparam("to_agent"), ~_HAS_IT.exists()),
+)
 _IS_AS_READ = blocks.c.version == bindparam("expected")
 _WRITTEN = ("value", "version", "head", "is_untrusted", "updated_by", "updated_at")
 _write = ROWS.updates(*_WRITTEN, where=_IS_AS_READ)
@@ -99,7 +114,9 @@ _OF_USER = (
 )
 _WITH_SCHEMA = ROWS.select.where(blocks.c.schema_ref.is_not(None)).order_by(blocks.c.chain_id, blocks.c.label)
 _DELETE_TAGS = delete(blocks_tags).where(equal(blocks_tags, "block_id"))
-_DETACH = delete(agents_blocks).where(equal(agents_blocks, "agent_id", "block_id"))
+_DETACH = delete(agents_blocks).where(
+    equal(agents_blocks, "block_id"), or_(equal(agents_blocks, "agent_id"), agents_blocks.c.agent_id.in_(_PAIRED))
+)
 _AGENT_IDS = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).order_by(agents_blocks.c.seq)
 
 
@@ -204,15 +221,23 @@ def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
 
 
 def of_agent(
-    tx: Transaction, agent_id: str, user_id: str | None = None, course: str | None = None
+    tx: Transaction,
+    agent_id: str,
+    user_id: str | None = None,
+    course: str | None = None,
+    *,
+    memory_id: str | None = None,
 ) -> tuple[Block, ...]:
     """Return the agent's blocks in the order of attachment, and those of the user it talks with; without their tags.
+
+    `memory_id` is the agent whose copies the user has, where it is another (see `Agent.memory_id`).
 
     The user's own replaces one of the agent's with the same label that is not shared. A user's block that is attached to the
     agent is seen where it talks with that user alone: anybody may read its conversations without a user.
     """
     found: dict[str, Block] = {}
-    for row in tx.all(_OF_AGENT, {"agent_id": agent_id, "user_id": user_id or "", "course": course}):
+    values = {"agent_id": agent_id, "user_id": user_id or "", "course": course, "memory_id": memory_id or agent_id}
+    for row in tx.all(_OF_AGENT, values):
         block = ROWS.of(row[: len(_COLUMNS)])
         if row.whose != _ANOTHERS:
             add_seen(found, replace(block, is_users=True) if row.whose else block)
@@ -439,15 +464,34 @@ def log(tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: Cha
 
 
 def attach(tx: Transaction, agent_id: str, attached: Sequence[Block], *, is_new: bool = False) -> None:
-    """Put stored blocks into the prompt of the agent, which has others unless it `is_new`. Raises TooLong."""
+    """Put stored blocks into the prompt of the agent, which has others unless it `is_new`, and of agents on its memory.
+
+    Raises TooLong.
+    """
     if attached:
         require_room_to_attach(tx, None if is_new else agent_id, attached)
-    tx.run(_ATTACH, [{"agent_id": agent_id, "block_id": block.id, "label": block.label} for block in attached])
+    rows = [{"agent_id": agent_id, "block_id": block.id, "label": block.label} for block in attached]
+    tx.run(_ATTACH, rows)
+    if not is_new:
+        for block in attached:
+            new = {"to_agent": agent_id, "new_block": block.id, "new_label": block.label}
+            tx.run(_ATTACH_TO_PAIRED, new)
 
 
 def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
-    """Take the block out of the agent's prompt; False where it was not there."""
+    """Take the block out of the prompts of the agent and of agents on its memory; False where it was in none."""
     return tx.run(_DETACH, {"agent_id": agent_id, "block_id": block_id}) > 0
+
+
+def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
+    """Let two agents work on one memory: what is attached to one of them from now on, or detached, is so to the other."""
+    tx.run(_PAIR, [{"agent_id": agent_id, "other_id": other_id}, {"agent_id": other_id, "other_id": agent_id}])
+
+
+def unpair(tx: Transaction, agent_id: str, other_id: str) -> None:
+    """Let two agents that worked on one memory have each its own attachments."""
+    both = [agent_id, other_id]
+    tx.run(delete(agents_pairs).where(agents_pairs.c.agent_id.in_(both), agents_pairs.c.other_id.in_(both)))
 
 
 def agent_ids(tx: Transaction, block_id: str) -> list[str]:

@@ -39,13 +39,14 @@ _WHOLE, _LISTED = _of_agents(ROWS.columns), _of_agents(LISTED_COLUMNS)
 
 
 def of_agents(
-    tx: Transaction, talks: Mapping[str, tuple[str | None, str | None]], *, is_list: bool = False
+    tx: Transaction, talks: Mapping[str, tuple[str | None, str | None, str]], *, is_list: bool = False
 ) -> dict[str, tuple[Block, ...]]:
-    """Return what `of_agent` does for each of these agents, by its id, with tags. `talks` tells the user and the course of each.
+    """Return what `of_agent` does for each of these agents, by its id, with tags. `talks` tells of each the user, the course,
+    and the agent whose copies the user has.
 
     In a list long texts are cut.
     """
-    users = sorted({user for user, _ in talks.values() if user})
+    users = sorted({user for user, _, _ in talks.values() if user})
     rows = tx.all(_LISTED if is_list else _WHOLE, {"agent_ids": list(talks), "user_ids": users})
     found: dict[str, dict[str, Block]] = {id: {} for id in talks}
     for row in sorted(rows, key=lambda row: row.attached_to is None):
@@ -53,9 +54,9 @@ def of_agents(
         if row.tags:
             block = replace(block, tags=tuple(sorted(row.tags)))
         for id in [row.attached_to] if row.attached_to else talks:
-            user, course = talks[id]
+            user, course, memory_id = talks[id]
             is_users = row.owner_kind == "user"
-            is_meant = block.agent_id in (None, id) and block.course in (None, course)
+            is_meant = block.agent_id in (None, memory_id) and block.course in (None, course)
             if not is_users or (row.owner_id == user and (row.attached_to or is_meant)):
                 add_seen(found[id], replace(block, is_users=True) if is_users else block)
     if not is_list:

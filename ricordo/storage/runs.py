@@ -41,16 +41,25 @@ _CHANGING = (
 )
 _THIS = runs.c.id == bindparam("run_id")
 _IS_OPEN = runs.c.ended_at.is_(None)
+_IS_BEGUN = _IS_OPEN & runs.c.lease_token.is_not(None)
+_IS_PLANNED = _IS_OPEN & runs.c.lease_token.is_(None)
 _IS_LEASED = _IS_OPEN & (runs.c.lease_token == bindparam("token"))
 _save = _RUNS.updates(*_CHANGING, where=_IS_LEASED)
 _end = _RUNS.updates(*_CHANGING, where=_IS_OPEN)
-_note_callback = _RUNS.updates("callback")
+_begin = _RUNS.updates("status", "lease_token", "lease_expires_at", "user_id", "request_config", where=_IS_PLANNED)
+_note_callback, note_metadata = _RUNS.updates("callback"), _RUNS.updates("metadata")
 _RENEW = setter(runs, "lease_expires_at", where=_THIS & _IS_LEASED)
 _FORGET_BODIES = setter(runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation"))
 _LOCK = _RUNS.select.where(_THIS).with_for_update()
-_OPEN = _RUNS.select.where(_IS_OPEN).order_by(runs.c.seq)
+_OPEN = _RUNS.select.where(_IS_BEGUN).order_by(runs.c.seq)
+_PLANNED = _RUNS.select.where(_IS_PLANNED, equal(runs, "agent_id")).order_by(runs.c.seq)
 # A locked row is left out: a server that froze in the middle of a write must not hold up the healing of the rest.
 _EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now")).with_for_update(skip_locked=True)
+_AGENTS_WITH_PLANNED = (
+    select(runs.c.organization_id, runs.c.agent_id)
+    .where(_IS_PLANNED, equal(runs, "purpose"), runs.c.created_at < bindparam("before"))
+    .distinct()
+)
 _OPEN_OF_CONVERSATION = _OPEN.where(equal(runs, "conversation_id"))
 _OPEN_OF_AGENT = _OPEN.where(equal(runs, "agent_id"))
 _IS_OTHER = (runs.c.created_at >= bindparam("since")) & (runs.c.id != bindparam("other_than"))
@@ -99,6 +108,22 @@ def save(tx: Transaction, run: Run) -> None:
     """Store a run's progress or end, under its lease; raises LeaseLost where it has ended, or the lease is another's."""
     if not _save(tx, run, token=run.lease_token):
         raise LeaseLost(f"{run.id} was ended by someone else.")
+
+
+def begin_planned(tx: Transaction, run: Run) -> bool:
+    """Begin a run that was planned: from here on it is its conversation's lease. False where it began or ended before."""
+    return _begin(tx, run) > 0
+
+
+def planned(tx: Transaction, agent_id: str) -> list[Run]:
+    """Return the agent's runs that are planned and have not begun, the oldest first."""
+    return _RUNS.all(tx, _PLANNED, {"agent_id": agent_id})
+
+
+def agents_with_planned(tx: Transaction, purpose: str, before: int) -> list[tuple[str, str]]:
+    """Return the organization and id of each agent with runs for this purpose that were planned before this time."""
+    rows = tx.all(_AGENTS_WITH_PLANNED, {"purpose": purpose, "before": before})
+    return [(row.organization_id, row.agent_id) for row in rows]
 
 
 def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:

@@ -37,7 +37,7 @@ from ricordo.api.models.models import (
 )
 from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
-from ricordo.domain.agent import AgentState, AgentType
+from ricordo.domain.agent import ENABLE_SLEEPTIME, AgentState, AgentType
 from ricordo.domain.block import Policy
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ProfileChoice, ToolSchema
@@ -76,7 +76,6 @@ class AgentFields(EmbeddingFields):
     ignored: ClassVar = IN_ONE_PROJECT | {
         "from_template": "Agents are made from templates with POST /v1/templates/{template_version}/agents.",
         "embedding_chunk_size": "Texts are embedded whole.",
-        "enable_sleeptime": "No second agent is made; an agent of the type sleeptime_agent works by itself.",
         "include_default_source": "An agent has the folders that are attached to it.",
     }
 
@@ -101,6 +100,9 @@ class AgentFields(EmbeddingFields):
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = Field(None, ge=1, le=100)
     per_file_view_window_char_limit: int | None = Field(None, ge=1, le=MAX_COUNT)
+    enable_sleeptime: bool | None = Field(
+        None, description="Whether another agent works on this one's memory after its turns."
+    )
     tool_rules: Items[dict[str, Any]] | None = None
     compaction_settings: CompactionSettingsRequest | None = None
     message_buffer_autoclear: bool | None = None
@@ -235,9 +237,9 @@ class AgentResponse(HostedFields, AuthorFields):
     identities: EmptyList
     pending_approval: Json | None
     message_buffer_autoclear: Annotated[bool, From("clears_buffer")]
-    enable_sleeptime: bool = False
-    multi_agent_group: Json | None = None
-    managed_group: Json | None = None
+    enable_sleeptime: Annotated[bool | None, From("settings", lambda settings: settings.get(ENABLE_SLEEPTIME, False))]
+    multi_agent_group: Json | None
+    managed_group: Json | None
     last_run_completion: Timestamp | None
     last_run_duration_ms: int | None
     last_stop_reason: StopReason | None
@@ -273,6 +275,8 @@ class AgentResponse(HostedFields, AuthorFields):
             tools=state.tools,
             tool_rules=[rule_response(rule) for rule in agent.tool_rules],
             tags=state.tags,
+            multi_agent_group=state.group,
+            managed_group=state.group,
             identity_ids=state.user_ids,
             pending_approval=_pending(state),
             last_run_completion=conversation.last_run_ended_at,

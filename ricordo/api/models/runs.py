@@ -69,14 +69,17 @@ class RunUsageResponse(TokenFields):
 
 
 class UsageResponse(ResponseModel):
-    """Tokens of a turn. `context_tokens` are in the window after it, where that was counted."""
+    """Tokens of a turn. `context_tokens` are in the window after it, where that was counted.
+
+    `run_ids` are the runs of sleeping agents that follow it; of an agent without such it is the turn's own run.
+    """
 
     message_type: Literal["usage_statistics"] = "usage_statistics"
     completion_tokens: Annotated[int, From("usage.completion_tokens")]
     prompt_tokens: Annotated[int, From("usage.prompt_tokens")]
     total_tokens: Annotated[int, From("usage.total_tokens")]
     step_count: int
-    run_ids: Annotated[list[str], From("id", lambda id: [id])]
+    run_ids: Annotated[list[str], From("shown_run_ids")]
     cached_input_tokens: Annotated[int | None, From("usage.cached_tokens")]
     cache_write_tokens: Annotated[int | None, From("usage.cache_write_tokens")]
     reasoning_tokens: Annotated[int | None, From("usage.reasoning_tokens")]

@@ -1,4 +1,4 @@
-"""Agents together: groups that talk in turn, agents that tidy memory while another sleeps, tools by which agents ask each other."""
+"""Agents together: groups that talk, agents that tidy memory while another sleeps, and tools by which agents ask each other."""
 
 from typing import Any
 
@@ -16,10 +16,23 @@ class GroupsPlugin:
 
         return [*TOOLS]
 
-    def jobs(self) -> list[Any]:
-        from ricordo.features.groups.agent_jobs import HANDLERS
+    def routes(self) -> list[Any]:
+        from ricordo.api.routing import LazyRouter
 
-        return [*HANDLERS]
+        return [
+            LazyRouter("ricordo.features.groups.routes", ("/v1/groups",)),
+            LazyRouter("ricordo.features.groups.agent_routes", ("/v1/agents/*/groups",)),
+        ]
+
+    def jobs(self) -> list[Any]:
+        from ricordo.features.groups import agent_jobs, sleeptime
+
+        return [*sleeptime.HANDLERS, *agent_jobs.HANDLERS]
+
+    def agent_followers(self) -> list[Any]:
+        from ricordo.features.groups.pairs import PairFollower
+
+        return [PairFollower()]
 
 
 plugin = GroupsPlugin()

@@ -191,7 +191,7 @@ def _insert(
             updated_at=at,
             message_count=1,
         )
-        seen = blocks.of_agent(tx, target.agent_id, scope.subject, state.agent.course)
+        seen = blocks.of_agent(tx, target.agent_id, scope.subject, state.agent.course, memory_id=state.agent.memory_id)
         prompt, key = system_message(tx, runtime, replace(state, conversation=begun, blocks=seen))
         conversation = replace(begun, window=(prompt.id,), prompt_key=key)
         conversations.insert_one(tx, conversation)

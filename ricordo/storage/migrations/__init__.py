@@ -17,7 +17,7 @@ from ricordo.errors import Unavailable
 from ricordo.storage.migrations.normal_names import normalise_names
 from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.memory_tables import blocks, blocks_users, proposals
+from ricordo.storage.schema.memory_tables import agents_pairs, blocks, blocks_users, proposals
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.
@@ -108,6 +108,14 @@ def keep_former_names(connection: Connection) -> None:
         add_columns(connection, tables.users, "former")
 
 
+def pair_agents(connection: Connection) -> None:
+    """Agents that work on one memory, and runs that are planned for later, which are no conversation's lease."""
+    metadata.create_all(connection, tables=[agents_pairs])
+    (lease,) = (index for index in tables.runs.indexes if index.name == "runs_one_open")
+    lease.drop(connection)
+    lease.create(connection)
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = tables.passages_tags.c
@@ -137,6 +145,7 @@ MIGRATIONS: Sequence[Migration] = (
     normalise_names,
     hide_what_others_write,
     keep_former_names,
+    pair_agents,
 )
 
 

@@ -298,7 +298,10 @@ runs = table(
     *strings("purpose", erasure="keep"),
     json_value("callback"),
     # The lease: at most one open run in a conversation, on every database and across processes.
-    partial_index("runs_one_open", "conversation_id", where="ended_at IS NULL", unique=True),
+    # A run that is only planned has no token, and holds nothing.
+    partial_index(
+        "runs_one_open", "conversation_id", where="ended_at IS NULL AND lease_token IS NOT NULL", unique=True
+    ),
     Index("runs_by_time", "organization_id", "created_at", "seq"),
     Index("runs_by_agent", "agent_id", "created_at", "seq"),
     Index("runs_by_conversation", "conversation_id", "created_at", "seq"),

@@ -88,6 +88,16 @@ agents_blocks = table(
     sa.Index("agents_blocks_by_block", "block_id"),
     erasure="delete",
 )
+# Agents that work on one memory: a block that is attached to one, or detached, is so to the other.
+agents_pairs = table(
+    "agents_pairs",
+    seq(),
+    reference("agent_id", "agents"),
+    reference("other_id", "agents"),
+    sa.UniqueConstraint("agent_id", "other_id"),
+    sa.Index("agents_pairs_by_other", "other_id"),
+    erasure="delete",
+)
 # What older clients attached to identities. It is told them, and changes nothing.
 blocks_users = table(
     "blocks_users",

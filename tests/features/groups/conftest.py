@@ -1,4 +1,4 @@
-"""Agents on a running server, and jobs that are looked for often."""
+"""One server for the tests of groups, with jobs that are looked for often, and agents on it."""
 
 import pytest
 

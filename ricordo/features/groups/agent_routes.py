@@ -1,0 +1,32 @@
+"""The groups in which an agent is a member, over HTTP."""
+
+from typing import Annotated
+
+from fastapi import Query
+
+from ricordo.api.call import Here, Paged
+from ricordo.api.models.base import Json, given
+from ricordo.api.routing import Routes
+from ricordo.features.groups import queries
+from ricordo.features.groups.models import GroupResponse
+from ricordo.features.groups.records import ManagerType
+from ricordo.features.groups.shown import shown
+from ricordo.storage import agents
+from ricordo.storage.engine.store import Transaction
+
+router = Routes(prefix="/v1/agents/{agent_id}/groups", tags=["groups"], scope="agents")
+
+
+@router.get("", response_model=list[GroupResponse])
+def list_of_agent(
+    tx: Transaction,
+    here: Here,
+    agent_id: str,
+    paging: Paged,
+    manager_type: Annotated[ManagerType | None, Query(description="Of this kind alone.")] = None,
+) -> list[Json]:
+    """The groups in which the agent is a member, not those that it manages; by default the newest first."""
+    agents.require(tx, here.scope, agent_id)
+    page = paging.page(default=100)
+    found = queries.page(tx, here.scope, page, shows_hidden=True, agent_id=agent_id, **given(manager_type=manager_type))
+    return shown(tx, here.scope, found)

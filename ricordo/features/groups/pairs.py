@@ -1,0 +1,117 @@
+"""Pairs: an agent, and another that works on its memory while it rests. They are made, switched off and deleted together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ricordo.agents.agent_types import chosen_system, traits_of
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent
+from ricordo.agents.request import TurnContext
+from ricordo.domain.agent import ENABLE_SLEEPTIME, MANAGES, SLEEPS_FOR, Agent, AgentState
+from ricordo.domain.ids import new_id
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import ToolRule
+from ricordo.errors import Conflict
+from ricordo.features.groups import queries, service, sleeptime
+from ricordo.features.groups.records import ASLEEP, Group
+from ricordo.features.groups.shown import shown
+from ricordo.prompt.texts import text
+from ricordo.runtime import Runtime
+from ricordo.storage import agents
+from ricordo.storage.agent_access import keep_to
+from ricordo.storage.engine.store import Transaction
+
+FREQUENCY = 5  # turns, as of the retired Letta V1 server
+
+
+class PairFollower:
+    """Keeps pairs together: see `AgentFollower`."""
+
+    def set_sleeptime(self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool) -> None:
+        """Make the pair of the agent, or switch it on or off where it is there already. Raises Conflict."""
+        agent = state.agent
+        group = queries.of_manager(tx, agent.organization_id, agent.id)
+        if not is_on or (group and group.manager_type in ASLEEP):
+            service.set_of_agent(tx, scope, agent.id, **{ENABLE_SLEEPTIME: is_on or None})
+            return
+        if group:
+            raise Conflict(f"The agent manages the group {group.id}. Delete that first, or leave enable_sleeptime out.")
+        _make(tx, runtime, scope, state)
+
+    def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
+        """Return the sleeping agents of an agent that is deleted; the group of a sleeping agent is deleted with it."""
+        everything = Scope(scope.organization_id)
+        gone: list[str] = []
+        if MANAGES in agent.settings and (group := queries.of_manager(tx, agent.organization_id, agent.id)):
+            if group.manager_type not in ASLEEP:
+                raise Conflict(f"The agent manages the group {group.id}. Delete the group first.")
+            gone = [id for id in group.agent_ids if _sleeps_for(tx, everything, id) == agent.id]
+            service.delete(tx, everything, group.id)
+        if SLEEPS_FOR in agent.settings:
+            for group in queries.of_member(tx, agent.id):
+                if group.manager_type in ASLEEP and group.manager_agent_id:
+                    service.delete(tx, everything, group.id)
+                    service.set_of_agent(tx, everything, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
+        return gone
+
+    def groups(self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+        """Return the groups that these agents manage as JSON, by the manager's id."""
+        found = queries.of_managers(tx, organization_id, agent_ids)
+        answers = shown(tx, Scope(organization_id), [*found.values()])
+        return dict(zip(found, answers, strict=True))
+
+    def end_turn(self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> Sequence[str]:
+        """Plan the runs of sleeping agents that follow this turn; returns their ids."""
+        return sleeptime.end_turn(tx, turn, run, new)
+
+
+def _sleeps_for(tx: Transaction, scope: Scope, agent_id: str) -> str | None:
+    agent = agents.find(tx, scope, agent_id)
+    return agent.is_asleep_for if agent else None
+
+
+def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) -> Group:
+    """Make the sleeping agent of this one, and the group of both."""
+    agent, now = state.agent, tx.clock.now()
+    info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
+    tools = traits_of("sleeptime_agent").base_tools
+    persona = BlockSpec(
+        label="memory_persona",
+        description="How this agent works on the memory of the other one.",
+        value=text("sleep_persona"),
+        read_only=True,  # it is what this agent is, and nothing that it learned of somebody
+    )
+    spec = AgentSpec(
+        name=f"{agent.name}-sleeptime",
+        agent_type="sleeptime_agent",
+        system=chosen_system(None, traits_of("sleeptime_agent").prompt_key, runtime.settings.data_dir),
+        model=agent.model,
+        embedding=agent.embedding,
+        model_settings=agent.model_settings,
+        context_window=agent.context_window,
+        metadata={"course": agent.course} if agent.course else {},
+        timezone=agent.timezone,
+        settings={SLEEPS_FOR: agent.id},
+        blocks=(persona,),
+        tool_names=tools,
+        has_base_rules=True,
+        tool_rules=(ToolRule("memory_finish_edits", "exit_loop"),),
+        beginning=(),
+    )
+    sleeper = insert_agent(tx, runtime, Scope(scope.organization_id, user_id=scope.user_id), spec, info).agent
+    if state.user_ids:
+        keep_to(tx, scope, sleeper.id, state.user_ids)
+    group = Group(
+        id=new_id("group"),
+        organization_id=agent.organization_id,
+        manager_type="sleeptime",
+        agent_ids=(sleeper.id,),
+        manager_agent_id=agent.id,
+        sleeptime_agent_frequency=FREQUENCY,
+        created_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+    )
+    return service.store_new(tx, scope, replace(group), [sleeper])

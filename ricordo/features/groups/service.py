@@ -1,0 +1,256 @@
+"""Groups made, changed and deleted, and what that changes of their agents.
+
+Agents of a group see its blocks. An agent that sleeps works on the memory of its group's manager: both have the same blocks
+attached, and the same users may use both.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ricordo.agents.lifecycle import attach_block
+from ricordo.domain.agent import ENABLE_SLEEPTIME, MANAGES, SLEEPS_FOR, Agent
+from ricordo.domain.ids import new_id
+from ricordo.domain.scope import Scope
+from ricordo.errors import Conflict, Invalid, NotFound
+from ricordo.features.groups import queries
+from ricordo.features.groups.models import GroupRequest, GroupUpdate, ManagerConfigRequest
+from ricordo.features.groups.records import ASLEEP, MANAGED, Group, ManagerType
+from ricordo.storage import agents, blocks
+from ricordo.storage.engine.store import Transaction
+
+DEFAULT_TOKEN = "DONE!"  # noqa: S105 - a word that ends a talk; a wire fact
+_LEAST_BUFFER = 4  # a wire fact: both lengths are greater
+_SETTINGS = ("termination_token", "max_turns", "sleeptime_agent_frequency")
+_BUFFER = ("max_message_buffer_length", "min_message_buffer_length")
+# Which settings each kind of group has.
+_OF_KIND: dict[ManagerType, tuple[str, ...]] = {
+    "round_robin": ("max_turns",),
+    "supervisor": (),
+    "dynamic": ("termination_token", "max_turns"),
+    "sleeptime": ("sleeptime_agent_frequency",),
+    "voice_sleeptime": _BUFFER,
+}
+
+
+def create(tx: Transaction, scope: Scope, asked: GroupRequest) -> Group:
+    """Make a group. Raises NotFound for agents and blocks that are not there, Invalid, Conflict."""
+    config, now = asked.manager_config, tx.clock.now()
+    kind = config.manager_type
+    if kind == "swarm":
+        raise Invalid("Groups of the kind swarm cannot be made. Use round_robin, dynamic or supervisor.")
+    settings = {name: getattr(config, name) for name in _OF_KIND[kind]}
+    if kind == "dynamic" and settings["termination_token"] is None:
+        settings["termination_token"] = DEFAULT_TOKEN
+    group = Group(
+        id=new_id("group"),
+        organization_id=scope.organization_id,
+        manager_type=kind,
+        description=asked.description,
+        agent_ids=tuple(asked.agent_ids),
+        manager_agent_id=config.manager_agent_id if kind in MANAGED else None,
+        hidden=bool(asked.hidden),
+        created_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
+        **settings,
+    )
+    _require_buffer(group)
+    found = _require_members(tx, scope, group)
+    return store_new(tx, scope, group, found, tuple(asked.shared_block_ids))
+
+
+def store_new(
+    tx: Transaction, scope: Scope, group: Group, members: Sequence[Agent], block_ids: Sequence[str] = ()
+) -> Group:
+    """Store a group whose agents were looked up, and make its manager and members what it says. Raises Conflict, NotFound."""
+    queries.insert_group(tx, group)
+    if group.manager_agent_id:
+        _set(tx, scope, group.manager_agent_id, **{MANAGES: group.id})
+    if group.manager_type in ASLEEP:
+        _lay_asleep(tx, scope, group, [member.id for member in members])
+    return _attach_all(tx, scope, group, block_ids)
+
+
+def change(tx: Transaction, scope: Scope, group_id: str, asked: GroupUpdate) -> Group:
+    """Change a group; what was not sent stays. Raises NotFound, Invalid, Conflict."""
+    queries.lock(tx, group_id)
+    before = queries.get(tx, scope, group_id)
+    group = replace(before, updated_at=tx.clock.now())
+    sent = asked.model_fields_set
+    if asked.description is not None:
+        group = replace(group, description=asked.description)
+    if "hidden" in sent:
+        group = replace(group, hidden=bool(asked.hidden))
+    if asked.manager_config:
+        group = _configured(group, asked.manager_config)
+    if asked.agent_ids is not None:
+        group = replace(group, agent_ids=tuple(asked.agent_ids))
+    _require_members(tx, scope, group)
+    if group.manager_agent_id != before.manager_agent_id:
+        _change_manager(tx, scope, before, group)
+    has_new_members = group.agent_ids != before.agent_ids
+    queries.change(tx, group, has_new_members=has_new_members)
+    if has_new_members:
+        _change_members(tx, scope, before, group)
+    if asked.shared_block_ids is not None:
+        for block_id in set(before.block_ids) - set(asked.shared_block_ids):
+            detach(tx, scope, group, block_id)
+        group = _attach_all(tx, scope, replace(group, block_ids=()), asked.shared_block_ids)
+    return group
+
+
+def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
+    """Delete a group; its agents and their messages stay. Raises NotFound."""
+    queries.lock(tx, group_id)
+    group = queries.get(tx, scope, group_id)
+    _wake(tx, scope, group, group.agent_ids)
+    if group.manager_agent_id:
+        _set(tx, scope, group.manager_agent_id, **{MANAGES: None})
+    queries.remove(tx, group.id)
+
+
+def attach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
+    """Put a block into the prompts of all agents of the group; doing it twice is the same as once. Raises NotFound, Conflict."""
+    for agent_id in group.everyone:
+        attach_block(tx, scope, agent_id, block_id)
+    queries.add_blocks(tx, group.id, [block_id])
+
+
+def detach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
+    """Take a block of the group out of the prompts of its agents. Raises NotFound."""
+    blocks.get(tx, scope, block_id)
+    if block_id not in group.block_ids:
+        return
+    for agent_id in group.everyone:
+        blocks.detach(tx, agent_id, block_id)
+    queries.remove_block(tx, group.id, block_id)
+
+
+def _attach_all(tx: Transaction, scope: Scope, group: Group, block_ids: Iterable[str]) -> Group:
+    ids = tuple(dict.fromkeys(block_ids))
+    for block_id in ids:
+        attach(tx, scope, group, block_id)
+    return replace(group, block_ids=ids)
+
+
+def _configured(group: Group, config: ManagerConfigRequest) -> Group:
+    """Return the group with what was sent of its settings. Raises Invalid."""
+    if config.manager_type != group.manager_type:
+        raise Invalid(
+            f"A group of the kind {group.manager_type} cannot become {config.manager_type}. Make a new group."
+        )
+    names = _OF_KIND[group.manager_type]
+    changes: dict[str, Any] = {name: getattr(config, name) for name in names if name in config.model_fields_set}
+    if group.manager_type in MANAGED and config.manager_agent_id:
+        changes["manager_agent_id"] = config.manager_agent_id
+    group = replace(group, **changes)
+    _require_buffer(group)
+    return group
+
+
+def _require_buffer(group: Group) -> None:
+    """Raise Invalid for lengths of a buffer that are not both above 4, the greatest above the least, or both null."""
+    most, least = group.max_message_buffer_length, group.min_message_buffer_length
+    if most is None and least is None:
+        return
+    if most is None or least is None:
+        raise Invalid("Give both max_message_buffer_length and min_message_buffer_length, or neither.")
+    if least <= _LEAST_BUFFER or most <= _LEAST_BUFFER or most <= least:
+        raise Invalid(
+            f"max_message_buffer_length ({most}) and min_message_buffer_length ({least}) must both be greater than "
+            f"{_LEAST_BUFFER}, and the first greater than the second."
+        )
+
+
+def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]:
+    """Return the members. Raises NotFound with the ids that are not there, Invalid where one is named twice or leads itself."""
+    found: dict[str, Agent] = {}
+    for id in group.everyone:
+        try:
+            agents.require(tx, scope, id)
+        except NotFound:
+            continue
+        if agent := agents.find(tx, scope, id):
+            found[id] = agent
+    if missing := [id for id in dict.fromkeys(group.everyone) if id not in found]:
+        raise NotFound(f"Agent with ID {', '.join(missing)} not found")
+    if twice := next((id for id in group.agent_ids if group.agent_ids.count(id) > 1), None):
+        raise Invalid(f"The agent {twice} is named twice. Name each member once.")
+    if group.manager_agent_id in group.agent_ids:
+        raise Invalid("The manager of a group is not one of its members. Take it out of agent_ids.")
+    members = [found[id] for id in group.agent_ids]
+    names = [member.name for member in members]
+    if group.manager_type == "dynamic" and (same := next((name for name in names if names.count(name) > 1), None)):
+        raise Invalid(f'Two members are called "{same}", and the manager calls them by name. Rename one of them.')
+    manager = found.get(group.manager_agent_id or "")
+    if manager and manager.settings.get(MANAGES, group.id) != group.id:
+        raise Conflict(f"The agent {manager.id} manages another group. An agent manages one at most.")
+    if group.manager_type in ASLEEP:
+        busy = next((one for one in members if one.is_asleep_for not in (None, group.manager_agent_id)), None)
+        if busy:
+            raise Conflict(f"The agent {busy.id} works on the memory of another agent already.")
+    return members
+
+
+def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:
+    _wake(tx, scope, before, before.agent_ids)
+    for manager_id, managed in ((before.manager_agent_id, None), (group.manager_agent_id, group.id)):
+        if manager_id:
+            _set(tx, scope, manager_id, **{MANAGES: managed})
+    for block_id in group.block_ids:
+        if before.manager_agent_id:
+            blocks.detach(tx, before.manager_agent_id, block_id)
+        if group.manager_agent_id:
+            attach_block(tx, scope, group.manager_agent_id, block_id)
+    if group.manager_type in ASLEEP:
+        _lay_asleep(tx, scope, group, [id for id in before.agent_ids if id in group.agent_ids])
+
+
+def _change_members(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:
+    gone = [id for id in before.agent_ids if id not in group.agent_ids]
+    new = [id for id in group.agent_ids if id not in before.agent_ids]
+    _wake(tx, scope, before, gone)
+    for block_id in group.block_ids:
+        for id in gone:
+            blocks.detach(tx, id, block_id)
+        for id in new:
+            attach_block(tx, scope, id, block_id)
+    if group.manager_type in ASLEEP:
+        _lay_asleep(tx, scope, group, new)
+
+
+def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
+    """Let these members work on the manager's memory: they get its blocks, but for those whose label they use themselves."""
+    manager_id = group.manager_agent_id or ""
+    _set(tx, scope, manager_id, **{ENABLE_SLEEPTIME: True})
+    for id in member_ids:
+        _set(tx, scope, id, **{SLEEPS_FOR: manager_id})
+        own = blocks.attached(tx, id)
+        known = {block.id for block in own} | {block.label for block in own}
+        given = [one for one in blocks.attached(tx, manager_id) if not known & {one.id, one.label}]
+        blocks.attach(tx, id, given)
+        blocks.pair(tx, manager_id, id)
+
+
+def _wake(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
+    """Let these members work on the manager's memory no more; what they have attached stays so."""
+    if group.manager_type not in ASLEEP or not group.manager_agent_id:
+        return
+    for id in member_ids:
+        _set(tx, scope, id, **{SLEEPS_FOR: None})
+        blocks.unpair(tx, group.manager_agent_id, id)
+
+
+def _set(tx: Transaction, scope: Scope, agent_id: str, **changes: Any) -> None:
+    """Change settings of an agent; those that are None are taken out."""
+    everything = Scope(scope.organization_id)
+    agents.lock(tx, everything, agent_id)
+    agent = agents.find(tx, everything, agent_id)
+    if agent is None:
+        return
+    kept = {name: value for name, value in {**agent.settings, **changes}.items() if value is not None}
+    agents.update(tx, replace(agent, settings=kept))
+
+
+set_of_agent = _set

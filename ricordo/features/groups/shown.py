@@ -1,0 +1,18 @@
+"""Groups as answers show them: with what was counted and read of the caller's own talk."""
+
+from collections.abc import Sequence
+
+from ricordo.api.models.base import Json
+from ricordo.domain.scope import Scope
+from ricordo.features.groups import sleep_queries
+from ricordo.features.groups.models import GroupResponse
+from ricordo.features.groups.records import ASLEEP, Group
+from ricordo.storage.engine.store import Transaction
+
+
+def shown(tx: Transaction, scope: Scope, groups: Sequence[Group]) -> list[Json]:
+    """Return the groups as JSON; those whose members sleep cost two statements more, for all of them together."""
+    asleep = [group.id for group in groups if group.manager_type in ASLEEP]
+    turns = sleep_queries.turns(tx, asleep, scope.subject) if asleep else {}
+    read = sleep_queries.last_read(tx, asleep, scope.subject) if asleep else {}
+    return [GroupResponse.from_group(group, turns.get(group.id), read.get(group.id)) for group in groups]

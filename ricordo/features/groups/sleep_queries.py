@@ -1,0 +1,179 @@
+"""What sleeping agents have read: counters of turns and marks, each for one user, and the transcripts that were made.
+
+A mark says for one sleeping agent and one conversation of its manager up to which message (`seq`) transcripts were made, and up to
+which there is something to read. It moves in the transaction that stores the transcript, so every message is in exactly one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import bindparam, func, select, update
+
+from ricordo.domain.scope import Scope
+from ricordo.features.groups.queries import sleep_counters, sleep_marks, transcripts
+from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of, setter
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.core_tables import messages
+
+TranscriptStatus = Literal["begun", "done", "failed"]
+# The user of talks without one.
+NO_USER = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a sleeping agent has read of a conversation, and what was said there, as the seq of the last message of each."""
+
+    group_id: str
+    agent_id: str
+    conversation_id: str
+    user_id: str
+    read_to: int
+    said_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What a sleeping agent was given to read: the messages from `first_seq` to `last_seq` of these conversations.
+
+    `run_id` is the run that works on it, the last of them where one failed; `attempts` counts the failures.
+    """
+
+    id: str
+    organization_id: str
+    group_id: str
+    agent_id: str
+    user_id: str | None
+    conversation_ids: str
+    first_seq: int
+    last_seq: int
+    message_count: int
+    run_id: str | None = None
+    status: TranscriptStatus = "begun"
+    attempts: int = 0
+    created_at: int = 0
+    ended_at: int | None = None
+
+
+_MARKS, _TRANSCRIPTS = Repository(Mark, sleep_marks), Repository(Transcript, transcripts)
+_NEW_COUNTER, _NEW_MARK = Missing(sleep_counters), Missing(sleep_marks)
+_THIS_COUNTER = equal(sleep_counters, "group_id", "user_id")
+_COUNTER = select(sleep_counters.c.turns, sleep_counters.c.is_paused).where(_THIS_COUNTER).with_for_update()
+_COUNT = setter(
+    sleep_counters,
+    "turns",
+    where=(sleep_counters.c.group_id == bindparam("of_group")) & (sleep_counters.c.user_id == bindparam("of_user")),
+)
+_PAUSE = setter(
+    sleep_counters,
+    "is_paused",
+    where=(sleep_counters.c.group_id == bindparam("of_group")) & (sleep_counters.c.user_id == bindparam("of_user")),
+)
+_THIS_MARK = (
+    (sleep_marks.c.group_id == bindparam("of_group"))
+    & (sleep_marks.c.agent_id == bindparam("of_agent"))
+    & (sleep_marks.c.conversation_id == bindparam("of_conversation"))
+)
+_SAY, _READ = setter(sleep_marks, "said_to", where=_THIS_MARK), setter(sleep_marks, "read_to", where=_THIS_MARK)
+_UNREAD = (
+    _MARKS.select.where(equal(sleep_marks, "group_id", "agent_id", "user_id"))
+    .where(sleep_marks.c.read_to < sleep_marks.c.said_to)
+    .order_by(sleep_marks.c.read_to, sleep_marks.c.seq)
+    .with_for_update()
+)
+_SKIP = (
+    update(sleep_marks)
+    .where(sleep_marks.c.group_id == bindparam("of_group"), sleep_marks.c.user_id == bindparam("of_user"))
+    .values(read_to=sleep_marks.c.said_to)
+)
+_TURNS = select(sleep_counters.c.group_id, sleep_counters.c.turns).where(
+    one_of(sleep_counters.c.group_id, "group_ids"), equal(sleep_counters, "user_id")
+)
+_LAST_READ = (
+    select(sleep_marks.c.group_id, func.max(sleep_marks.c.read_to).label("read_to"))
+    .where(one_of(sleep_marks.c.group_id, "group_ids"), equal(sleep_marks, "user_id"))
+    .group_by(sleep_marks.c.group_id)
+)
+_SPAN_OF_RUN = select(func.min(messages.c.seq).label("first"), func.max(messages.c.seq).label("last")).where(
+    equal(messages, "run_id"), messages.c.conversation_id == bindparam("conversation_id")
+)
+_IDS = select(messages.c.seq, messages.c.id).where(one_of(messages.c.seq, "numbers"))
+_BEGUN = _TRANSCRIPTS.select.where(equal(transcripts, "agent_id"), transcripts.c.status == "begun").order_by(
+    transcripts.c.seq
+)
+insert_transcript = _TRANSCRIPTS.insert
+save_transcript = _TRANSCRIPTS.updates("run_id", "status", "attempts", "ended_at")
+
+
+def lock_counter(tx: Transaction, group_id: str, user_id: str | None) -> tuple[int, bool]:
+    """Return how many turns of this user were counted (-1: none), and whether they said "not now"; others wait until the end."""
+    values = {"group_id": group_id, "user_id": user_id or NO_USER}
+    tx.run(_NEW_COUNTER, values | {"turns": -1, "is_paused": False})
+    row = tx.first(_COUNTER, values)
+    return (row.turns, bool(row.is_paused)) if row else (-1, False)
+
+
+def set_counter(tx: Transaction, group_id: str, user_id: str | None, turns: int) -> None:
+    tx.run(_COUNT, {"of_group": group_id, "of_user": user_id or NO_USER, "new_turns": turns})
+
+
+def set_paused(tx: Transaction, group_id: str, user_id: str, *, is_paused: bool) -> None:
+    """Note that the user wants nothing of theirs read from now on, or wants it again; what was said meanwhile stays unread."""
+    lock_counter(tx, group_id, user_id)
+    tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id, "new_is_paused": is_paused})
+    skip(tx, group_id, user_id)
+
+
+def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
+    """Leave out what was said and not read."""
+    tx.run(_SKIP, {"of_group": group_id, "of_user": user_id or NO_USER})
+
+
+def say(tx: Transaction, mark: Mark) -> None:
+    """Note what was said in a conversation; a mark that is there keeps what was read."""
+    row = _MARKS.values(mark)
+    tx.run(_NEW_MARK, row)
+    tx.run(_SAY, _of_mark(mark) | {"new_said_to": mark.said_to})
+
+
+def read(tx: Transaction, mark: Mark, read_to: int) -> None:
+    tx.run(_READ, _of_mark(mark) | {"new_read_to": read_to})
+
+
+def unread(tx: Transaction, group_id: str, agent_id: str, user_id: str | None) -> list[Mark]:
+    """Return, and lock, the marks of conversations in which something is to be read, the longest waiting first."""
+    values = {"group_id": group_id, "agent_id": agent_id, "user_id": user_id or NO_USER}
+    return _MARKS.all(tx, _UNREAD, values)
+
+
+def turns(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, int]:
+    """Return by group how many turns of this user were counted."""
+    rows = tx.all(_TURNS, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
+    return {row.group_id: row.turns for row in rows}
+
+
+def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, str]:
+    """Return by group the id of the newest message of this user's talk that was read."""
+    rows = tx.all(_LAST_READ, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
+    ids = {row.seq: row.id for row in tx.all(_IDS, {"numbers": [row.read_to for row in rows]})} if rows else {}
+    return {row.group_id: ids[row.read_to] for row in rows if row.read_to in ids}
+
+
+def span_of_run(tx: Transaction, conversation_id: str, run_id: str) -> tuple[int, int]:
+    """Return the seq of the first and of the last message of a run; zeros where it has none."""
+    row = tx.first(_SPAN_OF_RUN, {"conversation_id": conversation_id, "run_id": run_id})
+    return (int(row.first or 0), int(row.last or 0)) if row else (0, 0)
+
+
+def begun(tx: Transaction, agent_id: str) -> list[Transcript]:
+    """Return the agent's transcripts whose work has not ended, the oldest first."""
+    return _TRANSCRIPTS.all(tx, _BEGUN, {"agent_id": agent_id})
+
+
+def page_of_transcripts(tx: Transaction, scope: Scope, wanted: Page, **equal: Any) -> list[Transcript]:
+    return _TRANSCRIPTS.page(tx, scope, wanted, **equal)
+
+
+def _of_mark(mark: Mark) -> dict[str, str]:
+    return {"of_group": mark.group_id, "of_agent": mark.agent_id, "of_conversation": mark.conversation_id}

@@ -1,0 +1,382 @@
+"""When a sleeping agent runs, and on what: after turns of its manager, as a job, on transcripts of one user's talk.
+
+The end of a turn notes what was said and plans a run, in its own transaction; the job carries the plan out. A transcript is stored
+and its mark moved in the transaction that begins the run, so each message is in exactly one transcript, wherever a server is
+killed. What failed is finished before anything else is read, and nothing here fails a turn of the manager.
+"""
+
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ricordo.agents.budgets import put_off
+from ricordo.agents.conversations import begin_default
+from ricordo.agents.repeats import was_cut_off
+from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
+from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.domain.agent import AgentState
+from ricordo.domain.clock import SECOND
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run, StopReason
+from ricordo.domain.scope import OPERATOR_SCOPES, Scope
+from ricordo.errors import LeaseLost, ModelError, NotFound, RicordoError, Unavailable
+from ricordo.features.groups import queries, sleep_queries
+from ricordo.features.groups.records import Group
+from ricordo.features.groups.sleep_queries import NO_USER, Mark, Transcript
+from ricordo.features.groups.transcript import go_on_event, lines_of, shortened, transcript_event
+from ricordo.llm.tokens import text_tokens
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, jobs, messages, runs, users
+from ricordo.storage.engine.store import Transaction
+
+log = logging.getLogger(__name__)
+KIND, SWEEP = "sleeptime", "sleeptime.sweep"
+PURPOSE = "sleeptime"
+MOST_MESSAGES = 50  # of one transcript, as of the retired Letta V1 server
+_LEAST_TOKENS = 500
+_WINDOW_SHARE = 3  # of the sleeping agent's window a transcript takes one part in so many
+_ATTEMPTS = 3  # of one transcript
+_JOB_ATTEMPTS = 5
+_SWEEP_SECONDS = 300.0
+_FORGOTTEN = 120 * SECOND
+# A model that refuses such a request refuses it again.
+_REFUSED = ("llm_bad_request", "context_window_exceeded")
+
+
+def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> list[str]:
+    """Note what was said in the turn, and plan the runs that are due; returns their ids."""
+    agent = turn.state.agent
+    if run.stop_reason == "requires_approval" or not agent.has_sleeptime:
+        return []
+    group = queries.of_manager(tx, agent.organization_id, agent.id)
+    if group is None or group.manager_type != "sleeptime":
+        return []
+    first, last = sleep_queries.span_of_run(tx, run.conversation_id, run.id)
+    # Of a talk that nobody has read anything of, reading begins with what is in view.
+    in_view = [message.seq for message in turn.window[1:] if message.seq]
+    before = min([*in_view, first]) - 1
+    for member_id in group.agent_ids:
+        sleep_queries.say(tx, Mark(group.id, member_id, run.conversation_id, run.user_id or NO_USER, before, last))
+    counted, is_paused = sleep_queries.lock_counter(tx, group.id, run.user_id)
+    if is_paused:
+        sleep_queries.skip(tx, group.id, run.user_id)
+        return []
+    if not _is_due(tx, group, run, counted) or not any(message.role != "user" for message in new):
+        return []
+    return [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
+
+
+def _is_due(tx: Transaction, group: Group, run: Run, counted: int) -> bool:
+    """Count the turn, and tell whether sleeping agents run after it: after the first, then after every so many."""
+    frequency = group.sleeptime_agent_frequency
+    if frequency is None:
+        return True
+    if frequency == 0:
+        return False
+    counted = (counted + 1) % frequency
+    sleep_queries.set_counter(tx, group.id, run.user_id, counted)
+    return counted == 0
+
+
+def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: Run) -> str:
+    """Plan a run of a sleeping agent for the user of this run, and add the job that begins it; returns the run's id."""
+    scope = Scope(group.organization_id)
+    if run.user_id:
+        scope = replace(scope, subject_id=run.user_id)
+    conversation = begin_default(tx, runtime, scope, member_id)
+    planned = Run(
+        id=new_id("run"),
+        organization_id=group.organization_id,
+        agent_id=member_id,
+        conversation_id=conversation.id,
+        user_id=run.user_id,
+        background=True,
+        purpose=PURPOSE,
+        # Wire facts.
+        metadata={"run_type": "sleeptime_agent_send_message_async", "agent_id": member_id},
+        created_at=tx.clock.now(),
+    )
+    runs.open_run(tx, planned)
+    add_job(tx, group.organization_id, member_id)
+    return planned.id
+
+
+def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
+    """Add the job that carries out what is planned for a sleeping agent, unless one waits already."""
+    key, payload = f"{KIND}:{member_id}", {"agent_id": member_id}
+    jobs.add(tx, Job(KIND, organization_id, payload, key=key, is_single=True, most_attempts=_JOB_ATTEMPTS))
+
+
+async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
+    """Finish the transcripts that were begun, then make new ones for the runs that are planned.
+
+    A failure of one user's run holds up no other user's; the job is then tried again later.
+    """
+    agent_id, done = job.payload["agent_id"], 0
+    if await runtime.store.read(lambda tx: agents.find(tx, Scope(job.organization_id), agent_id)) is None:
+        return
+    if await put_off(runtime, job, agent_id):
+        return
+    failed: dict[str | None, RicordoError] = {}
+    for transcript in await runtime.store.read(lambda tx: sleep_queries.begun(tx, agent_id)):
+        if transcript.user_id not in failed:
+            await _attempt(runtime, transcript.user_id, failed, _finish(runtime, transcript))
+    for run in await runtime.store.read(lambda tx: runs.planned(tx, agent_id)):
+        if run.user_id not in failed and run.purpose == PURPOSE:
+            await _attempt(runtime, run.user_id, failed, _sleep(runtime, run))
+            done += 1
+            report(done, done)
+    if failed:
+        raise next(iter(failed.values()))
+
+
+async def _attempt(
+    runtime: Runtime, user_id: str | None, failed: dict[str | None, RicordoError], work: Coroutine[Any, Any, None]
+) -> None:
+    try:
+        await work
+    except Unavailable:
+        if runtime.is_stopping:
+            raise
+        failed[user_id] = Unavailable("A sleeping agent could not be run. It is tried again later.")
+    except RicordoError as error:
+        log.warning("a sleeping agent failed", extra={"kind": type(error).__name__})
+        failed[user_id] = error
+
+
+async def _sleep(runtime: Runtime, run: Run) -> None:
+    """Let a planned run work on what its user has said, in as many transcripts as that takes; the last one is the run."""
+    while True:
+        batch = await runtime.store.write(lambda tx: _next_batch(tx, run))
+        if batch is None:
+            return
+        transcript = Transcript(
+            id=new_id("transcript"),
+            organization_id=run.organization_id,
+            group_id=batch.group.id,
+            agent_id=run.agent_id,
+            user_id=run.user_id,
+            conversation_ids=" ".join(batch.read_to),
+            first_seq=batch.first_seq,
+            last_seq=max(read_to for read_to in batch.read_to.values()),
+            message_count=batch.count,
+        )
+        message = NewMessage(
+            "user",
+            (transcript_event(batch.lines),),
+            otid=transcript.id,
+            group_id=batch.group.id,
+            is_untrusted=batch.is_untrusted,
+        )
+        planned = run.id if batch.is_last else None
+        await _work(runtime, batch.scope, transcript, message, planned_run=planned, batch=batch)
+        if batch.is_last:
+            return
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one transcript holds: its lines, and per conversation the seq up to which it holds it."""
+
+    group: Group
+    scope: Scope
+    marks: list[Mark]
+    lines: list[str] = field(default_factory=list)
+    read_to: dict[str, int] = field(default_factory=dict)
+    first_seq: int = 0
+    count: int = 0
+    is_untrusted: bool = False
+    is_last: bool = True
+
+
+def _next_batch(tx: Transaction, run: Run) -> Batch | None:
+    """Return what is to be read next for a planned run; without anything, the run is ended, and this is None."""
+    held = runs.lock(tx, run.id)
+    if held is None or held.ended_at is not None:
+        return None
+    group = next((one for one in queries.of_member(tx, run.agent_id) if one.manager_type == "sleeptime"), None)
+    scope = _scope(tx, run.organization_id, run.user_id)
+    manager = agents.find(tx, Scope(run.organization_id), (group and group.manager_agent_id) or "")
+    if group is None or scope is None or manager is None or not manager.has_sleeptime:
+        _end(tx, held, "cancelled")
+        return None
+    try:
+        state = agents.load(tx, scope, run.agent_id)
+    except NotFound:  # the user may not use the agent any more
+        _end(tx, held, "cancelled")
+        return None
+    while True:
+        marks = sleep_queries.unread(tx, group.id, run.agent_id, run.user_id)
+        # What one user said in two conversations stays apart; talks without a user share a transcript.
+        batch = _filled(tx, state, Batch(group, scope, marks[:1] if run.user_id else marks))
+        if not batch.read_to:
+            _end(tx, held, "end_turn")
+            return None
+        batch.is_last = batch.is_last and len(marks) == len(batch.marks)
+        if batch.lines:
+            return batch
+        for mark in batch.marks:  # nothing but what the server wrote
+            if mark.conversation_id in batch.read_to:
+                sleep_queries.read(tx, mark, batch.read_to[mark.conversation_id])
+
+
+def _filled(tx: Transaction, state: AgentState, batch: Batch) -> Batch:
+    """Fill the batch with messages, as many as a transcript holds and the agent's window has room for."""
+    room = max(_LEAST_TOKENS, state.agent.context_window // _WINDOW_SHARE)
+    left, number = room, 0
+    for mark in batch.marks:
+        for message in messages.between(tx, mark.conversation_id, mark.read_to, mark.said_to, MOST_MESSAGES + 1):
+            lines = [shortened(line, room) for line in lines_of(message)]
+            tokens = sum(map(text_tokens, lines))
+            if number == MOST_MESSAGES or (tokens > left and batch.lines):
+                batch.is_last = False
+                return batch
+            left, number = left - tokens, number + 1
+            batch.lines += lines
+            batch.count += bool(lines)
+            batch.first_seq = batch.first_seq or message.seq
+            batch.is_untrusted |= message.is_untrusted
+            batch.read_to[mark.conversation_id] = message.seq
+        if not batch.is_last:
+            return batch
+        # Messages that were deleted leave nothing to read.
+        batch.read_to[mark.conversation_id] = mark.said_to
+    return batch
+
+
+async def _finish(runtime: Runtime, transcript: Transcript) -> None:
+    """Finish the work on a transcript that was begun: its run was cut off, or failed, or nobody heard how it ended."""
+
+    def look(tx: Transaction) -> tuple[Scope | None, Run | None, Message | None]:
+        scope = _scope(tx, transcript.organization_id, transcript.user_id)
+        run = runs.find(tx, Scope(transcript.organization_id), transcript.run_id or "")
+        said = messages.by_otids(tx, run.conversation_id, [transcript.id]) if run else []
+        return scope, run, next(iter(said), None)
+
+    scope, run, said = await runtime.store.read(look)
+    if scope is None or run is None or said is None:
+        await runtime.store.write(lambda tx: _close(tx, transcript, "failed"))
+    elif run.status in ("completed", "cancelled"):
+        await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
+    elif run.ended_at is None or was_cut_off(run):
+        message = NewMessage("user", said.parts, said.otid, group_id=said.group_id, is_untrusted=said.is_untrusted)
+        if transcript.attempts:
+            message = replace(message, parts=(go_on_event(),), otid=f"{transcript.id}:{transcript.attempts}")
+        await _work(runtime, scope, transcript, message)
+    elif _is_hopeless(run, transcript):
+        await runtime.store.write(lambda tx: _close(tx, transcript, "failed"))
+    else:
+        again = NewMessage(
+            "user",
+            (go_on_event(),),
+            otid=f"{transcript.id}:{transcript.attempts}",
+            group_id=transcript.group_id,
+            is_untrusted=said.is_untrusted,
+        )
+        await _work(runtime, scope, transcript, again)
+
+
+def _is_hopeless(run: Run, transcript: Transcript) -> bool:
+    return transcript.attempts >= _ATTEMPTS or (run.error or {}).get("type") in _REFUSED
+
+
+async def _work(
+    runtime: Runtime,
+    scope: Scope,
+    transcript: Transcript,
+    message: NewMessage,
+    *,
+    planned_run: str | None = None,
+    batch: Batch | None = None,
+) -> None:
+    """Run the sleeping agent on a transcript. Raises ModelError where its model failed, Busy, Unavailable."""
+
+    def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:
+        if run.ended_at is None:
+            _begin(tx, replace(transcript, run_id=run.id, created_at=tx.clock.now()), batch)
+        elif run.status != "failed":
+            _close(tx, replace(transcript, run_id=run.id), "done")
+
+    request = TurnRequest(
+        scope=scope,
+        agent_id=transcript.agent_id,
+        messages=(message,),
+        is_background=True,
+        purpose=PURPOSE,
+        also_save=also_save,
+        planned_run=planned_run,
+    )
+    answer = await collect(await run_turn(runtime, request))
+    if was_cut_off(answer.run):
+        raise Unavailable("The server was stopped while a sleeping agent worked. It goes on later.")
+    await _note_outcome(runtime, replace(transcript, run_id=answer.run.id), answer)
+
+
+async def _note_outcome(runtime: Runtime, transcript: Transcript, answer: Answer) -> None:
+    """Note how the work on a transcript ended. Raises ModelError where it is tried again."""
+    if answer.run.status != "failed":
+        await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
+        return
+    failed = replace(transcript, attempts=transcript.attempts + 1)
+    if _is_hopeless(answer.run, failed):
+        await runtime.store.write(lambda tx: _close(tx, failed, "failed"))
+        return
+    await runtime.store.write(lambda tx: sleep_queries.save_transcript(tx, failed))
+    raise ModelError(
+        "llm_error", answer.failure.message[:500] if answer.failure else "The sleeping agent's turn failed."
+    )
+
+
+def _begin(tx: Transaction, transcript: Transcript, batch: Batch | None) -> None:
+    """Store a transcript with the run that works on it, and move the marks. Raises LeaseLost where somebody else moved them."""
+    if batch is None:
+        sleep_queries.save_transcript(tx, transcript)
+        return
+    now = {
+        mark.conversation_id: mark
+        for mark in sleep_queries.unread(tx, transcript.group_id, transcript.agent_id, transcript.user_id)
+    }
+    for mark in batch.marks:
+        if mark.conversation_id in batch.read_to:
+            there = now.get(mark.conversation_id)
+            if there is None or there.read_to != mark.read_to:
+                raise LeaseLost("Another server made a transcript of this.")
+            sleep_queries.read(tx, mark, batch.read_to[mark.conversation_id])
+    sleep_queries.insert_transcript(tx, transcript)
+
+
+def _close(tx: Transaction, transcript: Transcript, status: sleep_queries.TranscriptStatus) -> None:
+    sleep_queries.save_transcript(tx, replace(transcript, status=status, ended_at=tx.clock.now()))
+
+
+def _end(tx: Transaction, planned: Run, reason: StopReason) -> None:
+    """End a run that was planned and has nothing to do."""
+    if planned.lease_token is None:
+        runs.end(tx, planned.ended(reason, tx.clock.now()))
+
+
+def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope | None:
+    """Return in whose name a sleeping agent works on what this user said; None where nothing is done for them any more."""
+    if user_id is None:
+        return Scope(organization_id)
+    user = users.find(tx, Scope(organization_id), user_id)
+    if user is None or user.disabled_at is not None:
+        return None
+    # As a user, so that an agent which is kept to others does nothing for this one.
+    return Scope(organization_id, role="user", user_name="sleeptime", scopes=OPERATOR_SCOPES).acting_for(user)
+
+
+async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Add the job again of every sleeping agent whose planned runs wait for long: its attempts were used up."""
+
+    def look(tx: Transaction) -> None:
+        for organization_id, agent_id in runs.agents_with_planned(tx, PURPOSE, tx.clock.now() - _FORGOTTEN):
+            add_job(tx, organization_id, agent_id)
+
+    await runtime.store.write(look)
+
+
+HANDLERS = (JobHandler(KIND, carry_out), JobHandler(SWEEP, sweep, every_seconds=_SWEEP_SECONDS))

@@ -1,0 +1,316 @@
+"""An agent that works on another's memory: when it runs, what it reads, whose memory it changes, and what deletion leaves."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.domain.model import ModelRequest
+from ricordo.domain.scope import Scope
+from ricordo.errors import ModelError
+from ricordo.features.groups import sleep_queries
+from ricordo.llm.scripted import Line, call
+from ricordo.storage.engine.repository import Page
+from tests.seams.http import ok
+from tests.seams.server import LIMIT, MODEL, ServerInThread
+
+BLOCKS = [{"label": "human", "value": "Nothing is known."}, {"label": "persona", "value": "A tutor."}]
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not is_done():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def main_agent(http: httpx2.Client, **fields: Any) -> dict[str, Any]:
+    body = {"name": "tutor", "model": MODEL, "memory_blocks": BLOCKS, "enable_sleeptime": True}
+    return dict(ok(http.post("/v1/agents/", json=body | fields)))
+
+
+def set_frequency(http: httpx2.Client, agent: dict[str, Any], frequency: int | None) -> str:
+    group = agent["multi_agent_group"]
+    config = {"manager_type": "sleeptime", "manager_agent_id": agent["id"], "sleeptime_agent_frequency": frequency}
+    assert (
+        ok(http.patch(f"/v1/groups/{group['id']}", json={"manager_config": config}))["sleeptime_agent_frequency"]
+        == frequency
+    )
+    return str(group["agent_ids"][0])
+
+
+def say(http: httpx2.Client, agent: dict[str, Any], text: str, user: str | None = None) -> list[str]:
+    headers = {"x-ricordo-user": user} if user else {}
+    answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"input": text}, headers=headers))
+    return list(answer["usage"]["run_ids"])
+
+
+def ended(http: httpx2.Client, run_ids: list[str]) -> list[dict[str, Any]]:
+    """Wait until these runs have ended, and return them."""
+
+    def runs() -> list[dict[str, Any]]:
+        return [ok(http.get(f"/v1/runs/{id}")) for id in run_ids]
+
+    wait_until(lambda: all(run["status"] in ("completed", "failed", "cancelled") for run in runs()))
+    return runs()
+
+
+def is_asleep(request: ModelRequest) -> bool:
+    return any("<system-reminder>" in message.text for message in request.messages)
+
+
+def transcripts_of(server: ServerInThread) -> list[str]:
+    """What sleeping agents were given to read, each text once, in order."""
+    seen: dict[str, None] = {}
+    for request in list(server.model.requests):
+        for message in request.messages:
+            if "<system-reminder>" in message.text and "Messages:" in message.text:
+                seen.setdefault(message.text.split("Messages:\n", 1)[1])
+    return list(seen)
+
+
+def finishes(request: ModelRequest) -> Line:
+    return call("memory_finish_edits") if is_asleep(request) else f"You said: {request.messages[-1].text[-40:]}"
+
+
+def test_a_pair_is_made_with_shared_blocks_and_the_tools_of_each(http: httpx2.Client) -> None:
+    agent = main_agent(http)
+    group = agent["multi_agent_group"]
+    assert agent["enable_sleeptime"] is True
+    assert group == agent["managed_group"]
+    assert (group["manager_type"], group["sleeptime_agent_frequency"], group["turns_counter"]) == ("sleeptime", 5, -1)
+    assert group["manager_agent_id"] == agent["id"]
+    names = {tool["name"] for tool in agent["tools"]}
+    assert not names & {"core_memory_append", "core_memory_replace", "memory_insert", "archival_memory_insert"}
+    (sleeper_id,) = group["agent_ids"]
+    sleeper = ok(http.get(f"/v1/agents/{sleeper_id}"))
+    assert (sleeper["name"], sleeper["agent_type"]) == ("tutor-sleeptime", "sleeptime_agent")
+    assert {tool["name"] for tool in sleeper["tools"]} == {
+        *("memory_replace", "memory_insert", "memory_rethink", "memory_finish_edits")
+    }
+    assert {"tool_name": "memory_finish_edits", "type": "exit_loop"}.items() <= next(
+        rule for rule in sleeper["tool_rules"] if rule["type"] == "exit_loop"
+    ).items()
+    assert {block["label"] for block in sleeper["blocks"]} == {"human", "persona", "memory_persona"}
+    for block in agent["blocks"]:
+        agents = ok(http.get(f"/v1/blocks/{block['id']}/agents"))
+        assert {one["id"] for one in agents} == {agent["id"], sleeper_id}
+    assert ok(http.get(f"/v1/agents/{sleeper_id}/groups"))[0]["id"] == group["id"]
+
+
+def test_blocks_attached_and_detached_later_are_so_for_both(http: httpx2.Client) -> None:
+    agent = main_agent(http)
+    (sleeper_id,) = agent["multi_agent_group"]["agent_ids"]
+    block = ok(http.post("/v1/blocks/", json={"label": "plan", "value": "None yet."}))
+
+    def owners() -> set[str]:
+        return {one["id"] for one in ok(http.get(f"/v1/blocks/{block['id']}/agents"))}
+
+    for _ in range(2):
+        ok(http.patch(f"/v1/agents/{agent['id']}/core-memory/blocks/attach/{block['id']}"))
+        assert owners() == {agent["id"], sleeper_id}
+    ok(http.patch(f"/v1/agents/{agent['id']}/core-memory/blocks/detach/{block['id']}"))
+    assert owners() == set()
+    ok(http.patch(f"/v1/agents/{sleeper_id}/core-memory/blocks/attach/{block['id']}"))
+    assert owners() == {agent["id"], sleeper_id}
+
+
+def test_a_block_that_the_sleeping_agent_makes_is_seen_by_the_other(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    memory = next(tool["id"] for tool in ok(http.get("/v1/tools/?name=memory")))
+    agent = main_agent(http)
+    sleeper_id = set_frequency(http, agent, None)
+    ok(http.patch(f"/v1/agents/{sleeper_id}/tools/attach/{memory}"))
+    made = {"command": "create", "path": "/memories/goals", "description": "Goals.", "file_text": "Pass the exam."}
+    server.answers_with(
+        lambda request: (
+            ("Hm." if not is_asleep(request) else call("memory", **made))
+            if not any(message.role == "tool" for message in request.messages)
+            else call("memory_finish_edits")
+        )
+    )
+    ended(http, say(http, agent, "I want to pass the exam."))
+    blocks = {block["label"]: block["value"] for block in ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"]}
+    assert any("Pass the exam." in value for value in blocks.values()), blocks
+
+
+def test_it_runs_after_the_first_turn_and_then_after_every_so_many(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(finishes)
+    agent = main_agent(http)
+    sleeper_id = set_frequency(http, agent, 2)
+    counts, started = [], []
+    for number in range(6):
+        ids = say(http, agent, f"Message {number}.")
+        counts.append(len(ids))
+        started += ids
+        listed = ok(http.get("/v1/runs/", params={"agent_id": sleeper_id}))
+        assert {run["id"] for run in listed} == set(started)
+    assert counts == [1, 0, 1, 0, 1, 0]
+    assert all(run["status"] == "completed" for run in ended(http, started))
+    told = "\n".join(transcripts_of(server))
+    for number in range(5):
+        assert told.count(f"user: Message {number}.") == 1
+    assert "Message 5." not in told.replace("You said", "")
+    group = ok(http.get(f"/v1/groups/{agent['multi_agent_group']['id']}"))
+    assert group["turns_counter"] == 1
+    assert group["last_processed_message_id"].startswith("message-")
+
+
+@pytest.mark.parametrize(("frequency", "expected"), [(None, [1, 1, 1]), (0, [0, 0, 0]), (1, [1, 1, 1])])
+def test_without_a_frequency_it_runs_after_each_turn_and_with_zero_never(
+    server: ServerInThread, http: httpx2.Client, frequency: int | None, expected: list[int]
+) -> None:
+    server.answers_with(finishes)
+    agent = main_agent(http)
+    set_frequency(http, agent, frequency)
+    started = [say(http, agent, f"Word {number}.") for number in range(3)]
+    assert [len(ids) for ids in started] == expected
+    ended(http, [id for ids in started for id in ids])
+    if any(expected):
+        told = "\n".join(transcripts_of(server))
+        assert [told.count(f"user: Word {number}.") for number in range(3)] == [1, 1, 1]
+
+
+def test_many_messages_come_in_several_transcripts_each_once(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(finishes)
+    agent = main_agent(http)
+    sleeper_id = set_frequency(http, agent, 40)
+    first = say(http, agent, "Number 0.")
+    for number in range(1, 40):
+        assert say(http, agent, f"Number {number}.") == []
+    last = say(http, agent, "Number 40.")
+    ended(http, first + last)
+    told = transcripts_of(server)
+    assert len(told) >= 3
+    assert [sum(text.count(f"user: Number {number}.\n") for text in told) for number in range(41)] == [1] * 41
+    made = server.read(lambda tx: sleep_queries.page_of_transcripts(tx, Scope(), Page(limit=50), agent_id=sleeper_id))
+    assert {one.status for one in made} == {"done"}
+    assert max(one.message_count for one in made) <= 50
+
+
+def test_what_it_learns_of_one_user_is_that_users_alone(server: ServerInThread, http: httpx2.Client) -> None:
+    def answer(request: ModelRequest) -> Line:
+        if not is_asleep(request):
+            return "Noted."
+        if any(message.role == "tool" for message in request.messages[-2:]):
+            return call("memory_finish_edits")
+        text = request.messages[-1].text
+        word = next(word for word in ("ALBATROS", "BADGER") if word in text)
+        return call("memory_rethink", label="human", new_memory=f"Likes the {word.lower()}.")
+
+    server.answers_with(answer)
+    agent = main_agent(http)
+    set_frequency(http, agent, None)
+    runs = [*say(http, agent, "I like the ALBATROS.", "ada"), *say(http, agent, "I like the BADGER.", "ben")]
+    assert [run["status"] for run in ended(http, runs)] == ["completed", "completed"]
+    for user, own, other in (("ada", "albatros", "badger"), ("ben", "badger", "albatros")):
+        seen = str(ok(http.get(f"/v1/agents/{agent['id']}", headers={"x-ricordo-user": user}))["blocks"])
+        assert own in seen
+        assert other not in seen
+    assert "badger" not in str(ok(http.get(f"/v1/agents/{agent['id']}"))).lower()
+    for request in server.model.requests:
+        asked = " ".join(message.text for message in request.messages).upper()
+        assert not ("ALBATROS" in asked and "BADGER" in asked)
+
+
+def test_a_failure_of_the_sleeping_agent_is_told_in_its_run_and_mended_later(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    failures = [ModelError("llm_error", "The provider is down."), ModelError("llm_error", "Still down.")]
+
+    def answer(request: ModelRequest) -> Line:
+        if not is_asleep(request):
+            return "Fine."
+        return failures.pop() if failures else call("memory_finish_edits")
+
+    server.answers_with(answer)
+    agent = main_agent(http)
+    sleeper_id = set_frequency(http, agent, None)
+    (run_id,) = say(http, agent, "My dog is called Rex.")
+    assert ended(http, [run_id])[0]["status"] == "failed"
+
+    def statuses() -> set[str]:
+        page = Page(limit=5)
+        return {
+            one.status
+            for one in server.read(lambda tx: sleep_queries.page_of_transcripts(tx, Scope(), page, agent_id=sleeper_id))
+        }
+
+    wait_until(lambda: statuses() == {"done"})
+    assert sum(text.count("My dog is called Rex.") for text in transcripts_of(server)) == 1
+    assert len(say(http, agent, "Good bye.")) == 1
+
+
+def test_a_turn_that_waits_for_an_approval_triggers_nothing_until_it_ends(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = main_agent(http)
+    set_frequency(http, agent, None)
+    tool = agent["tools"][0]["name"]
+    ok(http.patch(f"/v1/agents/{agent['id']}/tools/approval/{tool}", json={"requires_approval": True}))
+    server.answers_with(finishes)
+    server.answers_with(
+        lambda request: (
+            call("memory_finish_edits")
+            if is_asleep(request)
+            else ("Done." if request.messages[-1].role == "tool" else call(tool, query="tea"))
+        )
+    )
+    answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"input": "Look for tea."}))
+    assert answer["stop_reason"]["stop_reason"] == "requires_approval"
+    assert answer["usage"]["run_ids"] == []
+    request = next(one for one in answer["messages"] if one["message_type"] == "approval_request_message")
+    approval = {"type": "approval", "approve": True, "approval_request_id": request["id"]}
+    done = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [approval]}))
+    assert len(done["usage"]["run_ids"]) == 1
+    ended(http, done["usage"]["run_ids"])
+    assert sum(text.count("user: Look for tea.") for text in transcripts_of(server)) == 1
+
+
+def test_a_stream_names_the_runs_too(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(finishes)
+    agent = main_agent(http)
+    body = {"messages": [{"role": "user", "content": "Hello."}]}
+    with http.stream("POST", f"/v1/agents/{agent['id']}/messages/stream", json=body) as stream:
+        text = stream.read().decode()
+    assert '"run_ids":["run-' in text
+    listed = ok(http.get("/v1/runs/", params={"agent_id": agent["multi_agent_group"]["agent_ids"][0]}))
+    assert listed[0]["id"] in text
+    ended(http, [listed[0]["id"]])
+
+
+def test_deleting_the_main_agent_deletes_the_sleeping_one_and_the_group(http: httpx2.Client) -> None:
+    agent = main_agent(http)
+    group = agent["multi_agent_group"]
+    ok(http.delete(f"/v1/agents/{agent['id']}"))
+    assert http.get(f"/v1/agents/{group['agent_ids'][0]}").status_code == 404
+    assert http.get(f"/v1/groups/{group['id']}").status_code == 404
+
+
+def test_deleting_the_sleeping_agent_leaves_the_other_without_and_a_new_pair_can_be_made(http: httpx2.Client) -> None:
+    agent = main_agent(http)
+    (sleeper_id,) = agent["multi_agent_group"]["agent_ids"]
+    ok(http.delete(f"/v1/agents/{sleeper_id}"))
+    left = ok(http.get(f"/v1/agents/{agent['id']}"))
+    assert not left["enable_sleeptime"]
+    assert left["multi_agent_group"] is None
+    again = ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": True}))
+    assert again["multi_agent_group"]["agent_ids"] != [sleeper_id]
+    assert again["enable_sleeptime"] is True
+
+
+def test_switched_off_it_rests_and_the_pair_serves_again(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(finishes)
+    agent = main_agent(http)
+    set_frequency(http, agent, None)
+    off = ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": False}))
+    assert not off["enable_sleeptime"]
+    assert off["multi_agent_group"]["id"] == agent["multi_agent_group"]["id"]
+    ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"input": "Alone."}))
+    assert transcripts_of(server) == []
+    ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": True}))
+    ended(http, say(http, agent, "Together."))
+    assert sum(text.count("user: Together.") for text in transcripts_of(server)) == 1
