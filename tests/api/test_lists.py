@@ -102,7 +102,7 @@ def costs(world: World) -> dict[str, tuple[int, int]]:
         for cell in lists_of(world):
             counts: list[int] = []
             # What goes on behind answers has statements too: on a busy machine for some seconds.
-            while len(counts) < 3 or (min(counts) > MORE.get(cell.path, MOST) and len(counts) < 12):
+            while not counts or (min(counts) > MORE.get(cell.path, MOST) and len(counts) < 12):
                 time.sleep(0 if len(counts) < 3 else 0.5)
                 with count_statements(world.server.runtime.store) as counted:
                     key = world.ada if cell.path.startswith("/api/you") else OPERATOR
