@@ -21,6 +21,11 @@ class GroupsPlugin:
 
         return [TOOL]
 
+    def tools(self) -> list[Any]:
+        from ricordo.features.groups.agent_tools import TOOLS
+
+        return [*TOOLS]
+
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
@@ -41,9 +46,15 @@ class GroupsPlugin:
         ]
 
     def jobs(self) -> list[Any]:
+<<<<<<< HEAD
+        from ricordo.features.groups import agent_jobs, sleeptime
+
+        return [*sleeptime.HANDLERS, *agent_jobs.HANDLERS]
+=======
         from ricordo.features.groups import sleeptime, talk_record
 
         return [*sleeptime.HANDLERS, talk_record.HANDLER]
+>>>>>>> main
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower

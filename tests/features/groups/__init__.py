@@ -1,1 +1,5 @@
+<<<<<<< HEAD
+"""Tests of agents that work together."""
+=======
 """Groups of agents: records, talks, sleeping agents and tools between agents."""
+>>>>>>> main

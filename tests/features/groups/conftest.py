@@ -1,3 +1,19 @@
+<<<<<<< HEAD
+"""One server for the tests of groups, with jobs that are looked for often, and agents on it."""
+
+import pytest
+
+from tests.api.conftest import Api
+from tests.features.groups.cast import Cast
+from tests.seams.jobs import quick_jobs
+
+__all__ = ["quick_jobs"]
+
+
+@pytest.fixture
+def cast(api: Api) -> Cast:
+    return Cast(api.server, api.http)
+=======
 """Groups of agents that talk, and a model that knows who it speaks for."""
 
 import re
@@ -87,3 +103,4 @@ def rows(server: ServerInThread, sql: str) -> list[Any]:
     from sqlalchemy import text
 
     return list(server.read(lambda tx: tx.all(text(sql))))
+>>>>>>> main
