@@ -5,7 +5,7 @@ from typing import Any
 import httpx2
 
 from tests.features.groups.test_sleep_view import learns
-from tests.features.groups.test_sleeptime import ended, main_agent, say, set_frequency
+from tests.features.groups.test_sleeptime import ended, main_agent, say, set_frequency, wait_until
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread
 
@@ -97,3 +97,23 @@ def test_the_page_of_an_agent_shows_its_pair_and_sets_how_often_it_works(http: h
     send(http, page, sleeptime="off")
     assert ok(http.get(f"/v1/agents/{agent['id']}"))["enable_sleeptime"] is not True
     assert "Switch it on again" in http.get(page).text
+
+
+def test_what_is_said_to_a_group_is_shown_with_the_names_of_its_speakers(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(lambda request: f"One of {len(request.messages)} messages. {HOSTILE}")
+    members = [make_agent(http, name) for name in ("Dora", "Emil")]
+    group = ok(http.post("/v1/groups/", json={"agent_ids": members, "description": "Two."}))["id"]
+    page = f"/ui/groups/{group}"
+    assert "Nothing was said yet" in http.get(page).text
+    after = send(http, f"{page}/say", message=f"Hello both. {HOSTILE}")
+    wait_until(lambda: "They are talking" not in http.get(after).text)
+    shown = http.get(after).text
+    assert shown.count('class="message agent speaker c') == 2
+    assert all(f"<strong>{name}</strong>" in shown for name in ("Dora", "Emil"))
+    assert shown.count("Hello both.") == 1
+    assert HOSTILE not in shown
+    assert shown.index("Hello both.") < shown.index("<strong>Dora") < shown.index("<strong>Emil")
+    send(http, f"{page}/reset")
+    assert "Nothing was said yet" in http.get(page).text
