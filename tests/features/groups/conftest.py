@@ -1,6 +1,7 @@
 """Groups of agents that talk, and a model that knows who it speaks for."""
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -13,7 +14,7 @@ from ricordo.features.groups import queries
 from ricordo.features.groups.records import Group
 from ricordo.llm.scripted import Line
 from tests.api.conftest import Api, agent, api, client, http, running_client, running_http, running_server, server
-from tests.seams.server import MODEL, ServerInThread
+from tests.seams.server import LIMIT, MODEL, ServerInThread
 
 __all__ = ["Api", "agent", "api", "client", "http", "running_client", "running_http", "running_server", "server"]
 _NUMBERS = count(1)
@@ -87,3 +88,12 @@ def rows(server: ServerInThread, sql: str) -> list[Any]:
     from sqlalchemy import text
 
     return list(server.read(lambda tx: tx.all(text(sql))))
+
+
+def wait_for(is_so: Callable[[], Any]) -> Any:
+    """Return what the function gives, once it gives something."""
+    end = time.monotonic() + LIMIT
+    while not (found := is_so()):
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+    return found
