@@ -174,8 +174,9 @@ async def _answer_of(
                 calibrate(turn, request, item.usage)
             yield item
     except EmptyReply as error:
-        # In the background nobody waits for words.
-        if not (turn.request.is_background and is_after_results(request)):
+        # In the background nobody waits for words, and an agent that asked is told what was done.
+        is_wordless = turn.request.is_background or turn.request.callers
+        if not (is_wordless and is_after_results(request)):
             raise
         turn.asking, step.message_id = None, deltas.message_id
         yield error.reply

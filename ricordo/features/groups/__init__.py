@@ -13,9 +13,9 @@ class GroupsPlugin:
         return [*TABLES, *tables.TABLES]
 
     def tools(self) -> list[Any]:
-        from ricordo.features.groups.talk_tool import TOOL
+        from ricordo.features.groups import agent_tools, talk_tool
 
-        return [TOOL]
+        return [*agent_tools.TOOLS, talk_tool.TOOL]
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
@@ -28,9 +28,9 @@ class GroupsPlugin:
         ]
 
     def jobs(self) -> list[Any]:
-        from ricordo.features.groups import sleeptime, talk_record
+        from ricordo.features.groups import agent_jobs, sleeptime, talk_record
 
-        return [*sleeptime.HANDLERS, talk_record.HANDLER]
+        return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS]
 
     async def after_turn(self, runtime: Any, run: Any) -> None:
         """Let a talk go on whose member waited for an approval, and was answered by itself."""

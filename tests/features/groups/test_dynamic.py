@@ -7,7 +7,7 @@ import pytest
 from ricordo.domain.model import ModelRequest
 from ricordo.features.groups.talk_plan import Speaker, named_member, next_in_order
 from ricordo.llm.scripted import Line
-from tests.features.groups.conftest import Api, aloud, held, names_of, new_agent, new_group, say, speaker_of
+from tests.features.groups.talking import Api, aloud, held, names_of, new_agent, new_group, say, speaker_of
 
 
 def moderated(

@@ -6,7 +6,7 @@ import pytest
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.conftest import Api, held, names_of, new_agent, new_group, panel, say, speaker_of, wait_for
+from tests.features.groups.talking import Api, held, names_of, new_agent, new_group, panel, say, speaker_of, wait_for
 
 TOOL = {"name": "read_sensor", "description": "Read a sensor.", "parameters": {"type": "object", "properties": {}}}
 

@@ -2,7 +2,7 @@
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line
-from tests.features.groups.conftest import Api, aloud, panel, speaker_of
+from tests.features.groups.talking import Api, aloud, panel, speaker_of
 
 
 def test_what_one_user_says_in_a_group_reaches_no_other(api: Api) -> None:

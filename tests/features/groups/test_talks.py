@@ -7,7 +7,7 @@ import pytest
 from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line
-from tests.features.groups.conftest import (
+from tests.features.groups.talking import (
     Api,
     held,
     names_of,
