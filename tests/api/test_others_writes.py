@@ -11,8 +11,9 @@ import pytest
 
 from ricordo.domain.ids import new_id
 from tests.campaigns.sizes import short_and_long
+from tests.conftest import BOTH
 from tests.seams.http import Wire
-from tests.seams.people import EVERY_USERS, World, bearer, open_world
+from tests.seams.people import EVERY_USERS, World, bearer, world_on
 from tests.seams.routes import Cell, cells_of
 
 SEARCHES = {
@@ -32,9 +33,9 @@ WORDS = ("vuqkzoqada", "passage", "whisper", "quartz", "noted", "imported")
 CURSORS = ("message_id", "conversation_id", "run_id", "step_id", "passage_id", "diff_id", "batch_id", "folder_id")
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with open_world(tmp_path_factory.mktemp("others")) as opened:
+@pytest.fixture(scope="module", params=[BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.soak)])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with world_on(tmp_path_factory.mktemp("others"), request.param) as opened:
         yield opened
 
 
