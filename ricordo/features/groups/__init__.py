@@ -32,6 +32,13 @@ class GroupsPlugin:
 
         return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS]
 
+    async def after_turn(self, runtime: Any, run: Any) -> None:
+        """Let a talk go on whose member waited for an approval, and was answered by itself."""
+        if "group_id" in run.metadata and "talk_id" not in run.metadata and run.stop_reason != "requires_approval":
+            from ricordo.features.groups.talk import resume_talk
+
+            await resume_talk(runtime, run)
+
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower
 
