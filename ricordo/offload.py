@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 _SEVERAL = 2
-_GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+_GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = WeakKeyDictionary()
 
 # Bytes: smaller inputs cost less to handle at once than to hand over.
 SMALL = 64 * 1024
@@ -20,12 +20,13 @@ SMALL = 64 * 1024
 _THREADS = ThreadPoolExecutor(2, "offload")
 
 
-def few_at_once() -> asyncio.Semaphore:
-    """Return what lets two works of this event loop hold long texts at once: `async with few_at_once(): …`; others wait."""
-    loop = asyncio.get_running_loop()
-    if loop not in _GATES:
-        _GATES[loop] = asyncio.Semaphore(_SEVERAL)
-    return _GATES[loop]
+def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
+    """Return what lets two works of a kind hold long texts at once: `async with few_at_once(): …`; others wait.
+
+    Works that may be short have a kind of their own, since long ones take a second.
+    """
+    gates = _GATES.setdefault(asyncio.get_running_loop(), {})
+    return gates.setdefault(kind, asyncio.Semaphore(_SEVERAL))
 
 
 async def offload(work: Callable[[], T], size: int) -> T:

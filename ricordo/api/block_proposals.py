@@ -21,13 +21,19 @@ router = Routes(prefix="/v1/blocks/{block_id}/diffs", tags=["blocks"], scope="ag
 
 
 @router.get("", response_model=list[ProposalResponse])
-def list_of_block(
-    tx: Transaction, here: Here, block_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
+async def list_of_block(
+    here: Here, block_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
 ) -> list[Json]:
-    """Proposals for the block, newest first; by default those that wait."""
-    block = blocks.get(tx, here.scope, block_id)
-    which = ProposalFilter(chain_id=block.chain_id, label=block.label)
-    return listed(tx, here.scope, which, status, Page(limit=limit, after=after))
+    """Proposals for the block, newest first; by default those that wait.
+
+    There are fewer than `limit` where their texts are long. Ask for those `after` the last one, until there are none.
+    """
+
+    def of_block(tx: Transaction) -> ProposalFilter:
+        block = blocks.get(tx, here.scope, block_id)
+        return ProposalFilter(chain_id=block.chain_id, label=block.label)
+
+    return await listed(here, of_block, status, Page(limit=limit, after=after, is_bounded=True))
 
 
 @router.post("/{proposal_id}/approve", response_model=DecidedResponse)

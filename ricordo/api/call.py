@@ -220,7 +220,7 @@ class Paging:
     def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
         if self.ascending is not None:
             order = "asc" if self.ascending else "desc"
-        return Page(limit=self.limit or default, before=self.before, after=self.after, order=self.order or order)
+        return Page(self.limit or default, self.before, self.after, self.order or order, is_bounded=True)
 
     def page_by_time(self, *, default: int) -> Page:
         """Return the page where `before` means older and `after` newer in either order: what is newest or oldest of these."""

@@ -1,6 +1,7 @@
 """Proposals of changes to a user's memory: made by agents and programs, decided on by the owner, one by one or many at once."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -34,6 +35,7 @@ from ricordo.memory.approval import Conflicted, Undone
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.schemas import require_follows, schemas_in
 from ricordo.memory.user_memory import ProposalOptions, UserMemory
+from ricordo.offload import few_at_once
 from ricordo.storage import agents, history, proposals
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -56,11 +58,14 @@ After = Annotated[str | None, Query(description="Only proposals after the one wi
 
 
 @router.get("/diffs", response_model=list[ProposalResponse])
-def list_all(
-    tx: Transaction, here: Here, user_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
+async def list_all(
+    here: Here, user_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
 ) -> list[Json]:
-    """Proposals for all blocks of the user, newest first; by default those that wait."""
-    return _list(tx, here, user_id, None, status, Page(limit=limit, after=after))
+    """Proposals for all blocks of the user, newest first; by default those that wait.
+
+    There are fewer than `limit` where their texts are long. Ask for those `after` the last one, until there are none.
+    """
+    return await _list(here, user_id, None, status, Page(limit=limit, after=after, is_bounded=True))
 
 
 @router.post("/diffs/approve", response_model=list[OutcomeResponse])
@@ -96,17 +101,11 @@ def undo(tx: Transaction, here: Here, user_id: str, run_id: str) -> Undone:
 
 
 @router.get(_BLOCK + "/diffs", response_model=list[ProposalResponse])
-def list_of_block(
-    tx: Transaction,
-    here: Here,
-    user_id: str,
-    label: str,
-    status: Status = "waiting",
-    limit: Limit = 50,
-    after: After = None,
+async def list_of_block(
+    here: Here, user_id: str, label: str, status: Status = "waiting", limit: Limit = 50, after: After = None
 ) -> list[Json]:
-    """Proposals for one block of the user, newest first; by default those that wait."""
-    return _list(tx, here, user_id, label, status, Page(limit=limit, after=after))
+    """Proposals for one block of the user, newest first; by default those that wait. Pages end as those of all do."""
+    return await _list(here, user_id, label, status, Page(limit=limit, after=after, is_bounded=True))
 
 
 @router.post(_BLOCK + "/propose", response_model=ProposalResponse)
@@ -174,24 +173,34 @@ async def decided(done: Decided | Conflicted) -> Response | Json:
     return await asyncio.to_thread(DecidedResponse.from_proposal, *done)
 
 
-def _list(
-    tx: Transaction, here: RequestContext, user_id: str, label: str | None, status: str, wanted: Page
+async def _list(here: RequestContext, user_id: str, label: str | None, status: str, wanted: Page) -> list[Json]:
+    def of_label(tx: Transaction) -> ProposalFilter:
+        memory = user_memory.open_memory(tx, here.scope, user_id)
+        which = ProposalFilter(chain_id=memory.chain.id, label=label)
+        # There may be no block yet: a proposal can be to make it.
+        is_known = label is None or user_memory.find(tx, memory, label)
+        if not is_known and not proposals.page(tx, here.scope, Page(limit=1), which):
+            raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
+        return which
+
+    return await listed(here, of_label, status, wanted)
+
+
+async def listed(
+    here: RequestContext, which: Callable[[Transaction], ProposalFilter], status: str, wanted: Page
 ) -> list[Json]:
-    memory = user_memory.open_memory(tx, here.scope, user_id)
-    chain_id = memory.chain.id
-    of_label = ProposalFilter(chain_id=chain_id, label=label)
-    # There may be no block yet: a proposal can be to make it.
-    is_known = label is None or user_memory.find(tx, memory, label)
-    if not is_known and not proposals.page(tx, here.scope, Page(limit=1), of_label):
-        raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
-    return listed(tx, here.scope, of_label, status, wanted)
-
-
-def listed(tx: Transaction, scope: Scope, which: ProposalFilter, status: str, wanted: Page) -> list[Json]:
-    """Return a page of these proposals that have this status."""
+    """Return a page of those of these proposals that have this status."""
     named: Any = None if status in ("all", "waiting") else status
-    which = replace(which, status=named, waits=status == "waiting")
-    return [ProposalResponse.of(one) for one in proposals.page(tx, scope, wanted, which)]
+
+    def read(tx: Transaction) -> list[Proposal]:
+        of_status = replace(which(tx), status=named, waits=status == "waiting")
+        return proposals.page(tx, here.scope, wanted, of_status)
+
+    def compare(page: list[Proposal]) -> list[Json]:
+        return [ProposalResponse.of(one) for one in page]
+
+    async with few_at_once("proposals"):
+        return await asyncio.to_thread(compare, await here.store.read(read))
 
 
 async def _decide_many(

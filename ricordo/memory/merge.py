@@ -7,7 +7,7 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import Match, SequenceMatcher
 from itertools import groupby
@@ -21,6 +21,8 @@ PieceKind = Literal["same", "added", "removed"]
 _MOST_PAIRS = 200_000
 # Characters of lines that changed which are compared word by word; what changed beyond is shown in whole lines.
 _MOST_BY_WORDS = 800_000
+# Lines around each change of a unified diff.
+_CONTEXT = 3
 _TEXT = itemgetter(1)
 # A word with the spaces behind it, a sign of a script without spaces, or a sign with the spaces behind it.
 _WORD = re.compile(r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\W)\s*")
@@ -152,15 +154,50 @@ def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
 
 def unified(old: str, new: str, old_name: str, new_name: str) -> str:
     """The unified diff that turns one text into the other, with three lines around each change; empty where they are equal."""
-    before, after = _lines(old), _lines(new)
-    told = [f"--- {old_name}\n", f"+++ {new_name}\n"] if before != after else []
-    for group in _Comparison(before, after).matcher().get_grouped_opcodes():
-        (_, begin, _, begin_new, _), (_, _, end, _, end_new) = group[0], group[-1]
-        told.append(f"@@ -{_range(begin, end)} +{_range(begin_new, end_new)} @@\n")
+    if old == new:
+        return ""
+    begin, end, end_new = _changed_region(old, new)
+    before, after = _lines(old[begin:end]), _lines(new[begin:end_new])
+    skipped = old.count("\n", 0, begin)
+    shown = [f"--- {old_name}\n", f"+++ {new_name}\n"]
+    for group in _Comparison(before, after).matcher().get_grouped_opcodes(_CONTEXT):
+        (_, start, _, start_new, _), (_, _, stop, _, stop_new) = group[0], group[-1]
+        places = _range(skipped + start, skipped + stop), _range(skipped + start_new, skipped + stop_new)
+        shown.append(f"@@ -{places[0]} +{places[1]} @@\n")
         for tag, start, stop, start_new, stop_new in group:
-            told += [_marked(" " if tag == "equal" else "-", line) for line in before[start:stop]]
-            told += [_marked("+", line) for line in after[start_new:stop_new] if tag != "equal"]
-    return "".join(told)
+            shown += [_marked(" " if tag == "equal" else "-", line) for line in before[start:stop]]
+            shown += [_marked("+", line) for line in after[start_new:stop_new] if tag != "equal"]
+    return "".join(shown)
+
+
+def _changed_region(old: str, new: str) -> tuple[int, int, int]:
+    """Return where the first change begins, and where the last one ends in both texts, with whole lines around them.
+
+    Most changes of a long text are small: its equal ends are found a thousand times quicker than they are split into lines.
+    """
+    most = min(len(old), len(new))
+    head = _equal_length(most, lambda low, high: old.startswith(new[low:high], low))
+    begin = old.rfind("\n", 0, head) + 1
+    tail = _equal_length(
+        most - begin, lambda low, high: old.endswith(new[len(new) - high : len(new) - low], 0, len(old) - low)
+    )
+    end = old.find("\n", len(old) - tail) + 1 or len(old)
+    for _ in range(_CONTEXT):
+        begin = old.rfind("\n", 0, max(0, begin - 1)) + 1
+        end = old.find("\n", end) + 1 or len(old)
+    return begin, end, len(new) - (len(old) - end)
+
+
+def _equal_length(most: int, is_equal: Callable[[int, int], bool]) -> int:
+    """Return how much is equal, of at most so much, by halves."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if is_equal(low, middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def by_words(old: str, new: str) -> list[DiffPiece]:

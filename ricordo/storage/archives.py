@@ -19,7 +19,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_archives, archives, passages, passages_tags
 
 ROWS = Repository(Archive, archives)
-_PASSAGES = Repository(Passage, passages)
+_PASSAGES = Repository(Passage, passages, long="text")
 # The archive of a folder of files has the folder's id. It is reached by the folder alone: the folder may be one user's.
 FOLDER = "source-"
 _NOT_FOLDER = f"{FOLDER}%"

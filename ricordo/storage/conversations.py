@@ -258,7 +258,7 @@ def page_of_history(
     def read_messages(reading: Page) -> list[Message]:
         if len(spans) == 1:
             return messages.page(tx, scope, reading, conversation_id=conversation.id)
-        return messages.by_numbers(tx, _numbers_on(tx, scope, spans, reading))
+        return messages.page_of_numbers(tx, _numbers_on(tx, scope, spans, reading), reading)
 
     return messages.page_of_kept(read_messages, wanted, keeps)
 

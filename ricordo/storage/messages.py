@@ -12,7 +12,7 @@ from ricordo.storage.engine.repository import Page, Repository, equal, new_value
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
 
-_ROWS = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)})
+_ROWS = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)}, long="parts")
 _OF_RUN = _ROWS.select.where(equal(messages, "run_id"), messages.c.seq > bindparam("after")).order_by(messages.c.seq)
 _BETWEEN = (
     _ROWS.select.where(equal(messages, "conversation_id"))
@@ -25,6 +25,7 @@ _INSERT = insert(messages)
 _REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id"))
 _MOVE = setter(messages, "run_id", "created_at", where=messages.c.id == bindparam("message_id"))
 get, by_ids, by_numbers, page = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers, _ROWS.page
+page_of_numbers = _ROWS.page_of_numbers
 
 
 def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
@@ -50,7 +51,10 @@ def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> lis
 def page_of_kept(
     read_messages: Callable[[Page], list[Message]], wanted: Page, keeps: Callable[[Message], bool]
 ) -> list[Message]:
-    """Return one page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many."""
+    """Return one page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many.
+
+    A bounded page may have fewer, but none only where there are no more.
+    """
     is_backwards = wanted.is_backwards
     kept: list[Message] = []
     reading = wanted
@@ -58,7 +62,8 @@ def page_of_kept(
         read = read_messages(reading)
         fitting = [message for message in read if keeps(message)]
         kept = [*fitting, *kept] if is_backwards else [*kept, *fitting]
-        if len(kept) >= wanted.limit or len(read) < reading.limit:
+        is_short = len(read) < reading.limit
+        if len(kept) >= wanted.limit or not read or (is_short and (kept or not wanted.is_bounded)):
             return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
         reading = replace(reading, before=read[0].id) if is_backwards else replace(reading, after=read[-1].id)
 

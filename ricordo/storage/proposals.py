@@ -38,6 +38,8 @@ _WAITING_IDS = (
 _COUNTS = select(proposals.c.label, func.count().label("waiting")).where(_IN_CHAIN).group_by(proposals.c.label)
 _COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
 _DUE = select(proposals.c.id).where(_WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
+# Proposals of a bounded page whose texts are read together.
+_READ_AT_ONCE = 8
 # Why those expired whose block was deleted: they wait again where it comes back.
 DELETED = "The block was deleted."
 _OF_LABEL = (proposals.c.chain_id == bindparam("of_chain"), proposals.c.label == bindparam("old_label"))
@@ -187,7 +189,8 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> 
     statement = _SELECT.where(*in_scope(proposals, scope), *equal)
     if which.waits:
         statement = statement.where(_WAITS)
-    return _proposals(tx, read_page(tx, statement, proposals, wanted, marks=known_to(proposals, scope)))
+    rows = read_page(tx, statement, proposals, wanted, marks=known_to(proposals, scope))
+    return _first_proposals(tx, rows) if wanted.is_bounded else _proposals(tx, rows)
 
 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:
@@ -233,6 +236,18 @@ def _proposals(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Proposal]:
         ids.setdefault(row.chain_id, []).extend(id for id in (row.base_blob, row.blob) if id)
     texts = {chain_id: versions.read_texts(tx, chain_id, wanted) for chain_id, wanted in ids.items()}
     return [_with_texts(row, texts[row.chain_id]) for row in rows]
+
+
+def _first_proposals(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Proposal]:
+    """Return the first of these proposals, whose texts are together as long as one list may be; one at least."""
+    room, page = tx.quotas.list_characters, list[Proposal]()
+    for first in range(0, len(rows), _READ_AT_ONCE):
+        for proposal in _proposals(tx, rows[first : first + _READ_AT_ONCE]):
+            room -= len(proposal.base_value or "") + len(proposal.value or "")
+            if room < 0 and page:
+                return page
+            page.append(proposal)
+    return page
 
 
 def _with_texts(row: Row[Any], texts: Mapping[bytes, str]) -> Proposal:

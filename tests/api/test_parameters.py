@@ -87,6 +87,7 @@ NO_DIFFERENCE: dict[str, str] = {
 }
 # Parameters of every list: they show nothing where it has one item.
 OF_LISTS = ("limit", "order", "ascending", "before", "after")
+FEW = 4  # values that such a list is asked with
 
 
 def list_in(answer: Any) -> Any:
@@ -118,15 +119,17 @@ def shows_difference(world: World, path: str, name: str, schema: Wire) -> bool |
     base = world.send(OPERATOR, "GET", fill(path, values), params={one: query[one] for one in query if one != name})
     assert base.status_code in (200, 400, 422), (path, base.text)
     shown = base.json() if base.status_code == 200 and base.headers["content-type"] == "application/json" else None
-    for value in tried(world, name, schema, shown):
+    listed = list_in(shown)
+    has_few = name in OF_LISTS and isinstance(listed, list) and len(listed) < 2
+    values_tried = tried(world, name, schema, shown)
+    for value in values_tried[:FEW] if has_few else values_tried:
         answer = world.send(OPERATOR, "GET", fill(path, values), params=query | {name: value})
         if answer.status_code in (200, 304, 404) and (answer.status_code, answer.content) != (
             base.status_code,
             base.content,
         ):
             return True
-    listed = list_in(shown)
-    return None if name in OF_LISTS and isinstance(listed, list) and len(listed) < 2 else False
+    return None if has_few else False
 
 
 def open_files(world: World) -> None:

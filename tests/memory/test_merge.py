@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ricordo.memory import merge
 from ricordo.memory.merge import DiffPiece, by_words, merge_lines, unified
 from tests.seams.growth import FACTOR, require_linear
 
@@ -171,6 +173,30 @@ def test_a_unified_diff_makes_the_new_text_of_the_old_one(old: str, new: str) ->
     diff = unified(old, new, "a", "b")
     assert patched(old, diff) == new
     assert (diff == "") == (old == new)
+
+
+_LINES = st.lists(st.sampled_from(["", "a", "b", "ab", "a b", "\u00e9", "\r"]), max_size=30).map("\n".join)
+
+
+@given(_LINES, _LINES, _LINES, _LINES)
+def test_a_diff_is_the_same_whether_the_equal_ends_are_looked_at_or_not(
+    head: str, old: str, new: str, tail: str
+) -> None:
+    for before, after in ((head + old + tail, head + new + tail), (head + "\n" + old, head), (tail, old + "\n" + tail)):
+        quick = unified(before, after, "a", "b")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(merge, "_changed_region", lambda old, new: (0, len(old), len(new)))
+            assert quick == unified(before, after, "a", "b")
+
+
+def test_a_small_change_of_a_long_text_is_compared_without_splitting_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = "".join(f"Line {number} about tea.\n" for number in range(20_000))
+    split: list[int] = []
+    lines = merge._lines
+    monkeypatch.setattr(merge, "_lines", lambda text: split.append(len(text)) or lines(text))
+    for place in (0, 1, 9_999, 19_999):
+        assert "+Line of milk." in unified(old, old.replace(f"Line {place} about tea.", "Line of milk."), "a", "b")
+    assert max(split) < 500
 
 
 def test_only_the_words_that_changed_are_marked() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
+from pydantic import SecretStr
 from sqlalchemy import insert, update
 
 from ricordo.domain.job import Job
@@ -30,6 +31,7 @@ from tests.seams.http import ok
 from tests.seams.mcp import RawServer, raw_server
 from tests.seams.mcp import tool as mcp_tool
 from tests.seams.server import LIMIT, MODEL, ServerInThread, serving
+from tests.support import postgres
 from tests.support.sandboxes import bubblewrap
 
 OPERATOR = "the-operators-own-key"
@@ -391,3 +393,18 @@ def open_world(folder: Path, **settings: Any) -> Iterator[World]:
     served = raw_server(RawServer([mcp_tool("vuqkmcptool")]))
     with serving(folder, **given) as server, server.http() as http, served as mcp_url:
         yield World(server, http, mcp_url).fill()
+
+
+@contextmanager
+def world_on(folder: Path, database: str) -> Iterator[World]:
+    """A world on a database of this kind."""
+    if database == "sqlite":
+        with open_world(folder) as world:
+            yield world
+        return
+    url = postgres.server().new_database()
+    try:
+        with open_world(folder, database_url=SecretStr(url), database_connections=4) as world:
+            yield world
+    finally:
+        postgres.server().drop(url)

@@ -164,6 +164,36 @@ async def test_every_page_is_the_one_that_a_list_would_give(
     await store.read(check)
 
 
+async def test_a_bounded_page_is_the_part_next_to_its_mark_that_has_room(store: SqliteStore, scope: Scope) -> None:
+    agent = (await make.stored_agent(store, make.agent(created_at=START - 1))).agent
+    texts = ["x" * size for size in (10, 3000, 10, 10, 900, 900, 10, 400, 10, 10, 2000, 1, 1, 500)]
+    items = await make.stored_messages(
+        store, *(make.message(agent, text, created_at=START + at) for at, text in enumerate(texts))
+    )
+
+    def check(tx: Transaction) -> None:
+        tx.quotas = replace(tx.quotas, list_characters=2000)
+
+        @given(st.integers(1, SIZE + 2), places, places, st.sampled_from(["asc", "desc"]))
+        def every_page(limit: int, before: int | None, after: int | None, order: Literal["asc", "desc"]) -> None:
+            first, last = (None if place is None else items[place].id for place in (before, after))
+            wanted = Page(limit, before=first, after=last, order=order, is_bounded=True)
+            whole, page = cut(items, wanted), messages.page(tx, scope, wanted, role="user")
+            rest = len(whole) - len(page)
+            assert page == (whole[rest:] if wanted.is_backwards else whole[: len(page)])
+            assert bool(page) == bool(whole)
+            numbers = [message.seq for message in whole]
+            assert messages.page_of_numbers(tx, numbers, wanted) == page
+            assert len(page) == 1 or sum(len(message.text) for message in page) <= 2000
+            if rest:
+                following = whole[rest - 1] if wanted.is_backwards else whole[len(page)]
+                assert sum(len(message.text) + 100 for message in (*page, following)) > 2000
+
+        every_page()
+
+    await store.read(check)
+
+
 async def test_a_cursor_that_is_gone_gives_an_empty_page(store: SqliteStore, scope: Scope) -> None:
     await make.stored_blocks(store, make.block())
     for wanted in (Page(after="block-gone"), Page(before="block-gone")):

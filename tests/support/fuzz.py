@@ -7,8 +7,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Required
@@ -20,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
-from pydantic import ConfigDict, SecretStr, TypeAdapter, ValidationError, with_config
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from schemathesis import Case, GenerationMode
 from schemathesis.core import NotSet
 from schemathesis.core.failures import Failure, FailureGroup
@@ -28,8 +27,7 @@ from typing_extensions import TypedDict
 
 from ricordo.api.models.messages import AnyMessage
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
-from tests.seams.people import OPERATOR, World, bearer, open_world
-from tests.support import postgres
+from tests.seams.people import OPERATOR, World, bearer, world_on
 
 ONE_WORLD = 1000  # requests, after which not much is left of it
 _LAST = 0.9  # of these requests are made before anything may be deleted that others are about
@@ -306,18 +304,3 @@ def _send_some(cases: st.SearchStrategy[Case], requests: _Requests) -> None:
             requests.send(case)
 
     send()
-
-
-@contextmanager
-def world_on(folder: Path, database: str) -> Iterator[World]:
-    """A world on a database of this kind."""
-    if database == "sqlite":
-        with open_world(folder) as world:
-            yield world
-        return
-    url = postgres.server().new_database()
-    try:
-        with open_world(folder, database_url=SecretStr(url), database_connections=4) as world:
-            yield world
-    finally:
-        postgres.server().drop(url)

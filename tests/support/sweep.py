@@ -17,9 +17,9 @@ from urllib.parse import urlencode
 import httpx2
 
 from ricordo.memory.schemas import FOLDER
-from tests.seams.people import OPERATOR, World, bearer, open_world
+from tests.seams.people import OPERATOR, World, bearer, open_world, world_on
 from tests.seams.routes import TEXT, Cell, cells_of, least
-from tests.support.fuzz import HOSTILE, OUTSIDE, as_json, as_text, stream_faults, world_on
+from tests.support.fuzz import HOSTILE, OUTSIDE, as_json, as_text, stream_faults
 
 Wire = dict[str, Any]
 _DEPTH = 4  # of fields in fields; below that, documents repeat themselves

@@ -15,6 +15,7 @@ from typing import Any
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, Unavailable
+from ricordo.features.sandbox.child import STDOUT, start_child
 from ricordo.runtime import Runtime
 from ricordo.settings import Settings
 from ricordo.storage import jobs
@@ -169,8 +170,8 @@ def _pips_folder(building: Path) -> Path:
 
 async def _install(building: Path, requirements: Sequence[str]) -> None:
     packages = next((building / "lib").glob("python*/site-packages"))
-    process = await asyncio.create_subprocess_exec(
-        *(
+    process = await start_child(
+        (
             sys.executable,
             "-I",
             "-c",
@@ -182,9 +183,7 @@ async def _install(building: Path, requirements: Sequence[str]) -> None:
             "--",
             *requirements,
         ),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
+        stderr=STDOUT,
         env={
             name: value
             for name, value in os.environ.items()
@@ -203,8 +202,7 @@ async def _install(building: Path, requirements: Sequence[str]) -> None:
         if process.returncode is None:
             process.kill()
             await process.wait()
-        if process.stdin:
-            process.stdin.close()
+        process.close()
     if code:
         errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
         why = "; ".join(errors) or said.strip()[-_LONGEST_ERROR:] or f"pip ended with {code}"

@@ -9,7 +9,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.errors import Unavailable
 from ricordo.features.erasure.receipts import Erasure
 from ricordo.storage.chain_files import OWNER_FILE, delete_chain_files
-from ricordo.storage.engine.work_folders import is_unused, remove_database, sweep
+from ricordo.storage.engine.work_folders import Sweep, is_unused, remove_database
 from ricordo.storage.scrub import holds, is_half_copied
 
 BACKUPS, REMOTES = "backups", "remotes"
@@ -31,7 +31,6 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
         for chain_id in erasure.chains:
             done.files.update({_name(path, data_dir): "removed" for path in delete_chain_files(data_dir, chain_id)})
         _remove_remotes(data_dir, erasure, others, done)
-        _sweep(data_dir, database, done)
         for path in _backups(data_dir, database):
             # What is no SQLite file, as a dump, cannot be looked into: one from before the user came is without them.
             is_theirs = holds(path, erasure.user_id) if path.suffix == ".db" else None
@@ -58,17 +57,12 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
     return done
 
 
-def _sweep(data_dir: Path, database: Path | None, done: Erasure) -> None:
-    """Remove what killed copies of the database left. Raises Unavailable while a copy is being made, which may hold the user."""
-    found = sweep(data_dir, *([database.parent] if database else []))
-    if found.copies_in_use:
-        raise Unavailable(
-            "A copy of the database is being made, which may hold this user. It is tried again after that."
-        )
-    done.files.update({_name(path, data_dir): "removed, since a killed process left it" for path in found.removed})
+def note_sweep(done: Erasure, swept: Sweep, data_dir: Path) -> None:
+    """Note what a sweep removed, and what it could not remove."""
+    done.files.update({_name(path, data_dir): "removed, since a killed process left it" for path in swept.removed})
     done.note_elsewhere(
         f"{path} was left by a killed process and cannot be removed. It may hold the user: delete it."
-        for path in found.failed
+        for path in swept.failed
     )
 
 

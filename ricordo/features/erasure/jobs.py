@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ricordo.agents.conversations import recompile_system
@@ -20,7 +21,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope, User
 from ricordo.errors import Collision, RicordoError, Unavailable
 from ricordo.features.erasure import queries, receipts, service
-from ricordo.features.erasure.files import erase_files, without_password
+from ricordo.features.erasure.files import erase_files, note_sweep, without_password
 from ricordo.features.erasure.receipts import Erasure
 from ricordo.runtime import Runtime
 from ricordo.search import rebuild
@@ -29,7 +30,7 @@ from ricordo.secret import Secret
 from ricordo.storage import jobs, runs
 from ricordo.storage.engine.database import folders_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.engine.work_folders import sweep
+from ricordo.storage.engine.work_folders import Sweep, sweep
 from ricordo.storage.jobs import FencedStore
 from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.memory_tables import chains
@@ -178,8 +179,8 @@ class ErasureWork:
         others = [row.address for row in await self._store.read(queries.remotes)]
         settings = self._runtime.settings
         database = None if settings.postgres_url else settings.database_path
+        await self._sweep_copies()
         work = partial(erase_files, settings.data_dir, database, self.erasure, others)
-        await self._wait_for_copies()
         done = await asyncio.to_thread(work)
 
         def note(_tx: Transaction, erasure: Erasure) -> None:
@@ -187,13 +188,21 @@ class ErasureWork:
 
         await self._write(note)
 
-    async def _wait_for_copies(self) -> None:
-        """Wait a while for copies of the database that are being made: they may hold the user, and are not whole yet."""
-        folders = folders_of(self._runtime.settings)
+    async def _sweep_copies(self) -> None:
+        """Remove what killed copies of the database left, once no copy is being made. Raises Unavailable.
+
+        A copy that is being made may hold the user, and is not whole yet. Each sweep is noted, since the next finds no more of it.
+        """
+        settings = self._runtime.settings
         for _ in range(_TRIES):
-            if not (await asyncio.to_thread(sweep, *folders)).copies_in_use:
+            swept = await asyncio.to_thread(sweep, *folders_of(settings))
+            await self._write(partial(_note_sweep, swept=swept, data_dir=settings.data_dir))
+            if not swept.copies_in_use:
                 return
             await asyncio.sleep(_PAUSE)
+        raise Unavailable(
+            "A copy of the database is being made, which may hold this user. It is tried again after that."
+        )
 
     async def _named(self, column: Any) -> list[Any]:
         return await self._find(queries.rows_with(column, self.erasure.user_id))
@@ -250,6 +259,10 @@ class ErasureWork:
 
 def _note_elsewhere(_tx: Transaction, erasure: Erasure, remains: Sequence[str]) -> None:
     erasure.note_elsewhere(remains)
+
+
+def _note_sweep(_tx: Transaction, erasure: Erasure, swept: Sweep, data_dir: Path) -> None:
+    note_sweep(erasure, swept, data_dir)
 
 
 def _names(job: Any, known: set[str]) -> bool:

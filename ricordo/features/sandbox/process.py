@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.sandbox.backends import Backend, Confinement, some_user
+from ricordo.features.sandbox.child import Child, start_child
 from ricordo.storage.engine.work_folders import remove_tree
 
 if TYPE_CHECKING:
     from ricordo.features.sandbox.service import SandboxCall
 
 _READY = 20.0  # seconds for a process to be confined and ready
-PIPE = asyncio.subprocess.PIPE
 _CHUNK = 1 << 16  # bytes
 _LINE = 1 << 26  # bytes of a line that a stream gives at once
 
@@ -36,7 +36,7 @@ def program_beside(module: str) -> str:
 class SandboxProcess:
     """A running program. `answer` gives what it writes to descriptor 3, and the streams of its own what they are named for."""
 
-    process: asyncio.subprocess.Process
+    process: Child
     control: socket.socket
     answer: asyncio.StreamReader
     workspace: Path | None
@@ -135,12 +135,11 @@ class SandboxProcess:
         self._is_over = True
         self.kill()
         try:
-            await asyncio.shield(self.process.wait())
+            await self.process.wait()
         finally:
             self.control.close()
             self.stdin.close()
-            # Nothing but this closes the ends of its pipes that nobody has read to their end.
-            self.process._transport.close()  # type: ignore[attr-defined]
+            self.process.close()
             for transport in self._transports:
                 transport.close()
             for descriptor in (self._life, self._status):
@@ -181,11 +180,8 @@ async def start(backend: Backend, confinement: Confinement, workspaces: Path | N
         os.write(written, backend.filter_of(confinement))
         os.close(written)
         command = backend.command(confinement, channels, rules, workspace or Path("/"))
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=PIPE,
-            stdout=PIPE,
-            stderr=PIPE,
+        process = await start_child(
+            command,
             env={},
             cwd=workspace or "/",
             limit=_LINE,

@@ -41,7 +41,9 @@ async def show_home(request: Request) -> Response:
     def read(tx: Transaction) -> dict[str, Any]:
         may_read = me.may("messages:read", "messages:write")
         return {
-            "proposals": queries.waiting(tx, me, Page(limit=_MOST_SHOWN)) if me.may("memory:read") else [],
+            "proposals": queries.waiting(tx, me, Page(limit=_MOST_SHOWN, is_bounded=True))
+            if me.may("memory:read")
+            else [],
             "approvals": queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True) if may_read else [],
             "conversations": queries.recent_conversations(tx, me, 10) if may_read else [],
         }

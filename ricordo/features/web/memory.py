@@ -122,7 +122,7 @@ def _memory(
     if address is None:
         return {"listed": listed, "address": None, "waiting_here": [], "entries": [], "has_older": False}
     which = which or ProposalFilter(chain_id=address.chain.id, label=address.label, waits=True)
-    waiting = queries.waiting(tx, scope, Page(limit=_MOST_PROPOSALS), which)
+    waiting = queries.waiting(tx, scope, Page(limit=_MOST_PROPOSALS, is_bounded=True), which)
     entries, has_older = read_versions(tx, address, _RECENT)
     runs = [one.proposal.run_id for one in waiting] + [entry.version.run_id for entry in entries]
     return {

@@ -25,13 +25,17 @@ _SEVERAL: Mapping[str, tuple[Any, str]] = {"usage": (Usage, ""), "author": (Acto
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Which part of a list: behind `after`, or the nearest ones ahead of the id `before`, unless read `from_start`."""
+    """Which part of a list: behind `after`, or the nearest ones ahead of the id `before`, unless read `from_start`.
+
+    A bounded page of long texts ends where it has as many bytes as one list may have; the page after it goes on.
+    """
 
     limit: int = 50
     before: str | None = None
     after: str | None = None
     order: Literal["asc", "desc"] = "desc"
     from_start: bool = False
+    is_bounded: bool = False
 
     @property
     def is_backwards(self) -> bool:
@@ -43,12 +47,17 @@ class Repository(Generic[V]):
 
     A `usage` or an `author` is several columns, and a tuple is a list as JSON; other fields may have a form. One that has no
     column gets its default, or None. Values are made by place: by name takes longer, and a turn reads its whole window.
+    `long` names the column whose texts bound a page.
     """
 
     def __init__(
-        self, kind: type[V], table: sa.Table, *, name: str = "", forms: Mapping[str, Form] | None = None
+        self, kind: type[V], table: sa.Table, *, name: str = "", forms: Mapping[str, Form] | None = None, long: str = ""
     ) -> None:
         self.table = table
+        if long:
+            self._sized = sa.select(table.c.seq, byte_length(table.c[long]).label("size"))
+            self._sizes = self._sized.where(one_of(table.c.seq, "numbers"))
+        self._has_long = bool(long)
         self.columns: list[sa.Column[Any]] = []
         self._name = name or kind.__name__
         self._kind = kind
@@ -149,9 +158,20 @@ class Repository(Generic[V]):
 
         `caller` is who may know of a cursor, where the conditions stand for the scope; `marked` gives more conditions for it.
         """
-        statement = self.select.where(*self._chosen(scope, conditions, equal))
+        chosen = self._chosen(scope, conditions, equal)
         marks = known_to(self.table, scope or caller, marked)
+        if wanted.is_bounded and self._has_long:
+            rows = read_page(tx, self._sized.where(*chosen), self.table, wanted, by=by, marks=marks)
+            return self.by_numbers(tx, _fitting(tx, rows, wanted))
+        statement = self.select.where(*chosen)
         return [self.of(row) for row in read_page(tx, statement, self.table, wanted, by=by, marks=marks)]
+
+    def page_of_numbers(self, tx: Transaction, numbers: Sequence[int], wanted: Page) -> list[V]:
+        """Return a page that consists of the rows with these numbers (`seq`), in their order; it may be bounded."""
+        if wanted.is_bounded and numbers:
+            sizes = {row.seq: row for row in tx.all(self._sizes, {"numbers": list(numbers)})}
+            numbers = _fitting(tx, [sizes[number] for number in numbers if number in sizes], wanted)
+        return self.by_numbers(tx, numbers)
 
     def page_of_ids(
         self,
@@ -234,6 +254,17 @@ def read_page(
     statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
     rows = tx.all(statement.limit(wanted.limit))
     return rows[::-1] if backwards else rows
+
+
+def _fitting(tx: Transaction, rows: Sequence[sa.Row[Any]], wanted: Page) -> list[int]:
+    """Return the numbers of a page's rows, from its mark on, that one list may have together; one at least."""
+    room, numbers = tx.quotas.list_characters, list[int]()
+    for row in reversed(rows) if wanted.is_backwards else rows:
+        room -= row.size
+        if room < 0 and numbers:
+            break
+        numbers.append(row.seq)
+    return numbers[::-1] if wanted.is_backwards else numbers
 
 
 def known_to(
@@ -359,7 +390,11 @@ def _list(element: distinct_list, compiler: Any, **options: Any) -> str:
 def _bytes(element: byte_length, compiler: Any, **options: Any) -> str:
     column = compiler.process(element.clauses, **options)
     # The oldest SQLite that is served here has no octet_length.
-    return f"length(CAST({column} AS BLOB))" if compiler.dialect.name == "sqlite" else f"octet_length({column})"
+    return (
+        f"length(CAST({column} AS BLOB))"
+        if compiler.dialect.name == "sqlite"
+        else f"octet_length(CAST({column} AS text))"
+    )
 
 
 @compiles(Missing)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from sqlalchemy import Table, func, insert, select, text
 
 from ricordo.domain.block import Chain
@@ -32,6 +33,7 @@ from ricordo.storage import archives, blocks, conversations, history, jobs, runs
 from ricordo.storage import versions as version_rows
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.engine.work_folders import FOLDER
 from ricordo.storage.schema.columns import metadata, seq, strings
 from ricordo.storage.schema.memory_tables import blobs, is_in_chain
 from tests.conftest import BOTH
@@ -184,6 +186,28 @@ async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(s
     assert not any(str(follower) in line for line in receipt["elsewhere"])
     with pytest.raises(NotFound):
         await find_receipt(stage.runtime, Scope(organization_id="org-other"), state["id"])
+
+
+async def test_a_receipt_names_what_every_sweep_removed_also_before_a_copy_ended(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ricordo.features.erasure.jobs._TRIES", 2)
+    await ada(stage)
+    state = await forget(stage.runtime, SCOPE, "ada")
+    work = stage.runtime.settings.data_dir / FOLDER
+    killed, running = [work / f"copy-0000000{number}" for number in range(3)], work / "copy-0000000a"
+    for folder in (*killed, running):
+        folder.mkdir(parents=True)
+        (folder / "ricordo.db").write_text(canary("copied"))
+    with FileLock(running / ".lock"), pytest.raises(Unavailable, match="copy of the database"):
+        await run(stage, await next_job(stage))
+    assert list(work.glob("copy-*")) == [running]
+
+    await erase(stage)
+
+    files = (await find_receipt(stage.runtime, SCOPE, state["id"]))["files"]
+    assert [name for name in files if FOLDER in name] == [f"{FOLDER}/{path.name}" for path in (*killed, running)]
+    assert list(work.glob("copy-*")) == []
 
 
 async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_taken_up_again(stage: Stage) -> None:

@@ -145,11 +145,11 @@ def visitor(browser: Browser, place: Place) -> Iterator[Visitor]:
 def look_at(visitor: Visitor, path: str, sizes: Sequence[tuple[int, bool]], place: int) -> list[str]:
     """Open a page and return what is wrong with it.
 
-    axe-core takes most of the time. With one size it looks at each whole page; with several at every third, in one of the sizes,
+    axe-core takes most of the time. With one size it looks at each whole page; with several at every sixth, in one of the sizes,
     and at what all pages have around their main part with the first pages alone.
     """
     within = "main" if len(sizes) > 1 and place >= len(sizes) else None
-    examined = place // 3 % len(sizes) if place % 3 == 0 or len(sizes) == 1 else None
+    examined = place // 6 % len(sizes) if place % 6 == 0 or len(sizes) == 1 else None
     page = visitor.see(path)
     faults = []
     for number, (width, dark) in enumerate(sizes):

@@ -1,0 +1,82 @@
+"""Which modules run beside which, and in what order: what takes long begins first, so that no worker waits for another in the end.
+
+Modules that share what takes seconds to make run on one worker. No test depends on it: any order is as good, and slower.
+"""
+
+from collections.abc import Sequence
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+# Modules, or the beginnings of their paths, by what they share.
+TOGETHER: dict[str, tuple[str, ...]] = {
+    "the OpenAPI document": (
+        *(
+            f"tests/api/test_{name}.py"
+            for name in (
+                *("route_matrix", "lazy_routes", "others_writes", "parameters", "bodies", "lists", "wire_gate"),
+                *("client_parameters", "openapi", "text_sweep", "guard"),
+            )
+        ),
+        "tests/campaigns/test_fuzz.py",
+        "tests/campaigns/test_canaries.py",
+        "tests/features/test_two_users.py",
+        "tests/features/access_tokens/test_reach.py",
+        "tests/features/api_docs/",
+        "tests/features/web/test_shell.py",
+        "tests/features/web/test_home.py",
+        "tests/test_docs.py",
+    ),
+    "a browser": (
+        *(f"tests/features/web/test_{name}.py" for name in ("browser", "browser_actions", "connect")),
+        "tests/features/latex/",
+        "tests/features/backups/test_pages.py",
+        "tests/features/teachers/",
+        "tests/features/mcp_oauth/",
+    ),
+    "the providers' libraries": ("tests/llm/",),
+    "services for vectors": ("tests/features/vector_services/", "tests/search/test_pgvector.py"),
+    "parsers of files": ("tests/features/files/",),
+}
+# Of the others those that take seconds, as their paths begin: the longest first.
+LONG = (
+    "tests/test_package.py",
+    "tests/campaigns/",
+    "tests/features/move/",
+    "tests/features/custom_tools/",
+    "tests/features/run_code/",
+    "tests/features/sandbox/",
+    "tests/features/git/",
+    "tests/test_patterns.py",
+    "tests/features/backups/",
+    "tests/features/erasure/",
+    "tests/storage/",
+    "tests/features/admin/",
+    "tests/cli/",
+    "tests/memory/test_proposals.py",
+    "tests/test_troubleshooting.py",
+)
+
+
+def scope_of(nodeid: str) -> str:
+    """Return what the test's module shares, or else the module."""
+    module = nodeid.partition("::")[0]
+    return next((name for name, paths in TOGETHER.items() if module.startswith(paths)), module)
+
+
+def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests with those first that take longest, and otherwise as they were."""
+    firsts = [*TOGETHER, *LONG]
+
+    def place(item: pytest.Item) -> int:
+        scope = scope_of(item.nodeid)
+        return next((place for place, first in enumerate(firsts) if scope.startswith(first)), len(firsts))
+
+    return sorted(items, key=place)
+
+
+class Scheduling(LoadScopeScheduling):
+    """Gives a worker all tests of a scope, in the order in which they were collected."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
