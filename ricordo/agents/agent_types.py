@@ -72,9 +72,11 @@ _NATIVE = TypeTraits(
 # First the passages, once; then the block, as often as it takes; then the end.
 _VOICE_RULES = (
     ToolRule("store_memories", "run_first"),
-    ToolRule("store_memories", "constrain_child_tools", {"children": ["rethink_user_memory"]}),
+    ToolRule("store_memories", "constrain_child_tools", options={"children": ["rethink_user_memory"]}),
     ToolRule(
-        "rethink_user_memory", "constrain_child_tools", {"children": ["rethink_user_memory", "finish_rethinking_memory"]}
+        "rethink_user_memory",
+        "constrain_child_tools",
+        options={"children": ["rethink_user_memory", "finish_rethinking_memory"]},
     ),
     ToolRule("finish_rethinking_memory", "exit_loop"),
     ToolRule("rethink_user_memory", "continue_loop"),

@@ -217,7 +217,7 @@ def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], 
     is_over = ended is not None and ended.stop_reason != "requires_approval"
     if is_over and agent.clears_buffer:
         window = window[:1]
-    elif is_over:
+    elif is_over and agent.message_buffer:
         window = [*window[:1], *window[first_kept(window, agent) :]]
     conversations.save_window(
         tx,

@@ -6,6 +6,11 @@ from typing import Any
 class GroupsPlugin:
     """Adds groups to the API, runs sleeping agents after the turns of others, and offers tools between agents."""
 
+    def tools(self) -> list[Any]:
+        from ricordo.features.groups.voice_tools import VOICE_TOOLS
+
+        return [*VOICE_TOOLS]
+
     def tables(self) -> list[Any]:
         from ricordo.features.groups.queries import TABLES
 

@@ -12,6 +12,7 @@ from ricordo.features.groups.voice_transcript import lines_in, memory_text
 from ricordo.memory.matching import with_line_breaks
 from ricordo.memory.working_memory import PassageDraft
 from ricordo.search.index import MessageFilter, PassageFilter
+from ricordo.search.words import query_terms, terms
 from ricordo.storage import messages
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.builtin.memory import refuse_line_numbers
@@ -146,10 +147,12 @@ async def _said(context: ToolContext, keyword: str, start: int | None, end: int 
         turn_began=context.view_began() or context.turn_began(),
     )
     found = await context.recall.messages(keyword, wanted, _MESSAGES_EACH)
+    words = {*query_terms(keyword)}
     texts: list[str] = []
     for hit in found:
         message = hit.message
-        if keyword.casefold() not in message.spoken.casefold() and not hit.relevance.matches_well:
+        # A message is found by the words of its neighbours too.
+        if not words <= {*terms(message.spoken)}:
             continue
         is_users = message.is_said and message.user_id == context.state.conversation.user_id
         context.quoted.add(message.id, is_untrusted=message.is_untrusted, is_said=is_users)
