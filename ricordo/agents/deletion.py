@@ -12,7 +12,7 @@ from ricordo.agents.followers import delete_followers
 from ricordo.agents.run_end import close_run
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
-from ricordo.errors import RicordoError
+from ricordo.errors import Busy, RicordoError
 from ricordo.runtime import Runtime
 from ricordo.search import index, partitions
 from ricordo.storage import agents, conversations, deletion, runs
@@ -70,6 +70,23 @@ def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> i
     if purge_portion(tx, "messages", conversation_id, newest):
         deletion.add_job(tx, scope.organization_id, "messages", conversation_id, newest)
     return newest
+
+
+def remove_messages(tx: Transaction, scope: Scope, conversation_id: str, message_ids: Sequence[str]) -> None:
+    """Delete these messages of a conversation, and take them out of its window. Raises Busy, Conflict where forks share them."""
+    conversations.lock(tx, conversation_id)
+    conversation = conversations.require(tx, scope, conversation_id)
+    if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
+        raise Busy(open_runs[0].id)
+    if message_ids:
+        deletion.newest_unshared(tx, scope, conversation_id)
+    gone = set(message_ids)
+    window = [id for id in conversation.window if id not in gone]
+    is_waiting = conversation.waits and conversation.window[-1] in gone
+    deletion.purge_these(tx, message_ids, before_purge)
+    conversations.change(
+        tx, conversation_id, window=window, **({"last_stop_reason": "cancelled"} if is_waiting else {})
+    )
 
 
 async def _delete(runtime: Runtime, kind: Kind, id: str, hide: Callable[[Transaction], None]) -> None:

@@ -67,5 +67,6 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     followers = turn.runtime.plugins.agent_followers()
     planned = [id for one in followers for id in one.end_turn(tx, turn, run, new)]
     run = replace(run, metadata={**run.metadata, RUN_IDS: planned})
-    runs.note_metadata(tx, run)
+    if planned:
+        runs.note_metadata(tx, run)
     return run

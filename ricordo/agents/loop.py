@@ -175,8 +175,9 @@ async def _answer_of(
                 calibrate(turn, request, item.usage)
             yield item
     except EmptyReply as error:
-        # In the background nobody waits for words.
-        if not (turn.request.is_background and is_after_results(request)):
+        # In the background nobody waits for words, and an agent that asked is told what was done.
+        is_wordless = turn.request.is_background or turn.request.callers
+        if not (is_wordless and is_after_results(request)):
             raise
         turn.asking, step.message_id = None, deltas.message_id
         yield error.reply
@@ -196,8 +197,9 @@ def build_request(
     if not prompt.is_current(turn.prompt_key, first_step=is_first):
         turn.refresh_system(prompt.text, prompt.key, now)
     window = turn.window if window is None else window
-    if asked.system is not None or asked.client_skills:
+    if asked.system is not None or asked.client_skills or asked.instructions:
         system = window[0].text if asked.system is None else asked.system
+        system = f"{system}\n\n{asked.instructions}" if asked.instructions else system
         window = [window[0].with_text(with_skills(system, asked.client_skills)), *window[1:]]
     packs = traits_of(agent.agent_type).packs_user_messages
     is_plain = turn.reads_plain_results

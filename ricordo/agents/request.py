@@ -14,7 +14,7 @@ from ricordo.domain.message import ApprovalPart, Message, Part, Role, ToolCallPa
 from ricordo.domain.model import ModelProfile, ModelRequest, ToolSchema
 from ricordo.domain.run import Run, Step, StopReason
 from ricordo.domain.scope import Scope
-from ricordo.domain.tool import ClientSkill
+from ricordo.domain.tool import ClientSkill, ToolRule
 from ricordo.llm.adaptation import has_results_role
 from ricordo.llm.chat import ChatModel
 from ricordo.llm.exchange import Exchange
@@ -95,6 +95,8 @@ class TurnRequest:
     with the turn's messages where a step ended it. `response_format` takes the place of the agent's for this turn, and one of
     `wanted_tools`, the client's own, has to be called before the turn ends. With `logprobs` the probabilities of tokens are
     wanted, and so many alternatives to each. `callers` are the agents whose calls led to this turn, the first one first.
+    `metadata` is the run's. `instructions` follow the system message, and `added_tools`, unstored ones of the server, with
+    `added_rules`, the agent's own tools: for this turn alone.
     `planned_run` is the id of a run that was told to somebody before: this turn is it, unless that began already.
     """
 
@@ -121,6 +123,10 @@ class TurnRequest:
     wanted_tools: frozenset[str] = frozenset()
     logprobs: int | None = None
     callers: tuple[str, ...] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    instructions: str = ""
+    added_tools: tuple[str, ...] = ()
+    added_rules: tuple[ToolRule, ...] = ()
     planned_run: str | None = None
 
 
@@ -223,7 +229,7 @@ class TurnContext:
         """The guard that keeps search results and the agent's own instructions out of memory."""
 
         def read() -> GuardSources:
-            system = (self.state.agent.system, self.request.system or "")
+            system = (self.state.agent.system, self.request.system or "", self.request.instructions)
             recalled, again = search_results(self.window)
             # A quote, by which memory is written, has to be of this turn; that the words are the user's is true for longer.
             return GuardSources(system, recalled, self.said(), _trusted_words(self.window), again)

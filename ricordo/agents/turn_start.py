@@ -38,6 +38,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.message import ApprovalPart, EventPart, Message, TextPart, ToolReturnPart
 from ricordo.domain.retrieved import holds_retrieved
 from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Invalid, NotFound
 from ricordo.llm.adaptation import learned_of
 from ricordo.prompt.transcript import local_time, rejection_event
@@ -46,6 +47,7 @@ from ricordo.search.index import insert_messages
 from ricordo.storage import agents, conversations, messages, proposals, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.rules import FinishedCall
+from ricordo.tools.toolbox import unstored_tool
 
 LEASE = 30 * SECOND
 _ATTEMPTS = 5
@@ -125,7 +127,7 @@ def _open(
     Raises _Unlisted unless `is_looked_up`, where the list of the model's provider was never read.
     """
     # A retry may overtake its original, so it is looked for in the transaction that would start it again.
-    run = _new_run(tx, request)
+    run = new_run(tx, request)
     planned = replace(run, id=request.planned_run) if request.planned_run and not cut_off else None
     if planned and runs.begin_planned(tx, planned):
         run = planned
@@ -158,6 +160,7 @@ def _open(
         window = window[:1]  # a turn that failed left what was said in it
     profile = profile_of(state.agent, model.info, runtime.settings.model_profile)
     state = with_profile(state, profile, runtime.toolbox)
+    state = _with_added(state, request, runtime)
     rules = rulebook(state, request.client_tools)
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
@@ -172,11 +175,21 @@ def _open(
     return turn
 
 
+def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:
+    """Return the state with the tools and rules that the request adds for this turn."""
+    if not request.added_tools:
+        return state
+    tools = [unstored_tool(runtime.toolbox.unstored(name), state.agent.organization_id) for name in request.added_tools]
+    agent = replace(state.agent, tool_rules=(*state.agent.tool_rules, *request.added_rules))
+    return replace(state, agent=agent, tools=(*state.tools, *tools))
+
+
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
     request, run, now = turn.request, turn.run, tx.clock.now()
     said = [
-        _stored(item, run, now, is_others(item, request, turn.state.conversation.user_id)) for item in request.messages
+        _stored(item, run, now, is_others(item, request.scope, turn.state.conversation.user_id))
+        for item in request.messages
     ]
     before: list[Message] = []
     approval = _due(tx, turn)
@@ -267,6 +280,11 @@ def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: 
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
         raise Collision("This answer was accepted before.")  # before it is said that nothing waits for it
     turn.approval = answered(turn.window, approval)
+    asking = turn.approval.request
+    if asking.group_id and not turn.run.metadata:
+        # The turn that goes on was one in a group, and so is its rest.
+        turn.run = replace(turn.run, metadata={"group_id": asking.group_id, "speaker": asking.name})
+        runs.save_metadata(tx, turn.run)
     turn.finished = finished_before(turn.window)
     return _stored(
         NewMessage("approval", turn.approval.parts, approval.otid), turn.run, now, bool(turn.approval.returns)
@@ -354,7 +372,8 @@ def _window(tx: Transaction, runtime: Runtime, state: AgentState) -> tuple[list[
     return window, key
 
 
-def _new_run(tx: Transaction, request: TurnRequest) -> Run:
+def new_run(tx: Transaction, request: TurnRequest) -> Run:
+    """Return an open run for the request, not yet stored: its row is the lease."""
     now = tx.clock.now()
     return Run(
         id=new_id("run"),
@@ -368,6 +387,7 @@ def _new_run(tx: Transaction, request: TurnRequest) -> Run:
         callback=request.callback,
         body_hash=request.body_hash,
         request_config=request.request_config,
+        metadata=request.metadata,
         created_at=now,
         lease_token=secrets.token_hex(16),
         lease_expires_at=now + LEASE,
@@ -378,14 +398,13 @@ def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message
     return replace(item.signed(run.new_message(item.role, item.parts, now)), is_untrusted=is_untrusted)
 
 
-def is_others(said: NewMessage, request: TurnRequest, user_id: str | None) -> bool:
+def is_others(said: NewMessage, scope: Scope, user_id: str | None) -> bool:
     """Return whether this is from somebody other than the conversation's user: another sender or, without one, another name."""
     texts = (part.text for part in said.parts if isinstance(part, TextPart))
     if said.is_untrusted or any(map(holds_retrieved, texts)):
         return True
     if said.role != "user":
         return False
-    scope = request.scope
     users = {scope.subject, user_id} - {None} or {scope.user_id}
     if said.sender_id:
         return said.sender_id not in users

@@ -30,6 +30,7 @@ from ricordo.domain.agent import Agent, CompactionSettings
 from ricordo.domain.clock import zone
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.run import StopReason
+from ricordo.domain.tool import MULTI_AGENT_TOOLS
 from ricordo.errors import Invalid, Unsupported
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
@@ -218,7 +219,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         settings=settings,
         blocks=memory_blocks,
         block_ids=tuple(body.block_ids or ()),
-        tool_names=tuple(body.tools or ()),
+        tool_names=(*(body.tools or ()), *(MULTI_AGENT_TOOLS if body.include_multi_agent_tools else ())),
         tool_ids=tuple(body.tool_ids or ()),
         has_base_tools=body.include_base_tools is not False,
         has_base_rules=body.include_base_tool_rules,

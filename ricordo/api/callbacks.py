@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from ricordo.agents.run_end import CALLBACK
-from ricordo.agents.turn import Answer
+from ricordo.agents.turn import Answer, record_of
 from ricordo.api.messages import run_view, turn_json
 from ricordo.api.models.base import Json
 from ricordo.domain.clock import SECOND, to_datetime
@@ -22,7 +22,7 @@ from ricordo.errors import RicordoError, Unavailable
 from ricordo.llm.addresses import post
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
-from ricordo.storage import messages, runs
+from ricordo.storage import runs
 
 
 def signing_key(data_dir: Path) -> str:
@@ -41,7 +41,7 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     if run.callback.get("sent_at") and not run.callback.get("error"):
         return  # killed right after it was noted
     # A wire fact of the retired Letta V1 server: what came in is among the messages, as in the list of the run's messages.
-    said = await runtime.store.read(lambda tx: messages.of_run(tx, run_id))
+    said = await runtime.store.read(lambda tx: record_of(tx, run))
     body = _body(run, turn_json(Answer(run, tuple(said)), run_view(run)))
     changes, failure = await deliver(runtime, job, run.callback["url"], body)
     await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))

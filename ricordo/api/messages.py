@@ -37,7 +37,7 @@ from ricordo.api.models.turns import (
 )
 from ricordo.api.routing import Routes
 from ricordo.api.sse import STREAM, sse_response, sse_stream
-from ricordo.api.stored_streams import Resumption, begin_recorded, stream_of
+from ricordo.api.stored_streams import Begin, Resumption, begin_recorded, stream_of
 from ricordo.domain.message import ApprovalPart, ImagePart, Message, Part, TextPart, ToolReturnPart
 from ricordo.domain.model import ToolSchema
 from ricordo.domain.run import Run
@@ -76,11 +76,22 @@ async def stream(here: Here, agent_id: str, body: SendRequest) -> Response:
 @router.post("/messages/async", response_model=RunResponse)
 async def send_async(here: Here, agent_id: str, body: AsyncSendRequest) -> Run:
     """Send messages to the agent and return the run at once; `callback_url` is called when it has ended."""
+    return await begin_async(here, agent_id, body)
+
+
+async def begin_async(
+    here: RequestContext,
+    agent_id: str,
+    body: AsyncSendRequest,
+    conversation_id: str | None = None,
+    begin: Begin = run_turn,
+) -> Run:
+    """Begin what the body asks for in the background, and return its run. Raises Invalid for an address that is not called."""
     if body.callback_url:
         require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
     callback = {"url": body.callback_url} if body.callback_url else {}
-    request = await turn_request(here, agent_id, body, is_background=True, callback=callback)
-    return await begin_recorded(here.runtime, request, message_view(body))
+    request = await turn_request(here, agent_id, body, conversation_id, is_background=True, callback=callback)
+    return await begin_recorded(here.runtime, request, message_view(body), begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +247,7 @@ def turn_json(result: Answer, view: MessageFormat) -> Json:
 
 
 async def stream_turn(
-    here: RequestContext, agent_id: str, body: SendRequest, conversation_id: str | None = None
+    here: RequestContext, agent_id: str, body: SendRequest, conversation_id: str | None = None, begin: Begin = run_turn
 ) -> Response:
     """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
     body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])
@@ -244,9 +255,9 @@ async def stream_turn(
     request = replace(request, logprobs=None)
     view = message_view(body)
     if body.background:
-        run = await begin_recorded(here.runtime, request, view)
+        run = await begin_recorded(here.runtime, request, view, begin)
         return stream_of(here, run, Resumption(has_pings=body.include_pings))
-    turn = await run_turn(here.runtime, request)
+    turn = await begin(here.runtime, request)
     chunks = sse_stream(
         turn.events(),
         view,

@@ -98,9 +98,14 @@ def metrics(tx: Transaction, here: Here, run_id: str) -> Json:
 
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
 def list_messages(tx: Transaction, here: Here, run_id: str, paging: Paged) -> list[Json]:
-    """The run's messages, those that came in among them, of the types that its request asked for."""
-    view = run_view(runs.get(tx, here.scope, run_id))
-    return _messages_json(tx, here, paging, view, run_id=run_id)
+    """The run's messages, those that came in among them, of the types that its request asked for; of a talk, its turns' too."""
+    run = runs.get(tx, here.scope, run_id)
+    view, page = run_view(run), paging.page(default=100, order="asc")
+
+    def read(reading: Page) -> list[Message]:
+        return messages.page_of_run(tx, here.scope, reading, run)
+
+    return messages_response(messages.page_of_kept(read, page, keeps_some(view)), view)
 
 
 @router.get("/{run_id}/usage", response_model=RunUsageResponse)

@@ -145,7 +145,7 @@ class SseEncoder:
 
     def _delta(self, event: Delta) -> list[bytes]:
         if isinstance(event, ToolCallDelta) and (words := self._words(event)) is not None:
-            event = TextDelta(event.run_id, event.step_id, event.message_id, event.part, words)
+            event = TextDelta(event.run_id, event.step_id, event.message_id, event.part, words, speaker=event.speaker)
             if not words:
                 return []
         wire = {**self._base(event), **_delta_fields(event)}
@@ -173,7 +173,7 @@ class SseEncoder:
         return {
             "id": event.message_id,
             "date": date(self._clock.now()),
-            "name": None,
+            "name": event.speaker,
             "otid": part_otid(event.message_id, event.part),
             "sender_id": None,
             "step_id": event.step_id,

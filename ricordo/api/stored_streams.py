@@ -8,7 +8,7 @@ Nothing is sent that is not stored, so that whoever reads, in this process or in
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Annotated
@@ -32,7 +32,7 @@ from ricordo.domain.event import Event, RunStarted
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, Invalid, NotFound, Unavailable
-from ricordo.runtime import Runtime
+from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import messages, runs
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
@@ -50,13 +50,17 @@ _RETRIES = (0.05, 0.2, 0.5, 1, 2, 4, 8, 8, 8)
 _FINISH_LIMIT = 10.0
 
 
-async def begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat) -> Run:
+# How what a request asks for is begun: `run_turn`, or a talk with a group.
+Begin = Callable[[Runtime, TurnRequest], Awaitable[LiveTurn]]
+
+
+async def begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin = run_turn) -> Run:
     # Once the run is there its stream has to be stored, also when the caller leaves at this very moment.
-    return await asyncio.shield(asyncio.ensure_future(_begin_recorded(runtime, request, view)))
+    return await asyncio.shield(asyncio.ensure_future(_begin_recorded(runtime, request, view, begin)))
 
 
-async def _begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat) -> Run:
-    turn = await run_turn(runtime, request)
+async def _begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin) -> Run:
+    turn = await begin(runtime, request)
     events = turn.events()
     started = await anext(events)
     assert isinstance(started, RunStarted)  # noqa: S101 - every turn's events begin with it

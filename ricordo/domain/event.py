@@ -1,6 +1,6 @@
 """What happens during a turn, as its readers see it. Whole messages come only after they are saved."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ricordo.domain.message import Message
@@ -16,12 +16,13 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class _PartDelta:
-    """A piece of a message that is not saved yet. `part` counts the parts of that message."""
+    """A piece of a message that is not saved yet. `part` counts the parts of that message; `speaker` is its agent in a group."""
 
     run_id: str
     step_id: str
     message_id: str
     part: int
+    speaker: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)

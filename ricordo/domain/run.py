@@ -41,7 +41,11 @@ def status_after(reason: StopReason) -> RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One turn. While `ended_at` is None its row is the conversation's lease. Durations are in nanoseconds."""
+    """One turn, or one talk with a group of agents, whose turns are runs too.
+
+    While `ended_at` is None its row is the conversation's lease. Durations are in nanoseconds. In `metadata` of a turn in a group
+    are `group_id` and the `speaker`'s name; in that of a talk `turns`, each with its `run_ids`, and `usage`, their sum.
+    """
 
     id: str
     organization_id: str
@@ -80,6 +84,16 @@ class Run:
         status, duration = status_after(reason), (now - self.created_at) * 1000
         return replace(self, status=status, stop_reason=reason, error=error, ended_at=now, duration_ns=duration)
 
+    @property
+    def turn_ids(self) -> list[str]:
+        """The ids of the runs that a talk is made of; none for a turn."""
+        return [run_id for turn in self.metadata.get("turns", ()) for run_id in turn["run_ids"]]
+
+    @property
+    def total_usage(self) -> Usage:
+        """The tokens of the run, or of all turns of a talk: its own row counts none, as they are counted in theirs."""
+        return Usage(**self.metadata["usage"]) if "usage" in self.metadata else self.usage
+
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None) -> Message:
         """A message that this run brings, not yet stored."""
         return Message(
@@ -93,6 +107,9 @@ class Run:
             user_id=self.user_id,
             run_id=self.id,
             step_id=step_id,
+            # A summary is of all that was said in the conversation, not of the group's part alone.
+            name=None if role == "summary" else self.metadata.get("speaker"),
+            group_id=None if role == "summary" else self.metadata.get("group_id"),
         )
 
 

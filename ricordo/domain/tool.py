@@ -19,16 +19,15 @@ ToolType = Literal[
     "external_mcp",
 ]
 
-# Tools of the retired Letta V1 server that are not here, and what serves in their place.
-_BETWEEN_AGENTS = (
-    "a tool of your own that asks the other agent: with a parameter `client` it gets a client of this server, whose "
-    "client.agents.messages.create(agent_id, input=…) returns the answer"
+# The tools that `include_multi_agent_tools` stands for.
+MULTI_AGENT_TOOLS = (
+    "send_message_to_agent_and_wait_for_reply",
+    "send_message_to_agents_matching_tags",
+    "send_message_to_agent_async",
 )
+# Tools of the retired Letta V1 server that are not here, and what serves in their place.
 REPLACEMENTS = {
-    "send_message_to_agent_and_wait_for_reply": _BETWEEN_AGENTS,
-    "send_message_to_agent_async": _BETWEEN_AGENTS,
-    "send_message_to_agents_matching_tags": _BETWEEN_AGENTS,
-    "send_message_to_all_agents_in_group": _BETWEEN_AGENTS,
+    "send_message_to_all_agents_in_group": "send_message_to_agents_matching_tags, with a tag that the agents of the group have"
 }
 
 

@@ -81,11 +81,18 @@ def transcript(
                 shown.append(replace(message, role="assistant"))
             case "summary":
                 shown.append(_summary(message, timezone))
+            case "system" if message.group_id and message.name:
+                shown.append(_said_in_group(message))
             case "user" if packs_user_messages:
                 shown.append(packed(message, timezone))
             case _:
                 shown.append(message)
     return (*shown, *pictures)
+
+
+def _said_in_group(message: Message) -> Message:
+    """The words of another agent in a group, with its name in front: few providers pass on the name of a message."""
+    return message.with_text(f"[{' '.join((message.name or '').split())}] {message.text}")
 
 
 def _pictures(message: Message, timezone: str) -> Message:

@@ -148,6 +148,12 @@ def purge_messages(
     return len(ids) == PORTION
 
 
+def purge_these(tx: Transaction, message_ids: Sequence[str], before: BeforePurge) -> None:
+    """`purge` of all these messages, in portions within this transaction."""
+    for start in range(0, len(message_ids), PORTION):
+        purge(tx, messages, "id", message_ids[start : start + PORTION], before, Counter())
+
+
 def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:
     table = tables.conversations
     for id, fewer in sorted(Counter(row.conversation_id for row in rows).items()):

@@ -7,6 +7,8 @@ from typing import Any
 from sqlalchemy import bindparam, insert
 
 from ricordo.domain.message import Message, Part, TextPart, parts_from_json, parts_to_json
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
 from ricordo.domain.text import normal_text
 from ricordo.storage.engine.repository import Page, Repository, equal, new_values, one_of, setter
 from ricordo.storage.engine.store import Transaction
@@ -14,6 +16,7 @@ from ricordo.storage.schema.core_tables import messages
 
 _ROWS = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)}, long="parts")
 _OF_RUN = _ROWS.select.where(equal(messages, "run_id"), messages.c.seq > bindparam("after")).order_by(messages.c.seq)
+_OF_RUNS = _ROWS.select.where(one_of(messages.c.run_id, "run_ids")).order_by(messages.c.seq)
 _BETWEEN = (
     _ROWS.select.where(equal(messages, "conversation_id"))
     .where(messages.c.seq > bindparam("after"), messages.c.seq <= bindparam("to"))
@@ -37,6 +40,21 @@ def insert_all(tx: Transaction, new: Sequence[Message]) -> list[dict[str, Any]]:
 def of_run(tx: Transaction, run_id: str, *, after: int = 0) -> list[Message]:
     """Return the messages of a run whose seq is greater than `after`, in order."""
     return _ROWS.all(tx, _OF_RUN, {"run_id": run_id, "after": after})
+
+
+def of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
+    """Return the messages of several runs, in order."""
+    if len(run_ids) == 1:
+        return of_run(tx, run_ids[0])
+    return _ROWS.all(tx, _OF_RUNS, {"run_ids": list(run_ids)})
+
+
+def page_of_run(tx: Transaction, scope: Scope, wanted: Page, run: Run) -> list[Message]:
+    """Return one page of a run's messages; of a talk's its input, and what agents said in its turns."""
+    if not run.turn_ids:
+        return page(tx, scope, wanted, run_id=run.id)
+    is_answer = one_of(messages.c.run_id, "turn_ids").params(turn_ids=run.turn_ids) & messages.c.step_id.is_not(None)
+    return page(tx, scope, wanted, (messages.c.run_id == run.id) | is_answer)
 
 
 def between(tx: Transaction, conversation_id: str, after: int, to: int, most: int) -> list[Message]:

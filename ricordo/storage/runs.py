@@ -101,6 +101,8 @@ _DELETE_OLD = delete(traces).where(traces.c.seq.in_(_TOO_OLD.limit(TRACES_PRUNED
 _DELETE_MANY = delete(traces).where(traces.c.seq.in_(_TOO_MANY.limit(TRACES_PRUNED_AT_ONCE)))
 get, find, get_step, find_step, steps_by_ids = _RUNS.get, _RUNS.find, _STEPS.get, _STEPS.find, _STEPS.by_ids
 open_run, insert_step, insert_trace = _RUNS.insert, _STEPS.insert, _TRACES.insert
+save_metadata = _RUNS.updates("metadata", "step_count")
+by_ids = _RUNS.by_ids
 set_feedback = _STEPS.updates("feedback", "tags")
 
 

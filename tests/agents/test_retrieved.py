@@ -2,7 +2,7 @@
 
 import pytest
 
-from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.request import NewMessage
 from ricordo.agents.turn_start import is_others
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import Scope
@@ -36,12 +36,10 @@ WRITTEN = (
 
 @pytest.mark.parametrize("role", ["user", "system"])
 def test_retrieved_passages_are_untrusted_whatever_their_form(role: str) -> None:
-    request = TurnRequest(scope=Scope(), agent_id="agent-1")
     for text in SENT:
-        assert is_others(NewMessage(role, (TextPart(text),)), request, None), text  # type: ignore[arg-type]
+        assert is_others(NewMessage(role, (TextPart(text),)), Scope(), None), text  # type: ignore[arg-type]
 
 
 def test_what_a_user_writes_about_sources_stays_theirs() -> None:
-    request = TurnRequest(scope=Scope(), agent_id="agent-1")
     for text in WRITTEN:
-        assert not is_others(NewMessage("user", (TextPart(text),)), request, None), text
+        assert not is_others(NewMessage("user", (TextPart(text),)), Scope(), None), text

@@ -77,7 +77,6 @@ class AgentFields(EmbeddingFields):
         "from_template": "Agents are made from templates with POST /v1/templates/{template_version}/agents.",
         "embedding_chunk_size": "Texts are embedded whole.",
         "include_default_source": "An agent has the folders that are attached to it.",
-        "include_multi_agent_tools": "Attach the tools for other agents by their names or ids.",
     }
 
     name: str | None = Field(None, max_length=256)
@@ -165,6 +164,9 @@ class AgentRequest(AgentFields):
     tools: Items[Annotated[str, BeforeValidator(_name_of)]] | None = None
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
+    include_multi_agent_tools: bool | None = Field(
+        None, description="Attach the tools by which the agent sends messages to others."
+    )
     initial_message_sequence: Items[MessageRequest] | None = None
     user_id: str | None = Field(None, min_length=1, max_length=255, description="Whose memory its conversation sees.")
 
@@ -173,6 +175,7 @@ class AgentUpdate(AgentFields):
     """What changes of an agent. A field that is left out stays."""
 
     ignored: ClassVar = AgentFields.ignored | {
+        "include_multi_agent_tools": "They are attached when an agent is made. Attach them by their names or ids.",
         "memory_variables": "They are filled in when an agent is made. Change the values of its blocks.",
         **dict.fromkeys(
             ("last_run_completion", "last_run_duration_ms", "last_stop_reason"),

@@ -1,5 +1,6 @@
 """Request and response models of runs, steps and their usage."""
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -65,7 +66,12 @@ class TokenFields(ResponseModel):
 
 
 class RunUsageResponse(TokenFields):
-    """Tokens of a run."""
+    """Tokens of a run; of a talk with a group those of all its turns."""
+
+    @classmethod
+    def of(cls, run: Any, /, **fields: Any) -> Json:
+        """Return the tokens of the run."""
+        return super().of(replace(run, usage=run.total_usage), **fields)
 
 
 class UsageResponse(ResponseModel):
@@ -84,6 +90,11 @@ class UsageResponse(ResponseModel):
     cache_write_tokens: Annotated[int | None, From("usage.cache_write_tokens")]
     reasoning_tokens: Annotated[int | None, From("usage.reasoning_tokens")]
     context_tokens: int | None
+
+    @classmethod
+    def of(cls, run: Any, /, **fields: Any) -> Json:
+        """Return the tokens of the turn, or of all turns of a talk."""
+        return super().of(replace(run, usage=run.total_usage), **fields)
 
 
 class StopReasonResponse(ResponseModel):

@@ -6,28 +6,31 @@ from typing import Any
 class GroupsPlugin:
     """Adds groups to the API, runs sleeping agents after the turns of others, and offers tools between agents."""
 
-    def tools(self) -> list[Any]:
-        from ricordo.features.groups.voice_tools import VOICE_TOOLS
-
-        return [*VOICE_TOOLS]
-
     def tables(self) -> list[Any]:
+        from ricordo.features.groups import tables
         from ricordo.features.groups.queries import TABLES
 
-        return [*TABLES]
+        return [*TABLES, *tables.TABLES]
+
+    def tools(self) -> list[Any]:
+        from ricordo.features.groups import agent_tools, talk_tool, voice_tools
+
+        return [*agent_tools.TOOLS, talk_tool.TOOL, *voice_tools.VOICE_TOOLS]
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
+        talks = ("/v1/groups/*/messages", "/v1/groups/*/reset-messages")
         return [
+            LazyRouter("ricordo.features.groups.talk_routes", talks),
             LazyRouter("ricordo.features.groups.routes", ("/v1/groups",)),
             LazyRouter("ricordo.features.groups.agent_routes", ("/v1/agents/*/groups",)),
         ]
 
     def jobs(self) -> list[Any]:
-        from ricordo.features.groups.sleeptime import HANDLERS
+        from ricordo.features.groups import agent_jobs, sleeptime, talk_record
 
-        return [*HANDLERS]
+        return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS]
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, insert, or_, select
 
 from ricordo.domain.scope import Scope
-from ricordo.features.groups.records import Group
+from ricordo.features.groups.records import ASLEEP, Group
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
@@ -111,6 +111,12 @@ _BLOCKS = (
     .where(one_of(groups_blocks.c.group_id, "group_ids"))
     .order_by(groups_blocks.c.seq)
 )
+_ASLEEP_FOR = (
+    select(*_GROUPS.columns, groups_agents.c.agent_id.label("member_id"))
+    .outerjoin(groups_agents, groups_agents.c.group_id == groups.c.id)
+    .where(equal(groups, "manager_agent_id"), or_(*(groups.c.manager_type == kind for kind in ASLEEP)))
+    .order_by(groups.c.seq, groups_agents.c.place)
+)
 _LOCK = select(groups.c.id).where(equal(groups, "id")).with_for_update()
 _ADD_BLOCK, _ADD_MEMBER = Missing(groups_blocks), insert(groups_agents)
 _CHANGING = (
@@ -168,6 +174,15 @@ def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | 
     """Return the group that the agent manages; None where it manages none."""
     group = _GROUPS.first(tx, _OF_MANAGER, {"manager_agent_id": agent_id, "organization_id": organization_id})
     return _whole(tx, [group])[0] if group else None
+
+
+def asleep_for(tx: Transaction, agent_id: str) -> Group | None:
+    """Return the group of those that work on the agent's memory, without its blocks; None where there is none."""
+    rows = tx.all(_ASLEEP_FOR, {"manager_agent_id": agent_id})
+    if not rows:
+        return None
+    group = _GROUPS.of(rows[0][: len(_GROUPS.columns)])
+    return replace(group, agent_ids=tuple(row.member_id for row in rows if row.member_id))
 
 
 def of_managers(tx: Transaction, organization_id: str, agent_ids: Sequence[str]) -> dict[str, Group]:

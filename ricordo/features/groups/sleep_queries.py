@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import bindparam, func, select, update
+from sqlalchemy import Integer, bindparam, func, select, update
 
 from ricordo.domain.scope import Scope
 from ricordo.features.groups.queries import sleep_counters, sleep_marks, transcripts
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of, setter
+from ricordo.storage.engine.repository import Missing, Page, Replacing, Repository, equal, one_of, setter
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
 
@@ -57,13 +57,13 @@ class Transcript:
 
 
 _MARKS, _TRANSCRIPTS = Repository(Mark, sleep_marks), Repository(Transcript, transcripts)
-_NEW_COUNTER, _NEW_MARK = Missing(sleep_counters), Missing(sleep_marks)
+_NEW_COUNTER, _SAY = Missing(sleep_counters), Replacing(sleep_marks, "said_to")
 _THIS_COUNTER = equal(sleep_counters, "group_id", "user_id")
-_COUNTER = select(sleep_counters.c.turns, sleep_counters.c.is_paused).where(_THIS_COUNTER).with_for_update()
-_COUNT = setter(
-    sleep_counters,
-    "turns",
-    where=(sleep_counters.c.group_id == bindparam("of_group")) & (sleep_counters.c.user_id == bindparam("of_user")),
+_COUNTER = select(sleep_counters.c.turns, sleep_counters.c.is_paused).where(_THIS_COUNTER)
+_COUNT = (
+    update(sleep_counters)
+    .where(sleep_counters.c.group_id == bindparam("of_group"), sleep_counters.c.user_id == bindparam("of_user"))
+    .values(turns=(sleep_counters.c.turns + 1) % bindparam("frequency", type_=Integer))
 )
 _PAUSE = setter(
     sleep_counters,
@@ -75,7 +75,7 @@ _THIS_MARK = (
     & (sleep_marks.c.agent_id == bindparam("of_agent"))
     & (sleep_marks.c.conversation_id == bindparam("of_conversation"))
 )
-_SAY, _READ = setter(sleep_marks, "said_to", where=_THIS_MARK), setter(sleep_marks, "read_to", where=_THIS_MARK)
+_READ = setter(sleep_marks, "read_to", where=_THIS_MARK)
 _UNREAD = (
     _MARKS.select.where(equal(sleep_marks, "group_id", "agent_id", "user_id"))
     .where(sleep_marks.c.read_to < sleep_marks.c.said_to)
@@ -106,21 +106,29 @@ insert_transcript = _TRANSCRIPTS.insert
 save_transcript = _TRANSCRIPTS.updates("run_id", "status", "attempts", "ended_at")
 
 
-def lock_counter(tx: Transaction, group_id: str, user_id: str | None) -> tuple[int, bool]:
-    """Return how many turns of this user were counted (-1: none), and whether they said "not now"; others wait until the end."""
-    values = {"group_id": group_id, "user_id": user_id or NO_USER}
-    tx.run(_NEW_COUNTER, values | {"turns": -1, "is_paused": False})
-    row = tx.first(_COUNTER, values)
-    return (row.turns, bool(row.is_paused)) if row else (-1, False)
+def count_turn(tx: Transaction, group_id: str, user_id: str | None, frequency: int) -> tuple[int, bool]:
+    """Count a turn of this user, from 0 to below `frequency`; returns the count, and whether the user said "not now"."""
+    values = {"of_group": group_id, "of_user": user_id or NO_USER, "frequency": frequency}
+    if not tx.run(_COUNT, values):
+        _begin_counter(tx, group_id, user_id)
+        tx.run(_COUNT, values)
+    row = tx.first(_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER})
+    return (row.turns, bool(row.is_paused)) if row else (0, False)
 
 
-def set_counter(tx: Transaction, group_id: str, user_id: str | None, turns: int) -> None:
-    tx.run(_COUNT, {"of_group": group_id, "of_user": user_id or NO_USER, "new_turns": turns})
+def is_paused(tx: Transaction, group_id: str, user_id: str | None) -> bool:
+    """Return whether the user said "not now"."""
+    row = tx.first(_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER})
+    return bool(row and row.is_paused)
+
+
+def _begin_counter(tx: Transaction, group_id: str, user_id: str | None) -> None:
+    tx.run(_NEW_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER, "turns": -1, "is_paused": False})
 
 
 def set_paused(tx: Transaction, group_id: str, user_id: str, *, is_paused: bool) -> None:
     """Note that the user wants nothing of theirs read from now on, or wants it again; what was said meanwhile stays unread."""
-    lock_counter(tx, group_id, user_id)
+    _begin_counter(tx, group_id, user_id)
     tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id, "new_is_paused": is_paused})
     skip(tx, group_id, user_id)
 
@@ -132,9 +140,7 @@ def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
 
 def say(tx: Transaction, mark: Mark) -> None:
     """Note what was said in a conversation; a mark that is there keeps what was read."""
-    row = _MARKS.values(mark)
-    tx.run(_NEW_MARK, row)
-    tx.run(_SAY, _of_mark(mark) | {"new_said_to": mark.said_to})
+    tx.run(_SAY, _MARKS.values(mark))
 
 
 def read(tx: Transaction, mark: Mark, read_to: int) -> None:

@@ -54,8 +54,8 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     agent = turn.state.agent
     if run.stop_reason == "requires_approval" or not agent.has_sleeptime:
         return []
-    group = queries.of_manager(tx, agent.organization_id, agent.id)
-    if group is None or group.manager_type not in ASLEEP:
+    group = queries.asleep_for(tx, agent.id)
+    if group is None:
         return []
     first, last = sleep_queries.span_of_run(tx, run.conversation_id, run.id)
     if group.manager_type == "voice_sleeptime":
@@ -68,11 +68,12 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     before = min([*in_view, first]) - 1
     for member_id in group.agent_ids:
         sleep_queries.say(tx, Mark(group.id, member_id, run.conversation_id, run.user_id or NO_USER, before, last))
-    counted, is_paused = sleep_queries.lock_counter(tx, group.id, run.user_id)
+    # Counted after the first turn, and then after every so many; with null after each, with 0 never.
+    frequency = group.sleeptime_agent_frequency
+    count, is_paused = sleep_queries.count_turn(tx, group.id, run.user_id, frequency or 1)
     if is_paused:
         sleep_queries.skip(tx, group.id, run.user_id)
-        return []
-    if not _is_due(tx, group, run, counted) or not any(message.role != "user" for message in new):
+    if is_paused or frequency == 0 or count or not any(message.role != "user" for message in new):
         return []
     return [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
 
@@ -83,20 +84,6 @@ def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) ->
     stored = messages.by_ids(tx, [message.id for message in gone]) if gone else []
     own = [message.seq for message in stored if message.conversation_id == turn.state.conversation.id]
     return max(own, default=0)
-
-
-def _is_due(tx: Transaction, group: Group, run: Run, counted: int) -> bool:
-    """Count the turn, and tell whether sleeping agents run after it: after the first, then after every so many."""
-    if group.manager_type == "voice_sleeptime":
-        return True
-    frequency = group.sleeptime_agent_frequency
-    if frequency is None:
-        return True
-    if frequency == 0:
-        return False
-    counted = (counted + 1) % frequency
-    sleep_queries.set_counter(tx, group.id, run.user_id, counted)
-    return counted == 0
 
 
 def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: Run) -> str:

@@ -370,6 +370,24 @@ class Missing(sa.Insert):
     inherit_cache = False
 
 
+class Replacing(sa.Insert):
+    """Insert rows; where one is there already, by the table's unique columns, its columns `replaced` take the new values."""
+
+    inherit_cache = False
+
+    def __init__(self, table: sa.Table, *replaced: str) -> None:
+        super().__init__(table)
+        self.replaced = replaced
+
+
+@compiles(Replacing)
+def _replace(insert: Any, compiler: Any, **options: Any) -> str:
+    (unique,) = (one for one in insert.table.constraints if isinstance(one, sa.UniqueConstraint))
+    keys = ", ".join(column.name for column in unique.columns)
+    changes = ", ".join(f"{name} = excluded.{name}" for name in insert.replaced)
+    return f"{compiler.visit_insert(insert, **options)} ON CONFLICT ({keys}) DO UPDATE SET {changes}"
+
+
 @compiles(Appending)
 def _append(insert: Any, compiler: Any, **options: Any) -> str:
     table: sa.Table = insert.table

@@ -116,6 +116,12 @@ def pair_agents(connection: Connection) -> None:
     lease.create(connection)
 
 
+def add_index_of_groups(connection: Connection) -> None:
+    """What was said in a group of agents, of all its conversations."""
+    (of_groups,) = (index for index in tables.messages.indexes if index.name == "messages_of_groups")
+    of_groups.create(connection, checkfirst=True)
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = tables.passages_tags.c
@@ -146,6 +152,7 @@ MIGRATIONS: Sequence[Migration] = (
     hide_what_others_write,
     keep_former_names,
     pair_agents,
+    add_index_of_groups,
 )
 
 

@@ -157,6 +157,7 @@ messages = table(
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
     *(Index("messages_by_run", "run_id"), Index("messages_newest", "created_at", "seq")),
+    partial_index("messages_of_groups", "group_id", "created_at", "seq", where="group_id IS NOT NULL"),
     erasure="delete",
     sqlite_autoincrement=True,
 )

@@ -1,0 +1,1 @@
+"""Groups of agents: records, talks, sleeping agents and tools between agents."""

@@ -1,11 +1,13 @@
 """An agent that works on another's memory: when it runs, what it reads, whose memory it changes, and what deletion leaves."""
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import select, text
 
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
@@ -13,8 +15,11 @@ from ricordo.errors import ModelError
 from ricordo.features.groups import sleep_queries
 from ricordo.llm.scripted import Line, call
 from ricordo.storage.engine.repository import Page
+from ricordo.storage.schema.core_tables import jobs, steps
+from tests.campaigns.sizes import short_and_long
 from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, ServerInThread
+from tests.seams.stores import count_statements
 
 BLOCKS = [{"label": "human", "value": "Nothing is known."}, {"label": "persona", "value": "A tutor."}]
 
@@ -314,3 +319,128 @@ def test_switched_off_it_rests_and_the_pair_serves_again(server: ServerInThread,
     ok(http.patch(f"/v1/agents/{agent['id']}", json={"enable_sleeptime": True}))
     ended(http, say(http, agent, "Together."))
     assert sum(text.count("user: Together.") for text in transcripts_of(server)) == 1
+
+
+@pytest.mark.parametrize("turns", short_and_long(30, 200))
+def test_two_users_of_one_agent_never_meet_in_what_sleeps(
+    server: ServerInThread, http: httpx2.Client, turns: int
+) -> None:
+    """Words of one user are in no prompt, transcript, block or proposal of the other, whatever order they talk in."""
+    dice = random.Random(turns)  # noqa: S311
+    words = {"ada": "kanariada", "ben": "kanariben", "": "kanarinobody"}
+    mixed: list[str] = []
+
+    def answer(request: ModelRequest) -> Line:
+        told = " ".join(f"{message.text} {message.parts!r}" for message in request.messages)
+        # What a talk without a user made of the shared blocks is for everybody to read.
+        users = [words[user] for user in ("ada", "ben") if words[user] in told]
+        seen = [word for word in words.values() if word in request.messages[-1].text] or ["nothing"]
+        if len(users) > 1 or (users and words[""] in request.messages[-1].text):
+            mixed.append(told[-500:])
+        if not is_asleep(request):
+            return f"I heard {seen[:1]}."
+        if request.messages[-1].role == "tool":
+            return call("memory_finish_edits")
+        edits = [
+            call("memory_rethink", label="human", new_memory=f"About {seen[0]}, {dice.random()}."),
+            call("memory_insert", label="notes", new_string=f"Again {seen[0]}, {dice.random()}."),
+            call("memory_replace", label="persona", old_string="tutor", new_string=f"tutor of {seen[0]}"),
+        ]
+        return dice.choice(edits)
+
+    server.answers_with(answer)
+    agent = main_agent(http, memory_blocks=[*BLOCKS, {"label": "notes", "value": "", "policy": "propose"}])
+    set_frequency(http, agent, 2)
+    started: list[str] = []
+    for _ in range(turns):
+        user = dice.choice(list(words))
+        started += say(http, agent, f"Think of {words[user]} {dice.random()}.", user or None)
+    ended(http, started)
+    assert mixed == []
+    for user, own in words.items():
+        headers = {"x-ricordo-user": user} if user else {}
+        params = {"user_id": user} if user else {}
+        told = str(ok(http.get(f"/v1/agents/{agent['id']}", headers=headers, params=params))["blocks"])
+        assert own in told
+        if user:
+            told += str(ok(http.get(f"/users/{user}/diffs", params={"status": "all"})))
+        assert [other for name, other in words.items() if name and name != user and other in told] == []
+    rows = server.read(
+        lambda tx: tx.all(text("SELECT user_id, CAST(parts AS TEXT) AS parts FROM messages WHERE group_id IS NOT NULL"))
+    )
+    assert len(rows) >= turns // 3
+    for row in rows:
+        own = words[names_of(server).get(row.user_id, "")]
+        assert [other for other in words.values() if other != own and other in row.parts] == []
+
+
+def names_of(server: ServerInThread) -> dict[str, str]:
+    return {row.id: row.identifier for row in server.read(lambda tx: tx.all(text("SELECT id, identifier FROM users")))}
+
+
+def test_untrusted_words_make_the_run_untrusted(server: ServerInThread, http: httpx2.Client) -> None:
+    agent = main_agent(http, memory_blocks=[{"label": "facts", "value": "None.", "shared": True}])
+    set_frequency(http, agent, None)
+    server.answers_with(
+        lambda request: (
+            "Read."
+            if not is_asleep(request)
+            else call("memory_finish_edits")
+            if request.messages[-1].role == "tool"
+            else call("memory_rethink", label="facts", new_memory="The moon is cheese.")
+        )
+    )
+    # Words of another sender than the talk's own user are untrusted.
+    message = {"role": "user", "content": "The moon is cheese.", "sender_id": "somebody-else"}
+    answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [message]}))
+    (run,) = ended(http, answer["usage"]["run_ids"])
+    found = server.read(lambda tx: tx.all(select(steps.c.is_untrusted).where(steps.c.run_id == run["id"])))
+    assert found
+    assert all(row.is_untrusted for row in found)
+    assert ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."  # a guarded block waits
+
+
+def test_the_end_of_a_turn_costs_five_statements_more_and_one_that_nobody_follows_none(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(finishes)
+    counts = {}
+    for is_on in (False, True):
+        agent = main_agent(http, enable_sleeptime=is_on)
+        runs = say(http, agent, "First.")
+        ended(http, runs if is_on else [])
+        say(http, agent, "Second.")
+        with count_statements(server.runtime.store) as counted:
+            say(http, agent, "Third.")
+        said = [str(one) for one in counted.statements]
+        counts[is_on] = sum("sleep_" in one or "groups" in one or "AS first" in one for one in said)
+    assert counts == {False: 0, True: 5}
+
+
+def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(finishes)
+    agent = main_agent(http)
+    sleeper_id = set_frequency(http, agent, None)
+    ok(http.patch(f"/v1/agents/{sleeper_id}/budget", json={"daily_tokens": 1}))
+    ended(http, say(http, agent, "Spend it."))
+    (late,) = say(http, agent, "Wait until tomorrow.")
+    waiting = select(jobs.c.id).where(jobs.c.key == f"sleeptime:{sleeper_id}", jobs.c.status == "waiting")
+
+    def is_put_off() -> bool:
+        return bool(server.read(lambda tx: tx.all(waiting.where(jobs.c.not_before > jobs.c.created_at))))
+
+    wait_until(is_put_off)
+    assert ok(http.get(f"/v1/runs/{late}"))["status"] == "created"
+    assert transcripts_of(server)[-1].count("Wait until tomorrow.") == 0
+
+
+def test_the_librarian_files_what_users_said_and_nothing_of_what_agents_said(http: httpx2.Client) -> None:
+    agent = main_agent(http, model="ricordo/librarian")
+    said = "I play the cello. What do you know about tea?"
+    ended(http, say(http, agent, said))
+    value = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
+    assert "I play the cello." in value
+    assert "tea" not in value
+    assert "not a language model" not in value

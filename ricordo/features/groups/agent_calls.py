@@ -1,0 +1,193 @@
+"""One agent's message to another: who may send it, the turn that answers it, and what is read from the answer.
+
+The turn is one of the same user, in the other agent's default conversation with them. A chain of such turns is bounded, and no
+agent in it is asked again, since it waits for the answer itself.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from uuid import NAMESPACE_URL, uuid5
+
+from ricordo.agents.conversations import DEFAULT, open_conversation
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import Answer, run_turn
+from ricordo.domain.event import Failed, RunEnded, RunStarted, StepSaved
+from ricordo.domain.message import SPEECH_TOOL, Message, TextPart
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Invalid, NotFound
+from ricordo.features.groups.options import AgentCallSettings
+from ricordo.runtime import LiveTurn, Runtime
+from ricordo.tools.toolbox import ToolContext
+
+# Wire facts: tests of the retired Letta V1 server look for how a message begins, and for the text of an empty answer.
+_INCOMING = "[Incoming message from agent with ID '{id}' - {how}] {text}"
+_NO_RESPONSE = "<no response>"
+ANSWERED = "what you say in this turn is delivered to that agent as its answer"
+ONE_WAY = "it is one-way, so nobody waits for an answer"
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks at a busy conversation
+# By the id of a run of this process, the run that it waits for.
+_WAITS: dict[str, str] = {}
+
+
+async def new_request(context: ToolContext, agent_id: str, text: str, how: str) -> TurnRequest:
+    """Return the turn in which the agent reads this message. Raises Invalid, NotFound."""
+    agent_id = agent_id.strip()
+    require_may_ask(context, agent_id)
+    if not text.strip():
+        raise Invalid("There is nothing in this message. Write what the other agent shall know or do.")
+    scope, sender = caller_of(context), context.state.agent
+    conversation_id = await conversation_with(context.runtime, scope, agent_id)
+    message = NewMessage(
+        "system",
+        (TextPart(_INCOMING.format(id=sender.id, how=how, text=text)),),
+        otid=_otid(context, agent_id),
+        name=sender.name,
+        sender_id=sender.id,
+        is_untrusted=context.step.is_untrusted(),
+    )
+    callers = (*context.step.callers, sender.id)
+    return TurnRequest(scope, agent_id, (message,), conversation_id=conversation_id, callers=callers)
+
+
+def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
+    """Raise Invalid where no agent may be asked from this turn, or not this one."""
+    chain = (*context.step.callers, context.state.agent.id)
+    if agent_id == context.state.agent.id:
+        raise Invalid("An agent cannot send a message to itself.")
+    if agent_id in chain:
+        raise Invalid(
+            f"The agent {agent_id} waits for what comes of this very turn, so it cannot be asked here. "
+            "Say it in your answer instead."
+        )
+    if len(chain) >= AgentCallSettings().agent_call_depth:
+        raise Invalid(
+            f"This turn is the last in a chain of {len(chain)} agents that ask each other, and a chain has no more. "
+            "Answer with what you know."
+        )
+
+
+def caller_of(context: ToolContext) -> Scope:
+    """Return the scope in which the tool acts: the caller's, for the user whose conversation this is."""
+    user_id = context.state.conversation.user_id
+    return context.scope if context.scope.subject_id or not user_id else replace(context.scope, subject_id=user_id)
+
+
+async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> str:
+    """Return the id of the agent's default conversation with the scope's user, or with nobody. Raises NotFound."""
+    conversation = await open_conversation(runtime, scope, DEFAULT, agent_id)
+    # Without a user, the agent's own conversation may be about somebody all the same.
+    if conversation.user_id != scope.subject:
+        raise NotFound(f"Agent with ID {agent_id} not found")
+    return conversation.id
+
+
+def _otid(context: ToolContext, agent_id: str) -> str:
+    """Return the id of this call's message to the agent: a call that is run again sends the same. Models use ids twice."""
+    return str(uuid5(NAMESPACE_URL, f"{context.step.id}/{context.call_id}/{agent_id}"))
+
+
+async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
+    """Return what the agent says to this request; where it could not, the last text says why. Raises RicordoError."""
+    seconds = AgentCallSettings().agent_call_seconds
+    said: list[Message] = []
+    turn: LiveTurn | None = None
+    with _waiting(context) as wait_for:
+        try:
+            async with asyncio.timeout(seconds):
+                turn = await begin(context.runtime, request, wait_for)
+                answer = await _follow(turn, said, wait_for)
+        except TimeoutError:
+            run_id = _WAITS.get(context.step.run_id)
+            state = "it still works on it" if turn else "it is busy with another message"
+            return [*texts_of(said), f"<no answer within {seconds:g} seconds: {state} (run {run_id})>"]
+        except asyncio.CancelledError:
+            if turn:  # whoever stops a turn wants nothing of what came of it to go on
+                await turn.cancel()
+            raise
+    context.quoted.is_untrusted |= any(message.is_untrusted for message in answer.messages)
+    return answer_texts(answer)
+
+
+async def begin(runtime: Runtime, request: TurnRequest, wait_for: Callable[[str | None], None]) -> LiveTurn:
+    """Begin the turn, once the conversation is free; `wait_for` hears of each run that it waits for. Raises RicordoError."""
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return await run_turn(runtime, request)
+        except Busy as busy:
+            wait_for(busy.run_id)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, _LONGEST_PAUSE)
+
+
+async def _follow(turn: LiveTurn, said: list[Message], wait_for: Callable[[str | None], None]) -> Answer:
+    """Wait for the turn's end; what is said meanwhile comes into `said`."""
+    async with aclosing(turn.events()) as events:
+        async for event in events:
+            if isinstance(event, RunStarted):
+                wait_for(event.run.id)
+            elif isinstance(event, StepSaved):
+                said += event.messages
+            elif isinstance(event, RunEnded):
+                return Answer(event.run, tuple(said))
+            elif isinstance(event, Failed):
+                return Answer(event.run, tuple(said), event)
+    raise RuntimeError("A turn's events ended without RunEnded or Failed.")
+
+
+@contextmanager
+def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
+    """Give what notes the run that this turn waits for now. It raises Invalid where that one waits for this turn."""
+    own = context.step.run_id
+
+    def wait_for(run_id: str | None) -> None:
+        if run_id is None:
+            return
+        last = run_id
+        while last in _WAITS and last != own:
+            last = _WAITS[last]
+        if last == own:
+            raise Invalid("The other agent waits for what comes of this very turn. Answer first, and ask it later.")
+        _WAITS[own] = run_id
+
+    try:
+        yield wait_for
+    finally:
+        _WAITS.pop(own, None)
+
+
+def answer_texts(answer: Answer) -> list[str]:
+    """Return what the agent said, and last why there is no more of it; never nothing."""
+    texts, run = texts_of(answer.messages), answer.run
+    if answer.failure:
+        return [*texts, f"<error: {answer.failure.message}>"]
+    if run.stop_reason == "cancelled":
+        return [*texts, f"<error: its turn was cancelled (run {run.id})>"]
+    if run.stop_reason == "requires_approval":
+        return [*texts, _waiting_text(answer.messages, run)]
+    return texts or [_deeds(answer.messages)]
+
+
+def texts_of(messages: Sequence[Message]) -> list[str]:
+    """Return what an agent said in these messages, in plain words or by calls of `send_message`."""
+    spoken = (message.spoken for message in messages if message.role in ("assistant", "approval"))
+    return [text for text in spoken if text.strip()]
+
+
+def _waiting_text(messages: Sequence[Message], run: Run) -> str:
+    names = [call.name for message in messages if message.is_waiting for call in message.tool_calls if call.is_gated]
+    calls = ", ".join(dict.fromkeys(names)) or "a tool"
+    return f"<no answer yet: its call of {calls} waits for an approval (run {run.id})>"
+
+
+def _deeds(messages: Sequence[Message]) -> str:
+    """Return a sentence with the tools that an agent called which said nothing."""
+    calls = Counter(call.name for message in messages for call in message.tool_calls if call.name != SPEECH_TOOL)
+    if not calls:
+        return _NO_RESPONSE
+    named = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in calls.items())
+    return f"<It answered without words. The tools that it called: {named}.>"

@@ -1,0 +1,161 @@
+"""Messages between agents that nobody waits for, as jobs: the step that sends one adds its job, and the job begins the turn.
+
+The message has the same otid each time the job runs, so no kill delivers it twice. A job waits a little for the end of its turn.
+Where that takes longer, another looks later whether a kill cut it off, in which case it is answered again.
+"""
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+
+from ricordo.agents.repeats import was_cut_off
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import run_turn
+from ricordo.domain.clock import SECOND
+from ricordo.domain.event import Failed, RunEnded, RunStarted
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.message import TextPart
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Invalid, NotFound, Unavailable
+from ricordo.runtime import LiveTurn, Runtime
+from ricordo.storage import jobs, keys, runs, users
+from ricordo.storage.engine.store import Transaction
+
+KIND = "groups.message"
+PURPOSE = "message"  # of the run, in the ledger
+# Ten minutes apart at last, so for longer than an approval may keep the other agent waiting.
+_ATTEMPTS = 160
+_PATIENCE = 20.0  # seconds that a job waits for its turn
+_LOOK_AGAIN = 30 * SECOND
+_NO_LONGER = "Whoever this message is from may no longer send it: the key was revoked, or the user is disabled or gone."
+_SCOPE = ("user_id", "subject_id", "user_name", "role", "caller", "key_id", "identifier")
+
+
+def delivery_of(request: TurnRequest) -> Job:
+    """Return the job that begins the turn; its id follows from the message's otid."""
+    scope, (message,) = request.scope, request.messages
+    (part,) = message.parts
+    assert isinstance(part, TextPart)  # noqa: S101 - tells the type checker what a message between agents is
+    payload = {
+        "agent_id": request.agent_id,
+        "conversation_id": request.conversation_id,
+        "text": part.text,
+        "otid": message.otid,
+        "name": message.name,
+        "sender_id": message.sender_id,
+        "is_untrusted": message.is_untrusted,
+        "callers": list(request.callers),
+        "scope": {name: getattr(scope, name) for name in _SCOPE} | {"scopes": sorted(scope.scopes)},
+    }
+    key = f"{KIND}:{request.conversation_id}"
+    job = Job(KIND, scope.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=scope.subject)
+    return replace(job, id=f"job-{message.otid}")
+
+
+async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
+    """Begin the turn, or look what became of it. While the conversation is busy, the job is tried again."""
+    store, run_id = runtime.store, job.payload.get("run_id")
+    if run_id is None:
+        run = await _begun(runtime, job)
+    else:
+        try:
+            run = await store.read(lambda tx: runs.get(tx, Scope(job.organization_id), run_id))
+        except NotFound:
+            return  # deleted with its conversation
+        if was_cut_off(run):
+            run = await _begun(runtime, job)
+    if was_cut_off(run):
+        raise Unavailable("The server was stopped in the middle of this turn. It goes on later.")
+    if run.ended_at is None:
+        look = _look_at(job, run, store.clock.now())
+        await store.write(lambda tx: jobs.add(tx, look))
+
+
+def _look_at(job: Job, run: Run, now: int) -> Job:
+    """Return the job that looks at this run later."""
+    number = job.payload.get("look", 0) + 1
+    payload = job.payload | {"run_id": run.id, "look": number}
+    look = Job(KIND, job.organization_id, payload, job.key, most_attempts=_ATTEMPTS, user_id=job.user_id)
+    id = uuid5(NAMESPACE_URL, f"{payload['otid']}/{number}")
+    return replace(look, id=f"job-{id}", not_before=now + _LOOK_AGAIN * number)
+
+
+async def _begun(runtime: Runtime, job: Job) -> Run:
+    """Begin the turn and wait a little for its end; returns its run as it is then. Raises RicordoError."""
+    request = await runtime.store.read(lambda tx: _request_of(tx, job))
+    turn = await _free_turn(runtime, request)
+    started: list[Run] = []
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            return await _ended(turn, started)
+    except TimeoutError:
+        return started[-1]
+
+
+async def _free_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
+    """Begin the turn; where the conversation is busy, once that turn has ended, if it does soon. Raises Busy."""
+    try:
+        return await run_turn(runtime, request)
+    except Busy as busy:
+        if not (live := runtime.live.get(busy.run_id or "")):
+            raise
+        await asyncio.wait([asyncio.ensure_future(live.wait())], timeout=_PATIENCE)
+    return await run_turn(runtime, request)
+
+
+async def _ended(turn: LiveTurn, started: list[Run]) -> Run:
+    async with aclosing(turn.events()) as events:
+        async for event in events:
+            if isinstance(event, RunStarted):
+                started.append(event.run)
+            elif isinstance(event, RunEnded | Failed):
+                return event.run
+    raise RuntimeError("A turn's events ended without RunEnded or Failed.")
+
+
+def _request_of(tx: Transaction, job: Job) -> TurnRequest:
+    """Return the turn of this job, as its sender may ask for it now. Raises Invalid."""
+    given: dict[str, Any] = job.payload
+    message = NewMessage(
+        "system",
+        (TextPart(given["text"]),),
+        otid=given["otid"],
+        name=given["name"],
+        sender_id=given["sender_id"],
+        is_untrusted=given["is_untrusted"],
+    )
+    return TurnRequest(
+        _scope_of(tx, job),
+        given["agent_id"],
+        (message,),
+        conversation_id=given["conversation_id"],
+        callers=tuple(given["callers"]),
+        purpose=PURPOSE,
+    )
+
+
+def _scope_of(tx: Transaction, job: Job) -> Scope:
+    """Return the sender's scope. Raises Invalid where its key was revoked or its user disabled since."""
+    given, everything = job.payload["scope"], Scope(job.organization_id)
+    scope = Scope(job.organization_id, **given | {"scopes": frozenset(given["scopes"])})
+    if scope.subject:
+        user = users.find(tx, everything, scope.subject)
+        if user is None or user.disabled_at is not None:
+            raise Invalid(_NO_LONGER)
+    if scope.key_id and _is_revoked(tx, everything, scope.key_id):
+        raise Invalid(_NO_LONGER)
+    return scope
+
+
+def _is_revoked(tx: Transaction, everything: Scope, key_id: str) -> bool:
+    try:
+        key = keys.get(tx, everything, key_id)
+    except NotFound:
+        return False  # a login, which is no stored key
+    return keys.authenticate(tx, key.hash) is None
+
+
+HANDLERS = (JobHandler(KIND, deliver),)

@@ -1,0 +1,124 @@
+"""The tools by which an agent sends messages to others. What they return is text of Python, as clients read it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ricordo.domain.agent import AgentState
+from ricordo.domain.scope import Scope
+from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
+from ricordo.errors import RicordoError
+from ricordo.features.groups.agent_calls import ANSWERED, ONE_WAY, ask, caller_of, new_request, require_may_ask
+from ricordo.features.groups.agent_jobs import delivery_of
+from ricordo.storage import agents
+from ricordo.storage.engine.repository import Page, tagged_with
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema import core_tables
+from ricordo.tools.toolbox import ServerTool, ToolContext
+
+MOST_ASKED = 100  # agents of one call
+_LONGEST_ANSWER = 20_000  # characters of one agent's answer
+_CUT = " … [the rest was cut]"
+# A wire fact of the retired Letta V1 server.
+SENT = "Successfully sent message"
+
+
+async def send_message_to_agent_and_wait_for_reply(context: ToolContext, message: str, other_agent_id: str) -> str:
+    """Send a message to another agent and wait for its answer, which is the result.
+
+    Args:
+        message: What the other agent shall read. It knows nothing of this conversation.
+        other_agent_id: The id of the other agent, which begins with "agent-".
+    """
+    request = await new_request(context, other_agent_id, message, ANSWERED)
+    texts = await ask(context, request)
+    limit = _limit_of_each(context, "send_message_to_agent_and_wait_for_reply", 1)
+    return repr(_fitted(request.agent_id, texts, limit))
+
+
+async def send_message_to_agents_matching_tags(
+    context: ToolContext, message: str, match_all: list[str], match_some: list[str]
+) -> str:
+    """Send a message to all agents with certain tags, one after the other, and wait for their answers, which are the result.
+
+    Args:
+        message: What the other agents shall read. They know nothing of this conversation.
+        match_all: Tags that an agent must have, each of them. An empty list asks for none.
+        match_some: Tags of which an agent must have one. An empty list asks for none.
+    """
+    require_may_ask(context)
+    scope, own_id = caller_of(context), context.state.agent.id
+    others = await context.store.read(lambda tx: _matching(tx, scope, own_id, match_all, match_some))
+    answers = [(agent_id, await _ask_or_say_why(context, agent_id, message)) for agent_id in others]
+    limit = _limit_of_each(context, "send_message_to_agents_matching_tags", len(answers))
+    return repr([_fitted(agent_id, texts, limit) for agent_id, texts in answers])
+
+
+async def send_message_to_agent_async(context: ToolContext, message: str, other_agent_id: str) -> str:
+    """Send a message to another agent without waiting for an answer: none will come.
+
+    Args:
+        message: What the other agent shall read. It knows nothing of this conversation.
+        other_agent_id: The id of the other agent, which begins with "agent-".
+    """
+    context.step.jobs.append(delivery_of(await new_request(context, other_agent_id, message, ONE_WAY)))
+    return SENT
+
+
+# The turns that the first two begin are saved, whatever becomes of the step.
+TOOLS = (
+    ServerTool(send_message_to_agent_and_wait_for_reply, "letta_multi_agent_core", acts_outside=True),
+    ServerTool(send_message_to_agents_matching_tags, "letta_multi_agent_core", acts_outside=True),
+    ServerTool(send_message_to_agent_async, "letta_multi_agent_core"),
+)
+
+
+async def _ask_or_say_why(context: ToolContext, agent_id: str, message: str) -> list[str]:
+    try:
+        return await ask(context, await new_request(context, agent_id, message, ANSWERED))
+    except RicordoError as error:
+        return [f"<error: {error}>"]
+
+
+def _matching(
+    tx: Transaction, scope: Scope, own_id: str, match_all: Sequence[str], match_some: Sequence[str]
+) -> list[str]:
+    """Return the ids of the agents with these tags that the caller may use, without the sender, the oldest first.
+
+    Without any tag, hidden agents and those that work for another one while it sleeps are left out.
+    """
+    some = tagged_with(core_tables.agents_tags, core_tables.agents.c.id, match_some, all_tags=False)
+    conditions = [core_tables.agents.c.id != own_id, *([some] if match_some else [])]
+    is_any = not (match_all or match_some)
+    listed: list[str] = []
+    after: str | None = None
+    while len(listed) < MOST_ASKED:
+        wanted = Page(MOST_ASKED, after=after, order="asc")
+        found = agents.page(tx, scope, wanted, *conditions, tags=list(match_all), all_tags=True)
+        listed += [state.agent.id for state in found if not (is_any and _is_behind(state))]
+        if len(found) < MOST_ASKED:
+            break
+        after = found[-1].agent.id
+    return listed[:MOST_ASKED]
+
+
+def _is_behind(state: AgentState) -> bool:
+    return state.agent.hidden or "sleeps_for" in state.agent.settings
+
+
+def _limit_of_each(context: ToolContext, name: str, count: int) -> int:
+    """Return how many characters each of so many answers may have in this tool's result."""
+    limit = next((tool.return_limit for tool in context.state.tools if tool.name == name), DEFAULT_RETURN_LIMIT)
+    return min(_LONGEST_ANSWER, limit // max(count, 1) - len(", []"))
+
+
+def _fitted(agent_id: str, texts: Sequence[str], limit: int) -> dict[str, Any]:
+    """Return the answer as it is shown, in so many characters: its longest texts are cut first."""
+    kept = list(texts)
+    answer = {"agent_id": agent_id, "response": kept}
+    while (excess := len(repr(answer)) - limit) > 0 and kept != [_CUT]:
+        place = max(range(len(kept)), key=lambda place: len(kept[place]))
+        shorter = kept[place].removesuffix(_CUT)[: -(excess + len(_CUT))]
+        kept[place] = shorter + _CUT
+        if not shorter and len(kept) > 1:
+            del kept[place]
+    return answer

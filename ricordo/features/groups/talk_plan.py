@@ -1,0 +1,97 @@
+"""What a talk with a group is to be, fixed when it begins, so that it goes on in the same way after a kill. No I/O."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from ricordo.domain.text import normal_text
+from ricordo.features.groups.records import ManagerType
+
+TALKING: tuple[ManagerType, ...] = ("round_robin", "dynamic", "supervisor")
+EntryKind = Literal["speaker", "manager", "resumed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """An agent of the group, by the name that it had when the talk began."""
+
+    id: str
+    name: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TalkPlan:
+    """A talk: the group as it was at its start. `key` is what the otids of its turns begin with."""
+
+    kind: ManagerType
+    group_id: str
+    key: str
+    members: tuple[Speaker, ...]
+    manager: Speaker | None = None
+    description: str = ""
+    termination_token: str | None = None
+    max_turns: int | None = None
+
+    @property
+    def rounds(self) -> int:
+        """How often somebody speaks."""
+        return self.max_turns if self.max_turns is not None else len(self.members)
+
+    @property
+    def everyone(self) -> tuple[Speaker, ...]:
+        return (*self.members, *((self.manager,) if self.manager else ()))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> "TalkPlan":
+        manager = stored.get("manager")
+        members = tuple(Speaker(**one) for one in stored["members"])
+        return cls(**{**stored, "members": members, "manager": Speaker(**manager) if manager else None})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One turn of a talk: whose, and the runs that it took, of which a kill may leave several.
+
+    One that is `resumed` goes on with the turn before it, which waited for an approval.
+    """
+
+    agent_id: str
+    kind: EntryKind
+    run_ids: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"agent_id": self.agent_id, "kind": self.kind, "run_ids": list(self.run_ids)}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> "Entry":
+        return cls(stored["agent_id"], stored["kind"], tuple(stored["run_ids"]))
+
+
+def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -> Speaker | None:
+    """Return the last member whose name or id occurs in the manager's answer; never the one who spoke last.
+
+    Capitals make no difference. A name within a longer name that occurs there does not count: "Ann" is not named by "Anna".
+    """
+    text = normal_text(answer).casefold()
+    found: set[str] = set()
+    # The longest first, each taken out of the text once it was found.
+    for member in sorted(members, key=lambda one: -len(one.name)):
+        for words in (member.id, member.name):
+            wanted = normal_text(words).strip().casefold()
+            if wanted and wanted in text:
+                found.add(member.id)
+                text = re.sub(re.escape(wanted), "\n", text)
+    may_speak = [member for member in members if member.id in found and member.id != last_id]
+    return may_speak[-1] if may_speak else None
+
+
+def next_in_order(members: Sequence[Speaker], last_id: str | None) -> Speaker:
+    """Return the member after the one who spoke last, or the first."""
+    ids = [member.id for member in members]
+    place = ids.index(last_id) + 1 if last_id in ids else 0
+    return members[place % len(members)]

@@ -1,0 +1,27 @@
+"""Beginning again in a group: its messages are deleted with all their copies, and taken out of the windows."""
+
+from ricordo.agents.deletion import remove_messages
+from ricordo.domain.scope import Scope
+from ricordo.features.groups import queries
+from ricordo.features.groups.tables import conversations_of, ids_in
+from ricordo.runtime import Runtime
+from ricordo.storage import conversations, runs
+from ricordo.storage.engine.store import Transaction
+
+
+async def reset_talks(runtime: Runtime, scope: Scope, group_id: str) -> None:
+    """Delete the messages of the group that the caller may delete. Raises NotFound, Conflict, and Busy while a turn runs."""
+
+    def find(tx: Transaction) -> list[str]:
+        queries.get(tx, scope, group_id)
+        listed = [conversations.get(tx, id) for id in conversations_of(tx, scope, group_id)]
+        return [one.id for one in listed if one and scope.owns(one.user_id)]
+
+    for conversation_id in await runtime.store.read(find):
+        await runtime.store.write(lambda tx, id=conversation_id: _reset(tx, scope, group_id, id))  # type: ignore[misc]
+
+
+def _reset(tx: Transaction, scope: Scope, group_id: str, conversation_id: str) -> None:
+    remove_messages(tx, scope, conversation_id, ids_in(tx, group_id, conversation_id))
+    # The same message, sent again, begins a new talk.
+    runs.forget_bodies(tx, conversation_id)

@@ -1,0 +1,214 @@
+"""Starting a talk: take the lease, fix the plan and store the input, all in one transaction.
+
+The talk's run is in a hidden conversation of the group's leader, whose id follows from group and user: one talk of a user with a
+group runs at a time, and a message with an otid that is known there is one that was taken before.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import NAMESPACE_URL, uuid5
+
+from ricordo.agents.repeats import input_of, require_own_otids, same_body, same_decision, was_cut_off
+from ricordo.agents.request import Approval, NewMessage, TurnRequest
+from ricordo.agents.turn_start import NOTHING_WAITS, STILL_WAITING, answered, new_run, resolve_conflict
+from ricordo.domain.agent import Conversation
+from ricordo.domain.clock import SECOND
+from ricordo.domain.message import Message
+from ricordo.domain.run import Run
+from ricordo.domain.scope import Scope
+from ricordo.errors import Busy, Collision, Conflict, Invalid
+from ricordo.features.groups import queries
+from ricordo.features.groups.records import Group
+from ricordo.features.groups.tables import add_talks
+from ricordo.features.groups.talk_plan import TALKING, Speaker, TalkPlan
+from ricordo.features.groups.talk_record import TalkRecord, is_talk
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, conversations, messages, runs
+from ricordo.storage.engine.repository import Page
+from ricordo.storage.engine.store import Transaction
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StartedTalk:
+    """A talk as it begins: its run, what was asked, the record of earlier turns, and a talk before it that was cut off."""
+
+    run: Run
+    request: TurnRequest
+    record: TalkRecord
+    leftover: Run | None = None
+
+
+def talk_conversation(scope: Scope, group: Group) -> str:
+    """Return the id of the conversation in which the user's talks with the group are kept. Raises Invalid for an empty group."""
+    name = "/".join((group.id, require_leader(group), scope.subject or ""))
+    return f"conv-{uuid5(NAMESPACE_URL, name)}"
+
+
+def require_leader(group: Group) -> str:
+    """Return the id of the agent that leads talks. Raises Invalid where nobody could speak, or the kind holds no talks."""
+    if group.manager_type not in TALKING:
+        raise Invalid(
+            f"A group of the kind {group.manager_type} is not talked with. Send the message to its manager"
+            f"{f', {group.manager_agent_id}' if group.manager_agent_id else ''}."
+        )
+    if not group.agent_ids:
+        raise Invalid("The group has no agents, so nobody could answer. Add some with PATCH /v1/groups/{group_id}.")
+    if group.manager_type != "round_robin" and not group.manager_agent_id:
+        raise Invalid(f"The {group.manager_type} group has no manager. Make it again with one.")
+    return group.leader_id or ""
+
+
+async def start_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> StartedTalk | str:
+    """Start the talk, or return the id of the run that took this request before. Raises NotFound, Busy, Conflict, Invalid."""
+    require_own_otids(request)
+    repeated: Run | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            return await runtime.store.write(lambda tx: _open(tx, runtime, group_id, request, repeated))  # noqa: B023 - awaited at once
+        except Collision:
+            repeated = await runtime.store.write(lambda tx: resolve_conflict(tx, runtime, request))
+            if repeated and not was_cut_off(repeated):
+                return repeated.id
+    raise Busy()
+
+
+def _open(tx: Transaction, runtime: Runtime, group_id: str, request: TurnRequest, cut_off: Run | None) -> StartedTalk:
+    """Take the lease, and store the input, or take it over from a run that was cut off."""
+    scope = request.scope
+    group = queries.get(tx, scope, group_id)
+    conversation = _conversation(tx, scope, group)
+    run = new_run(tx, request)
+    runs.open_run(tx, run)
+    earlier = same_body(tx, request, other_than=run.id)
+    if earlier and (cut_off is None or earlier.id != cut_off.id):
+        raise Collision("The same request was accepted before.")
+    run = replace(run, user_id=run.user_id or conversation.user_id)
+    if conversation.window:  # ids that a failure left there: nobody reads this conversation
+        conversations.save_window(tx, conversation.id, (), "", added=0)
+    previous = _previous(tx, scope, run)
+    leftover = previous if previous and was_cut_off(previous) and is_talk(previous) else None
+    if cut_off:
+        stored = messages.move(tx, input_of(tx, cut_off), run.id)
+        record = TalkRecord.from_json(cut_off.metadata)
+        leftover = None if leftover and leftover.id == cut_off.id else leftover
+        request = _as_stored(request, stored)
+    elif request.approval:
+        record, request = _after_approval(tx, request, run, previous)
+    else:
+        _require_no_wait(tx, runtime, scope, previous)
+        request = _as_stored(request, _save_input(tx, request, run, group))
+        record = TalkRecord(_plan(tx, scope, group, request.messages[0].otid or run.id))
+    run = replace(run, metadata=record.to_json())
+    runs.save_metadata(tx, run)
+    return StartedTalk(run, request, record, leftover)
+
+
+def _conversation(tx: Transaction, scope: Scope, group: Group) -> Conversation:
+    """Return the conversation of the user's talks, made where it is missing. Raises Collision where somebody was faster."""
+    id, leader_id = talk_conversation(scope, group), require_leader(group)
+    conversation = conversations.get(tx, id)
+    if conversation is None:
+        now = tx.clock.now()
+        conversation = Conversation(
+            id=id,
+            organization_id=scope.organization_id,
+            agent_id=leader_id,
+            user_id=scope.subject,
+            hidden=True,
+            created_by=scope.user_id,
+            created_at=now,
+            updated_at=now,
+        )
+        conversations.insert_one(tx, conversation)
+        add_talks(tx, group.id, id)
+    return conversation
+
+
+def _previous(tx: Transaction, scope: Scope, run: Run) -> Run | None:
+    newest = runs.page(tx, scope, Page(limit=2), conversation_id=run.conversation_id)
+    return next((one for one in newest if one.id != run.id), None)
+
+
+def _plan(tx: Transaction, scope: Scope, group: Group, key: str) -> TalkPlan:
+    """Return the plan of a talk with the group as it is now."""
+    everyone: dict[str, Speaker] = {}
+    for agent_id in group.everyone:
+        if agent := agents.find(tx, scope, agent_id):
+            everyone[agent_id] = Speaker(agent.id, agent.name, agent.description or "")
+    return TalkPlan(
+        kind=group.manager_type,
+        group_id=group.id,
+        key=key,
+        members=tuple(everyone[agent_id] for agent_id in group.agent_ids if agent_id in everyone),
+        manager=everyone.get(group.manager_agent_id or ""),
+        description=group.description,
+        termination_token=group.termination_token,
+        max_turns=group.max_turns,
+    )
+
+
+def _save_input(tx: Transaction, request: TurnRequest, run: Run, group: Group) -> list[Message]:
+    """Store what was said. It is found by search in the members' conversations, so it is not indexed here again."""
+    now = tx.clock.now()
+    stored = []
+    for item in request.messages:
+        signed = replace(item, otid=item.otid or secrets.token_hex(16), group_id=group.id)
+        message = signed.signed(run.new_message(item.role, item.parts, now))
+        stored.append(replace(message, is_untrusted=item.is_untrusted))
+    messages.insert_all(tx, stored)
+    return stored
+
+
+def _as_stored(request: TurnRequest, stored: Sequence[Message]) -> TurnRequest:
+    """Return the request with its messages as they are stored: with an otid each, which is the same after a kill."""
+    said = tuple(
+        NewMessage(one.role, one.parts, one.otid, one.name, one.sender_id, one.group_id, one.is_untrusted)
+        for one in stored
+        if one.role != "approval"
+    )
+    return replace(request, messages=said)
+
+
+def _after_approval(
+    tx: Transaction, request: TurnRequest, run: Run, paused: Run | None
+) -> tuple[TalkRecord, TurnRequest]:
+    """Return the record of the talk that the answer lets go on, and the request as it is stored. Raises Invalid, Collision."""
+    approval = request.approval
+    waiting = _waiting(tx, request.scope, paused) if paused else None
+    if approval is None or paused is None or waiting is None:
+        if same_decision(tx, request):
+            raise Collision("This answer was accepted before.")
+        raise Invalid(NOTHING_WAITS)
+    if approval.otid and messages.by_otids(tx, run.conversation_id, [approval.otid]):
+        raise Collision("This answer was accepted before.")
+    parts = answered([waiting], approval).parts
+    record = TalkRecord.from_json(paused.metadata)
+    now, group_id = tx.clock.now(), record.plan.group_id
+    decision = NewMessage("approval", parts, approval.otid).signed(run.new_message("approval", parts, now))
+    messages.insert_all(tx, [replace(decision, group_id=group_id)])
+    group = queries.get(tx, request.scope, group_id)
+    request = _as_stored(request, _save_input(tx, request, run, group))
+    request = replace(request, approval=Approval(parts, approval.otid))
+    talks = (*record.talks, (paused.id, len(record.before)))
+    return TalkRecord(record.plan, before=record.entries, talks=talks), request
+
+
+def _require_no_wait(tx: Transaction, runtime: Runtime, scope: Scope, previous: Run | None) -> None:
+    """Raise Conflict while a member waits for an approval, until that has expired."""
+    waiting = _waiting(tx, scope, previous) if previous else None
+    if waiting and tx.clock.now() - waiting.created_at < runtime.settings.approval_expiry * SECOND:
+        raise Conflict(STILL_WAITING)
+
+
+def _waiting(tx: Transaction, scope: Scope, talk: Run) -> Message | None:
+    """Return the request for approval that a talk waits for, where it still does."""
+    if talk.stop_reason != "requires_approval" or not is_talk(talk):
+        return None
+    entries = TalkRecord.from_json(talk.metadata).entries
+    run = runs.find(tx, scope, entries[-1].run_ids[-1])
+    conversation = conversations.get(tx, run.conversation_id) if run else None
+    last = messages.by_ids(tx, conversation.window[-1:]) if conversation and conversation.waits else []
+    return last[0] if last and last[0].is_waiting and run and last[0].run_id == run.id else None

@@ -1,0 +1,122 @@
+"""The tool by which a supervisor asks all members of its group at once. It is there for the turn of a talk alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+import orjson
+
+from ricordo.agents.conversations import DEFAULT, open_conversation
+from ricordo.agents.request import NewMessage
+from ricordo.agents.turn import Answer, collect
+from ricordo.api.models.messages import MessageFormat, messages_response
+from ricordo.domain.message import Part, TextPart
+from ricordo.domain.tool import ToolRule
+from ricordo.errors import Invalid, RicordoError
+from ricordo.features.groups.talk_plan import Speaker, TalkPlan
+from ricordo.features.groups.talk_prompts import message_of_supervisor
+from ricordo.runtime import Runtime
+from ricordo.storage import messages
+from ricordo.tools.toolbox import ServerTool, ToolContext
+
+if TYPE_CHECKING:  # the talk imports this module
+    from ricordo.features.groups.talk import Talk
+
+ASK_ALL = "send_message_to_all_agents_in_group"
+AT_ONCE = 50
+_SECONDS = 1200.0
+_SPOKEN = MessageFormat(types=frozenset(("assistant_message",)))
+# First it asks, once, and then it answers.
+SUPERVISOR_RULES = (
+    ToolRule(ASK_ALL, "run_first"),
+    ToolRule(ASK_ALL, "max_count_per_step", options={"max_count_limit": 1}),
+)
+AskAll = Callable[[ToolContext, str], Awaitable[list[str]]]
+# Asks the group of the talk whose turn this is.
+SUPERVISED: ContextVar[AskAll | None] = ContextVar("SUPERVISED", default=None)
+
+
+async def send_message_to_all_agents_in_group(context: ToolContext, message: str) -> list[str]:
+    """Send one message to every agent of your group, and get all their answers.
+
+    Args:
+        message: What all of them are asked. They see nothing else of this conversation, so say all that they need to know.
+    """
+    ask = SUPERVISED.get()
+    if ask is None:
+        raise Invalid("There is no group here. This tool works in a talk with a group that you supervise.")
+    return await ask(context, message)
+
+
+TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core", acts_outside=True, is_stored=False)
+
+
+async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: str) -> list[str]:
+    """Ask all members at once; returns a JSON text for each, in their order."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(member: Speaker) -> Answer | str:
+        async with gate:
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    return await _ask(talk, plan, member, context, message)
+            except TimeoutError:
+                return f"<error: no answer within {_SECONDS:g} seconds>"
+            except RicordoError as error:
+                return f"<error: {error}>"
+
+    answers = await asyncio.gather(*(ask(member) for member in plan.members))
+    texts = [
+        orjson.dumps({"agent_id": member.id, "response": _spoken(answer)}).decode()
+        for member, answer in zip(plan.members, answers, strict=True)
+    ]
+    said = [one for answer in answers if isinstance(answer, Answer) for one in answer.messages]
+    context.quoted.is_untrusted |= any(one.is_untrusted for one in said)
+    return texts
+
+
+async def _ask(talk: "Talk", plan: TalkPlan, member: Speaker, context: ToolContext, message: str) -> Answer:
+    runtime: Runtime = context.runtime
+    manager = plan.manager or member
+    otid = f"{plan.key}-{member.id}"
+    conversation = await open_conversation(runtime, talk.scope, DEFAULT, member.id)
+    asked = await runtime.store.read(lambda tx: messages.by_otids(tx, conversation.id, [otid]))
+    # After a kill the supervisor may ask in other words; who was asked already is not asked twice.
+    parts: tuple[Part, ...] = (TextPart(message_of_supervisor(manager.name, manager.id, message)),)
+    said = NewMessage(
+        "system",
+        asked[0].parts if asked else parts,
+        otid,
+        manager.name,
+        manager.id,
+        group_id=plan.group_id,
+        is_untrusted=context.step.is_untrusted(),
+    )
+    request = talk.request_for(
+        member,
+        [said],
+        lambda record, run_id: record.with_asked(member.id, run_id),
+        callers=(*context.step.callers, manager.id),
+    )
+    turn = await talk.begin(request)
+    try:
+        return await collect(turn)
+    except asyncio.CancelledError:
+        await turn.cancel()
+        raise
+
+
+def _spoken(answer: Answer | str) -> Sequence[str]:
+    """Return what a member said; of one that said nothing, what it did."""
+    if isinstance(answer, str):
+        return [answer]
+    if answer.failure:
+        return [f"<error: {answer.failure.message}>"]
+    texts = [str(piece["content"]) for piece in messages_response(answer.messages, _SPOKEN) if piece["content"]]
+    if texts:
+        return texts
+    names = [call.name for message in answer.messages for call in message.tool_calls]
+    if answer.run.stop_reason == "requires_approval":
+        return [f"(It waits for an approval of {', '.join(names)}, and has not answered.)"]
+    return [f"(It said nothing. It called {', '.join(names)}.)" if names else "(It said nothing.)"]
