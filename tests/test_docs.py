@@ -188,6 +188,7 @@ SHOWN = {
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
     "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),
+    "sleeptime.md": (r'\A[-0-9]+: "I play the cello\."\n[-0-9]+: "I live in Turin\."\n20\n\Z',),
     "search.md": (
         r"\A[^\n]*The roses by the wall were planted in 2019\.\n",
         r"\n[^\n]*message-[^\n]*message-[^\n]*\n\Z",

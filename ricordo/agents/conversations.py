@@ -87,6 +87,10 @@ async def open_conversation(runtime: Runtime, scope: Scope, name: str, agent_id:
 def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> Conversation:
     """Return the caller's default conversation with the agent, made where it is missing. Raises NotFound, Collision."""
     state = agents.load(tx, scope, agent_id)
+    if not state.conversation.window:
+        # Whoever makes it at this moment is waited for: a collision would undo all that is done in this transaction.
+        agents.lock(tx, scope, agent_id)
+        state = agents.load(tx, scope, agent_id)
     if state.conversation.window:
         return state.conversation
     now = tx.clock.now()

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+from ricordo.plugins import PluginPage
+
 
 class GroupsPlugin:
     """Adds groups to the API, runs sleeping agents after the turns of others, and offers tools between agents."""
+
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.groups import tables
@@ -25,12 +29,28 @@ class GroupsPlugin:
             LazyRouter("ricordo.features.groups.talk_routes", talks),
             LazyRouter("ricordo.features.groups.routes", ("/v1/groups",)),
             LazyRouter("ricordo.features.groups.agent_routes", ("/v1/agents/*/groups",)),
+            LazyRouter("ricordo.features.groups.sleep_routes", ("/v1/agents/*/sleeptime",)),
+            LazyRouter("ricordo.features.groups.pages", ("/ui/groups",)),
+            LazyRouter("ricordo.features.groups.sleep_pages", ("/ui/sleeptime",)),
+        ]
+
+    def pages(self) -> list[PluginPage]:
+        return [
+            PluginPage("Groups", "/ui/groups", ("agents:read",)),
+            PluginPage("Sleeping agents", "/ui/sleeptime", ("memory:read",)),
         ]
 
     def jobs(self) -> list[Any]:
         from ricordo.features.groups import agent_jobs, sleeptime, talk_record
 
         return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS]
+
+    async def after_turn(self, runtime: Any, run: Any) -> None:
+        """Let a talk go on whose member waited for an approval, and was answered by itself."""
+        if "group_id" in run.metadata and "talk_id" not in run.metadata and run.stop_reason != "requires_approval":
+            from ricordo.features.groups.talk import resume_talk
+
+            await resume_talk(runtime, run)
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower

@@ -37,6 +37,7 @@ _FIXED = ("help", "talk", "task", "secret", "fragment", "code")
 _PROPOSED = " was proposed"
 # Results are for models and may hold anything: why an edit failed is not told in their words, but by `failed`.
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
+FINISH = "memory_finish_edits"
 _MOST_QUOTED = 3
 _MOST_NOTES = 20
 _LONGEST_QUOTE = 280
@@ -67,6 +68,8 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Librar
     name = newer_name(request.forced_tool or "")
     forced = name if name in view.tools else None
     planned = [] if request.tool_choice == "none" or view.made(SEND) else plan.planned_calls(view, intents)
+    if view.is_alone:
+        return _filed_alone(view, planned)
     if calls := [call for call in planned if forced in (None, call.tool)]:
         return calls if forced is None else calls[:1]
     is_asked = forced is not None
@@ -78,6 +81,14 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Librar
     words = _spoken_answer(view, intents) if forced == SEND else view.words
     texts = dict.fromkeys(("query", "content", "new_string", "message"), words)
     return [plan.complete(LibrarianCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced])]
+
+
+def _filed_alone(view: LibrarianView, planned: Sequence[LibrarianCall]) -> str | Sequence[LibrarianCall]:
+    """Return the edits that a transcript asks for, and then the call that ends the work: nobody reads an answer."""
+    if edits := [call for call in planned if call.tool not in plan.SEARCHES]:
+        return edits
+    is_open = FINISH in view.tools and not view.made(FINISH)
+    return [LibrarianCall(FINISH, {})] if is_open else "That is all."
 
 
 def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:

@@ -9,11 +9,12 @@ from datetime import date, datetime
 from typing import Any
 
 from ricordo.domain.clock import to_datetime
-from ricordo.domain.message import Message
+from ricordo.domain.message import EventPart, Message
 from ricordo.domain.model import ModelRequest, ToolSchema
 from ricordo.llm.loose_json import read_json
 
 SEND = "send_message"
+_USER = "user: "
 _BLOCK = re.compile(
     # Nothing is searched beyond the next opening, so that a prompt full of them is read in time that grows with its length.
     r"^<(?P<label>[^<>\n/][^<>\n]*)>\n<description>\n(?>(?:(?!<(?:metadata|description)>\n)[\s\S])*)<metadata>\n"
@@ -103,6 +104,8 @@ class LibrarianView:
     own_words: tuple[str, ...]
     may_call_in_parallel: bool
     key: str
+    # Whether nobody reads an answer: what was said is in a transcript.
+    is_alone: bool = False
 
     @property
     def person_block(self) -> ShownBlock | None:
@@ -140,6 +143,7 @@ def view_of(request: ModelRequest) -> LibrarianView:
         own_words=tuple(text for _, text in own),
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
         key=re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24] if messages else "",
+        is_alone=bool(spoken) and is_transcript(messages[last]),
     )
 
 
@@ -151,11 +155,18 @@ def _is_answer(message: Message, said: Message) -> bool:
 
 def _spoken_words(message: Message) -> str | None:
     """Return what a person said in this message; None where no person speaks, as in a system event."""
+    if is_transcript(message):
+        return "\n".join(line.removeprefix(_USER) for line in message.text.split("\n") if line.startswith(_USER))
     if message.role != "user" or message.is_event:
         return None
     # Some types of agents read what people say as JSON.
     packaged = object_in(message.text)
     return str(packaged.get("message", "")) if packaged.get("type") == "user_message" else message.text
+
+
+def is_transcript(message: Message) -> bool:
+    """Return whether the message is what another agent's talk was, for one that works on its memory."""
+    return any(isinstance(part, EventPart) and part.event == "transcript" for part in message.parts)
 
 
 def stored_words(text: str) -> str:

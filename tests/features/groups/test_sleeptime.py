@@ -434,3 +434,13 @@ def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
     wait_until(is_put_off)
     assert ok(http.get(f"/v1/runs/{late}"))["status"] == "created"
     assert transcripts_of(server)[-1].count("Wait until tomorrow.") == 0
+
+
+def test_the_librarian_files_what_users_said_and_nothing_of_what_agents_said(http: httpx2.Client) -> None:
+    agent = main_agent(http, model="ricordo/librarian")
+    said = "I play the cello. What do you know about tea?"
+    ended(http, say(http, agent, said))
+    value = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
+    assert "I play the cello." in value
+    assert "tea" not in value
+    assert "not a language model" not in value
