@@ -22,9 +22,9 @@ from openai.types.chat import ChatCompletionChunk
 from openai.types.responses import ResponseStreamEvent
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from schemathesis import Case, GenerationMode
-from schemathesis.schemas import APIOperation
 from schemathesis.core import NotSet
 from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.schemas import APIOperation
 from typing_extensions import TypedDict
 
 from ricordo.api.models.messages import AnyMessage
