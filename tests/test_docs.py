@@ -188,6 +188,10 @@ SHOWN = {
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
     "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),
+    "groups.md": (
+        r"^\['Algebra', 'Geometry', 'History'\]\nend_turn 3\n\['user', 'Algebra', 'Geometry', 'History'\]\n",
+        r"\n\[\('system_message', 'Geometry'\), \('system_message', 'History'\)\]\n\Z",
+    ),
     "sleeptime.md": (r'\A[-0-9]+: "I play the cello\."\n[-0-9]+: "I live in Turin\."\n20\n\Z',),
     "search.md": (
         r"\A[^\n]*The roses by the wall were planted in 2019\.\n",

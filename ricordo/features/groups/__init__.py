@@ -2,9 +2,13 @@
 
 from typing import Any
 
+from ricordo.plugins import Commands, PluginPage
+
 
 class GroupsPlugin:
     """Adds groups to the API, runs sleeping agents after the turns of others, and offers tools between agents."""
+
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.groups import tables
@@ -25,6 +29,15 @@ class GroupsPlugin:
             LazyRouter("ricordo.features.groups.talk_routes", talks),
             LazyRouter("ricordo.features.groups.routes", ("/v1/groups",)),
             LazyRouter("ricordo.features.groups.agent_routes", ("/v1/agents/*/groups",)),
+            LazyRouter("ricordo.features.groups.sleep_routes", ("/v1/agents/*/sleeptime",)),
+            LazyRouter("ricordo.features.groups.pages", ("/ui/groups",)),
+            LazyRouter("ricordo.features.groups.sleep_pages", ("/ui/sleeptime",)),
+        ]
+
+    def pages(self) -> list[PluginPage]:
+        return [
+            PluginPage("Groups", "/ui/groups", ("agents:read",)),
+            PluginPage("Sleeping agents", "/ui/sleeptime", ("memory:read",)),
         ]
 
     def jobs(self) -> list[Any]:
@@ -38,6 +51,9 @@ class GroupsPlugin:
             from ricordo.features.groups.talk import resume_talk
 
             await resume_talk(runtime, run)
+
+    def commands(self) -> list[Commands]:
+        return [Commands("group", "ricordo.features.groups.cli")]
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower

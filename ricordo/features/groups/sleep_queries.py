@@ -126,10 +126,10 @@ def _begin_counter(tx: Transaction, group_id: str, user_id: str | None) -> None:
     tx.run(_NEW_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER, "turns": -1, "is_paused": False})
 
 
-def set_paused(tx: Transaction, group_id: str, user_id: str, *, is_paused: bool) -> None:
+def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused: bool) -> None:
     """Note that the user wants nothing of theirs read from now on, or wants it again; what was said meanwhile stays unread."""
     _begin_counter(tx, group_id, user_id)
-    tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id, "new_is_paused": is_paused})
+    tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id or NO_USER, "new_is_paused": is_paused})
     skip(tx, group_id, user_id)
 
 

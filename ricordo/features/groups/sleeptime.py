@@ -29,7 +29,7 @@ from ricordo.features.groups.sleep_queries import NO_USER, Mark, Transcript
 from ricordo.features.groups.transcript import go_on_event, lines_of, shortened, transcript_event
 from ricordo.llm.tokens import text_tokens
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, jobs, messages, runs, users
+from ricordo.storage import agents, conversations, jobs, messages, runs, users
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -67,20 +67,30 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
         sleep_queries.skip(tx, group.id, run.user_id)
     if is_paused or frequency == 0 or count or not any(message.role != "user" for message in new):
         return []
-    return [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
+    planned = [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
+    return [run_id for run_id in planned if run_id]
 
 
-def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: Run) -> str:
-    """Plan a run of a sleeping agent for the user of this run, and add the job that begins it; returns the run's id."""
-    scope = Scope(group.organization_id)
-    if run.user_id:
-        scope = replace(scope, subject_id=run.user_id)
-    conversation = begin_default(tx, runtime, scope, member_id)
+def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: Run) -> str | None:
+    """Plan a run of a sleeping agent for the user of this run, and add the job that begins it; returns the run's id.
+
+    None where the sleeping agent has no conversation and cannot get one: that is no failure of the other agent's turn.
+    """
+    conversation_id = (
+        conversations.users_default_id(member_id, run.user_id) if run.user_id else conversations.default_id(member_id)
+    )
+    if conversations.get(tx, conversation_id) is None:
+        scope = Scope(group.organization_id, subject_id=run.user_id)
+        try:
+            begin_default(tx, runtime, scope, member_id)
+        except RicordoError as error:
+            log.warning("a sleeping agent cannot begin", extra={"agent": member_id, "kind": type(error).__name__})
+            return None
     planned = Run(
         id=new_id("run"),
         organization_id=group.organization_id,
         agent_id=member_id,
-        conversation_id=conversation.id,
+        conversation_id=conversation_id,
         user_id=run.user_id,
         background=True,
         purpose=PURPOSE,

@@ -1,5 +1,6 @@
 """Talks with groups over HTTP: send and wait, stream, or send in the background; list what was said, and begin again."""
 
+from types import NoneType
 from typing import Annotated
 
 from fastapi import Depends, Response
@@ -87,7 +88,7 @@ def modify_message(tx: Transaction, here: Here, group_id: str, message_id: str) 
     return refuse(405, "A message cannot be changed. Send another one to the group, or reset its messages.")
 
 
-@router.patch("/reset-messages", response_model=None)
+@router.patch("/reset-messages", response_model=NoneType)
 async def reset(here: Here, group_id: str) -> None:
     """Delete the group's messages of all its agents, as far as they are the caller's. Memory stays as it is."""
     await reset_talks(here.runtime, here.scope, group_id)
