@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ricordo.plugins import PluginPage
+from ricordo.plugins import Commands, PluginPage
 
 
 class GroupsPlugin:
@@ -51,6 +51,9 @@ class GroupsPlugin:
             from ricordo.features.groups.talk import resume_talk
 
             await resume_talk(runtime, run)
+
+    def commands(self) -> list[Commands]:
+        return [Commands("group", "ricordo.features.groups.cli")]
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower

@@ -26,7 +26,7 @@ VOICE_BUFFER = (30, 15)
 _SETTINGS = ("termination_token", "max_turns", "sleeptime_agent_frequency")
 _BUFFER = ("max_message_buffer_length", "min_message_buffer_length")
 # Which settings each kind of group has.
-_OF_KIND: dict[ManagerType, tuple[str, ...]] = {
+OF_KIND: dict[ManagerType, tuple[str, ...]] = {
     "round_robin": ("max_turns",),
     "supervisor": (),
     "dynamic": ("termination_token", "max_turns"),
@@ -35,17 +35,17 @@ _OF_KIND: dict[ManagerType, tuple[str, ...]] = {
 }
 
 
-def create(tx: Transaction, scope: Scope, asked: GroupRequest) -> Group:
-    """Make a group. Raises NotFound for agents and blocks that are not there, Invalid, Conflict."""
+def create(tx: Transaction, scope: Scope, asked: GroupRequest, *, id: str | None = None) -> Group:
+    """Make a group, with this id or a new one. Raises NotFound for agents and blocks that are not there, Invalid, Conflict."""
     config, now = asked.manager_config, tx.clock.now()
     kind = config.manager_type
     if kind == "swarm":
         raise Invalid("Groups of the kind swarm cannot be made. Use round_robin, dynamic or supervisor.")
-    settings = {name: getattr(config, name) for name in _OF_KIND[kind]}
+    settings = {name: getattr(config, name) for name in OF_KIND[kind]}
     if kind == "dynamic" and settings["termination_token"] is None:
         settings["termination_token"] = DEFAULT_TOKEN
     group = Group(
-        id=new_id("group"),
+        id=id or new_id("group"),
         organization_id=scope.organization_id,
         manager_type=kind,
         description=asked.description,
@@ -151,7 +151,7 @@ def _configured(group: Group, config: ManagerConfigRequest) -> Group:
         raise Invalid(
             f"A group of the kind {group.manager_type} cannot become {config.manager_type}. Make a new group."
         )
-    names = _OF_KIND[group.manager_type]
+    names = OF_KIND[group.manager_type]
     changes: dict[str, Any] = {name: getattr(config, name) for name in names if name in config.model_fields_set}
     if group.manager_type in MANAGED and config.manager_agent_id:
         changes["manager_agent_id"] = config.manager_agent_id
