@@ -17,9 +17,9 @@ class GroupsPlugin:
         return [*TABLES, *tables.TABLES, *document_queries.TABLES]
 
     def tools(self) -> list[Any]:
-        from ricordo.features.groups import agent_tools, talk_tool
+        from ricordo.features.groups import agent_tools, talk_tool, voice_tools
 
-        return [*agent_tools.TOOLS, talk_tool.TOOL]
+        return [*agent_tools.TOOLS, talk_tool.TOOL, *voice_tools.VOICE_TOOLS]
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
