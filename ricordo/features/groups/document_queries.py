@@ -114,7 +114,7 @@ save = _READINGS.updates("status", "portions_done", "attempts")
 
 def unread(tx: Transaction) -> list[tuple[str, str, str, str]]:
     """Return organization, agent, folder and file of what nobody planned to read yet, for agents that have a pair."""
-    return [tuple(row) for row in tx.all(_NEW)]  # type: ignore[misc]
+    return [tuple(row) for row in tx.all(_NEW)]
 
 
 def add(tx: Transaction, new: Sequence[Reading]) -> None:

@@ -129,29 +129,34 @@ def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block
 
 async def read(runtime: Runtime, job: Job, report: Report) -> None:
     """Let a one-off agent read a file, from the portion on that a killed job was at. Raises ModelError, Unavailable."""
-    reading = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
-    if reading is None or reading.status != "waiting" or await put_off(runtime, job, reading.agent_id):
+    found = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
+    if found is None or found.status != "waiting" or await put_off(runtime, job, found.agent_id):
         return
-    source = await runtime.store.write(lambda tx: _source(tx, reading))
-    if source is None:
+    ended = await _read_all(runtime, found, report)
+    if ended is None:
         return
-    await _make_reader(runtime, reading, source)
-    content = await runtime.store.read(lambda tx: files.text_of(tx, reading.file_id))
-    portions = await offload(lambda: portions_of(content, source.agent.context_window), len(content))
-    while reading.portions_done < len(portions):
-        reading = await _send(runtime, reading, source, portions)
-        report(reading.portions_done, len(portions))
-        if reading.status == "failed":
-            break
-    status: queries.ReadingStatus = "failed" if reading.status == "failed" else "done"
-    ended = replace(reading, status=status)
-    await _delete_reader(runtime, reading)
+    await _delete_reader(runtime, ended)
 
     def end(tx: Transaction) -> None:
         queries.save(tx, ended)
         _add_jobs(tx)
 
     await runtime.store.write(end)
+
+
+async def _read_all(runtime: Runtime, begun: Reading, report: Report) -> Reading | None:
+    """Send all portions that are left; returns the reading as it ends, or None where there is nothing to read any more."""
+    source = await runtime.store.write(lambda tx: _source(tx, begun))
+    if source is None:
+        return None
+    await _make_reader(runtime, begun, source)
+    content = await runtime.store.read(lambda tx: files.text_of(tx, begun.file_id))
+    portions = await offload(lambda: portions_of(content, source.agent.context_window), len(content))
+    reading = begun
+    while reading.portions_done < len(portions) and reading.status == "waiting":
+        reading = await _send(runtime, reading, source, portions)
+        report(reading.portions_done, len(portions))
+    return replace(reading, status="done") if reading.status == "waiting" else reading
 
 
 def portions_of(content: str, window: int) -> list[str]:
