@@ -18,7 +18,7 @@ from ricordo.agents.loop import run_loop
 from ricordo.agents.note_taker import add_note_job, wants_notes
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import TurnContext, TurnRequest
-from ricordo.agents.run_end import close_run, heal
+from ricordo.agents.run_end import cancel_open, close_run, heal
 from ricordo.agents.tracing import failed_call
 from ricordo.agents.turn_start import LEASE, start_turn
 from ricordo.domain.clock import SECOND
@@ -347,7 +347,7 @@ class PastTurn:
 
     async def cancel(self) -> None:
         run = await self._read()
-        await self.runtime.store.write(lambda tx: close_run(tx, run, "cancelled"))
+        await self.runtime.store.write(lambda tx: cancel_open(tx, run))
 
     async def wait(self) -> None:
         """Return when the run has ended."""
