@@ -1,10 +1,11 @@
 """In a group that several people talk with, each talks in conversations of their own."""
 
 from pathlib import Path
+from typing import Any
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.talking import Api, aloud, new_agent, new_group, panel, speaker_of
+from tests.features.groups.talking import Api, aloud, new_agent, new_group, panel, speaker_of, wait_for
 from tests.seams.server import serving
 
 
@@ -64,3 +65,32 @@ def test_what_a_member_learns_of_one_user_is_in_no_prompt_and_no_block_of_anothe
             blocks = http.get(f"/v1/agents/{agents['Ann']}/core-memory/blocks", headers=headers).text
             assert any(f"CANARY-{user}" in prompt for prompt in learned[user])
             assert f"CANARY-{other}" not in "\n".join([blocks, *learned[user]])
+
+
+def test_a_talk_that_goes_on_by_itself_is_still_its_users(tmp_path: Path) -> None:
+    tool = {"name": "read_sensor", "description": "Read.", "parameters": {"type": "object", "properties": {}}}
+
+    def answer(request: ModelRequest) -> Line:
+        asked = speaker_of(request) == "Ann" and request.messages[-1].role != "tool"
+        return call("read_sensor") if asked else "I am here."
+
+    with serving(tmp_path) as server, server.client() as client, server.http() as http:
+        server.answers_with(answer)
+        api = Api(server, client, http)
+        group, agents = panel(api, "Ann", "Ben")
+        headers = {"Authorization": f"Bearer {server.key(role='service')}", "X-Ricordo-User": "ada"}
+        body = {"messages": [{"role": "user", "content": "Hello."}], "client_tools": [tool]}
+        paused = http.post(f"/v1/groups/{group}/messages", json=body, headers=headers).json()
+        call_id = paused["messages"][-1]["tool_call"]["tool_call_id"]
+        item = {"type": "tool", "tool_call_id": call_id, "tool_return": "21", "status": "success"}
+        body = {"messages": [{"type": "approval", "approvals": [item]}], "client_tools": [tool]}
+        http.post(f"/v1/agents/{agents['Ann']}/messages", json=body, headers=headers)
+        said = wait_for(lambda: [one for one in listed(api, group, headers) if one["name"] == "Ben"])
+        assert said[0]["content"] == "I am here."
+        other = headers | {"X-Ricordo-User": "bob"}
+        assert listed(api, group, other) == []
+
+
+def listed(api: Api, group: str, headers: dict[str, str]) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = api.http.get(f"/v1/groups/{group}/messages", headers=headers).json()
+    return messages
