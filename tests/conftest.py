@@ -118,7 +118,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     fork_helper()
     # Parsed sources and servers make many objects that stay: to look through them after every 700 takes half of the time.
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
 

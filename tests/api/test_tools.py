@@ -21,6 +21,7 @@ TYPES = {
     "letta_memory_core": MEMORY,
     "letta_multi_agent_core": " ".join(MULTI_AGENT_TOOLS),
     "letta_sleeptime_core": "memory_rethink memory_finish_edits",
+    "letta_voice_sleeptime_core": "search_memory store_memories rethink_user_memory finish_rethinking_memory",
 }
 TOOLS = {name: type for type, names in TYPES.items() for name in names.split()}
 

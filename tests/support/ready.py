@@ -230,7 +230,9 @@ def _obey(door: socket.socket, folder: str) -> int:
     import gc
     import threading
 
-    select.select([0, door], [], [])
+    ready, _, _ = select.select([0, door], [], [])
+    if 0 in ready:
+        return 0  # nobody needed it
     _prepare(folder)
     gc.freeze()  # what is shared with the commands stays shared
     with door:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ricordo.plugins import PluginPage
+from ricordo.plugins import Commands, PluginPage
 
 
 class GroupsPlugin:
@@ -17,9 +17,9 @@ class GroupsPlugin:
         return [*TABLES, *tables.TABLES]
 
     def tools(self) -> list[Any]:
-        from ricordo.features.groups import agent_tools, talk_tool
+        from ricordo.features.groups import agent_tools, talk_tool, voice_tools
 
-        return [*agent_tools.TOOLS, talk_tool.TOOL]
+        return [*agent_tools.TOOLS, talk_tool.TOOL, *voice_tools.VOICE_TOOLS]
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
@@ -51,6 +51,9 @@ class GroupsPlugin:
             from ricordo.features.groups.talk import resume_talk
 
             await resume_talk(runtime, run)
+
+    def commands(self) -> list[Commands]:
+        return [Commands("group", "ricordo.features.groups.cli")]
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower
