@@ -217,7 +217,8 @@ def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], 
     is_over = ended is not None and ended.stop_reason != "requires_approval"
     if is_over and agent.clears_buffer:
         window = window[:1]
-    elif is_over and agent.message_buffer:
+    elif is_over and agent.message_buffer and not (run.purpose and agent.has_sleeptime):
+        # The agent that keeps this one's memory is told what leaves the view, but only after turns that somebody began.
         window = [*window[:1], *window[first_kept(window, agent) :]]
     conversations.save_window(
         tx,

@@ -72,7 +72,7 @@ class Talkers:
 
     async def settle(self, group: str, token: str) -> None:
         body = {"messages": [{"role": "user", "content": token, "otid": f"otid-{token}"}]}
-        deadline = time.monotonic() + LIMIT
+        deadline, last = time.monotonic() + LIMIT, ""
         while time.monotonic() < deadline:
             await self.up.wait()
             with suppress(httpx2.TransportError):
@@ -80,11 +80,12 @@ class Talkers:
                 if answer.status_code == 200:
                     self.answers[group, token] = answer.json()
                     return
+                last = f"{answer.status_code} {answer.text[:300]}"
                 if answer.status_code < 500 and answer.status_code != 409:
-                    self.faults.append(f"{token}: {answer.status_code} {answer.text[:300]}")
+                    self.faults.append(f"{token}: {last}")
                     return
             await asyncio.sleep(0.02)
-        self.faults.append(f"{token} was never answered")
+        self.faults.append(f"{token} was never answered: {last}")
 
     async def kill(self, kills: int) -> None:
         is_alone = len(self.servers) == 1

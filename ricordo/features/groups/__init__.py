@@ -8,13 +8,13 @@ from ricordo.plugins import Commands, PluginPage
 class GroupsPlugin:
     """Adds groups to the API, runs sleeping agents after the turns of others, and offers tools between agents."""
 
-    requires = ("web",)
+    requires = ("files", "web")
 
     def tables(self) -> list[Any]:
-        from ricordo.features.groups import tables
+        from ricordo.features.groups import document_queries, tables
         from ricordo.features.groups.queries import TABLES
 
-        return [*TABLES, *tables.TABLES]
+        return [*TABLES, *tables.TABLES, *document_queries.TABLES]
 
     def tools(self) -> list[Any]:
         from ricordo.features.groups import agent_tools, talk_tool, voice_tools
@@ -41,9 +41,9 @@ class GroupsPlugin:
         ]
 
     def jobs(self) -> list[Any]:
-        from ricordo.features.groups import agent_jobs, sleeptime, talk_record
+        from ricordo.features.groups import agent_jobs, documents, sleeptime, talk_record
 
-        return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS]
+        return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS, *documents.HANDLERS]
 
     async def after_turn(self, runtime: Any, run: Any) -> None:
         """Let a talk go on whose member waited for an approval, and was answered by itself."""

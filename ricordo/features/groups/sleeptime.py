@@ -58,22 +58,27 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     if group is None:
         return []
     first, last = sleep_queries.span_of_run(tx, run.conversation_id, run.id)
-    if group.manager_type == "voice_sleeptime":
-        # What stays in view is read once it leaves that.
-        last = _last_evicted(tx, turn, new)
-        if not last:
-            return []
     # Of a talk that nobody has read anything of, reading begins with what is in view.
     in_view = [message.seq for message in turn.window[1:] if message.seq]
     before = min([*in_view, first]) - 1
-    for member_id in group.agent_ids:
-        sleep_queries.say(tx, Mark(group.id, member_id, run.conversation_id, run.user_id or NO_USER, before, last))
+    said_by = run.user_id or NO_USER
+    marks = [Mark(group.id, member_id, run.conversation_id, said_by, before, last) for member_id in group.agent_ids]
+    # What a voice agent has in view is read once it leaves that.
+    is_voice = group.manager_type == "voice_sleeptime"
+    readable_to = _last_evicted(tx, turn, new) if is_voice else last
+    for mark in marks:
+        if readable_to:
+            sleep_queries.say(tx, replace(mark, said_to=readable_to))
+        else:
+            sleep_queries.begin(tx, replace(mark, said_to=before))
     # Counted after the first turn, and then after every so many; with null after each, with 0 never.
     frequency = group.sleeptime_agent_frequency
     count, is_paused = sleep_queries.count_turn(tx, group.id, run.user_id, frequency or 1)
     if is_paused:
+        for mark in marks:
+            sleep_queries.say(tx, mark)  # what is in view now is not read later either
         sleep_queries.skip(tx, group.id, run.user_id)
-    if is_paused or frequency == 0 or count or not any(message.role != "user" for message in new):
+    if is_paused or not readable_to or frequency == 0 or count or not any(message.role != "user" for message in new):
         return []
     planned = [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
     return [run_id for run_id in planned if run_id]

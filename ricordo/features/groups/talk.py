@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.run_end import add_callback, close_run
 from ricordo.agents.turn import LiveRun, PartFailed, PastTurn, answer_of, run_turn
@@ -32,7 +33,7 @@ from ricordo.domain.event import (
     ToolProgress,
 )
 from ricordo.domain.message import EventPart, Message, TextPart
-from ricordo.domain.run import INTERRUPTED, Run, StopReason
+from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import LOCAL_USER, Scope
 from ricordo.errors import Busy, Conflict, Invalid, LeaseLost, NotFound, RicordoError, Unavailable
 from ricordo.features.groups import queries
@@ -430,9 +431,9 @@ class Talk(LiveRun):
     def _is_asked_for(self, error: RicordoError) -> bool:
         return isinstance(error, Invalid | Conflict | NotFound)
 
-    async def _before_close(self, kind: str) -> None:
-        # A talk that is begun again after a kill tells its members itself what they have not heard.
-        if kind == INTERRUPTED:
+    async def _after_close(self, run: Run) -> None:
+        # A talk that was cut off, or taken over by another server, tells its members itself what they have not heard.
+        if was_cut_off(run):
             return
         try:
             if await self._deliver():

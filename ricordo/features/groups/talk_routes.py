@@ -7,7 +7,7 @@ from fastapi import Depends, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.request import TurnRequest
-from ricordo.agents.turn import collect
+from ricordo.agents.turn import INVALID_REQUEST, collect
 from ricordo.api.call import Here, Paged, RequestContext
 from ricordo.api.guard import refuse
 from ricordo.api.messages import MessageQuery, begin_async, keeps_some, stream_turn, turn_request, turn_response
@@ -20,7 +20,7 @@ from ricordo.api.sse import STREAM
 from ricordo.api.stored_streams import Begin
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
-from ricordo.errors import NotFound, Unsupported
+from ricordo.errors import Conflict, NotFound, Unsupported
 from ricordo.features.groups import queries
 from ricordo.features.groups.tables import page_of_said
 from ricordo.features.groups.talk import run_talk
@@ -42,7 +42,10 @@ async def send(here: Here, group_id: str, body: SendRequest) -> Response:
     body.require_streaming()
     leader_id, conversation_id = await _place(here, group_id, body)
     request = await turn_request(here, leader_id, body, conversation_id)
-    return turn_response(await collect(await run_talk(here.runtime, group_id, request)), body)
+    result = await collect(await run_talk(here.runtime, group_id, request))
+    if result.failure and result.failure.kind == INVALID_REQUEST:
+        raise Conflict(result.failure.message)  # such as a member that waits for an approval in a talk of its own
+    return turn_response(result, body)
 
 
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)

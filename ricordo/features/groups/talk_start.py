@@ -106,6 +106,8 @@ def _open(
     leftover = previous if previous and _is_leftover(previous) else None
     if cut_off:
         stored = messages.move(tx, input_of(tx, cut_off), run.id)
+        if not stored:
+            raise Collision("Another run has taken this request over.")
         record = TalkRecord.from_json(cut_off.metadata)
         leftover = None if leftover and leftover.id == cut_off.id else leftover
         request = _as_stored(request, stored)
@@ -227,8 +229,8 @@ def _after_answer(answered_run: Run, paused: Run | None) -> TalkRecord:
 
 
 def _is_leftover(talk: Run) -> bool:
-    """Return whether a talk ended so that some may not have heard all of it: cut off by a kill, or never continued."""
-    return is_talk(talk) and (was_cut_off(talk) or talk.stop_reason == "requires_approval")
+    """Return whether a talk ended so that some may not have heard all of it: cut off or failed, or never continued."""
+    return is_talk(talk) and (talk.status != "completed" or talk.stop_reason == "requires_approval")
 
 
 def _require_no_wait(tx: Transaction, runtime: Runtime, scope: Scope, previous: Run | None) -> None:

@@ -116,3 +116,13 @@ def test_a_manager_that_waits_chooses_the_speaker_once_it_is_answered(api: Api) 
     call_id = waiting["messages"][-1]["tool_call"]["tool_call_id"]
     answer_json = api.http.post(f"/v1/groups/{group}/messages", json=result(call_id)).json()
     assert names_of(answer_json) == ["Maria", "Ben", "Maria", "Ann"]
+
+
+def test_a_member_that_waits_in_a_talk_of_its_own_is_named_as_the_reason(api: Api) -> None:
+    group, agents = panel(api, "Ann")
+    api.server.says(call("read_sensor"))
+    body = {"messages": [{"role": "user", "content": "Read it."}], "client_tools": [TOOL]}
+    assert api.http.post(f"/v1/agents/{agents['Ann']}/messages", json=body).status_code == 200
+    response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
+    assert response.status_code == 409
+    assert "waiting for approval" in response.json()["detail"]

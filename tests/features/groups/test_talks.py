@@ -45,6 +45,7 @@ def test_a_stream_brings_each_piece_with_its_speakers_name_and_the_talks_run(api
     usage = next(event for event in events if event != "[DONE]" and event["message_type"] == "usage_statistics")
     assert usage["step_count"] == 2
     assert usage["total_tokens"] == api.http.get(f"/v1/runs/{run_id}/usage").json()["total_tokens"] > 0
+    assert len(api.http.get(f"/v1/runs/{run_id}/steps").json()) == 2
 
 
 def test_a_talk_in_the_background_can_be_read_again_from_any_event(api: Api) -> None:
@@ -208,3 +209,18 @@ def test_a_member_alone_goes_on_without_anybody_who_speaks(api: Api) -> None:
     api.server.answers_with(speaking())
     group, _ = panel(api, "Ann", max_turns=3)
     assert names_of(say(api, group)) == ["Ann"] * 3
+
+
+def test_cancelling_a_talk_of_another_process_cancels_the_turn_that_runs(api: Api) -> None:
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    group, agents = panel(api, "Ann", "Ben")
+    run = api.http.post(f"/v1/groups/{group}/messages/async", json={"input": "Hello."}).json()
+    gate.wait()
+    elsewhere = api.server.runtime.live.pop(run["id"])
+    api.http.post(f"/v1/agents/{agents['Ann']}/messages/cancel", json={"run_ids": [run["id"]]})
+    assert {one.status for one in api.client.runs.list(agent_id=agents["Ann"])} == {"cancelled"}
+    gate.open()
+    api.server.run(elsewhere.wait())
+    assert {one.status for one in api.client.runs.list(agent_id=agents["Ann"])} == {"cancelled"}
+    assert api.client.runs.list(agent_id=agents["Ben"]).items == []

@@ -9,8 +9,11 @@ import orjson
 import pytest
 from openai import OpenAI
 
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply, ModelRequest, TextChunk, ToolCallChunk
+from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line, call
 from tests.features.groups.test_sleeptime import ended, say, wait_until
@@ -353,13 +356,16 @@ def test_the_block_of_the_user_is_made_where_it_is_missing(server: ServerInThrea
     assert ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"] == "Lives in Lisbon."
 
 
-def test_what_is_kept_of_one_users_talk_is_that_users_alone(server: ServerInThread, http: httpx2.Client) -> None:
+@pytest.mark.parametrize("policy", ["direct", "propose"])
+def test_what_is_kept_of_one_users_talk_is_that_users_alone(
+    server: ServerInThread, http: httpx2.Client, policy: str
+) -> None:
     def answer(request: ModelRequest) -> Line:
         text = " ".join(message.text for message in request.messages[1:])
         return keeps(request, "Likes the albatros." if "ALBATROS" in text else "Likes the badger.")
 
     server.answers_with(answer)
-    agent = voice_agent(http)
+    agent = voice_agent(http, memory_blocks=[{"label": "human", "value": "Nothing is known.", "policy": policy}])
     set_buffer(http, agent, 6, 5)
     for user, word in (("ada", "ALBATROS"), ("ben", "BADGER")):
         for number in range(4):
@@ -367,9 +373,10 @@ def test_what_is_kept_of_one_users_talk_is_that_users_alone(server: ServerInThre
     for user, own, other in (("ada", "albatros", "badger"), ("ben", "badger", "albatros")):
         headers = {"x-ricordo-user": user}
         seen = str(ok(http.get(f"/v1/agents/{agent['id']}", headers=headers))["blocks"])
-        proposals = str(ok(http.get("/v1/users/me/proposals", headers=headers))) if own not in seen else ""
-        assert own in seen + proposals
-        assert other not in seen + proposals
+        proposed = str(ok(http.get(f"/users/{user}/diffs", params={"status": "all"})))
+        assert own in (seen if policy == "direct" else proposed)
+        assert (own in seen) is (policy == "direct")
+        assert other not in seen + proposed
         passages = str(ok(http.get(f"/v1/agents/{agent['id']}/archival-memory", headers=headers))).lower()
         assert own in passages
         assert other not in passages
@@ -459,3 +466,73 @@ def test_keywords_and_passages_are_looked_for_within_the_time_that_is_named(
         assert found["convo_keyword_search_results"] == (
             {"Petronella": ["My boat is called Petronella."]} if is_found else {}
         ), fields
+
+
+def test_what_is_said_while_the_user_wants_nothing_kept_is_kept_at_no_later_time(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(keeps_by_offer)
+    agent = voice_agent(http)
+    set_buffer(http, agent, 6, 5)
+    ada = {"x-ricordo-user": "ada"}
+
+    def set_paused(paused: bool) -> None:
+        ok(http.patch(f"/v1/agents/{agent['id']}/sleeptime", json={"paused": paused}, headers=ada))
+
+    def talk(word: str, count: int) -> None:
+        for number in range(count):
+            ended(http, say(http, agent, f"{word} {number}.", "ada"))
+
+    talk("Open", 2)
+    set_paused(True)
+    talk("SECRET", 2)
+    for paused in (False, True, False):
+        set_paused(paused)
+    talk("Again", 6)
+    told = "\n".join(older for older, _ in numbered_texts(server))
+    assert "SECRET" not in told
+    assert "Again 0." in told
+
+
+def test_a_turn_that_the_server_began_takes_nothing_out_of_view_unread(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(keeps_by_offer)
+    agent = voice_agent(http)
+    set_buffer(http, agent, 6, 5)
+    say(http, agent, "First.")
+    say(http, agent, "Second.")
+    message = NewMessage("user", (TextPart("Time to rest."),))
+    request = TurnRequest(Scope(), agent["id"], (message,), is_background=True, purpose="task")
+    server.run(begun_by_server(server, request))
+    assert len(window_of(http, agent)) == 7
+    for number in range(3):
+        ended(http, say(http, agent, f"Later {number}."))
+    told = "\n".join(older for older, _ in numbered_texts(server))
+    assert [told.count(words) for words in ("First.", "Second.", "Time to rest.")] == [1, 1, 1]
+
+
+async def begun_by_server(server: ServerInThread, request: TurnRequest) -> None:
+    await collect(await run_turn(server.runtime, request))
+
+
+def test_a_voice_agent_comes_and_goes_as_a_file(server: ServerInThread, http: httpx2.Client) -> None:
+    agent = voice_agent(http)
+    content = http.get(f"/v1/agents/{agent['id']}/export").content
+    imported = ok(http.post("/v1/agents/import", files={"file": ("vera.af", content)}))["agent_ids"]
+    types = {ok(http.get(f"/v1/agents/{id}"))["agent_type"] for id in imported}
+    assert "voice_convo_agent" in types
+
+
+def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: httpx2.Client) -> None:
+    agent = voice_agent(http, model="ricordo/librarian", memory_blocks=[{"label": "human", "value": ""}])
+    set_buffer(http, agent, 6, 5)
+    for words in ("I play the cello.", "I live in Turin.", "What is the weather like?", "My dog is called Rex."):
+        ended(http, say(http, agent, words))
+    human = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
+    assert [human.count(words) for words in ("I play the cello.", "I live in Turin.", "My dog is called Rex.")] == [
+        1
+    ] * 3
+    passages = [one["text"] for one in ok(http.get(f"/v1/agents/{agent['id']}/archival-memory"))]
+    assert sum("<message>user: I play the cello.</message>" in text for text in passages) == 1
+    assert not any("weather" in text for text in passages)
