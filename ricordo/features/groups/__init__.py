@@ -13,14 +13,9 @@ class GroupsPlugin:
         return [*TABLES, *tables.TABLES]
 
     def tools(self) -> list[Any]:
-        from ricordo.features.groups.talk_tool import TOOL
+        from ricordo.features.groups import agent_tools, talk_tool
 
-        return [TOOL]
-
-    def tools(self) -> list[Any]:
-        from ricordo.features.groups.agent_tools import TOOLS
-
-        return [*TOOLS]
+        return [*agent_tools.TOOLS, talk_tool.TOOL]
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
@@ -33,15 +28,9 @@ class GroupsPlugin:
         ]
 
     def jobs(self) -> list[Any]:
-<<<<<<< HEAD
-        from ricordo.features.groups import agent_jobs, sleeptime
+        from ricordo.features.groups import agent_jobs, sleeptime, talk_record
 
-        return [*sleeptime.HANDLERS, *agent_jobs.HANDLERS]
-=======
-        from ricordo.features.groups import sleeptime, talk_record
-
-        return [*sleeptime.HANDLERS, talk_record.HANDLER]
->>>>>>> main
+        return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS]
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower

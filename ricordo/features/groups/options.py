@@ -1,13 +1,8 @@
-<<<<<<< HEAD
 """Settings of agents that work together."""
-=======
-"""Settings of groups."""
->>>>>>> main
 
 from ricordo.setting_types import FeatureSettings, about
 
 
-<<<<<<< HEAD
 class AgentCallSettings(FeatureSettings):
     """Agents that send messages to each other."""
 
@@ -23,9 +18,9 @@ class AgentCallSettings(FeatureSettings):
         gt=0,
         le=3600,
     )
-=======
+
+
 class GroupSettings(FeatureSettings):
     """Groups of agents"""
 
     group_turns: int = about("Most turns of agents that one message to a group may lead to.", 50, ge=1, le=1000)
->>>>>>> main

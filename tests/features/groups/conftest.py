@@ -1,25 +1,11 @@
-<<<<<<< HEAD
-"""One server for the tests of groups, with jobs that are looked for often, and agents on it."""
-
-import pytest
-
-from tests.api.conftest import Api
-from tests.features.groups.cast import Cast
-from tests.seams.jobs import quick_jobs
-
-__all__ = ["quick_jobs"]
-
-
-@pytest.fixture
-def cast(api: Api) -> Cast:
-    return Cast(api.server, api.http)
-=======
 """Groups of agents that talk, and a model that knows who it speaks for."""
 
 import re
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
+
+import pytest
 
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Part, ReasoningPart, TextPart
@@ -29,11 +15,30 @@ from ricordo.features.groups import queries
 from ricordo.features.groups.records import Group
 from ricordo.llm.scripted import Line
 from tests.api.conftest import Api, agent, api, client, http, running_client, running_http, running_server, server
+from tests.features.groups.cast import Cast
+from tests.seams.jobs import quick_jobs
 from tests.seams.server import MODEL, ServerInThread
 
-__all__ = ["Api", "agent", "api", "client", "http", "running_client", "running_http", "running_server", "server"]
+__all__ = [
+    "Api",
+    "agent",
+    "api",
+    "client",
+    "http",
+    "quick_jobs",
+    "running_client",
+    "running_http",
+    "running_server",
+    "server",
+]
 _NUMBERS = count(1)
 _SPEAKER = re.compile(r"You are (.+?) in a group chat")
+
+
+@pytest.fixture
+def cast(api: Api) -> Cast:
+    """Agents that talk with each other, each with lines of its own."""
+    return Cast(api.server, api.http)
 
 
 def new_agent(api: Api, name: str, **more: Any) -> str:
@@ -103,4 +108,3 @@ def rows(server: ServerInThread, sql: str) -> list[Any]:
     from sqlalchemy import text
 
     return list(server.read(lambda tx: tx.all(text(sql))))
->>>>>>> main
