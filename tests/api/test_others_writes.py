@@ -66,13 +66,17 @@ def answers(world: World, cells: list[Cell]) -> dict[str, Any]:
     return found
 
 
-def wait_until_embedded(world: World) -> None:
-    """Return when all texts have their vectors: until then a search goes by words alone."""
+def settled_answers(world: World, cells: list[Cell]) -> dict[str, Any]:
+    """Return the answers once they stay the same: until texts have vectors, a search goes by words alone."""
     waiting = text("SELECT id FROM jobs WHERE kind = 'search.embed' AND status IN ('waiting', 'running')")
-    deadline = time.monotonic() + LIMIT
-    while world.server.read(lambda tx: tx.first(waiting)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    deadline, last = time.monotonic() + LIMIT, dict[str, Any]()
+    while True:
+        is_embedding = bool(world.server.read(lambda tx: tx.first(waiting)))
+        found = answers(world, cells)
+        if found == last and not is_embedding:
+            return found
+        last = found
+        assert time.monotonic() < deadline, "the answers never settle"
 
 
 def contents(packed: bytes) -> dict[str, bytes]:
@@ -113,14 +117,11 @@ def write(world: World, key: str, number: int) -> None:
 @pytest.mark.parametrize("count", short_and_long(18, 200))
 def test_nothing_that_a_user_reads_moves_while_another_writes(world: World, cells: list[Cell], count: int) -> None:
     key = world.key("eve", scopes=EVERY_USERS)
-    answers(world, cells)
-    wait_until_embedded(world)
-    before = answers(world, cells)
+    before = settled_answers(world, cells)
     assert sum(status == 200 for status, _ in before.values()) > 100
     for number in range(count):
         write(world, key, number)
-    wait_until_embedded(world)
-    after = answers(world, cells)
+    after = settled_answers(world, cells)
     moved = {name: (before[name], after[name]) for name in before if before[name] != after[name]}
     assert moved == {}
 
