@@ -67,10 +67,13 @@ def answers(world: World, cells: list[Cell]) -> dict[str, Any]:
 
 
 def settled_answers(world: World, cells: list[Cell]) -> dict[str, Any]:
-    """Return the answers once they stay the same: until texts have vectors, a search goes by words alone."""
-    waiting = text("SELECT id FROM jobs WHERE kind = 'search.embed' AND status IN ('waiting', 'running')")
+    """Return the answers once all texts have vectors, which takes half a minute: until then a search goes by words alone."""
+    hurry = text("UPDATE jobs SET not_before = 0 WHERE kind = 'search.flush' AND status = 'waiting'")
+    kinds = "'search.flush', 'search.embed'"
+    waiting = text(f"SELECT id FROM jobs WHERE kind IN ({kinds}) AND status IN ('waiting', 'running')")  # noqa: S608
     deadline, last = time.monotonic() + LIMIT, dict[str, Any]()
     while True:
+        world.server.write(lambda tx: tx.run(hurry))
         is_embedding = bool(world.server.read(lambda tx: tx.first(waiting)))
         found = answers(world, cells)
         if found == last and not is_embedding:
