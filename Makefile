@@ -34,7 +34,7 @@ install: .venv/.installed
 run: .venv/.installed
 	$(BIN)/ricordo serve
 test: .venv/.developing
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
 soak: .venv/.developing
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
 openwebui: .venv/.developing $(OPEN_WEBUI)/.installed

@@ -33,7 +33,7 @@ from tests.support.ready import helper as running_helper
 settings.register_profile(
     "ricordo",
     deadline=None,
-    max_examples=25,
+    max_examples=15,
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
@@ -107,7 +107,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> order.Scheduling | None:
     """Let modules that share what takes seconds to make run on one worker."""
-    return order.Scheduling(config, log) if config.getoption("dist") == "loadscope" else None
+    if config.getoption("dist") != "loadscope":
+        return None
+    config.option.loadscopereorder = False  # they are in order
+    return order.Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:
@@ -115,7 +118,7 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     fork_helper()
     # Parsed sources and servers make many objects that stay: to look through them after every 700 takes half of the time.
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(100_000, 20, 20)
     gc.enable()
 
 

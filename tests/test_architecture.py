@@ -72,7 +72,15 @@ DOORS = {
     "httpx2": {"llm", "cli"},
 }
 # The modules of a feature that talk to the database, or to an outside service of its own.
-FEATURE_DOORS = {"tables.py", "queries.py", "sleep_queries.py", "service.py", "sessions.py", "oauth.py"}
+FEATURE_DOORS = {
+    "tables.py",
+    "queries.py",
+    "sleep_queries.py",
+    "document_queries.py",
+    "service.py",
+    "sessions.py",
+    "oauth.py",
+}
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,12 @@ SHOWN = {
     "mcp-servers.md": (r"^notes \[\]$",),
     "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
     "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),
+    "groups.md": (
+        r"^\['Algebra', 'Geometry', 'History'\]\nend_turn 3\n\['user', 'Algebra', 'Geometry', 'History'\]\n",
+        r"\n\[\('system_message', 'Geometry'\), \('system_message', 'History'\)\]\n\Z",
+    ),
     "sleeptime.md": (r'\A[-0-9]+: "I play the cello\."\n[-0-9]+: "I live in Turin\."\n20\n\Z',),
+    "voice.md": (r"\Avoice_sleeptime 30 15\nTrue\n\Z",),
     "search.md": (
         r"\A[^\n]*The roses by the wall were planted in 2019\.\n",
         r"\n[^\n]*message-[^\n]*message-[^\n]*\n\Z",
@@ -326,8 +331,11 @@ def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
 
 def test_every_type_and_rule_is_on_the_page_on_agents() -> None:
     text = page_text("agents.md")
-    types = [name for name in get_args(AgentType) if not name.startswith("voice")]
-    assert [name for name in (*types, *get_args(RuleType), *get_args(CompactionMode)) if f"`{name}`" not in text] == []
+    assert [
+        name
+        for name in (*get_args(AgentType), *get_args(RuleType), *get_args(CompactionMode))
+        if f"`{name}`" not in text
+    ] == []
 
 
 def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None:

@@ -9,12 +9,12 @@ from typing import Literal
 import orjson
 
 from ricordo.agents.request import NewMessage
-from ricordo.domain.agent import AgentState, AgentType, Conversation
+from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.clock import Clock
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.tool import ToolRule
-from ricordo.errors import Invalid, NotFound, Unavailable, Unsupported
+from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.prompt.texts import BUILT_IN, text
 from ricordo.prompt.transcript import local_time, login_event
 from ricordo.tools.builtin.recall import SENT
@@ -28,8 +28,9 @@ _CORE_MEMORY = ("core_memory_append", "core_memory_replace", "memory", "memory_a
 _LINE_MEMORY = ("memory_replace", "memory_insert")
 _OWNED = ("list_memory_blocks", "read_memory_block", "edit_memory_block", "propose_memory_edit")
 _KEEPING = (*_LINE_MEMORY, "memory_rethink", "memory_finish_edits")
-_ENDING = frozenset({SPEECH, "send_message_to_agent_async", "memory_finish_edits"})
-_CONTINUING = frozenset({*_TALKING, *_CORE_MEMORY, *_KEEPING, *_OWNED}) - _ENDING
+_VOICE_KEEPING = ("store_memories", "rethink_user_memory", "finish_rethinking_memory")
+_ENDING = frozenset({SPEECH, "send_message_to_agent_async", "memory_finish_edits", "finish_rethinking_memory"})
+_CONTINUING = frozenset({*_TALKING, *_CORE_MEMORY, *_KEEPING, *_VOICE_KEEPING, *_OWNED}) - _ENDING
 # Some local models want a user's message before any call.
 _LOGIN_FIRST = frozenset({"lmstudio"})
 
@@ -46,7 +47,8 @@ class TypeTraits:
 
     `begins` says what stands in a new conversation after the system message: nothing, a login, or a first word of the agent's and a
     login. With `packs_user_messages` its model reads what users say as JSON; with `clears_buffer` each turn begins with an empty
-    window.
+    window. One that `speaks_aloud` says a sentence with every call of a tool, and gets no tools that edit memory. The `rules` take
+    the place of the agent's own where it has the tools that they name.
     """
 
     prompt_key: str
@@ -56,6 +58,8 @@ class TypeTraits:
     has_base_rules: bool = True
     clears_buffer: bool = False
     packs_user_messages: bool = False
+    speaks_aloud: bool = False
+    rules: tuple[ToolRule, ...] = ()
 
 
 _NATIVE = TypeTraits(
@@ -64,6 +68,18 @@ _NATIVE = TypeTraits(
     ("conversation_search", "memory_insert", "memory_replace", "archival_memory_insert", "archival_memory_search"),
     "empty",
     has_base_rules=False,
+)
+# First the passages, once; then the block, as often as it takes; then the end.
+_VOICE_RULES = (
+    ToolRule("store_memories", "run_first"),
+    ToolRule("store_memories", "constrain_child_tools", options={"children": ["rethink_user_memory"]}),
+    ToolRule(
+        "rethink_user_memory",
+        "constrain_child_tools",
+        options={"children": ["rethink_user_memory", "finish_rethinking_memory"]},
+    ),
+    ToolRule("finish_rethinking_memory", "exit_loop"),
+    ToolRule("rethink_user_memory", "continue_loop"),
 )
 _TRAITS: dict[AgentType, TypeTraits] = {
     "letta_v1_agent": _NATIVE,
@@ -77,23 +93,21 @@ _TRAITS: dict[AgentType, TypeTraits] = {
     "react_agent": TypeTraits("react", "heartbeat", (), "greeting"),
     "workflow_agent": TypeTraits("workflow", "heartbeat", (), "greeting", clears_buffer=True),
     "sleeptime_agent": TypeTraits("sleeptime_v2", "native", _KEEPING, "login"),
+    "voice_convo_agent": TypeTraits(
+        "voice_chat", "native", (SPEECH, "search_memory"), "empty", has_base_rules=False, speaks_aloud=True
+    ),
+    "voice_sleeptime_agent": TypeTraits("voice_sleeptime", "native", _VOICE_KEEPING, "empty", rules=_VOICE_RULES),
 }
 
 
 def traits_of(agent_type: AgentType) -> TypeTraits:
-    """What this type of agent is; raises Unsupported for a type this version does not run."""
-    traits = _TRAITS.get(agent_type)
-    if traits is None:
-        raise Unsupported(
-            f"Agents of type {agent_type} are not supported by this version: voice agents come with groups."
-        )
-    return traits
+    return _TRAITS[agent_type]
 
 
 def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[str, ...]:
     """The names of the tools that an agent of this type gets; memory is left to another agent where one works on it."""
     traits = traits_of(agent_type)
-    if not has_sleeptime:
+    if not has_sleeptime or traits.speaks_aloud:
         return traits.base_tools
     speech = (SPEECH,) if traits.style == "heartbeat" else ()
     return (*speech, "conversation_search", "archival_memory_search")
@@ -106,6 +120,14 @@ def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
         *(ToolRule(name, "exit_loop") for name in names if name in _ENDING),
         *(ToolRule(name, "continue_loop") for name in names if name in _CONTINUING),
     )
+
+
+def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
+    """Return the rules of the agent's type where it has their tools, and else its own; requests for approval always count."""
+    fixed = traits_of(agent.agent_type).rules
+    if not fixed or {rule.tool_name for rule in fixed} - set(tool_names):
+        return agent.tool_rules
+    return (*fixed, *(rule for rule in agent.tool_rules if rule.type == "requires_approval"))
 
 
 def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:

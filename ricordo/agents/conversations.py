@@ -10,7 +10,7 @@ from typing import Any
 
 from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.model_profile import profile_of, with_profile
-from ricordo.agents.run_end import CANCELLED, close_run, denied
+from ricordo.agents.run_end import CANCELLED, cancel_open, denied
 from ricordo.agents.step_decisions import rulebook
 from ricordo.domain.agent import AgentState, Conversation
 from ricordo.domain.ids import new_id
@@ -87,6 +87,10 @@ async def open_conversation(runtime: Runtime, scope: Scope, name: str, agent_id:
 def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> Conversation:
     """Return the caller's default conversation with the agent, made where it is missing. Raises NotFound, Collision."""
     state = agents.load(tx, scope, agent_id)
+    if not state.conversation.window:
+        # Whoever makes it at this moment is waited for: a collision would undo all that is done in this transaction.
+        agents.lock(tx, scope, agent_id)
+        state = agents.load(tx, scope, agent_id)
     if state.conversation.window:
         return state.conversation
     now = tx.clock.now()
@@ -278,7 +282,7 @@ async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
         await live.cancel()
         run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
         return run.status == "cancelled"
-    return await runtime.store.write(lambda tx: close_run(tx, runs.get(tx, scope, run_id), "cancelled")) is not None
+    return await runtime.store.write(lambda tx: cancel_open(tx, runs.get(tx, scope, run_id))) is not None
 
 
 def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:

@@ -30,6 +30,8 @@ from ricordo.domain.run import Run
 from ricordo.llm.argument_stream import ArgumentStream
 
 CAPACITY = 256
+# What stands between the text of a reply and what it says with a call, and between what it says with two calls.
+BETWEEN_WORDS = "\n\n"
 Reread = Callable[[], Awaitable[list[Message]]]
 
 
@@ -37,21 +39,31 @@ class Deltas:
     """Counts the parts of one message as they appear.
 
     `thoughts` names the argument in which the model writes down what it thinks: those are told as reasoning, before their call.
-    Calls of the tools in `held` wait for approval: readers get them once they are complete and saved, as an approval request.
+    `words` names the one that holds what the user hears: that is text of the message. Calls of the tools in `held` wait for
+    approval: readers get them once they are complete and saved, as an approval request.
     """
 
     def __init__(
-        self, run_id: str, step_id: str, message_id: str, *, thoughts: str | None = None, held: Container[str] = ()
+        self,
+        run_id: str,
+        step_id: str,
+        message_id: str,
+        *,
+        thoughts: str | None = None,
+        words: str | None = None,
+        held: Container[str] = (),
     ) -> None:
         self.message_id = message_id
         self._ids = run_id, step_id
-        self._thoughts = thoughts
+        self._told_argument = words or thoughts
+        self._tells_words = words is not None
         self._held = held
         self._silent: set[int] = set()
         self._parts: dict[object, int] = {}
         self._call_ids: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._arguments: dict[int, ArgumentStream] = {}
+        self._spoken_by: set[int] = set()
 
     def events(self, chunk: Chunk) -> tuple[Delta | MessageRestarted, ...]:
         """The events for this chunk; none for an empty one."""
@@ -66,27 +78,36 @@ class Deltas:
             if chunk.index in self._silent:
                 return ()
             call_id = self._call_ids.setdefault(chunk.index, chunk.call_id or f"call_{chunk.index}")
-            if self._thoughts:
-                return self._thoughtful_call(chunk, call_id, self._thoughts)
+            if self._told_argument:
+                return self._telling_call(chunk, call_id, self._told_argument)
             return (ToolCallDelta(*self._place(chunk.index), call_id, chunk.name, chunk.arguments),)
         return self._restart()
 
-    def _thoughtful_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
-        """Split the thoughts in the arguments from the call, which is published once it has more than a name."""
+    def _telling_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
+        """Split what is told in the arguments from the call, which is published once it has more than a name."""
         if chunk.name:
             self._names[chunk.index] = chunk.name
         told: list[Delta] = []
-        thought, others = self._arguments.setdefault(chunk.index, ArgumentStream(key)).feed(chunk.arguments)
-        if thought:
-            told.append(ReasoningDelta(*self._place(f"thoughts of {chunk.index}"), thought))
+        text, others = self._arguments.setdefault(chunk.index, ArgumentStream(key)).feed(chunk.arguments)
+        if text and self._tells_words:
+            told.append(self._spoken(chunk.index, text))
+        elif text:
+            told.append(ReasoningDelta(*self._place(f"thoughts of {chunk.index}"), text))
         if others:
             name = self._names.pop(chunk.index, None)
             told.append(ToolCallDelta(*self._place(chunk.index), call_id, name, others))
         return tuple(told)
 
+    def _spoken(self, index: int, text: str) -> TextDelta:
+        """Return words of a call as text of the message, apart from what it says besides."""
+        is_first = index not in self._spoken_by
+        self._spoken_by.add(index)
+        begin = BETWEEN_WORDS if is_first and "text" in self._parts else ""
+        return TextDelta(*self._place("text"), f"{begin}{text}")
+
     def _restart(self) -> tuple[MessageRestarted, ...]:
         has_told = bool(self._parts)
-        for kept in (self._parts, self._call_ids, self._names, self._arguments, self._silent):
+        for kept in (self._parts, self._call_ids, self._names, self._arguments, self._silent, self._spoken_by):
             kept.clear()
         if not has_told:
             return ()

@@ -298,6 +298,8 @@ def rules_of(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
     wants_base = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules
     named = {rule.tool_name for rule in spec.tool_rules if rule.type in ("exit_loop", "continue_loop")}
     base = base_rules(tool.name for tool in given if tool.name not in named) if wants_base else ()
+    if wants_base and not {rule.tool_name for rule in traits.rules} - {tool.name for tool in given}:
+        base = (*traits.rules, *base)
     gated = tuple(ToolRule(tool.name, "requires_approval") for tool in given if tool.needs_approval)
     return each_once((*spec.tool_rules, *base, *gated))
 

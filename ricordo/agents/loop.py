@@ -38,7 +38,7 @@ from ricordo.memory.working_memory import WorkingMemory
 from ricordo.prompt.system_prompt import system_prompt, with_skills
 from ricordo.prompt.transcript import has_pictures, transcript, without_pictures
 from ricordo.prompt.truncation import SystemPromptTooLong
-from ricordo.tools.presentation import THINKING, with_thoughts
+from ricordo.tools.presentation import SPOKEN, THINKING, with_thoughts
 from ricordo.tools.toolbox import CallingStep, ToolContext
 
 log = logging.getLogger(__name__)
@@ -123,7 +123,8 @@ async def resume_after_approval(turn: TurnContext, answer: Answered) -> tuple[St
 async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -> AsyncIterator[Event | ModelReply]:
     """One answer of the model. What does not fit its window, or is a picture it cannot take, is reduced and asked again."""
     thoughts = THINKING if offered.how.thinks_in_arguments else None
-    deltas = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts, held=offered.gated)
+    words = SPOKEN if offered.how.spoken else None
+    deltas = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts, words=words, held=offered.gated)
     refusal: ModelError | None = None
     is_blind = False
     judged = 0

@@ -80,6 +80,14 @@ def close_run(
     return ended
 
 
+def cancel_open(tx: Transaction, run: Run) -> Run | None:
+    """Cancel an open run that another process may drive, with the turns of a talk; None where it had ended already."""
+    ended = close_run(tx, run, "cancelled")
+    for part in runs.by_ids(tx, run.part_ids) if ended else ():
+        close_run(tx, part, "cancelled")
+    return ended
+
+
 def _why_without_result(reason: StopReason, error: dict[str, Any] | None) -> str:
     """Return the result of calls that were open when a run ended for this reason."""
     if reason == "cancelled":

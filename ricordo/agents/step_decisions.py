@@ -11,14 +11,15 @@ from typing import Any
 
 import orjson
 
-from ricordo.agents.agent_types import traits_of
+from ricordo.agents.agent_types import rules_in_force, traits_of
+from ricordo.agents.feed import BETWEEN_WORDS
 from ricordo.agents.request import Answered, TurnContext
 from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Part, ReasoningPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import ModelReply, ToolChoice, ToolSchema
 from ricordo.domain.run import StopReason
-from ricordo.domain.tool import Tool, ToolRule
+from ricordo.domain.tool import Tool, ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.memory.working_memory import EditReason
 from ricordo.storage.conversations import is_any_default
@@ -31,6 +32,11 @@ ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call th
 OVER = "The same call came too often, so this turn goes on without tools. Answer the user in words."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
+# Types of tools that an agent which speaks aloud is not offered: it speaks in words, and another agent keeps its memory.
+_NOT_IN_A_CALL: frozenset[ToolType] = frozenset(
+    {"letta_core", "letta_memory_core", "letta_sleeptime_core", "letta_voice_sleeptime_core"}
+)
+SEARCH_MEMORY = "search_memory"
 # So many of its own tools an agent may call before it has to call one that the client wants.
 _OWN_CALLS = 5
 REMINDER = (
@@ -88,7 +94,7 @@ class NextAction:
 def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rulebook:
     """The rules of an agent over the tools it has in a turn. Raises Invalid for rules under which no turn could end."""
     names = [*(tool.name for tool in state.tools), *(tool.name for tool in client_tools)]
-    return Rulebook(state.agent.tool_rules, names)
+    return Rulebook(rules_in_force(state.agent, names), names)
 
 
 def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
@@ -104,6 +110,9 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     agent, rules = turn.state.agent, turn.rules
     client = frozenset(tool.name for tool in turn.request.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
+    is_spoken = traits_of(agent.agent_type).speaks_aloud
+    if is_spoken:
+        attached = _tools_in_a_call(attached)
     try:
         allowed = rules.allowed(turn.finished)
     except DeadEnd as error:  # without tools the agent can still say so, and end its turn
@@ -122,7 +131,11 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     if quotes or reasons:
         toolbox = turn.runtime.toolbox
         editing = frozenset(tool.name for tool in attached if toolbox.edits_memory(tool))
-    how = ToolPresentation(quoting=editing if quotes else frozenset(), reasoning=editing if reasons else frozenset())
+    how = ToolPresentation(
+        quoting=editing if quotes else frozenset(),
+        reasoning=editing if reasons else frozenset(),
+        spoken=frozenset(tool.name for tool in attached) if is_spoken else frozenset(),
+    )
     must_call = allowed.must_call or bool(wanted)
     if is_heartbeat(turn):
         thinks = bool(agent.model_settings.thinks_in_arguments)
@@ -139,6 +152,12 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     gated = client | {name for name in tools if name in rules.gated}
     forced = next(iter(wanted)) if len(wanted) == 1 else None
     return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced, hidden, is_over)
+
+
+def _tools_in_a_call(attached: Sequence[Tool]) -> list[Tool]:
+    """Return the tools of an agent that speaks aloud: its search first, then all that neither speak, nor search or edit memory."""
+    search = [tool for tool in attached if tool.name == SEARCH_MEMORY]
+    return [*search, *(tool for tool in attached if tool.tool_type not in _NOT_IN_A_CALL)]
 
 
 def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[str]:
@@ -161,6 +180,13 @@ def _names_in(rule: ToolRule) -> Iterator[str]:
     yield rule.tool_name
     children = rule.options.get("children")
     yield from (str(child) for child in children or ()) if isinstance(children, list) else ()
+
+
+def _with_words(parts: Sequence[Part], words: str) -> list[Part]:
+    """Return the parts of a reply with words that are said before its calls."""
+    begin = BETWEEN_WORDS if any(isinstance(part, TextPart) for part in parts) else ""
+    place = next((place for place, part in enumerate(parts) if isinstance(part, ToolCallPart)), len(parts))
+    return [*parts[:place], TextPart(f"{begin}{words}"), *parts[place:]]
 
 
 def is_heartbeat(turn: TurnContext) -> bool:
@@ -189,6 +215,8 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         wants_heartbeat |= taken.wants_heartbeat
         if taken.thoughts:
             parts.append(ReasoningPart(taken.thoughts, native=False))
+        if taken.words:
+            parts = _with_words(parts, taken.words)
         reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
         stored = taken.call
         if offered.is_over:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ricordo.agents.followers import end_turn
+from ricordo.agents.message_buffer import first_kept
 from ricordo.agents.note_taker import add_note_job, wants_notes
 from ricordo.agents.request import StepDraft, TurnContext
 from ricordo.agents.run_end import add_callback
@@ -212,11 +213,17 @@ def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], 
         messages.rewrite(tx, turn.window[0])
     ended = None if run.ended_at is None else run
     # An agent that clears its buffer starts every turn empty; what it was told stays in recall.
-    is_cleared = ended is not None and turn.state.agent.clears_buffer and ended.stop_reason != "requires_approval"
+    agent = turn.state.agent
+    is_over = ended is not None and ended.stop_reason != "requires_approval"
+    if is_over and agent.clears_buffer:
+        window = window[:1]
+    elif is_over and agent.message_buffer and not (run.purpose and agent.has_sleeptime):
+        # The agent that keeps this one's memory is told what leaves the view, but only after turns that somebody began.
+        window = [*window[:1], *window[first_kept(window, agent) :]]
     conversations.save_window(
         tx,
         turn.state.conversation.id,
-        [message.id for message in (window[:1] if is_cleared else window)],
+        [message.id for message in window],
         turn.prompt_key,
         added=added,
         token_percent=turn.limit.learned_percent(),

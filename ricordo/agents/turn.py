@@ -18,7 +18,7 @@ from ricordo.agents.loop import run_loop
 from ricordo.agents.note_taker import add_note_job, wants_notes
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import TurnContext, TurnRequest
-from ricordo.agents.run_end import close_run, heal
+from ricordo.agents.run_end import cancel_open, close_run, heal
 from ricordo.agents.tracing import failed_call
 from ricordo.agents.turn_start import LEASE, start_turn
 from ricordo.domain.clock import SECOND
@@ -34,6 +34,8 @@ from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 _POLL = 0.25
+# The type of error of a run that nobody could carry out as it was asked for.
+INVALID_REQUEST = "invalid_request"
 RENEWAL = LEASE / SECOND / 3
 _STOP_REASONS: dict[str, StopReason] = {
     "llm_insufficient_credits": "insufficient_credits",
@@ -136,8 +138,8 @@ class LiveRun:
         """Return whether the caller, and no fault of the server, is the reason of the error."""
         return False
 
-    async def _before_close(self, kind: str) -> None:
-        """Do what belongs to the run before it ends with an error of this kind."""
+    async def _after_close(self, _run: Run) -> None:
+        """Do what belongs to a run that did not end by itself, before its readers are told."""
 
     def _close_in(self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None) -> Run | None:
         """End the run in this transaction; None where it had ended already."""
@@ -221,7 +223,7 @@ class LiveRun:
         except DatabaseFailed:
             ending = _Ending("error", INTERRUPTED, DATABASE_FAILED)
         except RicordoError as error:
-            kind = "invalid_request" if self._is_asked_for(error) else "internal_error"
+            kind = INVALID_REQUEST if self._is_asked_for(error) else "internal_error"
             ending = _Ending("error", kind, str(error))
         except Exception as error:
             log.exception("turn failed", extra={"run": self._run.id})
@@ -232,7 +234,6 @@ class LiveRun:
         # It is ending: who cancels it now only waits, as stopping it here would leave its run open.
         self._is_stopping = True
         run = self._run
-        await self._before_close(ending.kind)
         error: dict[str, Any] | None = None
         if ending.reason != "cancelled":
             error = {"type": ending.kind, "message": ending.message}
@@ -243,6 +244,7 @@ class LiveRun:
                 ended = await self._runtime.store.read(lambda tx: runs.get(tx, Scope(run.organization_id), run.id))
             except NotFound:
                 return deleted(run, self._runtime)
+        await self._after_close(ended)
         # A save that went through while we were stopped was told to nobody.
         self._feed.catch_up()
         if ended.status in ("completed", "cancelled"):
@@ -347,7 +349,7 @@ class PastTurn:
 
     async def cancel(self) -> None:
         run = await self._read()
-        await self.runtime.store.write(lambda tx: close_run(tx, run, "cancelled"))
+        await self.runtime.store.write(lambda tx: cancel_open(tx, run))
 
     async def wait(self) -> None:
         """Return when the run has ended."""

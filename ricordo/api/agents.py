@@ -31,7 +31,7 @@ from ricordo.domain.clock import zone
 from ricordo.domain.model import DEFAULT_CONTEXT_WINDOW, ModelSettings
 from ricordo.domain.run import StopReason
 from ricordo.domain.tool import MULTI_AGENT_TOOLS
-from ricordo.errors import Invalid
+from ricordo.errors import Invalid, Unsupported
 from ricordo.runtime import Runtime
 from ricordo.secret import Secret
 from ricordo.storage import agent_access, agents, blocks, messages, tools, users
@@ -54,6 +54,8 @@ _KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_blo
 async def create(here: Here, body: AgentRequest) -> Json:
     """Make an agent."""
     await _require_window(here, body, body.model_handle)
+    if body.agent_type == "voice_convo_agent" and not body.enable_sleeptime:
+        raise Unsupported("A voice_convo_agent needs another agent that keeps its memory. Send enable_sleeptime: true.")
     return agent_json(here, await create_agent(here.runtime, here.scope, spec_of(here.runtime, body)))
 
 

@@ -21,7 +21,7 @@ from ricordo.agents.conversations import (
     stop_and_delete,
 )
 from ricordo.agents.request import TurnRequest
-from ricordo.agents.turn import collect, run_turn
+from ricordo.agents.turn import INVALID_REQUEST, collect, run_turn
 from ricordo.api.call import Here, Paged, RequestContext, note
 from ricordo.api.errors import model_failure
 from ricordo.api.messages import Types, keeps_some, outcome_json, stream_turn, turn_request, turn_response, types_of
@@ -363,7 +363,7 @@ async def _compact(
     )
     result = await collect(await run_turn(here.runtime, request))
     if result.failure:
-        if result.failure.kind == "invalid_request":
+        if result.failure.kind == INVALID_REQUEST:
             raise Invalid(result.failure.message)
         return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
     summary = result.messages[-1]

@@ -116,9 +116,10 @@ def usage(tx: Transaction, here: Here, run_id: str) -> Run:
 
 @router.get("/{run_id}/steps", response_model=list[StepResponse])
 def list_steps(tx: Transaction, here: Here, run_id: str, paging: Paged) -> Sequence[Step]:
-    """The run's steps."""
-    runs.get(tx, here.scope, run_id)
-    return runs.page_of_steps(tx, here.scope, paging.page(default=100), run_id=run_id)
+    """The run's steps; of a talk with a group those of all its turns."""
+    parts = runs.get(tx, here.scope, run_id).part_ids
+    which: Any = {"run_ids": parts} if parts else {"run_id": run_id}
+    return runs.page_of_steps(tx, here.scope, paging.page(default=100), **which)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_comp
 TRIGGER = 0.9
 # Among an agent's settings: that other agents work on its memory, the agent that one works for, and the group it manages.
 ENABLE_SLEEPTIME, SLEEPS_FOR, MANAGES = "enable_sleeptime", "sleeps_for", "manages_group"
+# The most messages in its window after a turn, and how many stay there where there are more.
+MESSAGE_BUFFER = "message_buffer"
 # Files that are open at a time, and characters of each that are shown, by the context window in tokens up to which they hold
 # (the retired Letta V1 server's).
 _FILE_LIMITS = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
@@ -95,6 +97,12 @@ class Agent:
     def has_sleeptime(self) -> bool:
         """Whether other agents work on its memory after its turns."""
         return bool(self.settings.get(ENABLE_SLEEPTIME))
+
+    @property
+    def message_buffer(self) -> tuple[int, int] | None:
+        """The most messages in its window after a turn, and how many stay where there are more; None: as many as fit."""
+        buffer = self.settings.get(MESSAGE_BUFFER)
+        return (buffer[0], buffer[1]) if buffer else None
 
     @property
     def max_steps(self) -> int | None:

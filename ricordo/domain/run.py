@@ -87,7 +87,15 @@ class Run:
     @property
     def turn_ids(self) -> list[str]:
         """The ids of the runs that a talk is made of; none for a turn."""
-        return [run_id for turn in self.metadata.get("turns", ()) for run_id in turn["run_ids"]]
+        return self._run_ids("turns")
+
+    @property
+    def part_ids(self) -> list[str]:
+        """The ids of all runs that belong to a talk: those of its turns, and of members that a supervisor asked."""
+        return [*self._run_ids("turns"), *self._run_ids("asked")]
+
+    def _run_ids(self, name: str) -> list[str]:
+        return [run_id for turn in self.metadata.get(name, ()) for run_id in turn["run_ids"]]
 
     @property
     def total_usage(self) -> Usage:

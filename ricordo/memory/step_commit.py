@@ -140,26 +140,32 @@ def _write_texts(
 
 
 def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) -> tuple[Archive, ...]:
-    """Put passages into the agent's first archive, whatever `archive_id` they bring; returns its archives, one made if missing."""
-    if filed := _file(tx, state.agent.id, state.archives, new):
+    """Put passages into the agent's first archive, whatever `archive_id` they bring; returns its archives, one made if missing.
+
+    An agent that works on another's memory files them in the archive of that one.
+    """
+    owner, scope = state.agent, Scope(state.agent.organization_id)
+    if filed := _file(tx, owner.memory_id, state.archives, new):
         return filed
     # Since `state` was loaded, another turn of this agent may have made an archive, or somebody deleted or detached the one
     # there was. One transaction at a time does that.
-    agents.lock(tx, Scope(state.agent.organization_id), state.agent.id)
-    if filed := _file(tx, state.agent.id, archives.of_agent(tx, state.agent.id), new):
+    agents.lock(tx, scope, owner.memory_id)
+    if filed := _file(tx, owner.memory_id, archives.of_agent(tx, owner.memory_id), new):
         return filed
+    if owner.is_asleep_for:
+        owner = agents.find(tx, scope, owner.is_asleep_for) or owner
     now = tx.clock.now()
     archive = Archive(
         id=new_id("archive"),
-        organization_id=state.agent.organization_id,
-        name=f"{state.agent.name}'s archive",
-        embedding=state.agent.embedding,
-        created_by=state.agent.id,
+        organization_id=owner.organization_id,
+        name=f"{owner.name}'s archive",
+        embedding=owner.embedding,
+        created_by=owner.id,
         created_at=now,
         updated_at=now,
     )
     holding = [replace(passage, archive_id=archive.id) for passage in new]
-    return (insert_archive(tx, archive, owner=state.agent.id, holding=holding),)
+    return (insert_archive(tx, archive, owner=owner.id, holding=holding),)
 
 
 def _file(

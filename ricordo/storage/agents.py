@@ -127,7 +127,7 @@ def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | No
         conversation,
         blocks=blocks.of_agent(tx, agent_id, user_id, agent.course, memory_id=agent.memory_id),
         tools=tools.of_agent(tx, agent_id),
-        archives=_archives(rows),
+        archives=_archives_at_work(tx, agent, _archives(rows)),
         has_other_conversations=bool(rows[0].has_others),
     )
 
@@ -172,6 +172,15 @@ def _talk(scope: Scope, rows: Sequence[Row[Any]], *, is_default: bool) -> tuple[
 
 def _archives(rows: Sequence[Row[Any]]) -> tuple[Archive, ...]:
     return tuple(_seen_archive(row) for row in rows if row.archive_id)
+
+
+def _archives_at_work(tx: Transaction, agent: Agent, own: tuple[Archive, ...]) -> tuple[Archive, ...]:
+    """Return the archives that the agent files in and searches: first those of the agent on whose memory it works."""
+    if not agent.is_asleep_for:
+        return own
+    shared = archives.of_agent(tx, agent.is_asleep_for)
+    known = {archive.id for archive in shared}
+    return (*shared, *(archive for archive in own if archive.id not in known))
 
 
 def _seen_archive(row: Row[Any]) -> Archive:

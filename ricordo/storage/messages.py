@@ -53,7 +53,7 @@ def page_of_run(tx: Transaction, scope: Scope, wanted: Page, run: Run) -> list[M
     """Return one page of a run's messages; of a talk's its input, and what agents said in its turns."""
     if not run.turn_ids:
         return page(tx, scope, wanted, run_id=run.id)
-    is_answer = one_of(messages.c.run_id, "turn_ids").params(turn_ids=run.turn_ids) & messages.c.step_id.is_not(None)
+    is_answer = messages.c.run_id.in_(run.turn_ids) & messages.c.step_id.is_not(None)
     return page(tx, scope, wanted, (messages.c.run_id == run.id) | is_answer)
 
 

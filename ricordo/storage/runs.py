@@ -205,9 +205,15 @@ class StepFilter:
 
 
 def page_of_steps(
-    tx: Transaction, scope: Scope, wanted: Page, which: StepFilter | None = None, **equal: Any
+    tx: Transaction,
+    scope: Scope,
+    wanted: Page,
+    which: StepFilter | None = None,
+    *,
+    run_ids: Sequence[str] = (),
+    **equal: Any,
 ) -> list[Step]:
-    """Return one page of steps, filtered by columns and by the feedback about them."""
+    """Return one page of steps, filtered by columns and by the feedback about them; `run_ids` are of several runs."""
     which = which or StepFilter()
     given = each(steps.c.tags)
     # Steps are stored as they end. An agent's are looked up in its own index, and all others from the newest row on.
@@ -220,6 +226,7 @@ def page_of_steps(
         None if which.since is None else steps.c.created_at >= which.since,
         None if which.until is None else steps.c.created_at <= which.until,
         false() if which.is_none else None,
+        steps.c.run_id.in_(run_ids) if run_ids else None,
         by=("created_at", "seq") if "agent_id" in equal else ("seq",),
         feedback=which.feedback,
         **equal,

@@ -2,12 +2,13 @@
 
 An agent's style may add arguments of its own to every tool: `thinking`, for models that think only in what they write, and
 `request_heartbeat`, by which a model asks for another step. Tools that edit memory get `quote` besides, where a block is only
-changed in the user's own words, and `reasoning`, where the agent sees a user's memory. None of them ever reaches a tool. A
-property of that name which a tool has itself is the tool's and stays.
+changed in the user's own words, and `reasoning`, where the agent sees a user's memory. Tools of an agent that speaks aloud get
+`pre_exec_msg`, a sentence that is said while they run. None of them ever reaches a tool. A property of that name which a tool has
+itself is the tool's and stays.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,6 +20,7 @@ from ricordo.domain.model import ToolSchema, answer_schema
 from ricordo.errors import Invalid
 
 THINKING, HEARTBEAT, QUOTE, REASONING = "thinking", "request_heartbeat", "quote", "reasoning"
+SPOKEN = "pre_exec_msg"  # a wire fact of the retired Letta V1 server
 _THINKING_SCHEMA = {
     "type": "string",
     "description": "What you think before this call: why you make it, and what you expect. Only you read it.",
@@ -26,6 +28,11 @@ _THINKING_SCHEMA = {
 _HEARTBEAT_SCHEMA = {
     "type": "boolean",
     "description": "True to get control back right after this call, for another step; false to end your turn with it.",
+}
+_SPOKEN_SCHEMA = {
+    "type": "string",
+    "description": "A short sentence that is read to the user while the tool runs, such as why it takes a moment. It ends with a "
+    "full stop, a question mark or an exclamation mark.",
 }
 _QUOTE_SCHEMA = {
     "type": "string",
@@ -36,7 +43,7 @@ _REASONING_SCHEMA = {
     "type": "string",
     "description": "Why, in a sentence. The block's owner reads it beside the change.",
 }
-_ADDED = re.compile(r"thinking|request_heartbeat|quote|reasoning|\\u")
+_ADDED = re.compile(r"thinking|request_heartbeat|quote|reasoning|pre_exec_msg|\\u")
 _YES = frozenset({"true", "yes", "on", "1"})
 _MOST_SCHEMAS = 2048  # kept presented; a few kilobytes each
 _DEEPEST = 200  # orjson reads deeper nesting than it writes (254)
@@ -55,7 +62,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 @dataclass(frozen=True, slots=True)
 class ToolPresentation:
     """What is added to tools: a heartbeat, thoughts, the format (as in `response_format`) of what `send_message` says, and to the
-    tools in `quoting` the user's words, to those in `reasoning` why memory is changed.
+    tools in `quoting` the user's words, to those in `reasoning` why memory is changed, to those in `spoken` a sentence to say.
     """
 
     heartbeat: bool = False
@@ -63,13 +70,14 @@ class ToolPresentation:
     response_format: Mapping[str, Any] | None = None
     quoting: frozenset[str] = frozenset()
     reasoning: frozenset[str] = frozenset()
+    spoken: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
     """A call taken apart: what is stored (without thoughts), the thoughts, and the arguments as the tool gets them (JSON).
 
-    `quote` are the words of a user's that it appeals to, `reasoning` says why it changes memory.
+    `quote` are the words of a user's that it appeals to, `reasoning` says why it changes memory, and `words` are said to the user.
     """
 
     call: ToolCallPart
@@ -78,6 +86,7 @@ class ParsedCall:
     arguments: str
     quote: str = ""
     reasoning: str = ""
+    words: str = ""
 
 
 def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
@@ -108,8 +117,8 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
         if name in arguments and call.name in tools and name not in (own or ()):
             ours.add(name)
     stored, kept = call, {name: value for name, value in arguments.items() if name not in ours}
-    if THINKING in ours:
-        stored = replace(call, arguments=_dumps({name: arguments[name] for name in arguments if name != THINKING}))
+    if told := ours & {THINKING, SPOKEN}:
+        stored = replace(call, arguments=_dumps({name: arguments[name] for name in arguments if name not in told}))
     is_structured = is_formatted and not isinstance(kept.get(SPEECH_ARGUMENT, ""), str)
     if is_structured:
         kept[SPEECH_ARGUMENT] = _text(kept[SPEECH_ARGUMENT])
@@ -120,6 +129,7 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
         arguments=_dumps(kept) if ours or is_structured else call.arguments,
         quote=_text(arguments[QUOTE]) if QUOTE in ours else "",
         reasoning=_text(arguments[REASONING]) if REASONING in ours else "",
+        words=_text(arguments[SPOKEN]) if SPOKEN in ours else "",
     )
 
 
@@ -163,9 +173,9 @@ def _allows_null(schema: Any, root: Mapping[str, Any]) -> bool:
     return _fits(None, schema, root)
 
 
-def _by_tools(how: ToolPresentation) -> tuple[tuple[str, frozenset[str]], ...]:
+def _by_tools(how: ToolPresentation) -> Sequence[tuple[str, frozenset[str]]]:
     """The arguments that only some tools get, with these tools."""
-    return (QUOTE, how.quoting), (REASONING, how.reasoning)
+    return (QUOTE, how.quoting), (REASONING, how.reasoning), (SPOKEN, how.spoken)
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
@@ -215,9 +225,13 @@ def _presented(
     for argument, described in ((QUOTE, _QUOTE_SCHEMA), (REASONING, _REASONING_SCHEMA)):
         if argument in added and argument not in properties:
             properties[argument] = dict(described)
-    if thinks and THINKING not in properties:
-        properties = {THINKING: dict(_THINKING_SCHEMA), **properties}
-        required = [THINKING, *required]
+    for argument, described, is_wanted in (
+        (SPOKEN, _SPOKEN_SCHEMA, SPOKEN in added),
+        (THINKING, _THINKING_SCHEMA, thinks),
+    ):
+        if is_wanted and argument not in properties:
+            properties = {argument: dict(described), **properties}
+            required = [argument, *required]
     if heartbeat and HEARTBEAT not in properties:
         properties[HEARTBEAT] = dict(_HEARTBEAT_SCHEMA)
         required = [*required, HEARTBEAT]

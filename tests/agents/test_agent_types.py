@@ -23,14 +23,14 @@ from ricordo.domain.agent import AgentState, AgentType
 from ricordo.domain.message import ReasoningPart, TextPart
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid, NotFound
+from ricordo.features.groups.voice_tools import VOICE_TOOLS
 from ricordo.prompt.texts import BUILT_IN, text
 from ricordo.tools.builtin import plugin
 from tests.seams import make
 from tests.seams.stores import ManualClock
 
-VOICE = ("voice_convo_agent", "voice_sleeptime_agent")
-RUN = tuple(agent_type for agent_type in get_args(AgentType) if agent_type not in VOICE)
-OFFERED = {tool.name for tool in plugin.tools() if tool.is_stored}
+RUN: tuple[AgentType, ...] = get_args(AgentType)
+OFFERED = {tool.name for tool in (*plugin.tools(), *VOICE_TOOLS) if tool.is_stored}
 
 
 def beginning(agent_type: AgentType, *tools: str) -> AgentState:

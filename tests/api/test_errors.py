@@ -232,7 +232,7 @@ IMPOSSIBLE_AGENTS: list[tuple[dict[str, Any], int, str]] = [
     ({"tool_ids": ["tool-x"]}, 404, "NOT_FOUND: Tool with ID tool-x not found"),
     ({"block_ids": ["block-x"]}, 404, "NOT_FOUND: Block with "),
     ({"memory_blocks": [{"label": "human", "value": ""}]}, 400, 'INVALID_ARGUMENT: Two blocks are labelled "human".'),
-    ({"agent_type": "voice_convo_agent"}, 422, "INVALID_ARGUMENT: Agents of type voice_convo_agent are not"),
+    ({"agent_type": "voice_convo_agent"}, 422, "INVALID_ARGUMENT: A voice_convo_agent needs another agent"),
     ({"timezone": "../../etc/passwd"}, 400, 'INVALID_ARGUMENT: Time zone "../../etc/passwd" is unknown.'),
 ]
 

@@ -177,6 +177,8 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
         kinds = {"stream": "text/event-stream", "export": "application/zip"}
         if path == "/metrics":
             kinds["metrics"] = "text/plain"
+        if path.startswith("/v1/voice-beta/"):
+            kinds["completions"] = "text/event-stream"
         if path == "/v1/audit-log/export":
             kinds["export"] = "application/x-ndjson"
         if method == "get":

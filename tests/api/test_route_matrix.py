@@ -260,6 +260,7 @@ SHARED = {
         (GET|POST) /v1/messages/batches
         PATCH /v1/agents/<agent_id>/messages/<message_id>
         POST /v1/(conversations/|chat/completions|responses)
+        POST /v1/voice-beta/<agent_id>/chat/completions
         POST /(mcp|chat/stream)
     """,
     "a consent is the caller's own": """

@@ -4,6 +4,7 @@ import httpx2
 from letta_client.types import AgentState
 
 from ricordo.domain.ids import is_id
+from ricordo.domain.tool import MULTI_AGENT_TOOLS
 from tests.api.conftest import Api
 from tests.seams.server import StrictLetta
 
@@ -18,7 +19,9 @@ TYPES = {
     "letta_core": CORE,
     "letta_files_core": FILES,
     "letta_memory_core": MEMORY,
+    "letta_multi_agent_core": " ".join(MULTI_AGENT_TOOLS),
     "letta_sleeptime_core": "memory_rethink memory_finish_edits",
+    "letta_voice_sleeptime_core": "search_memory store_memories rethink_user_memory finish_rethinking_memory",
 }
 TOOLS = {name: type for type, names in TYPES.items() for name in names.split()}
 
@@ -49,7 +52,7 @@ def test_tools_are_found_by_name_piece_id_and_type(client: StrictLetta) -> None:
     assert names(search="%") == set()
     assert names(tool_ids=[by_name["memory_insert"]]) == {"memory_insert"}
     assert names(tool_types=["letta_sleeptime_core"]) == {"memory_rethink", "memory_finish_edits"}
-    assert names(exclude_tool_types=["letta_core", "letta_memory_core", "letta_builtin", "letta_files_core"]) == {
+    assert names(exclude_tool_types=[type for type in TYPES if type != "letta_sleeptime_core"]) == {
         "memory_rethink",
         "memory_finish_edits",
     }
@@ -63,7 +66,7 @@ def test_tools_are_counted_by_what_they_are_listed_by(http: httpx2.Client) -> No
         ({"search": "CORE_"}, 2),
         ({"tool_ids": ids}, 2),
         ({"tool_types": "letta_sleeptime_core"}, 2),
-        ({"exclude_tool_types": ["letta_core", "letta_memory_core", "letta_builtin", "letta_files_core"]}, 2),
+        ({"exclude_tool_types": [type for type in TYPES if type != "letta_sleeptime_core"]}, 2),
         ({"names": "none"}, 0),
     ):
         assert http.get("/v1/tools/count", params=query).json() == count, query

@@ -320,7 +320,9 @@ def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(http: httpx2.Cli
         for value in other.values():
             told = told.replace(value, "")  # what the caller said
         assert CANARY not in told, case
-        assert [_seen(http, one) for one in two] == before, case
+        if method != "GET":
+            assert [_seen(http, one) for one in two] == before, case
+    assert [_seen(http, one) for one in two] == before
 
 
 def test_the_right_names_lead_somewhere(http: httpx2.Client, two: tuple[Known, Known]) -> None:

@@ -42,8 +42,6 @@ PAGE = ROOT / "docs" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
 # Served, with the one answer that there can be.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
-# Why routes of older clients are not there.
-REASONS = ((r"/v1/groups", "groups of agents come with a later version"),)
 TOOL = (
     'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n    return 2 * one\n'
 )
@@ -304,9 +302,7 @@ def page() -> str:
         f"| {name} | {len(routes & here)} of {len(routes)} |" for name, routes in sorted(versions.items(), key=_order)
     )
     missing = sorted(set().union(*versions.values()) - here, key=lambda route: (route.split()[1], route))
-    reasons = {route: next((why for start, why in REASONS if re.search(start, route)), "") for route in missing}
-    assert all(reasons.values()), reasons
-    listed = "\n".join(f"| `{route.split()[0].upper()} {route.split()[1]}` | {why} |" for route, why in reasons.items())
+    assert not missing, missing
     ignored = "\n".join(f"| `{name}` | {why} |" for name, why in IGNORED_QUERIES.items())
     fields = "\n".join(
         f"| {where} | {', '.join(f'`{name}`' for name in names)} | {why} |"
@@ -314,7 +310,7 @@ def page() -> str:
         for why, names in _by_reason(model.ignored).items()
     )
     youlab = "\n".join(f"- `{route}`" for route in sorted(ENDPOINTS, key=lambda route: (route.split()[1], route)))
-    return PAGE_TEXT.format(rows=rows, missing=listed, ignored=ignored, fields=fields, youlab=youlab)
+    return PAGE_TEXT.format(rows=rows, ignored=ignored, fields=fields, youlab=youlab)
 
 
 BODIES: dict[str, type[RequestPart]] = {
@@ -351,14 +347,7 @@ Ricordo answers the REST API of the retired Letta V1 server 0.16.8, so that prog
 
 All routes are there below `/latest` too. Beside them are Ricordo's own: `/openapi.json` has all.
 
-## Not served
-
-A request for one of these, or for a route that no client knows, is answered with 404 and a sentence that names this page.
-
-| route | why |
-|---|---|
-{missing}
-
+A request for a route that no client knows is answered with 404 and a sentence that names this page.
 `/v1/environments` is served as an empty list: tools run in the sandbox of this server.
 
 ## Parameters of no effect

@@ -87,8 +87,6 @@ async def test_the_profile_that_fits_is_the_fullest_with_which_a_model_does_what
         (simple, "model", "small"),
         (simple, "some-1.5b", "small"),
         (talkative, "model", "notes"),
-        (talkative, "some:3b", "notes"),
-        (dull, "model", None),
         (dull, "some-1b", None),
     ):
         report = await tried(ScriptedModel(answer, name=name))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.redaction import HIDDEN, redact, redact_json, redact_values, without
+from tests.campaigns.sizes import short_and_long
 from tests.seams.growth import repeated, require_linear
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7bq\nabcd\n-----END RSA PRIVATE KEY-----"
@@ -268,6 +269,10 @@ PIECES = [
 ]
 
 
+# Around the length of a portion, and of several.
+PLACES = [32_700, 49_152, 32_740, 32_768, 65_536, 32_767, 32_769, 65_530, 98_304]
+
+
 @pytest.mark.parametrize("is_strict", [False, True])
 def test_the_time_grows_with_the_length_and_no_faster(is_strict: bool) -> None:
     for piece in PIECES:
@@ -275,13 +280,14 @@ def test_the_time_grows_with_the_length_and_no_faster(is_strict: bool) -> None:
             require_linear(lambda size, part=part: redact(repeated(part, size), is_strict=is_strict), 600, part)
 
 
-def test_a_secret_is_found_wherever_it_stands_in_a_long_text() -> None:
+@pytest.mark.parametrize("places", short_and_long(PLACES[2:5], PLACES))
+def test_a_secret_is_found_wherever_it_stands_in_a_long_text(places: list[int]) -> None:
     secrets = (
         "password: hunter2-is-long",
         "sk-1234567890abcdef1234567890abcdef",
         "token=ghp_abcdefghijklmnopqrstuvwxyz0123456789",
     )
-    for secret, place in product(secrets, (32_700, 32_740, 32_767, 32_768, 32_769, 49_152, 65_530, 65_536, 98_304)):
+    for secret, place in product(secrets, places):
         for filling in ("word ", "é, \n"):
             text = (filling * 40_000)[: place - 1] + "\n" + secret + "\n" + filling * 10_000
             shown = redact(secret).text

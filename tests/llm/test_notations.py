@@ -10,6 +10,7 @@ import pytest
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
 from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, ReasoningChunk, Restarted, TextChunk
 from ricordo.llm.repair import StreamRepair, fault_in, repair
+from tests.campaigns.sizes import short_and_long
 from tests.support.notations import BARE, MARKED, MARKS, TOOLS, Call, as_json, dsml
 
 REQUEST = ModelRequest((), TOOLS)
@@ -25,6 +26,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "numbers": {"label": "human", "new_string": "x", "insert_line": -1, "is_final": True},
     "nested": {"label": "human", "new_string": "x", "options": {"deep": {"list": [1, 2.5, None], "text": "y"}}},
 }
+FINISHES = ("length", "stop")
 # What a mark begins with; a word alone is none yet.
 SIGNS = "<["
 
@@ -104,13 +106,14 @@ def test_no_reader_of_a_stream_sees_a_mark(notation: str) -> None:
                 assert before.startswith(seen.rstrip()), (size, text)
 
 
+@pytest.mark.parametrize("is_whole", short_and_long(False, True))
 @pytest.mark.parametrize("notation", MARKED)
-def test_a_stream_that_is_cut_anywhere_shows_no_mark(notation: str) -> None:
+def test_a_stream_that_is_cut_anywhere_shows_no_mark(notation: str, is_whole: bool) -> None:
     before = "Sure, I note it.\n\n"
     text = before + MARKED[notation]([TEA])
     for end in range(len(before), len(text)):
         cut = text[:end]
-        for finish in ("length", "stop"):
+        for finish in FINISHES if is_whole else FINISHES[end % 2 :][:1]:
             mended = repair(text_reply(cut, finish), TOOLS)
             fault = fault_in(mended, REQUEST)
             if fault is None:

@@ -274,7 +274,9 @@ FLOODS: dict[str, Callable[[int], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.soak] if kind == "at both ends" else []) for kind in FLOODS]
+)
 async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
     store: SqliteStore, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

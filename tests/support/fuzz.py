@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Required
 from urllib.parse import quote, urlencode
@@ -23,6 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 from schemathesis import Case, GenerationMode
 from schemathesis.core import NotSet
 from schemathesis.core.failures import Failure, FailureGroup
+from schemathesis.schemas import APIOperation
 from typing_extensions import TypedDict
 
 from ricordo.api.models.messages import AnyMessage
@@ -283,14 +285,18 @@ def _fuzz_one(requests: _Requests) -> None:
     schema = schemathesis.openapi.from_dict(requests.world.server.app.openapi())
     operations = [found.ok() for found in schema.get_all_operations()]
     asked = [one for one in operations if not one.path.startswith(OUTSIDE) or one.method.upper() == "GET"]
-    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
-    cases = [st.one_of([one.as_strategy(generation_mode=mode) for mode in modes]) for one in asked]
     while not requests.are_done:
-        requests.random().shuffle(cases)
-        for strategy in cases:
+        requests.random().shuffle(asked)
+        for operation in asked:
             if requests.are_done:
                 return
-            _send_some(strategy, requests)
+            _send_some(_cases_of(operation), requests)
+
+
+@cache  # in a long campaign each operation comes again
+def _cases_of(operation: APIOperation) -> st.SearchStrategy[Case]:
+    modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+    return st.one_of([operation.as_strategy(generation_mode=mode) for mode in modes])
 
 
 def _send_some(cases: st.SearchStrategy[Case], requests: _Requests) -> None:

@@ -28,7 +28,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
         "tests/test_docs.py",
     ),
     "a browser": (
-        *(f"tests/features/web/test_{name}.py" for name in ("browser", "browser_actions", "connect")),
+        *(f"tests/features/web/test_{name}.py" for name in ("browser", "browser_actions", "connect", "pictures")),
         "tests/features/latex/",
         "tests/features/backups/test_pages.py",
         "tests/features/teachers/",

@@ -15,7 +15,8 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -200,12 +201,28 @@ def _prepare(folder: str) -> None:
     import pytest
 
     import ricordo.app
-    import ricordo.cli.serve
-    from ricordo.features import FEATURES
+    import ricordo.features
+    from ricordo.settings import ProviderSettings, Settings
     from tests.support import sharing
 
     sharing.share(pytest.MonkeyPatch(), Path(folder))
-    ricordo.app.load_plugins(FEATURES).tools()
+    ricordo.app.load_plugins(ricordo.features.FEATURES).tools()
+    for name in _modules_of_a_server(ricordo.features.__path__):
+        import_module(name)
+    ricordo.app.create_app(
+        Settings(data_dir=Path(folder) / "none", find_local_models=False), ProviderSettings.model_construct()
+    )
+
+
+def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:
+    """Yield what a server imports when it starts, and its command."""
+    import pkgutil  # slow, and `_ask` does without
+
+    yield from ("ricordo.cli.serve", "ricordo.api.server", "ricordo.api.agents", "uvloop", "uvicorn.lifespan.on")
+    yield from ("httpcore2", "h2.connection", "truststore")
+    for module in pkgutil.walk_packages(features, "ricordo.features."):
+        if module.name.endswith((".jobs", ".service", ".queries", ".options", ".recorder", ".sync", ".sleeptime")):
+            yield module.name
 
 
 def _obey(door: socket.socket, folder: str) -> int:
@@ -213,7 +230,9 @@ def _obey(door: socket.socket, folder: str) -> int:
     import gc
     import threading
 
-    select.select([0, door], [], [])
+    ready, _, _ = select.select([0, door], [], [])
+    if 0 in ready:
+        return 0  # nobody needed it
     _prepare(folder)
     gc.freeze()  # what is shared with the commands stays shared
     with door:

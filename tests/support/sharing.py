@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 import uvicorn.server
+from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 from sqlalchemy import Dialect, Engine
 
 from ricordo import plugins
@@ -53,6 +55,7 @@ def share(patch: pytest.MonkeyPatch, folder: Path) -> None:
     _share_entry_points(patch)
     _share_embedding_model(patch)
     _share_document(patch)
+    _share_environment(patch)
     _hurry_uvicorn(patch)
     patch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_args, **_options: None)
     patch.setattr(store, "SLOW_WRITE", 3600)
@@ -168,6 +171,23 @@ def _share_document(patch: pytest.MonkeyPatch) -> None:
         return documents[key]
 
     patch.setattr(Application, "openapi", share)
+
+
+def _share_environment(patch: pytest.MonkeyPatch) -> None:
+    """Look for each kind of settings once in the same variables, which takes longer than the rest of a small test."""
+    found: dict[Any, dict[str, Any]] = {}
+
+    def once(look: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+        def look_once(self: EnvSettingsSource) -> dict[str, Any]:
+            key = (look, self.settings_cls, type(self), self.env_prefix, frozenset(self.env_vars.items()))
+            if key not in found:
+                found[key] = look(self)
+            return deepcopy(found[key])
+
+        return look_once
+
+    for source in (EnvSettingsSource, DotEnvSettingsSource):
+        patch.setattr(source, "__call__", once(source.__call__))
 
 
 class _ShortSleeps:

@@ -4,9 +4,9 @@ from typing import Any
 
 
 class AgentFilesPlugin:
-    """Adds export and import. Tools are stored by `custom_tools`, folders by `files`, schedules by `schedules`."""
+    """Adds export and import. What an agent has is stored by the features that are required."""
 
-    requires = ("custom_tools", "files", "schedules")
+    requires = ("custom_tools", "files", "groups", "schedules")
 
     def routes(self) -> list[Any]:
         """Export, import."""

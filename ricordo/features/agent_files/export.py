@@ -4,7 +4,6 @@ Ids are local to the file. What belongs to one user (conversations, passages, bl
 on; the thread that it holds is the caller's own. Secrets are there by name alone.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from ricordo.api.call import RequestContext, agent_json
@@ -16,9 +15,13 @@ from ricordo.domain.block import Block
 from ricordo.domain.message import Message
 from ricordo.features.agent_files import messages as formats
 from ricordo.features.agent_files.content import VERSION
+from ricordo.features.agent_files.groups import group_json
+from ricordo.features.agent_files.local_ids import LocalIds
 from ricordo.features.agent_files.memory import detached_blocks, memory_json, own_blocks
 from ricordo.features.files import queries as files
 from ricordo.features.files.records import Folder
+from ricordo.features.groups import queries as groups
+from ricordo.features.groups.records import ASLEEP
 from ricordo.features.schedules import queries as schedules
 from ricordo.storage import agents, archives, conversations
 from ricordo.storage.conversations import ConversationFilter
@@ -52,43 +55,68 @@ UNREAD = "unread"
 FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
 
-class LocalIds:
-    """Local ids by those of this server: `agent-0`, `message-12`."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, dict[str, str]] = defaultdict(dict)
-
-    def of(self, kind: str, id: str) -> str:
-        known = self._known[kind]
-        return known.setdefault(id, f"{kind}-{len(known)}")
-
-
 def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id: str | None, *, scrubs: bool) -> Json:
-    """Return the file. Its thread is this conversation (None: the caller's own), or with `scrubs` none. Raises NotFound."""
+    """Return the file, with the group that the agent manages and its members. Raises NotFound.
+
+    Its thread is this conversation (None: the caller's own), or with `scrubs` none.
+    """
+    ids = LocalIds()
+    agents.require(tx, here.scope, agent_id)
+    group = groups.of_manager(tx, here.scope.organization_id, agent_id)
+    if group:
+        groups.get(tx, here.scope, group.id)  # whoever may not use a member gets no file with it
+        ids.of("group", group.id)
+    file = _agent_file(tx, here, ids, agent_id, conversation_id, scrubs=scrubs)
+    for member_id in group.agent_ids if group else ():
+        _add_agent(file, _agent_file(tx, here, ids, member_id, None, scrubs=scrubs))
+    if group:
+        file["groups"] = [group_json(ids, group)]
+        for agent in file["agents"]:
+            agent["group_ids"] = [ids.of("group", group.id)]
+        if group.manager_type in ASLEEP:
+            manager = agents.find(tx, here.scope, agent_id)
+            file["agents"][0]["enable_sleeptime"] = manager is not None and manager.has_sleeptime
+    return {**file, "created_at": stamp(tx.clock.now())}
+
+
+def _add_agent(file: Json, other: Json) -> None:
+    """Add another agent's file to one; what both have comes once."""
+    for name in ("agents", "blocks", "files", "sources", "tools"):
+        known = {one["id"] for one in file[name]}
+        file[name] += [one for one in other[name] if one["id"] not in known]
+    file["ricordo"]["agents"] |= other["ricordo"]["agents"]
+
+
+def _agent_file(
+    tx: Transaction, here: RequestContext, ids: LocalIds, agent_id: str, conversation_id: str | None, *, scrubs: bool
+) -> Json:
+    """Return one agent as a file. Of a block that an earlier agent of these ids has, only the link is in it."""
     state = here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id))
     if conversation_id:
         state = agents.load(tx, here.scope, agent_id, conversation_id)
-    ids = LocalIds()
     thread = [] if scrubs else _thread(tx, here, state.conversation)
     window = [] if scrubs else list(state.conversation.window)
     in_window = {id: message for id in window for message in thread if message.id == id}
     folders = [one for one in files.folders_of_agent(tx, here.scope, agent_id) if one.user_id is None]
     sources, texts = _folders(tx, here, ids, folders)
-    own = own_blocks(tx, here.scope, agent_id)
-    detached = detached_blocks(tx, here.scope, agent_id, own)
-    file = outline(here, ids, state, own, detached)
+    attached = own_blocks(tx, here.scope, agent_id)
+    own = [block for block in attached if not ids.knows("block", block.id)]
+    detached = [
+        block for block in detached_blocks(tx, here.scope, agent_id, attached) if not ids.knows("block", block.id)
+    ]
+    file = outline(here, ids, state, attached, detached)
     agent = file["agents"][0]
     local = agent["id"]
     agent |= {
         "in_context_message_ids": [ids.of("message", id) for id in window if id in in_window],
-        "messages": [formats.to_af(one, ids.of("message", one.id), local) for one in in_window.values()],
+        "messages": [_in_file(ids, formats.to_af(one, ids.of("message", one.id), local)) for one in in_window.values()],
         "source_ids": [one["id"] for one in sources],
         "folder_ids": [one["id"] for one in sources],
     }
     due = [] if scrubs else schedules.page(tx, here.scope, _ALL, agent_id)
     due = [one for one in due if one.user_id is None and one.next_at]
     whole: Json = {
-        "messages": [formats.whole(one, ids.of("message", one.id)) for one in thread],
+        "messages": [_whole(ids, one) for one in thread],
         "archives": _archives(tx, here, ids, state),
         "conversations": [] if scrubs else _conversations(tx, here, ids, state),
         "memory": memory_json(tx, here.scope, agent_id, own, detached),
@@ -97,12 +125,16 @@ def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id
     if unread := state.agent.settings.get(UNREAD):
         whole["unread"] = unread
     whole["memory"]["detached_block_ids"] = [ids.of("block", one.id) for one in detached]
-    return file | {
-        "files": texts,
-        "sources": sources,
-        "created_at": stamp(tx.clock.now()),
-        "ricordo": {"version": VERSION, "agents": {local: whole}},
-    }
+    return file | {"files": texts, "sources": sources, "ricordo": {"version": VERSION, "agents": {local: whole}}}
+
+
+def _whole(ids: LocalIds, message: Message) -> Json:
+    return _in_file(ids, formats.whole(message, ids.of("message", message.id)))
+
+
+def _in_file(ids: LocalIds, message: Json) -> Json:
+    """Return a message with the file's own id of the group that it was said in."""
+    return {**message, "group_id": ids.of("group", message["group_id"])} if message.get("group_id") else message
 
 
 def outline(
@@ -161,7 +193,7 @@ def _conversations(tx: Transaction, here: RequestContext, ids: LocalIds, state: 
             {
                 **_picked(vars_of(one), CONVERSATION_FIELDS),
                 "in_context_message_ids": [ids.of("message", id) for id in one.window],
-                "messages": [formats.whole(message, ids.of("message", message.id)) for message in said],
+                "messages": [_whole(ids, message) for message in said],
             }
         )
     return made

@@ -23,6 +23,7 @@ from ricordo.domain.tool import ToolType
 from ricordo.errors import Invalid, RicordoError
 from ricordo.features.agent_files import export
 from ricordo.features.agent_files import messages as formats
+from ricordo.features.agent_files.groups import mend_groups
 from ricordo.features.agent_files.tolerance import ImportNotes, fitted, storable, without_unknown
 from ricordo.features.custom_tools import service as custom_tools
 from ricordo.features.custom_tools.models import SourceType, ToolCreateRequest
@@ -33,10 +34,9 @@ from ricordo.memory import rotation
 UNREADABLE = "This is no agent file: {}. An agent file is the JSON that GET /v1/agents/{{agent_id}}/export answers."
 _LONGEST_NAME = 256
 _FILE = "agents groups blocks files sources tools mcp_servers skills metadata created_at ricordo".split()
-_LISTS = ("agents", "blocks", "files", "sources", "tools")
+_LISTS = ("agents", "blocks", "files", "groups", "sources", "tools")
 # Parts of a file that are not taken over, with the reason.
 _NOT_TAKEN = {
-    "groups": "there are no groups of agents here; their agents are taken",
     "mcp_servers": "connect MCP servers here; tools of theirs that are here already are linked",
     "skills": "skills stay with the client that has them",
 }
@@ -45,11 +45,7 @@ _AGENTS_OWN = (
     " group_ids identity_ids secrets tool_exec_environment_variables include_base_tools context_window_limit"
     " max_tokens max_reasoning_tokens parallel_tool_calls enable_sleeptime reasoning agent_id"
 ).split()
-_NOT_TAKEN_OF_AGENTS = {
-    "group_ids": _NOT_TAKEN["groups"],
-    "identity_ids": "users of another server are not known here",
-    "enable_sleeptime": "there are no such groups of agents here",
-}
+_NOT_TAKEN_OF_AGENTS = {"identity_ids": "users of another server are not known here"}
 # What a request for a new agent may have beside the model's own settings, by its name there.
 _OF_THE_MODEL = {
     "context_window_limit": "context_window",
@@ -130,6 +126,8 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
         raise Invalid(UNREADABLE.format("none of its agents can be read"))
     for agent in content["agents"]:
         _link_blocks(agent, content["blocks"], notes)
+    _share_blocks(content["agents"])
+    content["groups"] = mend_groups(content["groups"], content, notes)
     return file
 
 
@@ -223,6 +221,7 @@ def _agent(agent: Json, file: MendedFile) -> Json:
         "folder_ids": list(dict.fromkeys(folders)),
         "messages": formats.with_own_otids([one for one in messages if one], notes),
         "in_context_message_ids": _texts(agent.get("in_context_message_ids")),
+        "enable_sleeptime": agent.get("enable_sleeptime"),
     }
 
 
@@ -444,6 +443,15 @@ def _link_blocks(agent: Json, blocks: list[Json], notes: ImportNotes) -> None:
         own[label] = block
         linked.append(id)
     agent["block_ids"] = linked
+
+
+def _share_blocks(agents: list[Json]) -> None:
+    """Let the first agent that lists a block have it, and the others share it."""
+    taken: set[str] = set()
+    for agent in agents:
+        agent["shared_block_ids"] = [id for id in agent["block_ids"] if id in taken]
+        agent["block_ids"] = [id for id in agent["block_ids"] if id not in taken]
+        taken |= {*agent["block_ids"]}
 
 
 # Tools

@@ -20,6 +20,7 @@ from ricordo.errors import Conflict, Forbidden, Invalid
 from ricordo.features.agent_files import content as parts
 from ricordo.features.agent_files import export
 from ricordo.features.agent_files import messages as formats
+from ricordo.features.agent_files.groups import insert_groups
 from ricordo.features.agent_files.memory import ImportedMemory
 from ricordo.features.agent_files.mending import mend
 from ricordo.features.agent_files.own_part import read_own_part
@@ -34,7 +35,7 @@ from ricordo.features.schedules import service as schedules
 from ricordo.features.schedules.models import OneTime, Recurring, ScheduleRequest
 from ricordo.runtime import Runtime
 from ricordo.search.index import insert_archive, insert_messages, insert_passages
-from ricordo.storage import archives, conversations, messages, tools
+from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.engine.store import Transaction
 
 _LONGEST_NAME = 256
@@ -83,7 +84,9 @@ def read(runtime: Runtime, content: Any, options: ImportOptions, notes: ImportNo
     file = mend(content, notes)
     content = file.content
     own = read_own_part(content, file.labels, notes)
-    specs = [read_spec(runtime, one, content, options) for one in content["agents"]]
+    # A name is for the agent that the file is of, which comes first.
+    named = [options, *(replace(options, name=None) for _ in content["agents"][1:])]
+    specs = [read_spec(runtime, one, content, each) for one, each in zip(content["agents"], named, strict=True)]
     pairs = [(one, own.get(one["id"], parts.FileAgent())) for one in content["agents"]]
     more = [(each, _memory(runtime, one, content, each.memory, notes)) for one, each in pairs]
     kept = [{**each.unread, **notes.unread} for _, each in pairs]
@@ -129,8 +132,10 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
     name = options.name or f"{own_name}{options.suffix}"
     body = AgentRequest.model_validate(given | {"name": name, "include_base_tools": False})
     body.refuse_unsupported()
+    managers = {(one.get("manager_config") or {}).get("manager_agent_id") for one in content.get("groups") or ()}
+    has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in managers
     # The rules of the file are all that it had: those of its base tools are among them.
-    return replace(spec_of(runtime, body), has_base_rules=False, beginning=())
+    return replace(spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime)
 
 
 def insert(
@@ -138,19 +143,27 @@ def insert(
 ) -> list[str]:
     """Store all of the file; returns the ids of its agents. Raises Conflict, Forbidden, Invalid."""
     made = insert_shared(tx, here, file, overrides=options.overrides_tools)
+    made.ids |= {one["id"]: new_id("group") for one in file.content["groups"]}
+    labels = {one["id"]: one["label"] for one in file.content["blocks"]}
     ids = []
     for agent, spec, info, (more, memory) in zip(file.content["agents"], file.specs, infos, file.more, strict=True):
         linked = _linked(tx, here, agent, spec, made, file.notes)
         linked = memory.insert(tx, here, linked) if memory else linked
+        linked = replace(linked, block_ids=(*linked.block_ids, *made.known(agent["shared_block_ids"])))
         state = insert_agent(tx, here.runtime, here.scope, linked, info)
         ids.append(state.agent.id)
+        attached = {block.label: block.id for block in blocks.attached(tx, state.agent.id)}
+        made.ids |= {id: attached[labels[id]] for id in agent["block_ids"] if labels[id] in attached}
+        made.ids[agent["id"]] = state.agent.id
         _insert_archives(tx, here, state, more.archives, made)
         if not options.strips_messages:
-            _fill(tx, state.conversation, more.messages, agent["messages"], agent["in_context_message_ids"])
+            listed = agent["in_context_message_ids"]
+            _fill(tx, state.conversation, more.messages, agent["messages"], listed, made)
             for one in more.conversations:
-                _insert_conversation(tx, here, state, one)
+                _insert_conversation(tx, here, state, one, made)
         if options.takes_schedules:
             _insert_schedules(tx, here, state.agent.id, more.schedules, file.notes)
+    insert_groups(tx, here.scope, file.content, made.ids, file.notes)
     return ids
 
 
@@ -249,13 +262,15 @@ def _insert_archives(
         archives.attach(tx, state.agent.id, made.ids[one.id])
 
 
-def _insert_conversation(tx: Transaction, here: RequestContext, state: AgentState, one: parts.FileConversation) -> None:
+def _insert_conversation(
+    tx: Transaction, here: RequestContext, state: AgentState, one: parts.FileConversation, made: MadeIds
+) -> None:
     fields = {name: getattr(one, name) for name in export.CONVERSATION_FIELDS}
     fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
     fields |= {"user_id": here.scope.subject, "created_by": here.scope.user_id}
     conversation = Conversation(new_id("conv"), state.agent.organization_id, state.agent.id, **fields)
     conversations.insert_one(tx, conversation)
-    _fill(tx, conversation, one.messages, [], one.in_context_message_ids)
+    _fill(tx, conversation, one.messages, [], one.in_context_message_ids, made)
 
 
 def _insert_schedules(
@@ -287,6 +302,7 @@ def _fill(
     whole: list[parts.FileMessage] | None,
     plain: list[Json],
     listed: list[str],
+    made: MadeIds,
 ) -> None:
     """Put the messages into the conversation, and those that are listed into its window, behind its own system message."""
     home = formats.Home(conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id)
@@ -298,6 +314,7 @@ def _fill(
         if whole is None
         else [formats.from_whole(one, ids[one.id], home) for one in whole]
     )
+    found = [replace(one, group_id=made.ids.get(one.group_id)) if one.group_id else one for one in found]
     own = conversation.window[:1]
     # A conversation that has a system message of its own keeps it: the other tells of the agent that the file was made of.
     first = next((one.id for one in found if one.role == "system"), None) if own else None

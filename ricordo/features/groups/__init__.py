@@ -2,20 +2,24 @@
 
 from typing import Any
 
+from ricordo.plugins import Commands, PluginPage
+
 
 class GroupsPlugin:
     """Adds groups to the API, runs sleeping agents after the turns of others, and offers tools between agents."""
 
+    requires = ("files", "web")
+
     def tables(self) -> list[Any]:
-        from ricordo.features.groups import tables
+        from ricordo.features.groups import document_queries, tables
         from ricordo.features.groups.queries import TABLES
 
-        return [*TABLES, *tables.TABLES]
+        return [*TABLES, *tables.TABLES, *document_queries.TABLES]
 
     def tools(self) -> list[Any]:
-        from ricordo.features.groups import agent_tools, talk_tool
+        from ricordo.features.groups import agent_tools, talk_tool, voice_tools
 
-        return [*agent_tools.TOOLS, talk_tool.TOOL]
+        return [*agent_tools.TOOLS, talk_tool.TOOL, *voice_tools.VOICE_TOOLS]
 
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
@@ -25,12 +29,31 @@ class GroupsPlugin:
             LazyRouter("ricordo.features.groups.talk_routes", talks),
             LazyRouter("ricordo.features.groups.routes", ("/v1/groups",)),
             LazyRouter("ricordo.features.groups.agent_routes", ("/v1/agents/*/groups",)),
+            LazyRouter("ricordo.features.groups.sleep_routes", ("/v1/agents/*/sleeptime",)),
+            LazyRouter("ricordo.features.groups.pages", ("/ui/groups",)),
+            LazyRouter("ricordo.features.groups.sleep_pages", ("/ui/sleeptime",)),
+        ]
+
+    def pages(self) -> list[PluginPage]:
+        return [
+            PluginPage("Groups", "/ui/groups", ("agents:read",)),
+            PluginPage("Sleeping agents", "/ui/sleeptime", ("memory:read",)),
         ]
 
     def jobs(self) -> list[Any]:
-        from ricordo.features.groups import agent_jobs, sleeptime, talk_record
+        from ricordo.features.groups import agent_jobs, documents, sleeptime, talk_record
 
-        return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS]
+        return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS, *documents.HANDLERS]
+
+    async def after_turn(self, runtime: Any, run: Any) -> None:
+        """Let a talk go on whose member waited for an approval, and was answered by itself."""
+        if "group_id" in run.metadata and "talk_id" not in run.metadata and run.stop_reason != "requires_approval":
+            from ricordo.features.groups.talk import resume_talk
+
+            await resume_talk(runtime, run)
+
+    def commands(self) -> list[Commands]:
+        return [Commands("group", "ricordo.features.groups.cli")]
 
     def agent_followers(self) -> list[Any]:
         from ricordo.features.groups.pairs import PairFollower

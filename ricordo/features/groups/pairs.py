@@ -1,18 +1,17 @@
 """Pairs: an agent, and another that works on its memory while it rests. They are made, switched off and deleted together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from ricordo.agents.agent_types import chosen_system, traits_of
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent
 from ricordo.agents.request import TurnContext
-from ricordo.domain.agent import ENABLE_SLEEPTIME, MANAGES, SLEEPS_FOR, Agent, AgentState
+from ricordo.domain.agent import ENABLE_SLEEPTIME, MANAGES, MESSAGE_BUFFER, SLEEPS_FOR, Agent, AgentState, AgentType
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.domain.tool import ToolRule
 from ricordo.errors import Conflict
 from ricordo.features.groups import queries, service, sleeptime
 from ricordo.features.groups.records import ASLEEP, Group
@@ -24,6 +23,33 @@ from ricordo.storage.agent_access import keep_to
 from ricordo.storage.engine.store import Transaction
 
 FREQUENCY = 5  # turns, as of the retired Letta V1 server
+
+
+@dataclass(frozen=True, slots=True)
+class PairKind:
+    """What a pair is made of: the sleeping agent, its own block `memory_persona` (a key of a text), and the group of both."""
+
+    agent_type: AgentType
+    persona: str
+    group: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+_USUAL = PairKind(
+    "sleeptime_agent", "sleep_persona", {"manager_type": "sleeptime", "sleeptime_agent_frequency": FREQUENCY}
+)
+# Wire facts, but for the last.
+_VOICE = PairKind(
+    "voice_sleeptime_agent",
+    "voice_persona",
+    {
+        "manager_type": "voice_sleeptime",
+        "description": "Low latency voice chat with async memory management.",
+        "max_message_buffer_length": service.VOICE_BUFFER[0],
+        "min_message_buffer_length": service.VOICE_BUFFER[1],
+    },
+    {MESSAGE_BUFFER: [20, 10]},
+)
 
 
 class PairFollower:
@@ -76,28 +102,28 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
     """Make the sleeping agent of this one, and the group of both."""
     agent, now = state.agent, tx.clock.now()
     info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
-    tools = traits_of("sleeptime_agent").base_tools
+    pair = _VOICE if agent.agent_type == "voice_convo_agent" else _USUAL
+    traits = traits_of(pair.agent_type)
     persona = BlockSpec(
         label="memory_persona",
         description="How this agent works on the memory of the other one.",
-        value=text("sleep_persona"),
+        value=text(pair.persona),
         read_only=True,  # it is what this agent is, and nothing that it learned of somebody
     )
     spec = AgentSpec(
         name=f"{agent.name}-sleeptime",
-        agent_type="sleeptime_agent",
-        system=chosen_system(None, traits_of("sleeptime_agent").prompt_key, runtime.settings.data_dir),
+        agent_type=pair.agent_type,
+        system=chosen_system(None, traits.prompt_key, runtime.settings.data_dir),
         model=agent.model,
         embedding=agent.embedding,
         model_settings=agent.model_settings,
         context_window=agent.context_window,
         metadata={"course": agent.course} if agent.course else {},
         timezone=agent.timezone,
-        settings={SLEEPS_FOR: agent.id},
+        settings={SLEEPS_FOR: agent.id, **pair.settings},
         blocks=(persona,),
-        tool_names=tools,
+        tool_names=traits.base_tools,
         has_base_rules=True,
-        tool_rules=(ToolRule("memory_finish_edits", "exit_loop"),),
         beginning=(),
     )
     sleeper = insert_agent(tx, runtime, Scope(scope.organization_id, user_id=scope.user_id), spec, info).agent
@@ -106,12 +132,11 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
     group = Group(
         id=new_id("group"),
         organization_id=agent.organization_id,
-        manager_type="sleeptime",
         agent_ids=(sleeper.id,),
         manager_agent_id=agent.id,
-        sleeptime_agent_frequency=FREQUENCY,
         created_by=scope.user_id,
         created_at=now,
         updated_at=now,
+        **pair.group,
     )
-    return service.store_new(tx, scope, replace(group), [sleeper])
+    return service.store_new(tx, scope, group, [sleeper])

@@ -1,5 +1,6 @@
 """Groups over HTTP: made, listed, changed and deleted, and their blocks. What is said in them is in `talk_routes`."""
 
+from types import NoneType
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -64,14 +65,14 @@ def delete(tx: Transaction, here: Here, group_id: str) -> Json:
     return note(f"Group id={group_id} successfully deleted")
 
 
-@router.patch("/{group_id}/blocks/attach/{block_id}", response_model=None)
+@router.patch("/{group_id}/blocks/attach/{block_id}", response_model=NoneType)
 def attach_block(tx: Transaction, here: Here, group_id: str, block_id: str) -> Any:
     """Put a block into the prompts of all agents of the group."""
     queries.lock(tx, group_id)
     service.attach(tx, here.scope, queries.get(tx, here.scope, group_id), block_id)
 
 
-@router.patch("/{group_id}/blocks/detach/{block_id}", response_model=None)
+@router.patch("/{group_id}/blocks/detach/{block_id}", response_model=NoneType)
 def detach_block(tx: Transaction, here: Here, group_id: str, block_id: str) -> Any:
     """Take a block of the group out of the prompts of its agents."""
     queries.lock(tx, group_id)

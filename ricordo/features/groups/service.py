@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ricordo.agents.lifecycle import attach_block
-from ricordo.domain.agent import ENABLE_SLEEPTIME, MANAGES, SLEEPS_FOR, Agent
+from ricordo.domain.agent import ENABLE_SLEEPTIME, MANAGES, MESSAGE_BUFFER, SLEEPS_FOR, Agent
 from ricordo.domain.ids import new_id
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound
@@ -21,10 +21,12 @@ from ricordo.storage.engine.store import Transaction
 
 DEFAULT_TOKEN = "DONE!"  # noqa: S105 - a word that ends a talk; a wire fact
 _LEAST_BUFFER = 4  # a wire fact: both lengths are greater
+# The most messages in the window of a voice agent, and how many stay there: as of the retired Letta V1 server.
+VOICE_BUFFER = (30, 15)
 _SETTINGS = ("termination_token", "max_turns", "sleeptime_agent_frequency")
 _BUFFER = ("max_message_buffer_length", "min_message_buffer_length")
 # Which settings each kind of group has.
-_OF_KIND: dict[ManagerType, tuple[str, ...]] = {
+OF_KIND: dict[ManagerType, tuple[str, ...]] = {
     "round_robin": ("max_turns",),
     "supervisor": (),
     "dynamic": ("termination_token", "max_turns"),
@@ -33,17 +35,17 @@ _OF_KIND: dict[ManagerType, tuple[str, ...]] = {
 }
 
 
-def create(tx: Transaction, scope: Scope, asked: GroupRequest) -> Group:
-    """Make a group. Raises NotFound for agents and blocks that are not there, Invalid, Conflict."""
+def create(tx: Transaction, scope: Scope, asked: GroupRequest, *, id: str | None = None) -> Group:
+    """Make a group, with this id or a new one. Raises NotFound for agents and blocks that are not there, Invalid, Conflict."""
     config, now = asked.manager_config, tx.clock.now()
     kind = config.manager_type
     if kind == "swarm":
         raise Invalid("Groups of the kind swarm cannot be made. Use round_robin, dynamic or supervisor.")
-    settings = {name: getattr(config, name) for name in _OF_KIND[kind]}
+    settings = {name: getattr(config, name) for name in OF_KIND[kind]}
     if kind == "dynamic" and settings["termination_token"] is None:
         settings["termination_token"] = DEFAULT_TOKEN
     group = Group(
-        id=new_id("group"),
+        id=id or new_id("group"),
         organization_id=scope.organization_id,
         manager_type=kind,
         description=asked.description,
@@ -91,6 +93,8 @@ def change(tx: Transaction, scope: Scope, group_id: str, asked: GroupUpdate) -> 
         _change_manager(tx, scope, before, group)
     has_new_members = group.agent_ids != before.agent_ids
     queries.change(tx, group, has_new_members=has_new_members)
+    if group.manager_type == "voice_sleeptime" and group.manager_agent_id:
+        _set(tx, scope, group.manager_agent_id, **{MESSAGE_BUFFER: list(buffer_of(group))})
     if has_new_members:
         _change_members(tx, scope, before, group)
     if asked.shared_block_ids is not None:
@@ -106,7 +110,7 @@ def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
     group = queries.get(tx, scope, group_id)
     _wake(tx, scope, group, group.agent_ids)
     if group.manager_agent_id:
-        _set(tx, scope, group.manager_agent_id, **{MANAGES: None})
+        _set(tx, scope, group.manager_agent_id, **{MANAGES: None, MESSAGE_BUFFER: None})
     queries.remove(tx, group.id)
 
 
@@ -127,6 +131,13 @@ def detach(tx: Transaction, scope: Scope, group: Group, block_id: str) -> None:
     queries.remove_block(tx, group.id, block_id)
 
 
+def buffer_of(group: Group) -> tuple[int, int]:
+    """Return the most messages in the window of the voice agent that manages the group, and how many stay there."""
+    if group.max_message_buffer_length is None or group.min_message_buffer_length is None:
+        return VOICE_BUFFER
+    return group.max_message_buffer_length, group.min_message_buffer_length
+
+
 def _attach_all(tx: Transaction, scope: Scope, group: Group, block_ids: Iterable[str]) -> Group:
     ids = tuple(dict.fromkeys(block_ids))
     for block_id in ids:
@@ -140,7 +151,7 @@ def _configured(group: Group, config: ManagerConfigRequest) -> Group:
         raise Invalid(
             f"A group of the kind {group.manager_type} cannot become {config.manager_type}. Make a new group."
         )
-    names = _OF_KIND[group.manager_type]
+    names = OF_KIND[group.manager_type]
     changes: dict[str, Any] = {name: getattr(config, name) for name in names if name in config.model_fields_set}
     if group.manager_type in MANAGED and config.manager_agent_id:
         changes["manager_agent_id"] = config.manager_agent_id
@@ -197,7 +208,7 @@ def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) 
     _wake(tx, scope, before, before.agent_ids)
     for manager_id, managed in ((before.manager_agent_id, None), (group.manager_agent_id, group.id)):
         if manager_id:
-            _set(tx, scope, manager_id, **{MANAGES: managed})
+            _set(tx, scope, manager_id, **{MANAGES: managed, MESSAGE_BUFFER: None})
     for block_id in group.block_ids:
         if before.manager_agent_id:
             blocks.detach(tx, before.manager_agent_id, block_id)
@@ -223,7 +234,8 @@ def _change_members(tx: Transaction, scope: Scope, before: Group, group: Group) 
 def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]) -> None:
     """Let these members work on the manager's memory: they get its blocks, but for those whose label they use themselves."""
     manager_id = group.manager_agent_id or ""
-    _set(tx, scope, manager_id, **{ENABLE_SLEEPTIME: True})
+    buffer = list(buffer_of(group)) if group.manager_type == "voice_sleeptime" else None
+    _set(tx, scope, manager_id, **{ENABLE_SLEEPTIME: True, MESSAGE_BUFFER: buffer})
     for id in member_ids:
         _set(tx, scope, id, **{SLEEPS_FOR: manager_id})
         own = blocks.attached(tx, id)

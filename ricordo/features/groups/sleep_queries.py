@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Integer, bindparam, func, select, update
+from sqlalchemy import Integer, bindparam, case, func, select, update
 
 from ricordo.domain.scope import Scope
 from ricordo.features.groups.queries import sleep_counters, sleep_marks, transcripts
@@ -58,6 +58,7 @@ class Transcript:
 
 _MARKS, _TRANSCRIPTS = Repository(Mark, sleep_marks), Repository(Transcript, transcripts)
 _NEW_COUNTER, _SAY = Missing(sleep_counters), Replacing(sleep_marks, "said_to")
+_BEGIN = Missing(sleep_marks)
 _THIS_COUNTER = equal(sleep_counters, "group_id", "user_id")
 _COUNTER = select(sleep_counters.c.turns, sleep_counters.c.is_paused).where(_THIS_COUNTER)
 _COUNT = (
@@ -85,7 +86,12 @@ _UNREAD = (
 _SKIP = (
     update(sleep_marks)
     .where(sleep_marks.c.group_id == bindparam("of_group"), sleep_marks.c.user_id == bindparam("of_user"))
-    .values(read_to=sleep_marks.c.said_to)
+    # Of a voice agent, less may be said by now than was left out before.
+    .values(
+        read_to=case(
+            (sleep_marks.c.read_to > sleep_marks.c.said_to, sleep_marks.c.read_to), else_=sleep_marks.c.said_to
+        )
+    )
 )
 _TURNS = select(sleep_counters.c.group_id, sleep_counters.c.turns).where(
     one_of(sleep_counters.c.group_id, "group_ids"), equal(sleep_counters, "user_id")
@@ -126,16 +132,21 @@ def _begin_counter(tx: Transaction, group_id: str, user_id: str | None) -> None:
     tx.run(_NEW_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER, "turns": -1, "is_paused": False})
 
 
-def set_paused(tx: Transaction, group_id: str, user_id: str, *, is_paused: bool) -> None:
+def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused: bool) -> None:
     """Note that the user wants nothing of theirs read from now on, or wants it again; what was said meanwhile stays unread."""
     _begin_counter(tx, group_id, user_id)
-    tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id, "new_is_paused": is_paused})
+    tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id or NO_USER, "new_is_paused": is_paused})
     skip(tx, group_id, user_id)
 
 
 def skip(tx: Transaction, group_id: str, user_id: str | None) -> None:
     """Leave out what was said and not read."""
     tx.run(_SKIP, {"of_group": group_id, "of_user": user_id or NO_USER})
+
+
+def begin(tx: Transaction, mark: Mark) -> None:
+    """Note where reading of a conversation begins, unless that is noted already."""
+    tx.run(_BEGIN, _MARKS.values(mark))
 
 
 def say(tx: Transaction, mark: Mark) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ricordo.agents.budgets import put_off
 from ricordo.agents.conversations import begin_default
+from ricordo.agents.message_buffer import evicted
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
@@ -19,17 +20,19 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
-from ricordo.domain.message import Message
+from ricordo.domain.message import EventPart, Message
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import OPERATOR_SCOPES, Scope
 from ricordo.errors import LeaseLost, ModelError, NotFound, RicordoError, Unavailable
 from ricordo.features.groups import queries, sleep_queries
-from ricordo.features.groups.records import Group
+from ricordo.features.groups.records import ASLEEP, Group
+from ricordo.features.groups.service import buffer_of
 from ricordo.features.groups.sleep_queries import NO_USER, Mark, Transcript
 from ricordo.features.groups.transcript import go_on_event, lines_of, shortened, transcript_event
+from ricordo.features.groups.voice_transcript import numbered_event, numbered_lines_of
 from ricordo.llm.tokens import text_tokens
 from ricordo.runtime import Runtime
-from ricordo.storage import agents, jobs, messages, runs, users
+from ricordo.storage import agents, conversations, jobs, messages, runs, users
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -52,35 +55,63 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     if run.stop_reason == "requires_approval" or not agent.has_sleeptime:
         return []
     group = queries.asleep_for(tx, agent.id)
-    if group is None or group.manager_type != "sleeptime":
+    if group is None:
         return []
     first, last = sleep_queries.span_of_run(tx, run.conversation_id, run.id)
     # Of a talk that nobody has read anything of, reading begins with what is in view.
     in_view = [message.seq for message in turn.window[1:] if message.seq]
     before = min([*in_view, first]) - 1
-    for member_id in group.agent_ids:
-        sleep_queries.say(tx, Mark(group.id, member_id, run.conversation_id, run.user_id or NO_USER, before, last))
+    said_by = run.user_id or NO_USER
+    marks = [Mark(group.id, member_id, run.conversation_id, said_by, before, last) for member_id in group.agent_ids]
+    # What a voice agent has in view is read once it leaves that.
+    is_voice = group.manager_type == "voice_sleeptime"
+    readable_to = _last_evicted(tx, turn, new) if is_voice else last
+    for mark in marks:
+        if readable_to:
+            sleep_queries.say(tx, replace(mark, said_to=readable_to))
+        else:
+            sleep_queries.begin(tx, replace(mark, said_to=before))
     # Counted after the first turn, and then after every so many; with null after each, with 0 never.
     frequency = group.sleeptime_agent_frequency
     count, is_paused = sleep_queries.count_turn(tx, group.id, run.user_id, frequency or 1)
     if is_paused:
+        for mark in marks:
+            sleep_queries.say(tx, mark)  # what is in view now is not read later either
         sleep_queries.skip(tx, group.id, run.user_id)
-    if is_paused or frequency == 0 or count or not any(message.role != "user" for message in new):
+    if is_paused or not readable_to or frequency == 0 or count or not any(message.role != "user" for message in new):
         return []
-    return [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
+    planned = [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
+    return [run_id for run_id in planned if run_id]
 
 
-def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: Run) -> str:
-    """Plan a run of a sleeping agent for the user of this run, and add the job that begins it; returns the run's id."""
-    scope = Scope(group.organization_id)
-    if run.user_id:
-        scope = replace(scope, subject_id=run.user_id)
-    conversation = begin_default(tx, runtime, scope, member_id)
+def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) -> int:
+    """Return the seq of the last message that left the window with this turn; 0 where none did."""
+    gone = evicted([*turn.window, *new], turn.state.agent)
+    stored = messages.by_ids(tx, [message.id for message in gone]) if gone else []
+    own = [message.seq for message in stored if message.conversation_id == turn.state.conversation.id]
+    return max(own, default=0)
+
+
+def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: Run) -> str | None:
+    """Plan a run of a sleeping agent for the user of this run, and add the job that begins it; returns the run's id.
+
+    None where the sleeping agent has no conversation and cannot get one: that is no failure of the other agent's turn.
+    """
+    conversation_id = (
+        conversations.users_default_id(member_id, run.user_id) if run.user_id else conversations.default_id(member_id)
+    )
+    if conversations.get(tx, conversation_id) is None:
+        scope = Scope(group.organization_id, subject_id=run.user_id)
+        try:
+            begin_default(tx, runtime, scope, member_id)
+        except RicordoError as error:
+            log.warning("a sleeping agent cannot begin", extra={"agent": member_id, "kind": type(error).__name__})
+            return None
     planned = Run(
         id=new_id("run"),
         organization_id=group.organization_id,
         agent_id=member_id,
-        conversation_id=conversation.id,
+        conversation_id=conversation_id,
         user_id=run.user_id,
         background=True,
         purpose=PURPOSE,
@@ -154,11 +185,7 @@ async def _sleep(runtime: Runtime, run: Run) -> None:
             message_count=batch.count,
         )
         message = NewMessage(
-            "user",
-            (transcript_event(batch.lines),),
-            otid=transcript.id,
-            group_id=batch.group.id,
-            is_untrusted=batch.is_untrusted,
+            "user", (batch.event(),), otid=transcript.id, group_id=batch.group.id, is_untrusted=batch.is_untrusted
         )
         planned = run.id if batch.is_last else None
         await _work(runtime, batch.scope, transcript, message, planned_run=planned, batch=batch)
@@ -168,7 +195,10 @@ async def _sleep(runtime: Runtime, run: Run) -> None:
 
 @dataclass(slots=True)
 class Batch:
-    """What one transcript holds: its lines, and per conversation the seq up to which it holds it."""
+    """What one transcript holds: its lines, and per conversation the seq up to which it holds it.
+
+    With `is_numbered` it is for the keeper of a voice agent's memory, and shows in `newer` what the agent still has in view.
+    """
 
     group: Group
     scope: Scope
@@ -179,6 +209,20 @@ class Batch:
     count: int = 0
     is_untrusted: bool = False
     is_last: bool = True
+    newer: list[str] = field(default_factory=list)
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.group.manager_type == "voice_sleeptime"
+
+    def lines_of(self, message: Message) -> list[str]:
+        return numbered_lines_of(message) if self.is_numbered else lines_of(message)
+
+    def event(self) -> EventPart:
+        """Return what the sleeping agent is given to read."""
+        if not self.is_numbered:
+            return transcript_event(self.lines)
+        return numbered_event(self.lines, self.newer, buffer_of(self.group)[1])
 
 
 def _next_batch(tx: Transaction, run: Run) -> Batch | None:
@@ -186,7 +230,7 @@ def _next_batch(tx: Transaction, run: Run) -> Batch | None:
     held = runs.lock(tx, run.id)
     if held is None or held.ended_at is not None:
         return None
-    group = next((one for one in queries.of_member(tx, run.agent_id) if one.manager_type == "sleeptime"), None)
+    group = next((one for one in queries.of_member(tx, run.agent_id) if one.manager_type in ASLEEP), None)
     scope = _scope(tx, run.organization_id, run.user_id)
     manager = agents.find(tx, Scope(run.organization_id), (group and group.manager_agent_id) or "")
     if group is None or scope is None or manager is None or not manager.has_sleeptime:
@@ -200,29 +244,34 @@ def _next_batch(tx: Transaction, run: Run) -> Batch | None:
     while True:
         marks = sleep_queries.unread(tx, group.id, run.agent_id, run.user_id)
         # What one user said in two conversations stays apart; talks without a user share a transcript.
-        batch = _filled(tx, state, Batch(group, scope, marks[:1] if run.user_id else marks))
+        batch = Batch(group, scope, marks)
+        if run.user_id or batch.is_numbered:
+            batch.marks = marks[:1]
+        _fill(tx, state, batch)
         if not batch.read_to:
             _end(tx, held, "end_turn")
             return None
         batch.is_last = batch.is_last and len(marks) == len(batch.marks)
         if batch.lines:
+            if batch.is_numbered:
+                _add_newer(tx, state, batch)
             return batch
         for mark in batch.marks:  # nothing but what the server wrote
             if mark.conversation_id in batch.read_to:
                 sleep_queries.read(tx, mark, batch.read_to[mark.conversation_id])
 
 
-def _filled(tx: Transaction, state: AgentState, batch: Batch) -> Batch:
+def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
     """Fill the batch with messages, as many as a transcript holds and the agent's window has room for."""
-    room = max(_LEAST_TOKENS, state.agent.context_window // _WINDOW_SHARE)
+    room = _room(state)
     left, number = room, 0
     for mark in batch.marks:
         for message in messages.between(tx, mark.conversation_id, mark.read_to, mark.said_to, MOST_MESSAGES + 1):
-            lines = [shortened(line, room) for line in lines_of(message)]
+            lines = [shortened(line, room) for line in batch.lines_of(message)]
             tokens = sum(map(text_tokens, lines))
             if number == MOST_MESSAGES or (tokens > left and batch.lines):
                 batch.is_last = False
-                return batch
+                return
             left, number = left - tokens, number + 1
             batch.lines += lines
             batch.count += bool(lines)
@@ -230,10 +279,28 @@ def _filled(tx: Transaction, state: AgentState, batch: Batch) -> Batch:
             batch.is_untrusted |= message.is_untrusted
             batch.read_to[mark.conversation_id] = message.seq
         if not batch.is_last:
-            return batch
+            return
         # Messages that were deleted leave nothing to read.
         batch.read_to[mark.conversation_id] = mark.said_to
-    return batch
+
+
+def _add_newer(tx: Transaction, state: AgentState, batch: Batch) -> None:
+    """Add what the manager has in view now, the newest of it where there is little room."""
+    (mark,) = batch.marks
+    conversation = conversations.get(tx, mark.conversation_id)
+    left = _room(state)
+    for message in reversed(messages.by_ids(tx, conversation.window[1:]) if conversation else []):
+        lines = batch.lines_of(message) if message.seq > mark.said_to else []
+        left -= sum(map(text_tokens, lines))
+        if left < 0:
+            return
+        batch.newer = [*lines, *batch.newer]
+        batch.is_untrusted |= bool(lines) and message.is_untrusted
+
+
+def _room(state: AgentState) -> int:
+    """Return how many tokens of a transcript the agent's window has room for."""
+    return max(_LEAST_TOKENS, state.agent.context_window // _WINDOW_SHARE)
 
 
 async def _finish(runtime: Runtime, transcript: Transcript) -> None:

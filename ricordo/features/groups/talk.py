@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.run_end import add_callback, close_run
 from ricordo.agents.turn import LiveRun, PartFailed, PastTurn, answer_of, run_turn
@@ -32,9 +33,10 @@ from ricordo.domain.event import (
     ToolProgress,
 )
 from ricordo.domain.message import EventPart, Message, TextPart
-from ricordo.domain.run import INTERRUPTED, Run, StopReason
-from ricordo.domain.scope import Scope
+from ricordo.domain.run import Run, StopReason
+from ricordo.domain.scope import LOCAL_USER, Scope
 from ricordo.errors import Busy, Conflict, Invalid, LeaseLost, NotFound, RicordoError, Unavailable
+from ricordo.features.groups import queries
 from ricordo.features.groups.options import GroupSettings
 from ricordo.features.groups.talk_plan import Entry, EntryKind, Speaker, named_member, next_in_order
 from ricordo.features.groups.talk_prompts import (
@@ -54,7 +56,7 @@ from ricordo.features.groups.talk_record import (
     with_totals,
     words_of,
 )
-from ricordo.features.groups.talk_start import StartedTalk, start_talk
+from ricordo.features.groups.talk_start import StartedTalk, require_leader, start_talk, talk_conversation
 from ricordo.features.groups.talk_tool import ASK_ALL, SUPERVISED, SUPERVISOR_RULES, ask_all
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import conversations, runs
@@ -81,6 +83,25 @@ async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> Liv
     return await asyncio.shield(asyncio.ensure_future(_begin_talk(runtime, group_id, request)))
 
 
+async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
+    """Let the talk go on that waited for this run's agent, which was answered elsewhere; None where no talk waits for it."""
+    user_id = answered_run.user_id
+    scope = Scope(answered_run.organization_id, subject_id=user_id, user_id=user_id or LOCAL_USER)
+    group_id = str(answered_run.metadata["group_id"])
+    try:
+        group = await runtime.store.read(lambda tx: queries.get(tx, scope, group_id))
+        request = TurnRequest(scope, require_leader(group), conversation_id=talk_conversation(scope, group))
+        started = await start_talk(runtime, group_id, request, answered_run)
+    except RicordoError as error:
+        log.info("no talk of the group goes on", extra={"run": answered_run.id, "reason": error})
+        return None
+    if isinstance(started, str):
+        return None
+    talk = Talk(runtime, started)
+    talk.start()
+    return talk
+
+
 async def _begin_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> LiveTurn:
     started = await start_talk(runtime, group_id, request)
     if isinstance(started, str):
@@ -103,7 +124,7 @@ class _OutOfTurns(Exception):
 class _TurnEnd:
     """How a turn of the talk ended, and what was said in it."""
 
-    run: Run
+    agent_id: str
     words: Sequence[Utterance] = ()
 
     @property
@@ -134,6 +155,10 @@ class Talk(LiveRun):
             await deliver(self._runtime, self._request.scope, self._leftover)
         record, run_id = self._record, self._run.id
         self._told = await self._runtime.store.read(lambda tx: told_in(tx, record, run_id, has_turns=False))
+        if record.before:
+            last = record.before[-1]
+            words = await self._runtime.store.read(lambda tx: words_of(tx, record.plan, last))
+            self._last = _TurnEnd(last.agent_id, words)
         reason: StopReason = "end_turn"
         try:
             async for event in self._turns():
@@ -171,8 +196,7 @@ class Talk(LiveRun):
                 return
             last = self._last_speaker()
             # A manager that waited for an approval has answered already.
-            has_answer = self._last is not None and self._last_entry().agent_id == (plan.manager and plan.manager.id)
-            if not has_answer:
+            if self._last is None or plan.manager is None or self._last.agent_id != plan.manager.id:
                 async for event in self._ask_manager(last, is_again=False):
                     yield event
             speaker = named_member(self._last_text(), plan.members, last)
@@ -188,7 +212,7 @@ class Talk(LiveRun):
                 yield event
 
     async def _supervisor(self) -> AsyncIterator[Event]:
-        if self._request.approval or self._plan.manager is None:
+        if self._record.before or self._plan.manager is None:
             return  # its turn went on, and is over
         if len(self._plan.members) >= self._most:
             raise Invalid(
@@ -246,13 +270,13 @@ class Talk(LiveRun):
             raise
         if ended is None:
             raise RuntimeError("A turn's events ended without RunEnded or Failed.")
-        await self._note_end(number, ended.run)
+        await self._note_end(number)
         if isinstance(ended, Failed) or ended.run.status == "cancelled":
             raise PartFailed(ended)
         if ended.run.stop_reason == "requires_approval":
             raise _Paused
 
-    async def _note_end(self, number: int, run: Run) -> None:
+    async def _note_end(self, number: int) -> None:
         """Read what was said in the turn of this number."""
 
         def read(tx: Transaction) -> tuple[TalkRecord, list[Utterance]]:
@@ -261,7 +285,7 @@ class Talk(LiveRun):
 
         self._record, words = await self._runtime.store.read(read)
         self._told.add_turn(self._plan, self._record.turns[number], words)
-        self._last = _TurnEnd(run, words)
+        self._last = _TurnEnd(self._record.turns[number].agent_id, words)
 
     def request_for(
         self,
@@ -353,9 +377,6 @@ class Talk(LiveRun):
     def _spoken(self) -> int:
         return sum(entry.kind == "speaker" for entry in self._record.before)
 
-    def _last_entry(self) -> Entry:
-        return self._record.entries[-1]
-
     def _last_speaker(self) -> str | None:
         """Return the id of the member who spoke last in this talk."""
         manager_id = self._plan.manager and self._plan.manager.id
@@ -368,7 +389,7 @@ class Talk(LiveRun):
     def _is_over(self) -> bool:
         """Return whether the last speaker said the token that ends the talk."""
         token, manager_id = self._plan.termination_token, self._plan.manager and self._plan.manager.id
-        is_speaker = self._last is not None and self._last.run.agent_id != manager_id
+        is_speaker = self._last is not None and self._last.agent_id != manager_id
         return bool(token) and is_speaker and str(token) in self._last_text()
 
     def _lines(self) -> list[tuple[str, str]]:
@@ -410,9 +431,9 @@ class Talk(LiveRun):
     def _is_asked_for(self, error: RicordoError) -> bool:
         return isinstance(error, Invalid | Conflict | NotFound)
 
-    async def _before_close(self, kind: str) -> None:
-        # A talk that is begun again after a kill tells its members itself what they have not heard.
-        if kind == INTERRUPTED:
+    async def _after_close(self, run: Run) -> None:
+        # A talk that was cut off, or taken over by another server, tells its members itself what they have not heard.
+        if was_cut_off(run):
             return
         try:
             if await self._deliver():

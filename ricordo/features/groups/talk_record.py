@@ -98,7 +98,7 @@ def is_talk(run: Run) -> bool:
 
 def with_totals(tx: Transaction, run: Run, record: TalkRecord) -> Run:
     """Return the talk's run with the sum of what its turns used."""
-    parts = runs.by_ids(tx, [run_id for entry in (*record.turns, *record.asked) for run_id in entry.run_ids])
+    parts = runs.by_ids(tx, run.part_ids)
     usage = sum((part.usage for part in parts), Usage())
     values = {name: getattr(usage, name) for name in runs.TOKENS}
     steps = len(record.turns)

@@ -1,12 +1,13 @@
 """Talks with groups over HTTP: send and wait, stream, or send in the background; list what was said, and begin again."""
 
+from types import NoneType
 from typing import Annotated
 
 from fastapi import Depends, Response
 from fastapi.responses import StreamingResponse
 
 from ricordo.agents.request import TurnRequest
-from ricordo.agents.turn import collect
+from ricordo.agents.turn import INVALID_REQUEST, collect
 from ricordo.api.call import Here, Paged, RequestContext
 from ricordo.api.guard import refuse
 from ricordo.api.messages import MessageQuery, begin_async, keeps_some, stream_turn, turn_request, turn_response
@@ -19,7 +20,7 @@ from ricordo.api.sse import STREAM
 from ricordo.api.stored_streams import Begin
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
-from ricordo.errors import NotFound, Unsupported
+from ricordo.errors import Conflict, NotFound, Unsupported
 from ricordo.features.groups import queries
 from ricordo.features.groups.tables import page_of_said
 from ricordo.features.groups.talk import run_talk
@@ -41,7 +42,10 @@ async def send(here: Here, group_id: str, body: SendRequest) -> Response:
     body.require_streaming()
     leader_id, conversation_id = await _place(here, group_id, body)
     request = await turn_request(here, leader_id, body, conversation_id)
-    return turn_response(await collect(await run_talk(here.runtime, group_id, request)), body)
+    result = await collect(await run_talk(here.runtime, group_id, request))
+    if result.failure and result.failure.kind == INVALID_REQUEST:
+        raise Conflict(result.failure.message)  # such as a member that waits for an approval in a talk of its own
+    return turn_response(result, body)
 
 
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)
@@ -87,7 +91,7 @@ def modify_message(tx: Transaction, here: Here, group_id: str, message_id: str) 
     return refuse(405, "A message cannot be changed. Send another one to the group, or reset its messages.")
 
 
-@router.patch("/reset-messages", response_model=None)
+@router.patch("/reset-messages", response_model=NoneType)
 async def reset(here: Here, group_id: str) -> None:
     """Delete the group's messages of all its agents, as far as they are the caller's. Memory stays as it is."""
     await reset_talks(here.runtime, here.scope, group_id)

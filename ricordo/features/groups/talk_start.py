@@ -7,6 +7,7 @@ group runs at a time, and a message with an otid that is known there is one that
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import NAMESPACE_URL, uuid5
 
 from ricordo.agents.repeats import input_of, require_own_otids, same_body, same_decision, was_cut_off
@@ -21,7 +22,7 @@ from ricordo.errors import Busy, Collision, Conflict, Invalid
 from ricordo.features.groups import queries
 from ricordo.features.groups.records import Group
 from ricordo.features.groups.tables import add_talks
-from ricordo.features.groups.talk_plan import TALKING, Speaker, TalkPlan
+from ricordo.features.groups.talk_plan import TALKING, Entry, Speaker, TalkPlan
 from ricordo.features.groups.talk_record import TalkRecord, is_talk
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, conversations, messages, runs
@@ -61,13 +62,19 @@ def require_leader(group: Group) -> str:
     return group.leader_id or ""
 
 
-async def start_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> StartedTalk | str:
-    """Start the talk, or return the id of the run that took this request before. Raises NotFound, Busy, Conflict, Invalid."""
+async def start_talk(
+    runtime: Runtime, group_id: str, request: TurnRequest, answered_run: Run | None = None
+) -> StartedTalk | str:
+    """Start the talk, or return the id of the run that took this request before. Raises NotFound, Busy, Conflict, Invalid.
+
+    With `answered_run`, in which a member went on after an approval, the talk that waited for it goes on.
+    """
     require_own_otids(request)
     repeated: Run | None = None
     for _ in range(_ATTEMPTS):
         try:
-            return await runtime.store.write(lambda tx: _open(tx, runtime, group_id, request, repeated))  # noqa: B023 - awaited at once
+            opened = partial(_open, runtime=runtime, group_id=group_id, request=request, answered_run=answered_run)
+            return await runtime.store.write(partial(opened, cut_off=repeated))
         except Collision:
             repeated = await runtime.store.write(lambda tx: resolve_conflict(tx, runtime, request))
             if repeated and not was_cut_off(repeated):
@@ -75,7 +82,14 @@ async def start_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> S
     raise Busy()
 
 
-def _open(tx: Transaction, runtime: Runtime, group_id: str, request: TurnRequest, cut_off: Run | None) -> StartedTalk:
+def _open(
+    tx: Transaction,
+    runtime: Runtime,
+    group_id: str,
+    request: TurnRequest,
+    answered_run: Run | None,
+    cut_off: Run | None,
+) -> StartedTalk:
     """Take the lease, and store the input, or take it over from a run that was cut off."""
     scope = request.scope
     group = queries.get(tx, scope, group_id)
@@ -89,14 +103,19 @@ def _open(tx: Transaction, runtime: Runtime, group_id: str, request: TurnRequest
     if conversation.window:  # ids that a failure left there: nobody reads this conversation
         conversations.save_window(tx, conversation.id, (), "", added=0)
     previous = _previous(tx, scope, run)
-    leftover = previous if previous and was_cut_off(previous) and is_talk(previous) else None
+    leftover = previous if previous and _is_leftover(previous) else None
     if cut_off:
         stored = messages.move(tx, input_of(tx, cut_off), run.id)
+        if not stored:
+            raise Collision("Another run has taken this request over.")
         record = TalkRecord.from_json(cut_off.metadata)
         leftover = None if leftover and leftover.id == cut_off.id else leftover
         request = _as_stored(request, stored)
+    elif answered_run:
+        record, leftover = _after_answer(answered_run, previous), None
     elif request.approval:
         record, request = _after_approval(tx, request, run, previous)
+        leftover = None
     else:
         _require_no_wait(tx, runtime, scope, previous)
         request = _as_stored(request, _save_input(tx, request, run, group))
@@ -194,6 +213,24 @@ def _after_approval(
     request = replace(request, approval=Approval(parts, approval.otid))
     talks = (*record.talks, (paused.id, len(record.before)))
     return TalkRecord(record.plan, before=record.entries, talks=talks), request
+
+
+def _after_answer(answered_run: Run, paused: Run | None) -> TalkRecord:
+    """Return the record of the talk that waited for this run's agent. Raises Conflict where none does."""
+    if paused is None or paused.stop_reason != "requires_approval" or not is_talk(paused):
+        raise Conflict("No talk of the group waits for an approval.")
+    record = TalkRecord.from_json(paused.metadata)
+    agent_id = record.entries[-1].agent_id
+    if agent_id != answered_run.agent_id:
+        raise Conflict("The talk of the group waits for another agent.")
+    resumed = Entry(agent_id, "resumed", (answered_run.id,))
+    talks = (*record.talks, (paused.id, len(record.before)))
+    return TalkRecord(record.plan, before=(*record.entries, resumed), talks=talks)
+
+
+def _is_leftover(talk: Run) -> bool:
+    """Return whether a talk ended so that some may not have heard all of it: cut off or failed, or never continued."""
+    return is_talk(talk) and (talk.status != "completed" or talk.stop_reason == "requires_approval")
 
 
 def _require_no_wait(tx: Transaction, runtime: Runtime, scope: Scope, previous: Run | None) -> None:

@@ -49,7 +49,8 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     return await ask(context, message)
 
 
-TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core", acts_outside=True, is_stored=False)
+# A kill undoes the call with its step, and who was asked already is not asked again: so it is no act that only a note could keep.
+TOOL = ServerTool(send_message_to_all_agents_in_group, "letta_multi_agent_core", is_stored=False)
 
 
 async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: str) -> list[str]:

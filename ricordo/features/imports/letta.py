@@ -37,7 +37,7 @@ from ricordo.storage.engine.store import Transaction
 _COUNTED = ("identities", "tools", "sources", "files", "archives", "archival_passages", "agents", "messages")
 # Tables of which nothing is taken, and why.
 _LEFT_OUT = {
-    "groups": "there are no groups of agents here; the agents of groups are taken",
+    "groups": "make them here again, of their agents, which are taken",
     "mcp_server": "connect MCP servers here, then give agents their tools",
     "providers": "enter keys of providers here",
     "sandbox_configs": "tools run in this server's own sandbox",
@@ -161,7 +161,7 @@ async def _prepared(
             except REFUSALS as error:
                 out.leave("settings of agents", f"{name}: {field}", reason_of(error))
     if row["enable_sleeptime"]:
-        out.leave("settings of agents", f"{name}: enable_sleeptime", "there are no such groups of agents here")
+        out.leave("settings of agents", f"{name}: enable_sleeptime", "set it here again, which makes a new pair")
     secrets = await _secrets(run, row["id"], name, out, key)
     spec = read_spec(run.here.runtime, given, {}, ImportOptions(suffix="", model=model, secrets=secrets))
     try:

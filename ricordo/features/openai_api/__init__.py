@@ -18,6 +18,7 @@ class OpenAIPlugin:
         return [
             LazyRouter("ricordo.features.openai_api.routes", paths),
             LazyRouter("ricordo.features.openai_api.responses", ("/v1/responses",)),
+            LazyRouter("ricordo.features.openai_api.voice", ("/v1/voice-beta",)),
         ]
 
 

@@ -13,7 +13,13 @@ from hashlib import blake2b
 
 import orjson
 
-from ricordo.agents.conversations import cancel_conversation, create_conversation, fork_conversation
+from ricordo.agents.conversations import (
+    DEFAULT,
+    cancel_conversation,
+    create_conversation,
+    fork_conversation,
+    open_conversation,
+)
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.call import RequestContext
 from ricordo.domain.agent import Conversation
@@ -234,6 +240,19 @@ async def _conversation_after(here: RequestContext, run_id: str, client_tools: S
     except Invalid:  # a compaction took its messages out of view
         return None
     return fork.id
+
+
+async def continue_call(here: RequestContext, chat: ClientChat) -> Continuation:
+    """Return where a talk with a voice agent goes on: in the caller's default conversation, with what was said last.
+
+    Voice stacks shorten what was interrupted, and greet on their own: what they send as said before tells nothing. Of an answer
+    that they stopped reading nothing more is made once the next words are there.
+    """
+    scope, runtime = here.scope, here.runtime
+    default = await open_conversation(runtime, scope, DEFAULT, chat.agent_id)
+    for run in await here.store.read(lambda tx: runs.open_runs(tx, conversation_id=default.id)):
+        await _stop_if_left(here, run)
+    return Continuation(default.id, chat.new_from())
 
 
 async def _stop_if_left(here: RequestContext, run: Run) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from sqlalchemy import Index, UniqueConstraint, bindparam, delete, or_, select
 
+from ricordo.agents.agent_types import traits_of
+from ricordo.domain.agent import AgentType
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.errors import Invalid, NotFound
@@ -46,11 +48,11 @@ _ANSWERED = (
 _FORGET = delete(openai_chats).where(one_of(openai_chats.c.key, "keys"))
 _NOTE = Missing(openai_chats)
 _AGENTS = (
-    select(agents.c.id, agents.c.name, agents.c.created_at)
+    select(agents.c.id, agents.c.name, agents.c.created_at, agents.c.agent_type)
     .where(equal(agents, "organization_id"), agents.c.hidden.is_(False))
     .order_by(agents.c.seq)
 )
-_NAMED = select(agents.c.id, agents.c.name, agents.c.created_at).where(
+_NAMED = select(agents.c.id, agents.c.name, agents.c.created_at, agents.c.agent_type).where(
     equal(agents, "organization_id"), or_(agents.c.id == bindparam("model"), agents.c.name == bindparam("model"))
 )
 
@@ -62,6 +64,11 @@ class NamedAgent:
     id: str
     model: str
     created_at: int
+    agent_type: AgentType = "letta_v1_agent"
+
+    @property
+    def speaks_aloud(self) -> bool:
+        return traits_of(self.agent_type).speaks_aloud
 
 
 class UnknownModel(NotFound):
@@ -100,7 +107,10 @@ def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
     """Return the agents that the caller may use, the oldest first; hidden ones are left out."""
     rows = tx.all(_AGENTS.where(*may_use(scope)), {"organization_id": scope.organization_id})
     counts = Counter(row.name for row in rows)
-    return [NamedAgent(row.id, row.name if counts[row.name] == 1 else row.id, row.created_at) for row in rows]
+    return [
+        NamedAgent(row.id, row.name if counts[row.name] == 1 else row.id, row.created_at, row.agent_type)
+        for row in rows
+    ]
 
 
 def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
@@ -113,4 +123,4 @@ def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
         raise Invalid(
             f'{len(rows)} agents have the name "{model[:80]}". Name one by its id: {rows[0].id}, for example.'
         )
-    return NamedAgent(rows[0].id, model, rows[0].created_at)
+    return NamedAgent(rows[0].id, model, rows[0].created_at, rows[0].agent_type)

@@ -43,7 +43,7 @@ async def create_response(here: Here, body: ResponsesRequest) -> Json | Response
     turn = await run_turn(here.runtime, asked.request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
     keepalive = here.runtime.settings.keepalive
-    deltas = deltas_of(turn, reader, asked.notes.read, keepalive, stops_when_left=stops_when_left)
+    deltas = deltas_of(turn, reader, asked.note, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(_events(body, deltas, reader), CUT_OFF)
     async for _ in deltas:

@@ -47,6 +47,8 @@ router.route_class = OpenAIRoute
 
 
 @router.post("/chat/completions", response_model=OpenAIAnswer)
+# LiveKit's with_letta() names the whole address as the base of addresses.
+@router.post("/chat/completions/chat/completions", response_model=OpenAIAnswer, include_in_schema=False)
 async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Response:
     """Go on with a chat: the agent answers what is new in it, in the chat's own conversation."""
     here = await acting(here)
@@ -60,7 +62,7 @@ async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Respon
     turn = await run_turn(here.runtime, asked.request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
     keepalive = here.runtime.settings.keepalive
-    deltas = deltas_of(turn, reader, asked.notes.read, keepalive, stops_when_left=stops_when_left)
+    deltas = deltas_of(turn, reader, asked.note, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(completion_chunks(body.model, deltas, reader, has_usage=has_usage), CUT_OFF)
     async for _ in deltas:

@@ -14,7 +14,15 @@ from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolRetur
 from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema
 from ricordo.domain.usage import Expense
 from ricordo.errors import Invalid, Unsupported
-from ricordo.features.openai_api.chats import ChatNotes, ChatStates, ClientChat, continue_after, continue_chat
+from ricordo.features.openai_api.answers import AnswerReader
+from ricordo.features.openai_api.chats import (
+    ChatNotes,
+    ChatStates,
+    ClientChat,
+    continue_after,
+    continue_call,
+    continue_chat,
+)
 from ricordo.features.openai_api.models import ChatMessage, ChatRequest, ContentPart, ToolDefinition
 from ricordo.features.openai_api.queries import NamedAgent
 from ricordo.llm.chat import whole_reply
@@ -28,10 +36,15 @@ _PICTURES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """A turn that answers a chat."""
+    """A turn that answers a chat; `notes` where the client keeps the chat."""
 
-    notes: ChatNotes
+    notes: ChatNotes | None
     request: TurnRequest
+
+    async def note(self, reader: AnswerReader) -> None:
+        """Note what was read of the run, where the client keeps its chat."""
+        if self.notes:
+            await self.notes.read(reader)
 
 
 async def chat_turn(
@@ -60,7 +73,11 @@ async def chat_turn(
     parts = {id(message): parts_of(message) for message in said}  # before anything is made
     names = [tool.name for tool in tools]
     states = ChatStates(here.scope, chat)
-    place = await (continue_after(here, chat, after, names) if after else continue_chat(here, chat, states, names))
+    is_call = agent.speaks_aloud and not (after or name)
+    if is_call:
+        place = await continue_call(here, chat)
+    else:
+        place = await (continue_after(here, chat, after, names) if after else continue_chat(here, chat, states, names))
     notes = ChatNotes(here.store, states, place.is_begun)
     new = body.messages[place.new_from :]
     system = () if place.is_begun else _system_messages(body.messages)
@@ -78,11 +95,11 @@ async def chat_turn(
         client_tools=tools,
         body_hash=digest,
         is_retry=is_retry,
-        also_save=notes.save,
+        also_save=None if is_call else notes.save,
         response_format=body.answer_format(),
         wanted_tools=wanted,
     )
-    return ChatTurn(notes, request)
+    return ChatTurn(None if is_call else notes, request)
 
 
 def client_tools(here: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:

@@ -24,7 +24,8 @@ from ricordo.domain.redaction import redact_values
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.agent_files import service as agent_files
-from ricordo.features.agent_files.export import AGENT_FIELDS, BLOCK_FIELDS, TOOL_FIELDS, LocalIds, outline
+from ricordo.features.agent_files.export import AGENT_FIELDS, BLOCK_FIELDS, TOOL_FIELDS, outline
+from ricordo.features.agent_files.local_ids import LocalIds
 from ricordo.features.agent_files.memory import own_blocks
 from ricordo.features.agent_files.service import AgentImport, ImportOptions
 from ricordo.features.files import queries as files

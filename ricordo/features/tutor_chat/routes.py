@@ -83,7 +83,7 @@ async def stream(here: Here, body: TutorChatRequest) -> Response:
     usual = reader_of(here, asked)
     reader = TutorReader(usual.clock, usual.client_tools, usual.page)
     turn = await run_turn(here.runtime, asked.request)
-    deltas = deltas_of(turn, reader, asked.notes.read, here.runtime.settings.keepalive, stops_when_left=False)
+    deltas = deltas_of(turn, reader, asked.note, here.runtime.settings.keepalive, stops_when_left=False)
     return sse_response(_events(here, deltas, reader, asked.request.conversation_id or ""))
 
 

@@ -3,6 +3,8 @@
 from fastapi import Request, Response
 
 from ricordo.api.routing import needs
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.features.web import queries
 from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
@@ -60,6 +62,8 @@ async def show_settings(request: Request, agent_id: str) -> Response:
     attached = {tool["id"] for tool in agent["tools"]}
     approved = {rule["tool_name"] for rule in agent["tool_rules"] if rule["type"] == "requires_approval"}
     tools = await api.find("/v1/tools/", limit=200) or []
+    scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
+    sleeper_ids = (agent["multi_agent_group"] or {}).get("agent_ids", [])
     return await render(
         request,
         "agent_settings.html",
@@ -69,6 +73,8 @@ async def show_settings(request: Request, agent_id: str) -> Response:
         models=await api.find("/v1/models/") or [],
         budget=await api.find(f"/v1/agents/{agent_id}/budget"),
         conversations=await api.find("/v1/conversations/", agent_id=agent_id, limit=100) or [],
+        memberships=await api.find(f"/v1/agents/{agent_id}/groups", limit=20) or [],
+        sleepers=await store.read(lambda tx: queries.names_of_agents(tx, scope, sleeper_ids)),
     )
 
 
@@ -77,6 +83,8 @@ async def change_agent(request: Request, agent_id: str) -> Response:
     """Change what the form has; what it leaves out stays."""
     api, form = Api(request), await form_of(request)
     body: dict[str, object] = {name: form[name] for name in ("name", "description", "system", "model") if name in form}
+    if "sleeptime" in form:
+        body["enable_sleeptime"] = form["sleeptime"] == "on"
     if "tags" in form:
         body["tags"] = [tag.strip() for tag in form["tags"].split(",") if tag.strip()]
     changed = await api.ask("PATCH", f"/v1/agents/{agent_id}", body)

@@ -149,3 +149,24 @@ def test_a_tool_that_runs_for_a_user_sees_what_that_user_may_see(api: Api) -> No
     assert "I am ada." in returns[0]
     assert returns[1] in ("403", "404")
     assert returns[2] == "403"
+
+
+ASKS_ANOTHER = '''
+def ask_another(agent_id: str, question: str, client) -> str:
+    """Ask another agent."""
+    answer = client.agents.messages.create(agent_id, messages=[{"role": "user", "content": question}])
+    return answer.messages[-1].content
+'''
+
+
+def test_a_tool_asks_another_agent_by_its_client(api: Api) -> None:
+    tool = api.client.tools.create(source_code=ASKS_ANOTHER)
+    other = api.client.agents.create(model=MODEL, include_base_tools=False)
+    agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id], include_base_tools=False)
+    api.server.says(call("ask_another", agent_id=other.id, question="What is it?"), "It is tea.", "Tea, it says.")
+    answer = api.client.agents.messages.create(agent.id, input="Ask.")
+    (result,) = [one for one in answer.messages if one.message_type == "tool_return_message"]
+    assert (result.status, result.tool_return) == ("success", "It is tea.")
+    assert [one.content for one in api.client.agents.messages.list(other.id) if one.message_type == "user_message"] == [
+        "What is it?"
+    ]

@@ -2,7 +2,7 @@
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line
-from tests.features.groups.conftest import Api, aloud, held, names_of, panel, say, speaker_of, speaking
+from tests.features.groups.talking import Api, aloud, held, names_of, panel, say, speaker_of, speaking
 
 
 def test_each_member_speaks_once_and_holds_two_messages_more_than_there_are_members(api: Api) -> None:

@@ -15,8 +15,9 @@ from fastapi.testclient import TestClient
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+import ricordo.features
 from ricordo.app import create_app
-from ricordo.features.web.shell import HEADERS
+from ricordo.features.web.shell import HEADERS, environment
 from ricordo.settings import ProviderSettings, Settings
 from tests.features.login.provider import providing
 from tests.features.login.test_login import set_up
@@ -451,3 +452,8 @@ def test_a_server_that_another_app_mounts_is_below_its_path(tmp_path: Path) -> N
         seen = walk(http, "/sub", ["/"], 20)
         assert f"/sub/ui/agents/{agent}" in made.headers["location"].removesuffix("/chat")
         assert {"/sub/ui/runs", "/sub/ui/search", "/sub/ui/settings"} <= seen
+
+
+def test_every_template_compiles() -> None:
+    compiled = [environment().get_template(name).name for name in environment().list_templates()]
+    assert {*compiled} == {path.name for path in Path(ricordo.features.__file__).parent.glob("*/templates/*")}

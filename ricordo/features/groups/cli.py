@@ -1,0 +1,130 @@
+"""`ricordo group`: the groups of a running server, one of them, and a talk with it."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ricordo.errors import Invalid, NotFound
+
+if TYPE_CHECKING:
+    from ricordo.cli.client import Client
+
+Json = dict[str, Any]
+app = typer.Typer(help="Groups of agents that talk together.", no_args_is_help=True)
+_SERVER = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
+_WHICH = typer.Argument(help="Id of the group, or its description.")
+# What `show` tells of a group, where it is set.
+_SETTINGS = {
+    "max_turns": "turns at most",
+    "termination_token": "ends with",
+    "sleeptime_agent_frequency": "works each so many turns",
+    "max_message_buffer_length": "messages in view at most",
+    "min_message_buffer_length": "messages that stay in view",
+}
+
+
+@app.command("list")
+def list_groups(server: str | None = _SERVER) -> None:
+    """List the groups, the oldest first."""
+    from ricordo.cli.client import any_server
+    from ricordo.cli.screen import printable, shortened
+
+    with any_server(server, lambda _settings: None) as client:
+        groups = _all_groups(client)
+        names = {agent["id"]: agent["name"] for agent in client.agents()} if groups else {}
+    for group in groups:
+        members = ", ".join(names.get(id, id) for id in group["agent_ids"])
+        manager = group["manager_agent_id"]
+        led = f", led by {names.get(manager, manager)}" if manager else ""
+        about = shortened(group["description"], 60)
+        typer.echo(printable(f"{group['id']}  {group['manager_type']:<11} {about} ({members}{led})"))
+    if not groups:
+        typer.echo("There are no groups.", err=True)
+
+
+@app.command("show")
+def show_group(group: str = _WHICH, server: str | None = _SERVER) -> None:
+    """Show the members, the manager and the settings of a group, and what was said last."""
+    from ricordo.cli.client import any_server
+    from ricordo.cli.screen import printable
+
+    with any_server(server, lambda _settings: None) as client:
+        found = _group(client, group)
+        names = _names(client, found)
+        said = client.ask("GET", f"/v1/groups/{found['id']}/messages", query={"limit": 20, "order": "desc"})
+    lines = [f"{found['id']}  {found['manager_type']}", found["description"]]
+    lines += [f"member   {names[id]}  {id}" for id in found["agent_ids"]]
+    if manager := found["manager_agent_id"]:
+        lines.append(f"manager  {names[manager]}  {manager}")
+    lines += [f"{words}: {found[name]}" for name, words in _SETTINGS.items() if found[name] is not None]
+    lines += [line for message in reversed(said) for line in _spoken(message)]
+    for line in lines:
+        typer.echo(printable(line))
+
+
+@app.command("say")
+def say(group: str = _WHICH, message: str = typer.Argument(help="What to say."), server: str | None = _SERVER) -> None:
+    """Say something to a group, and show what its agents answer as it comes."""
+    from ricordo.cli.client import any_server
+    from ricordo.cli.screen import AnswerPrinter, screen
+
+    body = {"messages": [{"role": "user", "content": message}]}
+    with any_server(server, lambda _settings: None) as client:
+        path = f"/v1/groups/{_group(client, group)['id']}/messages/stream"
+        is_answered = AnswerPrinter(screen()).show(_with_names(client.events_of(path, body, {})))
+    raise typer.Exit(0 if is_answered else 1)
+
+
+def _with_names(events: Iterator[str]) -> Iterator[Json]:
+    """Yield the events of an answer, each utterance with the name of its speaker before it."""
+    import json
+
+    for text in events:
+        if text == "[DONE]":
+            return
+        event: Json = json.loads(text)
+        if event.get("message_type") == "assistant_message" and event.get("name"):
+            event["content"] = f"{event['name']}: {_text(event['content'])}"
+        if "message_type" in event:
+            yield event
+
+
+def _spoken(message: Mapping[str, Any]) -> list[str]:
+    """Return a message as a line, where it is one that people read."""
+    speakers = {"user_message": message.get("name") or "user", "assistant_message": message.get("name") or "agent"}
+    speaker = speakers.get(str(message["message_type"]))
+    return [f"{speaker}: {_text(message['content'])}"] if speaker else []
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text") or "" for part in content)
+
+
+def _group(client: "Client", name: str) -> Json:
+    """Return the group with this id or description. Raises NotFound, Invalid."""
+    if name.startswith("group-"):
+        group: Json = client.ask("GET", f"/v1/groups/{name}")
+        return group
+    found = [group for group in _all_groups(client) if group["description"] == name]
+    if not found:
+        raise NotFound(f'There is no group "{name}". List them with: ricordo group list')
+    if len(found) > 1:
+        raise Invalid(f'{len(found)} groups are described as "{name}". Give the id of one: ricordo group list')
+    return found[0]
+
+
+def _all_groups(client: "Client") -> list[Json]:
+    groups: list[Json] = []
+    query: Json = {"limit": 100, "order": "asc"}
+    while page := client.ask("GET", "/v1/groups/", query=query):
+        groups += page
+        query["after"] = page[-1]["id"]
+    return groups
+
+
+def _names(client: "Client", group: Json) -> dict[str, str]:
+    ids = [id for id in (*group["agent_ids"], group["manager_agent_id"]) if id]
+    return {id: client.agent(id)["name"] for id in ids}

@@ -1,0 +1,171 @@
+"""Which files of folders were read for which agents that have others work on their memory, and the blocks made for that.
+
+A row is added for each file that an agent with sleeptime can read, once; it holds how far the reading is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from sqlalchemy import Index, UniqueConstraint, and_, delete, insert, or_, select
+
+from ricordo.features.files.tables import files, folders, folders_agents
+from ricordo.features.groups.queries import groups
+from ricordo.features.groups.records import ASLEEP
+from ricordo.storage.engine.repository import Missing, Repository, equal
+from ricordo.storage.engine.store import Transaction
+from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
+
+ReadingStatus = Literal["waiting", "done", "failed"]
+_MOST = 500  # files that are found at a time
+
+readings = table(
+    "document_readings",
+    *root(),
+    reference("agent_id", "agents"),
+    *strings("folder_id", "file_id", "reader_id", null=False, erasure="keep"),
+    *strings("status", null=False, erasure="keep"),
+    *numbers("portions_done", "attempts"),
+    *timestamps("created_at"),
+    UniqueConstraint("agent_id", "file_id"),
+    Index("document_readings_by_file", "file_id"),
+    erasure="delete",
+)
+document_blocks = table(
+    "document_blocks",
+    seq(),
+    reference("agent_id", "agents"),
+    *strings("organization_id", "folder_id", null=False, erasure="keep"),
+    reference("block_id", "blocks"),
+    UniqueConstraint("agent_id", "folder_id"),
+    Index("document_blocks_by_block", "block_id"),
+    erasure="delete",
+)
+TABLES = (readings, document_blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A file that is read for an agent by a one-off agent, `reader_id`, of which so many portions are done."""
+
+    id: str
+    organization_id: str
+    agent_id: str
+    folder_id: str
+    file_id: str
+    reader_id: str
+    status: ReadingStatus = "waiting"
+    portions_done: int = 0
+    attempts: int = 0
+    created_at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentBlock:
+    """A block that was made for a folder of an agent."""
+
+    organization_id: str
+    agent_id: str
+    folder_id: str
+    block_id: str
+
+
+_READINGS = Repository(Reading, readings)
+_ADD, _ADD_BLOCK = Missing(readings), insert(document_blocks)
+_LOCK = _READINGS.select.where(equal(readings, "id")).with_for_update()
+_IS_ATTACHED = and_(
+    folders_agents.c.agent_id == readings.c.agent_id, folders_agents.c.folder_id == readings.c.folder_id
+)
+_IS_THERE = and_(files.c.id == readings.c.file_id, files.c.deleted_at.is_(None))
+_NEW = (
+    select(groups.c.organization_id, groups.c.manager_agent_id, files.c.folder_id, files.c.id)
+    .join(folders_agents, folders_agents.c.agent_id == groups.c.manager_agent_id)
+    .join(folders, folders.c.id == folders_agents.c.folder_id)
+    .join(files, files.c.folder_id == folders.c.id)
+    .outerjoin(readings, and_(readings.c.agent_id == groups.c.manager_agent_id, readings.c.file_id == files.c.id))
+    # A folder of one user is for that user's turns alone, and its text must not come into a block that others see.
+    .where(groups.c.manager_type.in_(ASLEEP), folders.c.user_id.is_(None), readings.c.id.is_(None))
+    .where(files.c.status == "completed", files.c.deleted_at.is_(None))
+    .order_by(files.c.seq)
+    .limit(_MOST)
+)
+_GONE = (
+    _READINGS.select.outerjoin(folders_agents, _IS_ATTACHED)
+    .outerjoin(files, _IS_THERE)
+    .where(or_(folders_agents.c.seq.is_(None), files.c.seq.is_(None)))
+    .order_by(readings.c.seq)
+)
+_WAITING = _READINGS.select.where(readings.c.status == "waiting").order_by(readings.c.seq)
+_FOLDER = select(folders_agents.c.seq).where(equal(folders_agents, "agent_id", "folder_id"))
+_BLOCK = select(document_blocks.c.block_id).where(equal(document_blocks, "agent_id", "folder_id"))
+_BLOCKS_LEFT = (
+    select(document_blocks)
+    .outerjoin(
+        folders_agents,
+        and_(
+            folders_agents.c.agent_id == document_blocks.c.agent_id,
+            folders_agents.c.folder_id == document_blocks.c.folder_id,
+        ),
+    )
+    .where(folders_agents.c.seq.is_(None))
+)
+save = _READINGS.updates("status", "portions_done", "attempts")
+
+
+def unread(tx: Transaction) -> list[tuple[str, str, str, str]]:
+    """Return organization, agent, folder and file of what nobody planned to read yet, for agents that have a pair."""
+    return [tuple(row) for row in tx.all(_NEW)]
+
+
+def add(tx: Transaction, new: Sequence[Reading]) -> None:
+    """Store new readings, but those of files that are there already."""
+    tx.run(_ADD, [_READINGS.values(one) for one in new])
+
+
+def lock(tx: Transaction, reading_id: str) -> Reading | None:
+    return _READINGS.first(tx, _LOCK, {"id": reading_id})
+
+
+def waiting(tx: Transaction) -> list[Reading]:
+    """Return the readings that are not done, the oldest first."""
+    return _READINGS.all(tx, _WAITING)
+
+
+def gone(tx: Transaction) -> list[Reading]:
+    """Return the readings whose folder was detached, or whose file was deleted."""
+    return _READINGS.all(tx, _GONE)
+
+
+def remove(tx: Transaction, reading_id: str) -> None:
+    tx.run(delete(readings).where(readings.c.id == reading_id))
+
+
+def begin_anew(tx: Transaction, agent_id: str, folder_id: str) -> None:
+    """Forget what was read of a folder for an agent, so that it is read once more."""
+    is_of_folder = (readings.c.agent_id == agent_id) & (readings.c.folder_id == folder_id)
+    tx.run(delete(readings).where(is_of_folder, readings.c.status != "waiting"))
+
+
+def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:
+    return tx.first(_FOLDER, {"agent_id": agent_id, "folder_id": folder_id}) is not None
+
+
+def block_of(tx: Transaction, agent_id: str, folder_id: str) -> str | None:
+    """Return the id of the block that was made for the folder; None where there is none, or a person's serves."""
+    row = tx.first(_BLOCK, {"agent_id": agent_id, "folder_id": folder_id})
+    return row.block_id if row else None
+
+
+def note_block(tx: Transaction, made: DocumentBlock) -> None:
+    tx.run(_ADD_BLOCK, asdict(made))
+
+
+def blocks_left(tx: Transaction) -> list[DocumentBlock]:
+    """Return the blocks that were made for folders which were detached."""
+    return [
+        DocumentBlock(row.organization_id, row.agent_id, row.folder_id, row.block_id) for row in tx.all(_BLOCKS_LEFT)
+    ]
+
+
+def forget_block(tx: Transaction, made: DocumentBlock) -> None:
+    tx.run(delete(document_blocks).where(document_blocks.c.block_id == made.block_id))

@@ -1,0 +1,295 @@
+"""Documents read while an agent sleeps: each file of its folders once, by a one-off agent, into a block labelled with the folder.
+
+A look every half minute finds what changed: new files, folders that were detached, files that were deleted. A job for each file
+makes the one-off agent, sends it the text in portions, and deletes it. Killed anywhere, it goes on at the portion that it was at.
+What stands in a file is untrusted: so are the runs, and what they write; policies of blocks hold.
+"""
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from ricordo.agents.agent_types import chosen_system, traits_of
+from ricordo.agents.budgets import DAILY_TOKENS, put_off
+from ricordo.agents.lifecycle import AgentSpec, BlockSpec, delete_agent, insert_agent, new_block, prepare
+from ricordo.agents.repeats import was_cut_off
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.domain.agent import Agent
+from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, require_label
+from ricordo.domain.ids import new_id
+from ricordo.domain.job import Job, JobHandler, Report
+from ricordo.domain.message import TextPart
+from ricordo.domain.scope import Actor, Scope
+from ricordo.domain.tool import ToolRule
+from ricordo.domain.version import ChangeMetadata
+from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound, Unavailable
+from ricordo.features.files import queries as files
+from ricordo.features.files.records import Folder
+from ricordo.features.groups import document_queries as queries
+from ricordo.features.groups.document_queries import DocumentBlock, Reading
+from ricordo.offload import offload
+from ricordo.prompt.memory import disarm
+from ricordo.prompt.texts import text
+from ricordo.runtime import Runtime
+from ricordo.storage import agents, blocks, jobs, versions
+from ricordo.storage.engine.store import Transaction
+
+log = logging.getLogger(__name__)
+LOOK, READ = "documents.look", "documents.read"
+PURPOSE = "sleeptime"
+_SECONDS = 30.0
+_MOST_STEPS = 10
+_ATTEMPTS = 3  # of one portion
+_CHARACTERS = 16_000  # of one portion at most; of a small window a quarter, at three characters for a token
+_MOST_PORTIONS = 100
+_RESERVED = ("persona", "instructions")  # the one-off agent's own blocks
+_RICORDO = Actor("system", "ricordo", "Ricordo")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a reading needs: the agent it is for, the folder, the file's name, and the block that is written."""
+
+    agent: Agent
+    folder: Folder
+    file_name: str
+    block: Block
+
+
+async def look(runtime: Runtime, _job: Job, _report: Report) -> None:
+    """Take back what was read of detached folders and deleted files, and add a job for each file that is not read yet."""
+    await _take_back(runtime)
+
+    def plan(tx: Transaction) -> None:
+        everybody: dict[str, bool] = {}
+        new = []
+        for organization_id, agent_id, folder_id, file_id in queries.unread(tx):
+            if agent_id not in everybody:
+                agent = agents.find(tx, Scope(organization_id), agent_id)
+                everybody[agent_id] = agent is not None and agent.has_sleeptime
+            if everybody[agent_id]:
+                ids = new_id("reading"), new_id("agent")
+                reading = Reading(ids[0], organization_id, agent_id, folder_id, file_id, ids[1])
+                new.append(replace(reading, created_at=tx.clock.now()))
+        queries.add(tx, new)
+        _add_jobs(tx)
+
+    await runtime.store.write(plan)
+
+
+def _add_jobs(tx: Transaction) -> None:
+    """Add the job of the oldest file of each folder that waits, for each agent: two at once would write one block."""
+    first: dict[tuple[str, str], Reading] = {}
+    for reading in queries.waiting(tx):
+        first.setdefault((reading.agent_id, reading.folder_id), reading)
+    for reading in first.values():
+        payload = {"reading_id": reading.id}
+        jobs.add(tx, Job(READ, reading.organization_id, payload, key=reading.id, is_single=True))
+
+
+async def _take_back(runtime: Runtime) -> None:
+    for reading in await runtime.store.read(queries.gone):
+        await _delete_reader(runtime, reading)
+        await runtime.store.write(lambda tx, reading=reading: _forget(tx, reading))  # type: ignore[misc]
+    for made in await runtime.store.read(queries.blocks_left):
+
+        def remove(tx: Transaction, made: DocumentBlock = made) -> None:
+            block = _block(tx, made.organization_id, made.block_id)
+            queries.forget_block(tx, made)
+            if block is not None:
+                blocks.remove(tx, block, ChangeMetadata(_RICORDO, "Its folder was detached"))
+
+        try:
+            await runtime.store.write(remove)
+        except (Forbidden, Conflict):  # its policy leaves the block to somebody else, or it changes at this moment
+            log.info("a block of a detached folder stays for now", extra={"block": made.block_id})
+
+
+def _forget(tx: Transaction, reading: Reading) -> None:
+    """Forget a reading; of a file that was deleted, what was read of its folder is read anew into an empty block."""
+    queries.remove(tx, reading.id)
+    is_unread = reading.status != "done" and reading.portions_done == 0
+    if is_unread or not queries.is_attached(tx, reading.agent_id, reading.folder_id):
+        return
+    block = _block(tx, reading.organization_id, queries.block_of(tx, reading.agent_id, reading.folder_id))
+    if block is None:
+        return
+    with suppress(Forbidden):
+        blocks.write(tx, block, "", ChangeMetadata(_RICORDO, "A file of its folder was deleted"))
+        queries.begin_anew(tx, reading.agent_id, reading.folder_id)
+
+
+def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block | None:
+    with suppress(NotFound):
+        return blocks.get(tx, Scope(organization_id), block_id) if block_id else None
+    return None
+
+
+async def read(runtime: Runtime, job: Job, report: Report) -> None:
+    """Let a one-off agent read a file, from the portion on that a killed job was at. Raises ModelError, Unavailable."""
+    found = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
+    if found is None or found.status != "waiting" or await put_off(runtime, job, found.agent_id):
+        return
+    ended = await _read_all(runtime, found, report)
+    if ended is None:
+        return
+    await _delete_reader(runtime, ended)
+
+    def end(tx: Transaction) -> None:
+        queries.save(tx, ended)
+        _add_jobs(tx)
+
+    await runtime.store.write(end)
+
+
+async def _read_all(runtime: Runtime, begun: Reading, report: Report) -> Reading | None:
+    """Send all portions that are left; returns the reading as it ends, or None where there is nothing to read any more."""
+    source = await runtime.store.write(lambda tx: _source(tx, begun))
+    if source is None:
+        return None
+    await _make_reader(runtime, begun, source)
+    content = await runtime.store.read(lambda tx: files.text_of(tx, begun.file_id))
+    portions = await offload(lambda: portions_of(content, source.agent.context_window), len(content))
+    reading = begun
+    while reading.portions_done < len(portions) and reading.status == "waiting":
+        reading = await _send(runtime, reading, source, portions)
+        report(reading.portions_done, len(portions))
+    return replace(reading, status="done") if reading.status == "waiting" else reading
+
+
+def portions_of(content: str, window: int) -> list[str]:
+    """Return the text in portions of whole lines, each small enough for the window; a longer line is cut."""
+    most = max(min(_CHARACTERS, window * 3 // 4), 500)
+    portions, held = [], ""
+    for line in content.splitlines(keepends=True):
+        if held and len(held) + len(line) > most:
+            portions.append(held)
+            held = ""
+        held += line
+        while len(held) > most:
+            portions.append(held[:most])
+            held = held[most:]
+    return [one for one in (*portions, held) if one.strip()][:_MOST_PORTIONS]
+
+
+def _source(tx: Transaction, reading: Reading) -> Source | None:
+    """Return what there is to read, with the block for it, which is made where it is missing; None where it is no more."""
+    scope = Scope(reading.organization_id)
+    agent = agents.find(tx, scope, reading.agent_id)
+    file = files.find_file(tx, reading.file_id)
+    if agent is None or not agent.has_sleeptime or file is None:
+        return None
+    agents.lock(tx, scope, agent.id)
+    folder = next((one for one in files.folders_of_agent(tx, scope, agent.id) if one.id == reading.folder_id), None)
+    if folder is None:
+        return None
+    block_id = queries.block_of(tx, agent.id, folder.id)
+    block = _block(tx, reading.organization_id, block_id) or _make_block(tx, scope, agent, folder)
+    return Source(agent, folder, file.name, block)
+
+
+def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> Block:
+    """Return the agent's block with the folder's label: one that a person made serves, and is never taken away."""
+    label = label_of(folder)
+    attached = next((block for block in blocks.attached(tx, agent.id) if block.label == label), None)
+    if attached is not None:
+        return attached
+    chain = versions.of_owner(tx, scope, "agent", agent.id)
+    new_chains = [] if chain else [Chain(new_id("chain"), scope.organization_id, "agent", agent.id)]
+    about = folder.description or f'What the files of the folder "{folder.name}" say, and where in them.'
+    spec = BlockSpec(label, description=about[:2000], policy="direct")
+    block = new_block(tx, scope, spec, chain or new_chains[0])
+    (block,) = blocks.insert_all(tx, [block], new_chains, ChangeMetadata(_RICORDO, "Make a block for a folder"))
+    blocks.attach(tx, agent.id, [block])
+    queries.note_block(tx, DocumentBlock(scope.organization_id, agent.id, folder.id, block.id))
+    return block
+
+
+def label_of(folder: Folder) -> str:
+    """Return the folder's name as the label of a block, or one of its id where it cannot be one."""
+    try:
+        label = require_label(folder.name)
+    except Invalid:
+        label = ""
+    return label if label and label not in _RESERVED else f"folder {folder.id.rpartition('-')[2]}"
+
+
+async def _make_reader(runtime: Runtime, reading: Reading, source: Source) -> None:
+    """Make the one-off agent, where it is not there yet."""
+    scope, agent = Scope(reading.organization_id), source.agent
+    if await runtime.store.read(lambda tx: agents.find(tx, scope, reading.reader_id)):
+        return
+    own = [BlockSpec("persona", value=text("sleep_persona"), read_only=True)]
+    if instructions := (source.folder.instructions or "").strip():
+        limit = max(DEFAULT_LIMIT, len(instructions))
+        own.append(BlockSpec("instructions", value=instructions, limit=limit, read_only=True))
+    spec = AgentSpec(
+        id=reading.reader_id,
+        name=f"{agent.name}-doc-sleeptime",
+        agent_type="sleeptime_agent",
+        system=chosen_system(None, "sleeptime_doc_ingest", runtime.settings.data_dir),
+        model=agent.model,
+        embedding=agent.embedding,
+        model_settings=agent.model_settings,
+        context_window=agent.context_window,
+        timezone=agent.timezone,
+        hidden=True,
+        settings={name: agent.settings[name] for name in (DAILY_TOKENS,) if name in agent.settings},
+        blocks=tuple(own),
+        block_ids=(source.block.id,),
+        tool_names=traits_of("sleeptime_agent").base_tools,
+        has_base_tools=False,
+        has_base_rules=True,
+        tool_rules=(ToolRule("memory_finish_edits", "exit_loop"),),
+        beginning=(),
+    )
+    spec, info = await prepare(runtime, scope, spec)
+
+    def insert(tx: Transaction) -> None:
+        if agents.find(tx, scope, reading.reader_id) is None:
+            insert_agent(tx, runtime, scope, spec, info)
+
+    await runtime.store.write(insert)
+
+
+async def _send(runtime: Runtime, reading: Reading, source: Source, portions: Sequence[str]) -> Reading:
+    """Send the next portion; returns the reading as it is after it. Raises ModelError where it is tried again."""
+    number = reading.portions_done
+    document = disarm(portions[number], "document")
+    words = (
+        f'Part {number + 1} of {len(portions)} of the file "{source.file_name}" of the source "{source.folder.name}". '
+        f'Work it into the block labelled "{source.block.label}".\n\n<document>\n{document}\n</document>'
+    )
+    message = NewMessage(
+        "user", (TextPart(words),), otid=f"{reading.id}:{number}:{reading.attempts}", is_untrusted=True
+    )
+    request = TurnRequest(
+        scope=Scope(reading.organization_id),
+        agent_id=reading.reader_id,
+        messages=(message,),
+        max_steps=_MOST_STEPS,
+        is_background=True,
+        purpose=PURPOSE,
+    )
+    answer: Answer = await collect(await run_turn(runtime, request))
+    if was_cut_off(answer.run):
+        raise Unavailable("The server was stopped while a document was read. It goes on later.")
+    if answer.run.status != "failed":
+        done = replace(reading, portions_done=number + 1, attempts=0)
+        await runtime.store.write(lambda tx: queries.save(tx, done))
+        return done
+    failed = replace(reading, attempts=reading.attempts + 1)
+    if failed.attempts >= _ATTEMPTS:
+        return replace(failed, status="failed")
+    await runtime.store.write(lambda tx: queries.save(tx, failed))
+    raise ModelError("llm_error", answer.failure.message[:500] if answer.failure else "The reading of a file failed.")
+
+
+async def _delete_reader(runtime: Runtime, reading: Reading) -> None:
+    with suppress(NotFound):
+        await delete_agent(runtime, Scope(reading.organization_id), reading.reader_id)
+
+
+HANDLERS = (JobHandler(LOOK, look, every_seconds=_SECONDS), JobHandler(READ, read))

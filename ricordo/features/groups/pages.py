@@ -1,0 +1,169 @@
+"""The pages of groups: which there are, a group with its members, settings and talk, and a form to say something to it."""
+
+from typing import Any
+
+from fastapi import Request, Response
+
+from ricordo.api.routing import needs
+from ricordo.domain.scope import REQUEST_SCOPE
+from ricordo.features.groups.records import MANAGED
+from ricordo.features.web import queries
+from ricordo.features.web.inside import Api, RefusedByApi
+from ricordo.features.web.shell import Pages, address_of, done, fields_of, form_of, render
+
+router = Pages("/ui/groups", scope="agents")
+_LIST, _ONE = "groups/list.html", "groups/one.html"
+_EACH, _MOST_AGENTS, _MESSAGES = 50, 200, 50
+# Which settings the form of each kind has.
+_SETTINGS: dict[str, tuple[str, ...]] = {
+    "round_robin": ("max_turns",),
+    "dynamic": ("max_turns", "termination_token"),
+    "sleeptime": ("sleeptime_agent_frequency",),
+    "voice_sleeptime": ("max_message_buffer_length", "min_message_buffer_length"),
+}
+_NUMBERS = {*("max_turns", "sleeptime_agent_frequency", "max_message_buffer_length", "min_message_buffer_length")}
+# Colours of speakers, by their place in the group.
+_COLOURS = 6
+
+
+@router.get("")
+async def list_groups(request: Request) -> Response:
+    """The groups whose agents the caller may use, and a form for another."""
+    return await _list(request)
+
+
+@router.post("")
+async def make_group(request: Request) -> Response:
+    fields = await fields_of(request)
+    form = dict(fields)
+    kind = form.get("kind", "round_robin")
+    config: dict[str, Any] = {"manager_type": kind}
+    if kind in MANAGED:
+        config["manager_agent_id"] = form.get("manager") or None
+    body = {
+        "description": form.get("description", "").strip(),
+        "agent_ids": [value for name, value in fields if name == "member" and value != config.get("manager_agent_id")],
+        "manager_config": config,
+    }
+    try:
+        group = await Api(request).ask("POST", "/v1/groups/", body)
+    except RefusedByApi as error:
+        return await _list(request, form, str(error), error.status)
+    return done(request, f"/ui/groups/{group['id']}", "The group was made. Say something to it.")
+
+
+@router.get("/{group_id}")
+async def show_group(request: Request, group_id: str) -> Response:
+    """One group; while it talks, the talk renews itself."""
+    return await _show(request, group_id)
+
+
+@router.post("/{group_id}")
+async def change_group(request: Request, group_id: str) -> Response:
+    """Change the description and the settings of the group's kind."""
+    api, form = Api(request), await form_of(request)
+    group = await api.get(f"/v1/groups/{group_id}")
+    config: dict[str, Any] = {"manager_type": group["manager_type"], "manager_agent_id": group["manager_agent_id"]}
+    for name in _SETTINGS.get(group["manager_type"], ()):
+        if name in form:
+            config[name] = _setting(name, form[name].strip())
+    body = {"description": form.get("description", group["description"]), "manager_config": config}
+    try:
+        await api.ask("PATCH", f"/v1/groups/{group_id}", body)
+    except RefusedByApi as error:
+        return await _show(request, group_id, str(error), error.status)
+    return done(request, f"/ui/groups/{group_id}", "The group was changed.")
+
+
+@router.post("/{group_id}/say")
+@needs("messages:write")
+async def say(request: Request, group_id: str) -> Response:
+    """Say something to the group. Its agents talk in the background, and the page shows it as it comes."""
+    text = (await form_of(request)).get("message", "")
+    body = {"messages": [{"role": "user", "content": text}]}
+    try:
+        run = await Api(request).ask("POST", f"/v1/groups/{group_id}/messages/async", body)
+    except RefusedByApi as error:
+        return await _show(request, group_id, str(error), error.status, draft=text)
+    return done(request, address_of(f"/ui/groups/{group_id}", run=run["id"]))
+
+
+@router.post("/{group_id}/reset")
+@needs("messages:write")
+async def reset(request: Request, group_id: str) -> Response:
+    """Delete what was said in the group. What its agents remember stays."""
+    await Api(request).ask("PATCH", f"/v1/groups/{group_id}/reset-messages", {})
+    return done(request, f"/ui/groups/{group_id}", "What was said was deleted. Memory stays.")
+
+
+@router.post("/{group_id}/delete")
+async def delete_group(request: Request, group_id: str) -> Response:
+    await Api(request).ask("DELETE", f"/v1/groups/{group_id}")
+    return done(request, "/ui/groups", "The group was deleted. Its agents and their messages stay.")
+
+
+def _setting(name: str, text: str) -> int | str | None:
+    """Return what was typed as the API takes it: a number where it is one, None where it is empty."""
+    if not text:
+        return None
+    return int(text) if name in _NUMBERS and text.isdecimal() else text
+
+
+async def _list(request: Request, form: dict[str, str] | None = None, problem: str = "", status: int = 200) -> Response:
+    api, after = Api(request), request.query_params.get("after")
+    groups: list[Any] = await api.get("/v1/groups/", limit=_EACH + 1, after=after)
+    older = address_of("/ui/groups", after=groups[_EACH - 1]["id"]) if len(groups) > _EACH else ""
+    may = request.scope[REQUEST_SCOPE].may("agents:write")
+    return await render(
+        request,
+        _LIST,
+        status=status,
+        groups=groups[:_EACH],
+        names=await names_in(request, groups),
+        older=older,
+        agents=await api.get("/v1/agents/", limit=_MOST_AGENTS) if may else [],
+        form=form or {},
+        problem=problem,
+    )
+
+
+async def _show(request: Request, group_id: str, problem: str = "", status: int = 200, *, draft: str = "") -> Response:
+    api, asked = Api(request), request.query_params
+    group: Any = await api.get(f"/v1/groups/{group_id}")
+    names = await names_in(request, [group])
+    before = asked.get("before")
+    # The talk is left out for those who may read no messages.
+    found = await api.find(
+        f"/v1/groups/{group_id}/messages", limit=_MESSAGES + 1, order="desc", **({"after": before} if before else {})
+    )
+    messages = found or []
+    older = address_of(f"/ui/groups/{group_id}", before=messages[_MESSAGES - 1]["id"]) if messages[_MESSAGES:] else ""
+    run = await api.find(f"/v1/runs/{asked['run']}") if asked.get("run") else None
+    speakers = [id for id in (*group["agent_ids"], group["manager_agent_id"]) if id]
+    colours = {names.get(id, id): place % _COLOURS for place, id in enumerate(speakers)}
+    return await render(
+        request,
+        _ONE,
+        status=status,
+        group=group,
+        names=names,
+        colours=colours,
+        settings=_SETTINGS.get(group["manager_type"], ()),
+        numbers=_NUMBERS,
+        talks=found is not None and group["manager_type"] not in ("sleeptime", "voice_sleeptime"),
+        messages=messages[:_MESSAGES][::-1],
+        older=older,
+        is_newest=not before,
+        run=run,
+        is_busy=run is not None and run["status"] in ("created", "running"),
+        problem=problem,
+        draft=draft,
+        is_large=True,
+    )
+
+
+async def names_in(request: Request, groups: list[Any]) -> dict[str, str]:
+    """Return the names of all agents of these groups, by their ids."""
+    ids = {id for group in groups for id in (*group["agent_ids"], group["manager_agent_id"]) if id}
+    scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
+    return dict(await store.read(lambda tx: queries.names_of_agents(tx, scope, ids)))

@@ -1,0 +1,77 @@
+"""What is sent and answered of sleeping agents."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ricordo.api.models.base import From, Json, RequestModel, ResponseModel, Timestamp
+from ricordo.features.groups.sleep_view import Pair, SleepWork
+
+
+class SleeptimeRequest(RequestModel):
+    """What changes for the caller."""
+
+    paused: bool = Field(description="Whether nothing that the caller says is read by sleeping agents: not now.")
+
+
+class SleeptimeResponse(ResponseModel):
+    """The agents that work on an agent's memory. `paused` is the caller's own choice."""
+
+    agent_id: str
+    group_id: str
+    sleeping_agent_ids: list[str]
+    enabled: bool
+    sleeptime_agent_frequency: int | None
+    paused: bool
+
+    @classmethod
+    def from_pair(cls, pair: Pair) -> Json:
+        """Return the pair as JSON."""
+        return cls.of(
+            pair.group,
+            agent_id=pair.agent.id,
+            group_id=pair.group.id,
+            sleeping_agent_ids=list(pair.group.agent_ids),
+            enabled=pair.agent.has_sleeptime,
+            paused=pair.is_paused,
+        )
+
+
+class MemoryChangeResponse(ResponseModel):
+    """A version that was stored (`applied`), or a proposal that waits (`waits`), with its block's label; no texts."""
+
+    id: str
+    status: str
+    label: str
+
+
+class SleepWorkResponse(ResponseModel):
+    """One transcript of `message_count` messages and what a sleeping agent did with it.
+
+    `status` is begun, done or failed; tokens and changes are of `run_id`, the last run that worked on it.
+    """
+
+    id: Annotated[str, From("transcript.id")]
+    agent_id: Annotated[str, From("transcript.agent_id")]
+    user_id: Annotated[str | None, From("transcript.user_id")]
+    status: Annotated[str, From("transcript.status")]
+    message_count: Annotated[int, From("transcript.message_count")]
+    failures: Annotated[int, From("transcript.attempts")]
+    run_id: Annotated[str | None, From("transcript.run_id")]
+    prompt_tokens: int
+    completion_tokens: int
+    step_count: int
+    changes: list[MemoryChangeResponse]
+    created_at: Annotated[Timestamp, From("transcript.created_at")]
+    ended_at: Annotated[Timestamp | None, From("transcript.ended_at")]
+
+    @classmethod
+    def from_work(cls, work: SleepWork) -> Json:
+        """Return the work as JSON."""
+        run = work.run
+        return cls.of(
+            work,
+            prompt_tokens=run.usage.prompt_tokens if run else 0,
+            completion_tokens=run.usage.completion_tokens if run else 0,
+            step_count=run.step_count if run else 0,
+        )

@@ -1,0 +1,84 @@
+"""The pages of sleeping agents: what they did with what a person said, when and at which cost, and "not now"."""
+
+from typing import Any
+
+from fastapi import Request, Response
+
+from ricordo.api.routing import needs
+from ricordo.features.groups.pages import names_in
+from ricordo.features.web.inside import Api
+from ricordo.features.web.shell import Pages, address_of, done, form_of, render
+
+router = Pages("/ui/sleeptime", scope="memory")
+_PAIRS, _EACH = 20, 30
+_reads = needs("agents:read", "memory:read")
+
+
+@router.get("")
+@_reads
+async def list_pairs(request: Request) -> Response:
+    """The agents on whose memory others work while they rest, and whether the reader said "not now"."""
+    api, asked = Api(request), request.query_params
+    user, after = asked.get("user") or None, asked.get("after")
+    groups: list[Any] = await api.get(
+        "/v1/groups/", manager_type="sleeptime", show_hidden_groups=True, limit=_PAIRS + 1, after=after
+    )
+    older = address_of("/ui/sleeptime", user=user, after=groups[_PAIRS - 1]["id"]) if groups[_PAIRS:] else ""
+    groups = groups[:_PAIRS]
+    pairs = [
+        (group, pair)
+        for group in groups
+        if (pair := await api.find(f"/v1/agents/{group['manager_agent_id']}/sleeptime", user_id=user))
+    ]
+    return await render(
+        request, "groups/pairs.html", pairs=pairs, names=await names_in(request, groups), older=older, user=user
+    )
+
+
+@router.get("/{agent_id}")
+@_reads
+async def show_pair(request: Request, agent_id: str) -> Response:
+    """One pair: how often it works, and what was done, the newest first."""
+    api, asked = Api(request), request.query_params
+    user, home = asked.get("user") or None, f"/v1/agents/{agent_id}/sleeptime"
+    pair = await api.get(home, user_id=user)
+    group = await api.get(f"/v1/groups/{pair['group_id']}")
+    work: list[Any] = await api.get(f"{home}/transcripts", user_id=user, limit=_EACH + 1, after=asked.get("after"))
+    older = address_of(f"/ui/sleeptime/{agent_id}", user=user, after=work[_EACH - 1]["id"]) if work[_EACH:] else ""
+    return await render(
+        request,
+        "groups/pair.html",
+        pair=pair,
+        names=await names_in(request, [group]),
+        work=work[:_EACH],
+        older=older,
+        user=user,
+    )
+
+
+@router.post("/{agent_id}")
+async def pause(request: Request, agent_id: str) -> Response:
+    """Say "not now", or take it back."""
+    form = await form_of(request)
+    user, is_paused = form.get("user") or None, form.get("do") == "pause"
+    await Api(request).ask(
+        "PATCH", f"/v1/agents/{agent_id}/sleeptime", {"paused": is_paused}, query={"user_id": user} if user else None
+    )
+    words = "Nothing you say is read from now on." if is_paused else "What you say from now on is read again."
+    return done(request, address_of(f"/ui/sleeptime/{agent_id}", user=user), words if user is None else "It is noted.")
+
+
+@router.post("/{agent_id}/frequency")
+@needs("agents:write")
+async def change_frequency(request: Request, agent_id: str) -> Response:
+    """Change after how many turns the sleeping agents work; empty: after each."""
+    api, form = Api(request), await form_of(request)
+    agent = await api.get(f"/v1/agents/{agent_id}")
+    group, text = agent["multi_agent_group"] or {}, form.get("frequency", "").strip()
+    config = {
+        "manager_type": group.get("manager_type", "sleeptime"),
+        "manager_agent_id": agent_id,
+        "sleeptime_agent_frequency": int(text) if text.isdecimal() else text or None,
+    }
+    await api.ask("PATCH", f"/v1/groups/{group.get('id', '')}", {"manager_config": config})
+    return done(request, f"/ui/agents/{agent_id}/settings", "How often its memory is worked on was changed.")

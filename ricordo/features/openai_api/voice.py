@@ -1,0 +1,64 @@
+"""The route of the retired Letta V1 server by which voice stacks talk with an agent: a chat completion, always as a stream."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Response
+
+from ricordo.agents.request import NewMessage, TurnRequest
+from ricordo.agents.turn import run_turn
+from ricordo.api.call import Here
+from ricordo.api.routing import Routes
+from ricordo.api.sse import STREAM, sse_response
+from ricordo.errors import Invalid
+from ricordo.features.openai_api.answers import completion_chunks, deltas_of
+from ricordo.features.openai_api.chats import ClientChat, continue_call
+from ricordo.features.openai_api.errors import CUT_OFF
+from ricordo.features.openai_api.models import ChatMessage, LenientRequest
+from ricordo.features.openai_api.options import OpenAIApiSettings
+from ricordo.features.openai_api.routes import reader_of
+from ricordo.features.openai_api.turns import ChatTurn, parts_of
+from ricordo.storage import agents
+
+router = Routes(prefix="/v1/voice-beta", tags=["openai"], scope="messages")
+
+
+class VoiceRequest(LenientRequest):
+    """What a voice stack sends: of the messages only the last one is read, and of the rest nothing."""
+
+    messages: Any = None
+
+
+@router.post("/{agent_id}/chat/completions", response_class=Response, responses=STREAM)
+async def create_voice_completion(here: Here, agent_id: str, body: VoiceRequest) -> Response:
+    """Say something to a voice agent: the answer is streamed as it is made, in the caller's default conversation."""
+    message = _last_message(body.messages)
+    await here.store.read(lambda tx: agents.require(tx, here.scope, agent_id))
+    place = await continue_call(here, ClientChat(agent_id, None, "", [message]))
+    request = TurnRequest(
+        scope=here.scope,
+        agent_id=agent_id,
+        messages=(NewMessage("user", parts_of(message)),),
+        conversation_id=place.conversation_id,
+        streams_tokens=True,
+    )
+    asked = ChatTurn(None, request)
+    reader = reader_of(here, asked)
+    turn = await run_turn(here.runtime, request)
+    stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
+    deltas = deltas_of(turn, reader, asked.note, here.runtime.settings.keepalive, stops_when_left=stops_when_left)
+    return sse_response(completion_chunks(agent_id, deltas, reader, has_usage=False), CUT_OFF)
+
+
+def _last_message(messages: Any) -> ChatMessage:
+    """Return the last message, which is the user's. Raises Invalid; the texts are wire facts."""
+    if messages is None:
+        raise Invalid("The 'messages' field is missing in the request.")
+    if not isinstance(messages, list) or not messages:
+        raise Invalid("The 'messages' field must be an iterable.")
+    last = messages[-1]
+    if not isinstance(last, Mapping) or last.get("role") != "user":
+        raise Invalid("'messages[-1].role' must be a 'user'")
+    if not isinstance(last.get("content"), str):
+        raise Invalid("'messages[-1].content' must be a 'string'")
+    return ChatMessage(role="user", content=last["content"])

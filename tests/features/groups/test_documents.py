@@ -1,0 +1,227 @@
+"""Folders of an agent with sleeptime: read once by a one-off agent, into a block that goes with the folder."""
+
+import time
+from typing import Any
+
+import httpx2
+import pytest
+
+from ricordo.domain.job import Job
+from ricordo.domain.model import ModelRequest
+from ricordo.domain.scope import Scope
+from ricordo.errors import ModelError
+from ricordo.features.groups import documents
+from ricordo.llm.scripted import Line, call
+from ricordo.storage import blocks
+from tests.features.groups.test_sleeptime import main_agent, wait_until
+from tests.seams.http import ok
+from tests.seams.server import LIMIT, ServerInThread
+
+
+def folder_with(http: httpx2.Client, name: str, **files: str) -> str:
+    folder = ok(http.post("/v1/folders/", json={"name": name, "instructions": "Note prices alone."}))["id"]
+    for stem, content in files.items():
+        upload(http, folder, stem, content)
+    return str(folder)
+
+
+def upload(http: httpx2.Client, folder: str, stem: str, content: str) -> str:
+    file = ok(http.post(f"/v1/folders/{folder}/upload", files={"file": (f"{stem}.txt", content.encode())}))["id"]
+    deadline = time.monotonic() + LIMIT
+    while ok(http.get(f"/v1/folders/{folder}/files"))[-1]["processing_status"] != "completed":
+        assert time.monotonic() < deadline
+    wait_until(
+        lambda: {one["processing_status"] for one in ok(http.get(f"/v1/folders/{folder}/files"))} == {"completed"}
+    )
+    return str(file)
+
+
+def attach(http: httpx2.Client, agent: str, folder: str, do: str = "attach") -> None:
+    ok(http.patch(f"/v1/agents/{agent}/folders/{do}/{folder}"))
+
+
+def look(server: ServerInThread) -> None:
+    server.run(documents.look(server.runtime, Job(documents.LOOK, ""), lambda _done, _all: None))
+
+
+def block_of(http: httpx2.Client, agent: str, label: str) -> dict[str, Any] | None:
+    held = ok(http.get(f"/v1/agents/{agent}/core-memory/blocks"))
+    return next((one for one in held if one["label"] == label), None)
+
+
+def text_of(http: httpx2.Client, agent: str, label: str) -> str:
+    block = block_of(http, agent, label)
+    return str(block["value"]) if block else ""
+
+
+def parts_in(server: ServerInThread) -> list[str]:
+    """The portions that were sent, each once, in order."""
+    seen: dict[str, None] = {}
+    for request in list(server.model.requests):
+        for message in request.messages:
+            if message.role == "user" and "<document>" in message.text:
+                seen.setdefault(message.text)
+    return list(seen)
+
+
+def notes(request: ModelRequest) -> Line:
+    """A model that writes the first word of each portion into the block of its source."""
+    message = request.messages[-1]
+    if message.role == "tool":
+        return call("memory_finish_edits")
+    if "<document>" not in message.text:
+        return "Fine."
+    label = message.text.split('labelled "')[1].split('"')[0]
+    word = message.text.split("<document>\n")[1].split()[0]
+    return call("memory_insert", label=label, new_string=f"Word: {word}")
+
+
+def hidden_agents(http: httpx2.Client) -> list[str]:
+    listed = ok(http.get("/v1/agents/", params={"hidden": True, "limit": 200}))
+    return [one["name"] for one in listed if one["name"].endswith("-doc-sleeptime")]
+
+
+def test_each_file_is_read_once_into_a_block_that_both_agents_see(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(notes)
+    agent = main_agent(http, name="Reader")
+    folder = folder_with(http, "Prices", a="Apples cost 2.", b="Bread costs 3.")
+    attach(http, agent["id"], folder)
+    look(server)
+    wait_until(lambda: {"Apples", "Bread"} <= {*text_of(http, agent["id"], "Prices").split()})
+    wait_until(lambda: hidden_agents(http) == [])
+    block = block_of(http, agent["id"], "Prices")
+    assert block is not None
+    (sleeper,) = agent["multi_agent_group"]["agent_ids"]
+    assert (block_of(http, sleeper, "Prices") or {})["id"] == block["id"]
+    assert server.read(lambda tx: blocks.get(tx, Scope(), block["id"])).is_untrusted
+    assert len(parts_in(server)) == 2
+    asked = next(request for request in server.model.requests if "<document>" in request.messages[-1].text)
+    assert "Note prices alone." in asked.messages[0].text
+    for _ in range(2):
+        look(server)
+    upload(http, folder, "c", "Cheese costs 4.")
+    look(server)
+    wait_until(lambda: "Cheese" in text_of(http, agent["id"], "Prices"))
+    assert len(parts_in(server)) == 3
+
+
+def test_detaching_takes_the_block_that_was_made_and_none_that_a_person_made(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(notes)
+    agent = main_agent(http, memory_blocks=[{"label": "Own", "value": "Mine."}])["id"]
+    made, own = folder_with(http, "Made", a="Milk."), folder_with(http, "Own", a="Oats.")
+    for folder in (made, own):
+        attach(http, agent, folder)
+    look(server)
+    wait_until(lambda: "Milk." in text_of(http, agent, "Made") and "Oats." in text_of(http, agent, "Own"))
+    wait_until(lambda: hidden_agents(http) == [])
+    for folder in (made, own):
+        attach(http, agent, folder, "detach")
+    look(server)
+    assert block_of(http, agent, "Made") is None
+    assert "Oats." in text_of(http, agent, "Own")
+    attach(http, agent, made)
+    look(server)
+    wait_until(lambda: "Milk." in text_of(http, agent, "Made"))
+
+
+def test_the_policy_of_a_block_holds_for_what_a_document_says(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(notes)
+    guarded = [{"label": "Laws", "value": "None.", "policy": "guarded"}]
+    agent = main_agent(http, memory_blocks=guarded)["id"]
+    attach(http, agent, folder_with(http, "Laws", a="Obey."))
+    look(server)
+    block = block_of(http, agent, "Laws")
+    assert block is not None
+    wait_until(lambda: len(ok(http.get(f"/v1/blocks/{block['id']}/diffs"))) == 1)
+    assert text_of(http, agent, "Laws") == "None."
+
+
+def test_of_a_file_that_was_deleted_nothing_stays_and_the_others_are_read_again(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(notes)
+    agent = main_agent(http)["id"]
+    folder = folder_with(http, "Stock", keep="Kiwis.")
+    gone = upload(http, folder, "gone", "Grapes.")
+    attach(http, agent, folder)
+    look(server)
+    wait_until(lambda: all(word in text_of(http, agent, "Stock") for word in ("Kiwis.", "Grapes.")))
+    wait_until(lambda: hidden_agents(http) == [])
+    assert http.delete(f"/v1/folders/{folder}/{gone}").status_code == 204
+    look(server)
+    look(server)
+    wait_until(lambda: "Kiwis." in text_of(http, agent, "Stock"))
+    assert "Grapes." not in text_of(http, agent, "Stock")
+
+
+def test_a_failure_is_tried_again_at_the_portion_it_was_at(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "_CHARACTERS", 500)
+    failures = [ModelError("llm_error", "The provider is down.")]
+
+    def answer(request: ModelRequest) -> Line:
+        if "Part 2 of 3" in request.messages[-1].text and failures:
+            return failures.pop()  # type: ignore[return-value]
+        return notes(request)
+
+    server.answers_with(answer)
+    agent = main_agent(http)["id"]
+    words = [f"{name} {'x' * 480}" for name in ("One", "Two", "Three")]
+    attach(http, agent, folder_with(http, "Long", a="\n".join(words)))
+    look(server)
+    wait_until(lambda: "Three" in text_of(http, agent, "Long"))
+    text = text_of(http, agent, "Long")
+    assert [text.count(f"Word: {name}") for name in ("One", "Two", "Three")] == [1, 1, 1]
+
+
+def test_nothing_is_read_without_sleeptime_or_of_a_users_own_folder(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(notes)
+    awake, asleep = main_agent(http, enable_sleeptime=False)["id"], main_agent(http)["id"]
+    attach(http, awake, folder_with(http, "Awake", a="Nuts."))
+    ada = {"x-ricordo-user": "ada"}
+    own = ok(http.post("/v1/folders/", json={"name": "Hers"}, headers=ada))["id"]
+    ok(http.post(f"/v1/folders/{own}/upload", files={"file": ("a.txt", b"Secret.")}, headers=ada))
+    ok(http.patch(f"/v1/agents/{asleep}/folders/attach/{own}", headers=ada))
+    wait_until(lambda: ok(http.get(f"/v1/folders/{own}/files", headers=ada))[0]["processing_status"] == "completed")
+    look(server)
+    assert block_of(http, awake, "Awake") is None
+    assert block_of(http, asleep, "Hers") is None
+    assert parts_in(server) == []
+
+
+def test_a_label_is_found_for_any_name_of_a_folder() -> None:
+    from ricordo.domain.block import require_label
+    from ricordo.features.files.records import Folder
+
+    names = (
+        "Prices",
+        "persona",
+        "instructions",
+        "a/b",
+        "/",
+        "",
+        "..",
+        "<b>",
+        "x" * 300,
+        "a.md/b",
+        "\x07",
+        "日本",
+        "CON",
+    )
+    for name in names:
+        folder = Folder("source-00000000-0000-4000-8000-0123456789ab", "org", "archive", name)
+        assert require_label(documents.label_of(folder))
+
+
+@pytest.mark.parametrize("window", [500, 4_000, 200_000])
+def test_portions_hold_the_whole_text_in_order(window: int) -> None:
+    content = "\n".join("word " * (number % 700) for number in range(60))
+    portions = documents.portions_of(content, window)
+    assert "".join(portions).split() == content.split()
+    assert max(map(len, portions)) <= 16_000
+    assert documents.portions_of(" \n\n", window) == []

@@ -1,0 +1,97 @@
+"""Dynamic groups: a manager says who speaks next, until everybody has had a turn or the token is said."""
+
+from collections import deque
+
+import pytest
+
+from ricordo.domain.model import ModelRequest
+from ricordo.features.groups.talk_plan import Speaker, named_member, next_in_order
+from ricordo.llm.scripted import Line
+from tests.features.groups.talking import Api, aloud, held, names_of, new_agent, new_group, say, speaker_of
+
+
+def moderated(
+    api: Api, *names: str, choices: list[str], said: list[str] | None = None, **more: object
+) -> tuple[str, str]:
+    """Make a dynamic group whose manager chooses these; returns its id and the manager's."""
+    chosen, words = deque(choices), deque(said or [])
+
+    def answer(request: ModelRequest) -> Line:
+        name = speaker_of(request)
+        if name:
+            return aloud(words.popleft() if words else f"{name} speaks.")
+        return aloud(chosen.popleft())
+
+    api.server.answers_with(answer)
+    manager = new_agent(api, "Maria")
+    members = [new_agent(api, name) for name in names]
+    return new_group(api, "dynamic", members, manager_agent_id=manager, **more), manager
+
+
+def test_a_round_is_a_turn_of_the_manager_and_one_of_the_speaker(api: Api) -> None:
+    group, manager = moderated(api, "Ann", "Ben", "Cleo", choices=["Cleo", "I choose ben!", "Ann or maybe Cleo"])
+    answer = say(api, group)
+    assert names_of(answer) == ["Maria", "Cleo", "Maria", "Ben", "Maria", "Cleo"]
+    assert answer["usage"]["step_count"] == 6
+    assert len(answer["messages"]) == 12
+    last = held(api, manager, group)
+    # The manager is told the talk once it is over: the user's words, and each speaker's.
+    assert [one["content"] for one in last[-4:]] == ["Hello all.", "Cleo speaks.", "Ben speaks.", "Cleo speaks."]
+
+
+def test_the_token_ends_the_talk_when_a_speaker_says_it(api: Api) -> None:
+    group, _ = moderated(
+        api,
+        "Ann",
+        "Ben",
+        choices=["Ann DONE!", "Ben"],
+        said=["Not yet.", "We are DONE!"],
+        termination_token="DONE!",
+        max_turns=9,
+    )
+    answer = say(api, group)
+    assert names_of(answer) == ["Maria", "Ann", "Maria", "Ben"]
+
+
+def test_a_manager_that_names_nobody_is_asked_once_more_and_then_the_next_one_speaks(api: Api) -> None:
+    group, manager = moderated(api, "Ann", "Ben", choices=["Hm.", "Somebody.", "Ben", "Hm.", "Nobody."], max_turns=3)
+    answer = say(api, group)
+    assert names_of(answer) == ["Maria", "Maria", "Ann", "Maria", "Ben", "Maria", "Maria", "Ann"]
+    (run,) = [one for one in api.client.runs.list(agent_id=manager) if (one.metadata or {}).get("plan")]
+    assert len((run.metadata or {})["notes"]) == 2
+
+
+MEMBERS = [
+    Speaker("agent-1", "Anna"),
+    Speaker("agent-2", "Ann"),
+    Speaker("agent-3", "Dr. Öz"),
+    Speaker("agent-4", "Ben (2)"),
+]
+
+
+@pytest.mark.parametrize(
+    ("answer", "last", "speaker"),
+    [
+        ("Anna", None, "agent-1"),
+        ("ANN", None, "agent-2"),
+        ("anna", "agent-2", "agent-1"),
+        ("Anna and then Ann", None, "agent-2"),
+        ("Anna and then Ann", "agent-2", "agent-1"),
+        ("dr. öz, please", None, "agent-3"),
+        ("I'd say DR. ÖZ or Ann", None, "agent-3"),
+        ("agent-3", None, "agent-3"),
+        ("**Ben (2)**", None, "agent-4"),
+        ("ben", None, None),
+        ("", None, None),
+        ("Ann", "agent-2", None),
+        ("Nobody", "agent-1", None),
+    ],
+)
+def test_the_speaker_is_the_last_member_who_is_named(answer: str, last: str | None, speaker: str | None) -> None:
+    named = named_member(answer, MEMBERS, last)
+    assert (named.id if named else None) == speaker
+
+
+def test_the_next_in_order_comes_after_the_one_who_spoke() -> None:
+    order = [next_in_order(MEMBERS, last).id for last in (None, "agent-1", "agent-4", "agent-of-another-group")]
+    assert order == ["agent-1", "agent-2", "agent-1", "agent-1"]

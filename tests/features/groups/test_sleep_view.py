@@ -1,0 +1,90 @@
+"""What people see of sleeping agents, over HTTP: their own alone, with cost and changes, and "not now"."""
+
+from typing import Any
+
+import httpx2
+
+from ricordo.domain.model import ModelRequest
+from ricordo.llm.scripted import Line, call
+from tests.features.groups.test_sleeptime import (
+    ended,
+    is_asleep,
+    main_agent,
+    say,
+    set_frequency,
+    transcripts_of,
+    wait_until,
+)
+from tests.seams.http import ok
+from tests.seams.server import ServerInThread
+
+
+def learns(request: ModelRequest) -> Line:
+    if not is_asleep(request):
+        return "Noted."
+    if any(message.role == "tool" for message in request.messages[-2:]):
+        return call("memory_finish_edits")
+    return call("memory_rethink", label="human", new_memory=f"Said {len(request.messages[-1].text)} letters.")
+
+
+def work(http: httpx2.Client, agent: dict[str, Any], user: str | None = None) -> list[dict[str, Any]]:
+    headers = {"x-ricordo-user": user} if user else {}
+    return list(ok(http.get(f"/v1/agents/{agent['id']}/sleeptime/transcripts", headers=headers)))
+
+
+def test_a_user_sees_what_came_of_their_own_words_and_what_it_cost(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(learns)
+    agent = main_agent(http)
+    sleeper_id = set_frequency(http, agent, None)
+    runs = {user: say(http, agent, f"I am {user}.", user) for user in ("ada", "ben")}
+    ended(http, [run_id for run_ids in runs.values() for run_id in run_ids])
+    for user, run_ids in runs.items():
+        wait_until(lambda user=user: [one["status"] for one in work(http, agent, user)] == ["done"])  # type: ignore[misc]
+        (one,) = work(http, agent, user)
+        assert (one["run_id"], one["agent_id"]) == (run_ids[0], sleeper_id)
+        usage = ok(http.get(f"/v1/runs/{run_ids[0]}/usage"))
+        assert (one["prompt_tokens"], one["completion_tokens"]) == (usage["prompt_tokens"], usage["completion_tokens"])
+        assert one["step_count"] >= 1
+        assert [(change["status"], change["label"]) for change in one["changes"]] == [("applied", "human")]
+    assert len(work(http, agent)) == 2
+    assert work(http, agent, "nobody-yet") == []
+    named = http.get(f"/v1/agents/{sleeper_id}/sleeptime/transcripts", params={"user_id": "ada"})
+    assert [one["run_id"] for one in ok(named)] == runs["ada"]
+
+
+def test_not_now_is_one_users_choice_and_what_is_said_meanwhile_is_never_read(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.answers_with(learns)
+    agent = main_agent(http)
+    set_frequency(http, agent, None)
+    path, ada = f"/v1/agents/{agent['id']}/sleeptime", {"x-ricordo-user": "ada"}
+    ended(http, say(http, agent, "First.", "ada"))
+    assert ok(http.patch(path, json={"paused": True}, headers=ada))["paused"] is True
+    assert [ok(http.get(path, headers=who))["paused"] for who in (ada, {"x-ricordo-user": "ben"}, {})] == [
+        *(True, False, False)
+    ]
+    assert say(http, agent, "SECRET.", "ada") == []
+    ended(http, say(http, agent, "Hello from Ben.", "ben"))
+    assert ok(http.patch(path, json={"paused": False}, headers=ada))["paused"] is False
+    ended(http, say(http, agent, "Third.", "ada"))
+    told = "\n".join(transcripts_of(server))
+    assert [word in told for word in ("First.", "Hello from Ben.", "Third.", "SECRET.")] == [True, True, True, False]
+
+
+def test_talks_without_a_user_have_a_choice_of_their_own(server: ServerInThread, http: httpx2.Client) -> None:
+    server.answers_with(learns)
+    agent = main_agent(http)
+    set_frequency(http, agent, None)
+    path = f"/v1/agents/{agent['id']}/sleeptime"
+    ok(http.patch(path, json={"paused": True}))
+    assert say(http, agent, "Nobody in particular.") == []
+    assert len(say(http, agent, "I am Ada.", "ada")) == 1
+    assert http.patch(path, json={"paused": "later"}).status_code == 422
+
+
+def test_an_agent_that_nobody_works_for_has_no_such_page(http: httpx2.Client) -> None:
+    agent = main_agent(http, enable_sleeptime=False)
+    answer = http.get(f"/v1/agents/{agent['id']}/sleeptime")
+    assert answer.status_code == 404
+    assert "enable_sleeptime" in answer.json()["detail"]

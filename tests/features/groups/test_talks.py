@@ -1,0 +1,226 @@
+"""Talks as runs: streamed, in the background, sent again, cancelled, listed and reset; and people kept apart."""
+
+from typing import Any
+
+import pytest
+
+from ricordo.domain.model import ModelRequest
+from ricordo.errors import ModelError
+from ricordo.llm.scripted import Line
+from tests.features.groups.talking import (
+    Api,
+    held,
+    names_of,
+    new_agent,
+    new_group,
+    panel,
+    say,
+    speaker_of,
+    speaking,
+    wait_for,
+)
+from tests.seams.server import Gate, events_of
+
+
+def listed(api: Api, group: str, **params: Any) -> list[dict[str, Any]]:
+    response = api.http.get(f"/v1/groups/{group}/messages", params=params)
+    assert response.status_code == 200, response.text
+    messages: list[dict[str, Any]] = response.json()
+    return messages
+
+
+def test_a_stream_brings_each_piece_with_its_speakers_name_and_the_talks_run(api: Api) -> None:
+    api.server.answers_with(speaking())
+    group, _ = panel(api, "Ann", "Ben")
+    body = {"messages": [{"role": "user", "content": "Hello."}], "stream_tokens": True}
+    events = [event for _, event in events_of(api.http.post(f"/v1/groups/{group}/messages/stream", json=body).text)]
+    said = [event for event in events if event != "[DONE]" and event["message_type"] == "assistant_message"]
+    assert len(said) > 4
+    assert "".join(event["content"] for event in said if event["name"] == "Ann").startswith("Ann says")
+    assert "".join(event["content"] for event in said if event["name"] == "Ben").startswith("Ben says")
+    assert {event["name"] for event in said} == {"Ann", "Ben"}
+    (run_id,) = {event["run_id"] for event in said}
+    run = api.client.runs.retrieve(run_id)
+    assert (run.status, run.stop_reason) == ("completed", "end_turn")
+    usage = next(event for event in events if event != "[DONE]" and event["message_type"] == "usage_statistics")
+    assert usage["step_count"] == 2
+    assert usage["total_tokens"] == api.http.get(f"/v1/runs/{run_id}/usage").json()["total_tokens"] > 0
+    assert len(api.http.get(f"/v1/runs/{run_id}/steps").json()) == 2
+
+
+def test_a_talk_in_the_background_can_be_read_again_from_any_event(api: Api) -> None:
+    api.server.answers_with(speaking())
+    group, _ = panel(api, "Ann", "Ben")
+    run = api.http.post(f"/v1/groups/{group}/messages/async", json={"input": "Hello."}).json()
+    stream = api.http.post(f"/v1/runs/{run['id']}/stream", json={"starting_after": 0}).text
+    events = [event for _, event in events_of(stream)]
+    assert [event["name"] for event in events if "content" in event] == ["Ann", "Ben"]
+    again = events_of(api.http.post(f"/v1/runs/{run['id']}/stream", json={"starting_after": 2}).text)
+    numbers = [event["seq_id"] for _, event in again if event != "[DONE]" and event["message_type"] != "ping"]
+    assert numbers[0] == 3
+    messages = api.http.get(f"/v1/runs/{run['id']}/messages").json()
+    assert [one["message_type"] for one in messages] == [
+        "user_message",
+        *["reasoning_message", "assistant_message"] * 2,
+    ]
+
+
+def test_the_tokens_of_a_talk_are_counted_once(api: Api) -> None:
+    api.server.answers_with(speaking())
+    group, _ = panel(api, "Ann", "Ben")
+    before = ledger(api)
+    answer = say(api, group)
+    assert ledger(api) - before == answer["usage"]["total_tokens"]
+
+
+def ledger(api: Api) -> int:
+    from ricordo.storage import runs
+
+    return api.server.read(lambda tx: runs.used_since(tx, "org-00000000-0000-4000-8000-000000000000", 0))
+
+
+def test_the_same_message_sent_again_is_the_same_talk(api: Api) -> None:
+    api.server.answers_with(speaking())
+    group, agents = panel(api, "Ann", "Ben")
+    first = say(api, group, message={"otid": "one"})
+    again = say(api, group, message={"otid": "one"})
+    assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
+    assert again["usage"] == first["usage"]
+    assert len(held(api, agents["Ann"], group)) == 4
+    response = api.http.post(
+        f"/v1/groups/{group}/messages", json={"messages": [{"role": "user", "content": "Other.", "otid": "one"}]}
+    )
+    assert response.status_code == 409
+
+
+def test_the_same_message_sent_twice_at_once_is_one_talk(api: Api) -> None:
+    gate = Gate(api.server, "Here.")
+    api.server.answers_with(gate)
+    group, agents = panel(api, "Ann")
+    body = {"messages": [{"role": "user", "content": "Hello.", "otid": "twice"}]}
+    first = api.http.post(f"/v1/groups/{group}/messages/async", json=body).json()
+    gate.wait()
+    second = api.http.post(f"/v1/groups/{group}/messages/async", json=body).json()
+    other = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Me too."})
+    assert other.status_code == 409
+    gate.open()
+    assert first["id"] == second["id"]
+    wait_for(lambda: api.client.runs.retrieve(first["id"]).status == "completed")
+    assert len(held(api, agents["Ann"], group)) == 2
+
+
+def test_cancelling_a_talk_cancels_the_members_turn_and_keeps_what_was_said(api: Api) -> None:
+    gate = Gate(api.server)
+
+    def answer(request: ModelRequest) -> Any:
+        return gate(request) if speaker_of(request) == "Ben" else "I am Ann."
+
+    api.server.answers_with(answer)
+    group, agents = panel(api, "Ann", "Ben", "Cleo")
+    run = api.http.post(f"/v1/groups/{group}/messages/async", json={"input": "Hello."}).json()
+    gate.wait()
+    assert api.http.post(f"/v1/agents/{agents['Ann']}/messages/cancel", json={"run_ids": [run["id"]]}).json() == {
+        run["id"]: "cancelled"
+    }
+    assert api.client.runs.retrieve(run["id"]).status == "cancelled"
+    assert not api.server.runtime.live
+    statuses = {one.status for one in api.client.runs.list(agent_id=agents["Ben"])}
+    assert statuses == {"cancelled"}
+    assert [one["content"] for one in held(api, agents["Cleo"], group)] == ["Hello.", "I am Ann."]
+
+
+def test_a_member_whose_model_fails_ends_the_talk_and_what_was_said_stays(api: Api) -> None:
+    def answer(request: ModelRequest) -> Line:
+        return ModelError("llm_error", "No.") if speaker_of(request) == "Ben" else "I am Ann."
+
+    api.server.answers_with(answer)
+    group, agents = panel(api, "Ann", "Ben", "Cleo")
+    response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
+    assert (response.status_code, response.json()["error"]["type"]) == (500, "llm_error")
+    assert [one["content"] for one in held(api, agents["Cleo"], group)] == ["Hello.", "I am Ann."]
+    (run,) = [one for one in api.client.runs.list(agent_id=agents["Ann"]) if (one.metadata or {}).get("plan")]
+    assert (run.status, run.stop_reason) == ("failed", "llm_api_error")
+    api.server.answers_with(speaking())
+    assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
+
+
+def test_the_groups_list_shows_each_utterance_once_and_pages_both_ways(api: Api) -> None:
+    api.server.answers_with(lambda request: f"I am {speaker_of(request)}.")
+    group, _ = panel(api, "Ann", "Ben", "Cleo")
+    for text in ("One.", "Two."):
+        say(api, group, text)
+    whole = listed(api, group, order="asc")
+    turn = ["I am Ann.", "I am Ben.", "I am Cleo."]
+    assert [one["content"] for one in whole] == ["One.", *turn, "Two.", *turn]
+    assert [one["id"] for one in listed(api, group)] == [one["id"] for one in whole][::-1]
+    ids = [one["id"] for one in whole]
+    for order, all_ids in (("asc", ids), ("desc", ids[::-1])):
+        assert page_ids(api, group, order, after=all_ids[2]) == all_ids[3:6]
+        assert page_ids(api, group, order, before=all_ids[5]) == all_ids[2:5]
+    assert listed(api, group, include_return_message_types="user_message", order="asc") == [whole[0], whole[4]]
+
+
+def page_ids(api: Api, group: str, order: str, **cursor: str) -> list[str]:
+    return [one["id"] for one in listed(api, group, order=order, limit=3, **cursor)]
+
+
+def test_a_reset_deletes_all_copies_and_takes_them_out_of_the_windows(api: Api) -> None:
+    api.server.answers_with(speaking())
+    group, agents = panel(api, "Ann", "Ben")
+    api.client.agents.messages.create(agents["Ann"], input="Between us.")
+    say(api, group, message={"otid": "again"})
+    assert api.http.patch(f"/v1/groups/{group}/reset-messages").json() is None
+    assert listed(api, group) == []
+    for name, expected in (("Ann", 3), ("Ben", 1)):
+        assert held(api, agents[name], group) == []
+        state = api.http.get(f"/v1/agents/{agents[name]}").json()
+        assert len(state["message_ids"]) == expected
+    assert names_of(say(api, group, message={"otid": "again"})) == ["Ann", "Ben"]
+
+
+def test_a_message_of_a_group_stays_as_it_was_said(api: Api) -> None:
+    group, _ = panel(api, "Ann")
+    other, _ = panel(api, "Ben")
+    said = say(api, group)["messages"][-1]["id"]
+    path, body = f"/messages/{said}", {"message_type": "assistant_message", "content": "No."}
+    assert api.http.patch(f"/v1/groups/{group}{path}", json=body).status_code == 405
+    assert api.http.patch(f"/v1/groups/{other}{path}", json=body).status_code == 404
+
+
+@pytest.mark.parametrize(("kind", "words"), [("round_robin", "no agents"), ("sleeptime", "not talked with")])
+def test_a_group_in_which_nobody_can_speak_says_so(api: Api, kind: str, words: str) -> None:
+    group = new_group(api, kind, [] if kind == "round_robin" else [new_agent(api, "Ann")])
+    response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
+    assert response.status_code == 400
+    assert words in response.json()["detail"]
+
+
+def test_no_request_leads_to_more_turns_than_the_setting_allows(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RICORDO_GROUP_TURNS", "5")
+    api.server.answers_with(speaking())
+    group, agents = panel(api, "Ann", "Ben", max_turns=1000)
+    answer = say(api, group)
+    assert len(names_of(answer)) == 5
+    assert answer["stop_reason"]["stop_reason"] == "max_steps"
+    assert [len(held(api, agents[name], group)) for name in ("Ann", "Ben")] == [9, 8]
+
+
+def test_a_member_alone_goes_on_without_anybody_who_speaks(api: Api) -> None:
+    api.server.answers_with(speaking())
+    group, _ = panel(api, "Ann", max_turns=3)
+    assert names_of(say(api, group)) == ["Ann"] * 3
+
+
+def test_cancelling_a_talk_of_another_process_cancels_the_turn_that_runs(api: Api) -> None:
+    gate = Gate(api.server)
+    api.server.answers_with(gate)
+    group, agents = panel(api, "Ann", "Ben")
+    run = api.http.post(f"/v1/groups/{group}/messages/async", json={"input": "Hello."}).json()
+    gate.wait()
+    elsewhere = api.server.runtime.live.pop(run["id"])
+    api.http.post(f"/v1/agents/{agents['Ann']}/messages/cancel", json={"run_ids": [run["id"]]})
+    assert {one.status for one in api.client.runs.list(agent_id=agents["Ann"])} == {"cancelled"}
+    gate.open()
+    api.server.run(elsewhere.wait())
+    assert {one.status for one in api.client.runs.list(agent_id=agents["Ann"])} == {"cancelled"}
+    assert api.client.runs.list(agent_id=agents["Ben"]).items == []
