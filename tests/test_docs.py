@@ -193,7 +193,7 @@ SHOWN = {
         r"\n\[\('system_message', 'Geometry'\), \('system_message', 'History'\)\]\n\Z",
     ),
     "sleeptime.md": (r'\A[-0-9]+: "I play the cello\."\n[-0-9]+: "I live in Turin\."\n20\n\Z',),
-    "voice.md": (r"\Avoice_sleeptime 30 15\nTrue\n\Z",),
+    "voice.md": (r'\Avoice_sleeptime 30 15\n[-0-9]+: "I play the cello\."\n',),
     "search.md": (
         r"\A[^\n]*The roses by the wall were planted in 2019\.\n",
         r"\n[^\n]*message-[^\n]*message-[^\n]*\n\Z",

@@ -38,6 +38,8 @@ _PROPOSED = " was proposed"
 # Results are for models and may hold anything: why an edit failed is not told in their words, but by `failed`.
 _PLACES = {"conversation_search": "our conversations", "archival_memory_search": "the archive"}
 FINISH = "memory_finish_edits"
+# Tools of one that keeps a voice agent's memory.
+STORE, RETHINK, FINISH_CALL = "store_memories", "rethink_user_memory", "finish_rethinking_memory"
 _MOST_QUOTED = 3
 _MOST_NOTES = 20
 _LONGEST_QUOTE = 280
@@ -68,6 +70,8 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Librar
     name = newer_name(request.forced_tool or "")
     forced = name if name in view.tools else None
     planned = [] if request.tool_choice == "none" or view.made(SEND) else plan.planned_calls(view, intents)
+    if view.numbered and view.is_alone:
+        return _kept_of_a_call(view, intents)
     if view.is_alone:
         return _filed_alone(view, planned)
     if calls := [call for call in planned if forced in (None, call.tool)]:
@@ -89,6 +93,21 @@ def _filed_alone(view: LibrarianView, planned: Sequence[LibrarianCall]) -> str |
         return edits
     is_open = FINISH in view.tools and not view.made(FINISH)
     return [LibrarianCall(FINISH, {})] if is_open else "That is all."
+
+
+def _kept_of_a_call(view: LibrarianView, intents: Sequence[grammar.Intent]) -> str | Sequence[LibrarianCall]:
+    """Return the next call for a voice agent's memory: what leaves its view is kept, then the block, then the work ends."""
+    if STORE in view.tools and not view.made(STORE):
+        told = [
+            number for number, words in view.leaving() if any(intent.kind == "tell" for intent in grammar.read(words))
+        ]
+        chunks = [{"start_index": number, "end_index": number, "context": "Said by the user."} for number in told]
+        return [LibrarianCall(STORE, {"chunks": chunks})]
+    if RETHINK in view.tools and not view.made(RETHINK):
+        value = view.person_block.value if view.person_block else ""
+        lines = [line for line in plan.note_lines(view, intents) if line not in value]
+        return [LibrarianCall(RETHINK, {"new_memory": "\n".join(filter(None, [value, *lines]))})]
+    return [LibrarianCall(FINISH_CALL, {})] if FINISH_CALL in view.tools else "That is all."
 
 
 def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, ...]:

@@ -199,7 +199,7 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
     archived: list[str] = []
     told = [intent for intent in intents if intent.kind == "tell" and not known_note(view, intent.text)]
     for intent in told:
-        line = f'{view.today.isoformat()}: "{" ".join(intent.text.split())}"'
+        line = _note_line(view, intent)
         fits = len(line) <= room and (not archives or (is_personal(intent.text) and not intent.is_note))
         changed = _changed_line(view, block, intent, line) if block and REPLACE in view.tools else None
         if block and changed and len(changed[1]) - len(changed[0]) <= room:
@@ -215,6 +215,16 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
         yield LibrarianCall(INSERT, words)
     if archives:
         yield from (LibrarianCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in archived)
+
+
+def note_lines(view: LibrarianView, intents: Sequence[Intent]) -> list[str]:
+    """Return the lines of a note for all that was told and is not known."""
+    told = [intent for intent in intents if intent.kind == "tell" and not known_note(view, intent.text)]
+    return [_note_line(view, intent) for intent in told]
+
+
+def _note_line(view: LibrarianView, intent: Intent) -> str:
+    return f'{view.today.isoformat()}: "{" ".join(intent.text.split())}"'
 
 
 def _changed_line(view: LibrarianView, block: ShownBlock, intent: Intent, line: str) -> tuple[str, str] | None:

@@ -15,6 +15,10 @@ from ricordo.llm.loose_json import read_json
 
 SEND = "send_message"
 _USER = "user: "
+# Lines of the transcript for one that keeps a voice agent's memory, and the heading of those that the agent still sees.
+_NUMBERED = re.compile(r"^ {4}\d+\. ")
+_NUMBERED_WORDS = re.compile(r"^ {4}(\d+)\. user: (.*)$", re.MULTILINE)
+_NEWER_LINES = "(Newer) In-Context Messages:"
 _BLOCK = re.compile(
     # Nothing is searched beyond the next opening, so that a prompt full of them is read in time that grows with its length.
     r"^<(?P<label>[^<>\n/][^<>\n]*)>\n<description>\n(?>(?:(?!<(?:metadata|description)>\n)[\s\S])*)<metadata>\n"
@@ -106,6 +110,8 @@ class LibrarianView:
     key: str
     # Whether nobody reads an answer: what was said is in a transcript.
     is_alone: bool = False
+    # The transcript, where its lines are numbered.
+    numbered: str = ""
 
     @property
     def person_block(self) -> ShownBlock | None:
@@ -117,6 +123,11 @@ class LibrarianView:
     @property
     def notes(self) -> tuple[Note, ...]:
         return tuple(note for block in self.blocks if block.name != "persona" for note in block.notes if note.is_told)
+
+    def leaving(self) -> list[tuple[int, str]]:
+        """Return what the person said of what leaves the view of a voice agent, with its numbers in the transcript."""
+        older = self.numbered.partition(_NEWER_LINES)[0]
+        return [(int(found[1]), found[2]) for found in _NUMBERED_WORDS.finditer(older)]
 
     def made(self, *names: str) -> list[LibrarianCall]:
         return [outcome for outcome in self.outcomes if outcome.tool in names]
@@ -144,6 +155,7 @@ def view_of(request: ModelRequest) -> LibrarianView:
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
         key=re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24] if messages else "",
         is_alone=bool(spoken) and is_transcript(messages[last]),
+        numbered=messages[last].text if spoken and _NEWER_LINES in messages[last].text else "",
     )
 
 
@@ -156,7 +168,8 @@ def _is_answer(message: Message, said: Message) -> bool:
 def _spoken_words(message: Message) -> str | None:
     """Return what a person said in this message; None where no person speaks, as in a system event."""
     if is_transcript(message):
-        return "\n".join(line.removeprefix(_USER) for line in message.text.split("\n") if line.startswith(_USER))
+        lines = [_NUMBERED.sub("", line) for line in message.text.split("\n")]
+        return "\n".join(line.removeprefix(_USER) for line in lines if line.startswith(_USER))
     if message.role != "user" or message.is_event:
         return None
     # Some types of agents read what people say as JSON.

@@ -522,3 +522,17 @@ def test_a_voice_agent_comes_and_goes_as_a_file(server: ServerInThread, http: ht
     imported = ok(http.post("/v1/agents/import", files={"file": ("vera.af", content)}))["agent_ids"]
     types = {ok(http.get(f"/v1/agents/{id}"))["agent_type"] for id in imported}
     assert "voice_convo_agent" in types
+
+
+def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: httpx2.Client) -> None:
+    agent = voice_agent(http, model="ricordo/librarian", memory_blocks=[{"label": "human", "value": ""}])
+    set_buffer(http, agent, 6, 5)
+    for words in ("I play the cello.", "I live in Turin.", "What is the weather like?", "My dog is called Rex."):
+        ended(http, say(http, agent, words))
+    human = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
+    assert [human.count(words) for words in ("I play the cello.", "I live in Turin.", "My dog is called Rex.")] == [
+        1
+    ] * 3
+    passages = [one["text"] for one in ok(http.get(f"/v1/agents/{agent['id']}/archival-memory"))]
+    assert sum("<message>user: I play the cello.</message>" in text for text in passages) == 1
+    assert not any("weather" in text for text in passages)
