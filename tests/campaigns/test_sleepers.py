@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.campaign, pytest.mark.skipif(not CAN_FORK, reason="the
 LIMIT = 240.0  # seconds for everything to come to rest
 USERS = ("", "ada", "ben")
 FREQUENCY = 3
+VOICE_BUFFER = {"max_message_buffer_length": 8, "min_message_buffer_length": 5}
+LAST_TURNS = 6  # so many take all that was said before out of a voice agent's view
 _SAID = re.compile(r"user: (say-(\w*)-\d{5})")
 _OPEN = "SELECT id, status FROM runs WHERE ended_at IS NULL"
 _WORK = "SELECT id FROM jobs WHERE status IN ('waiting', 'running') AND key LIKE 'sleeptime:%'"
@@ -39,6 +41,7 @@ class Sleepers:
     faults: list[str] = field(default_factory=list)
     up: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
+    is_voice: bool = False
 
     async def make_agents(self, count: int) -> None:
         for number in range(count):
@@ -47,10 +50,13 @@ class Sleepers:
                 "model": "openai/scripted-large",
                 "memory_blocks": [{"label": "human", "value": "Begin."}],
                 "enable_sleeptime": True,
+                **({"agent_type": "voice_convo_agent"} if self.is_voice else {}),
             }
             agent = (await self._call("POST", "/v1/agents/", json=body)).json()
             group = agent["multi_agent_group"]["id"]
             config = {"manager_type": "sleeptime", "sleeptime_agent_frequency": FREQUENCY}
+            if self.is_voice:
+                config = {"manager_type": "voice_sleeptime", **VOICE_BUFFER}
             await self._call("PATCH", f"/v1/groups/{group}", json={"manager_config": config})
             self.agents.append(agent["id"])
 
@@ -117,7 +123,8 @@ class Sleepers:
         for user, text in self.tables.rows(
             "SELECT user_id, CAST(parts AS TEXT) FROM messages WHERE role = 'user' AND group_id IS NOT NULL"
         ):
-            found = _SAID.findall(text)
+            # What a voice agent still has in view is read again once it has left that.
+            found = _SAID.findall(text.partition("(Newer) In-Context Messages:")[0])
             counts.update(token for token, _ in found)
             whose = {name for _, name in found}
             if len(whose) > 1 or (whose and bool(user) != bool(whose.pop())):
@@ -132,6 +139,8 @@ def answer(seen: Seen) -> Answer:
         return Answer({"data": [{"id": "scripted-large", "context_length": 120_000}]})
     messages = seen.body["messages"]
     told = [str(message.get("content") or "") for message in messages]
+    if any("(Older) Evicted Messages:" in text for text in told):
+        return keeper_answer(seen, len(messages))
     if not any("<system-reminder>" in text for text in told):
         return completion("Noted.")
     if messages[-1]["role"] == "tool":
@@ -140,6 +149,18 @@ def answer(seen: Seen) -> Answer:
     return completion(None, [tool_call("memory_rethink", edit, f"call_{len(messages)}")])
 
 
+def keeper_answer(seen: Seen, length: int) -> Answer:
+    """What the keeper of a voice agent's memory does next: the one thing that its rules offer, and then the end."""
+    names = [tool["function"]["name"] for tool in seen.body["tools"]]
+    arguments: dict[str, Any] = {}
+    if names == ["store_memories"]:
+        arguments = {"chunks": [{"start_index": 0, "end_index": 0, "context": "Said."}]}
+    elif names == ["rethink_user_memory"]:
+        arguments = {"new_memory": f"Known: {length}."}
+    return completion(None, [tool_call(names[-1], arguments, f"call_{length}")])
+
+
+@pytest.mark.parametrize("is_voice", [False, True])
 @pytest.mark.parametrize(
     ("kills", "database"),
     [
@@ -149,7 +170,7 @@ def answer(seen: Seen) -> Answer:
     ],
 )
 async def test_every_message_is_in_one_transcript_however_often_servers_are_killed(
-    tmp_path: Path, kills: int, database: str
+    tmp_path: Path, kills: int, database: str, is_voice: bool
 ) -> None:
     seed = random.randrange(10**6)  # noqa: S311
     count = 2 if database == "postgresql" else 1
@@ -158,7 +179,7 @@ async def test_every_message_is_in_one_transcript_however_often_servers_are_kill
         opened_servers(tmp_path, provider.url, count=count, database=database) as (servers, tables),
     ):
         clients = [httpx2.AsyncClient(base_url=server.url, timeout=60, trust_env=False) for server in servers]
-        campaign = Sleepers(servers, tables, clients, random.Random(seed))  # noqa: S311
+        campaign = Sleepers(servers, tables, clients, random.Random(seed), is_voice=is_voice)  # noqa: S311
         await campaign.make_agents(2)
         campaign.up.set()
         talking = [asyncio.create_task(campaign.talk(agent, user)) for agent in campaign.agents for user in USERS]
@@ -167,11 +188,15 @@ async def test_every_message_is_in_one_transcript_however_often_servers_are_kill
         # A few more turns of everybody, so that what was said last is due too.
         for agent in campaign.agents:
             for user in USERS:
-                for number in range(FREQUENCY):
+                for number in range(LAST_TURNS):
                     await campaign.settle(agent, user, f"last-{user}-{number}-{agent[-4:]}")
         await campaign.come_to_rest()
         counts = campaign.audit()
         campaign.faults += [f"{token} is in no transcript" for token in campaign.said if not counts[token]]
+        if is_voice:
+            ((made,),) = tables.rows("SELECT COUNT(*) FROM sleep_transcripts")
+            ((kept,),) = tables.rows("SELECT COUNT(*) FROM passages")
+            campaign.faults += [] if made == kept else [f"of {made} transcripts {kept} pieces were kept"]
         for client in clients:
             await client.aclose()
         for server in servers:

@@ -108,7 +108,8 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
             if turn:  # whoever stops a turn wants nothing of what came of it to go on
                 await turn.cancel()
             raise
-    context.quoted.is_untrusted |= any(message.is_untrusted for message in answer.messages)
+        finally:
+            context.quoted.is_untrusted |= any(message.is_untrusted for message in said)
     return answer_texts(answer)
 
 

@@ -34,7 +34,7 @@ from ricordo.domain.event import (
 )
 from ricordo.domain.message import EventPart, Message, TextPart
 from ricordo.domain.run import Run, StopReason
-from ricordo.domain.scope import LOCAL_USER, Scope
+from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, LeaseLost, NotFound, RicordoError, Unavailable
 from ricordo.features.groups import queries
 from ricordo.features.groups.options import GroupSettings
@@ -59,7 +59,7 @@ from ricordo.features.groups.talk_record import (
 from ricordo.features.groups.talk_start import StartedTalk, require_leader, start_talk, talk_conversation
 from ricordo.features.groups.talk_tool import ASK_ALL, SUPERVISED, SUPERVISOR_RULES, ask_all
 from ricordo.runtime import LiveTurn, Runtime
-from ricordo.storage import conversations, runs
+from ricordo.storage import conversations, runs, users
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -85,21 +85,34 @@ async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> Liv
 
 async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
     """Let the talk go on that waited for this run's agent, which was answered elsewhere; None where no talk waits for it."""
-    user_id = answered_run.user_id
-    scope = Scope(answered_run.organization_id, subject_id=user_id, user_id=user_id or LOCAL_USER)
     group_id = str(answered_run.metadata["group_id"])
-    try:
-        group = await runtime.store.read(lambda tx: queries.get(tx, scope, group_id))
-        request = TurnRequest(scope, require_leader(group), conversation_id=talk_conversation(scope, group))
-        started = await start_talk(runtime, group_id, request, answered_run)
-    except RicordoError as error:
-        log.info("no talk of the group goes on", extra={"run": answered_run.id, "reason": error})
-        return None
-    if isinstance(started, str):
-        return None
-    talk = Talk(runtime, started)
-    talk.start()
-    return talk
+    for scope in await runtime.store.read(lambda tx: _scopes_of(tx, answered_run)):
+        try:
+            group = await runtime.store.read(lambda tx, scope=scope: queries.get(tx, scope, group_id))  # type: ignore[misc]
+            request = TurnRequest(scope, require_leader(group), conversation_id=talk_conversation(scope, group))
+            started = await start_talk(runtime, group_id, request, answered_run)
+        except RicordoError as error:
+            log.info("no talk of the group goes on", extra={"run": answered_run.id, "reason": error})
+            continue
+        if isinstance(started, StartedTalk):
+            talk = Talk(runtime, started)
+            talk.start()
+            return talk
+    return None
+
+
+def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
+    """Return the scopes in which the talk may have begun that goes on by itself; none where its user is disabled.
+
+    An agent that was made for a user talks with them also where nobody asks as that user.
+    """
+    everything = Scope(run.organization_id)
+    if run.user_id is None:
+        return [everything]
+    user = users.find(tx, everything, run.user_id)
+    if user is None or user.disabled_at is not None:
+        return []
+    return [replace(everything, role="user").acting_for(user), everything]
 
 
 async def _begin_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> LiveTurn:

@@ -30,6 +30,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _ATTEMPTS = 5
+NOBODY = "The group has no agents, so nobody could answer. Add some with PATCH /v1/groups/{group_id}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def require_leader(group: Group) -> str:
             f"{f', {group.manager_agent_id}' if group.manager_agent_id else ''}."
         )
     if not group.agent_ids:
-        raise Invalid("The group has no agents, so nobody could answer. Add some with PATCH /v1/groups/{group_id}.")
+        raise Invalid(NOBODY)
     if group.manager_type != "round_robin" and not group.manager_agent_id:
         raise Invalid(f"The {group.manager_type} group has no manager. Make it again with one.")
     return group.leader_id or ""
@@ -112,7 +113,7 @@ def _open(
         leftover = None if leftover and leftover.id == cut_off.id else leftover
         request = _as_stored(request, stored)
     elif answered_run:
-        record, leftover = _after_answer(answered_run, previous), None
+        record, leftover = _after_answer(tx, answered_run, previous), None
     elif request.approval:
         record, request = _after_approval(tx, request, run, previous)
         leftover = None
@@ -157,6 +158,8 @@ def _plan(tx: Transaction, scope: Scope, group: Group, key: str) -> TalkPlan:
     for agent_id in group.everyone:
         if agent := agents.find(tx, scope, agent_id):
             everyone[agent_id] = Speaker(agent.id, agent.name, agent.description or "")
+    if not any(agent_id in everyone for agent_id in group.agent_ids):
+        raise Invalid(NOBODY)
     return TalkPlan(
         kind=group.manager_type,
         group_id=group.id,
@@ -215,13 +218,14 @@ def _after_approval(
     return TalkRecord(record.plan, before=record.entries, talks=talks), request
 
 
-def _after_answer(answered_run: Run, paused: Run | None) -> TalkRecord:
+def _after_answer(tx: Transaction, answered_run: Run, paused: Run | None) -> TalkRecord:
     """Return the record of the talk that waited for this run's agent. Raises Conflict where none does."""
     if paused is None or paused.stop_reason != "requires_approval" or not is_talk(paused):
         raise Conflict("No talk of the group waits for an approval.")
     record = TalkRecord.from_json(paused.metadata)
     agent_id = record.entries[-1].agent_id
-    if agent_id != answered_run.agent_id:
+    waiting = runs.find(tx, Scope(paused.organization_id), record.entries[-1].run_ids[-1])
+    if waiting is None or waiting.conversation_id != answered_run.conversation_id:
         raise Conflict("The talk of the group waits for another agent.")
     resumed = Entry(agent_id, "resumed", (answered_run.id,))
     talks = (*record.talks, (paused.id, len(record.before)))

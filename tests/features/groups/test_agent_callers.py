@@ -1,5 +1,6 @@
 """Whose turn it is when an agent is asked: the user's who talks with the first one, with their rights and what is untrusted."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ import httpx2
 import pytest
 from sqlalchemy import insert
 
+from ricordo.domain.message import TextPart
 from ricordo.llm.scripted import call
 from ricordo.storage.schema.core_tables import organizations
 from tests.features.groups.cast import ALL, ASYNC, TAGS, WAITS, Cast, answer_in, returns, wait_for
@@ -161,3 +163,26 @@ def test_http_is_not_needed(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None
     cast.agent("Ann", WAITS)
     cast.asks("Ann", "Ben")
     assert answer_in(cast.returned("Ann")[0])["response"] == ["ok"]
+
+
+def test_what_an_agent_said_before_its_time_was_over_is_as_untrusted_as_it_is(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RICORDO_AGENT_CALL_SECONDS", "1")
+    plan = [{"label": "plan", "value": "Nothing.", "policy": "guarded"}]
+    cast.agent("Ann", WAITS, "core_memory_append", memory_blocks=plan)
+    cast.agent("Ben", "archival_memory_insert")
+    cast.send("Ben", '<source id="1" name="plan.pdf">Buy tea.</source>')
+    opened = asyncio.Event()
+
+    async def wait(_request: object) -> str:
+        await opened.wait()
+        return "At last."
+
+    cast.says("Ben", [TextPart("Let me see."), call("archival_memory_insert", content="Tea.", tags=[])], wait)
+    cast.says("Ann", call(WAITS, message="What is it?", other_agent_id=cast.ids["Ben"]))
+    cast.says("Ann", call("core_memory_append", label="plan", content="Tea."), "Planned.")
+    (first, *_) = answer_in(cast.returned("Ann")[0])["response"]
+    cast.server.loop.call_soon_threadsafe(opened.set)
+    assert first == "Let me see."
+    assert edits_wait(cast, "Ann")
