@@ -329,8 +329,8 @@ def _compare(vectors: Vectors | ShownVectors, asked: Floats, may: Bools | None, 
     hits = lexical >= least if least > 0 else lexical > 0
     also = hits if may is None else hits & may
     if isinstance(vectors, ShownVectors):
-        return similarities_shown(vectors, asked, may, also)
-    return similarities(vectors, asked, may, also)
+        return similarities_shown(vectors, asked, may, also).rounded()
+    return similarities(vectors, asked, may, also).rounded()
 
 
 def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Similarities:

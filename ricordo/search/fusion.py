@@ -28,6 +28,10 @@ LARGEST_GROUP = 64
 FEW_AHEAD = 8
 
 
+# Of a similarity: products of long vectors differ beyond the sixth by the machine and by how many are computed at once.
+_DIGITS = 4
+
+
 @dataclass(frozen=True, slots=True)
 class CommonDirections:
     """What vectors share: their `mean` (d,), and the `directions` (3, d) in which they differ most, seldom by subject."""
@@ -45,6 +49,10 @@ class Similarities:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+    def rounded(self) -> "Similarities":
+        """Return them without their last digits, which depend on how many others were compared with them, also on others' texts."""
+        return Similarities(self.positions, np.round(self.values, _DIGITS))
 
     def where(self, mask: Bools) -> "Similarities":
         kept = mask[self.positions]

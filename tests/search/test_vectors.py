@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ricordo.search.fusion import focus
+from ricordo.search.fusion import Similarities, focus
 from ricordo.search.vectors import FEW, LOOKED_AT_AGAIN, Vectors, similarities, vectors_from
 
 
@@ -76,3 +76,21 @@ def test_vectors_that_came_later_are_found_as_if_all_had_come_at_once(count: int
         best = np.argsort(expected)[-10:]
         assert np.count_nonzero(np.isin(best, found.positions)) >= 9
         np.testing.assert_allclose(found.values, expected[found.positions], atol=5e-3)
+
+
+def test_a_similarity_does_not_tell_how_many_others_were_compared() -> None:
+    """Products of other shapes differ in the last digits: two equal texts were fourth and fifth, or both fourth."""
+    for seed in range(6):
+        some = rows(20, 256, seed=seed)
+        some[7] = some[3]
+        query = some[0].astype(np.float32)
+        shown = {tuple(matrix(query, some, more).tolist()) for more in range(40)}
+        assert len(shown) == 1
+        (values,) = shown
+        assert values[7] == values[3]
+
+
+def matrix(query: np.ndarray, some: np.ndarray, more: int) -> np.ndarray:
+    """The similarities of these vectors with so many others beside them."""
+    every = np.concatenate([some, rows(more + 1, 256, seed=100 + more)[:more]]).astype(np.float32)
+    return Similarities(np.arange(len(some)), (every @ query)[: len(some)]).rounded().values

@@ -50,7 +50,9 @@ file_contents file_id text
 tools name tool_type return_char_limit:i description tags:j source_type source_code json_schema:j args_json_schema:j
   pip_requirements:j npm_requirements:j default_requires_approval:b enable_parallel_execution:b metadata_:j
 tools_agents* agent_id tool_id
-groups description manager_type manager_agent_id agent_ids:j
+groups description manager_type manager_agent_id agent_ids:j termination_token max_turns:i sleeptime_agent_frequency:i
+  hidden:b
+groups_blocks* group_id block_id
 providers name provider_type api_key api_key_enc
 mcp_server server_name server_type server_url
 runs status agent_id
@@ -176,6 +178,15 @@ def fill(url: str, *, messages: int = 6, passages: int = 3) -> LettaDatabase:
     )
     _put_thread(letta)
     letta.put("groups", id=made_id("group", 1), manager_type="sleeptime", agent_ids=[ADA])
+    letta.put(
+        "groups",
+        id=made_id("group", 2),
+        description="Both.",
+        manager_type="round_robin",
+        agent_ids=[BO, ADA],
+        max_turns=3,
+    )
+    letta.put("groups_blocks", group_id=made_id("group", 2), block_id=made_id("block", "rules"))
     letta.put("providers", id=made_id("provider", 1), name="openai", provider_type="openai", api_key="sk-1")
     return letta
 

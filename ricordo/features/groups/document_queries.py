@@ -16,7 +16,8 @@ from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.columns import numbers, reference, root, seq, strings, table, timestamps
 
-ReadingStatus = Literal["waiting", "done", "failed"]
+# Of a file that is `read` the one-off agent is still to be deleted: its id serves once.
+ReadingStatus = Literal["waiting", "read", "done", "failed"]
 _MOST = 500  # files that are found at a time
 
 readings = table(
@@ -95,7 +96,8 @@ _GONE = (
     .where(or_(folders_agents.c.seq.is_(None), files.c.seq.is_(None)))
     .order_by(readings.c.seq)
 )
-_WAITING = _READINGS.select.where(readings.c.status == "waiting").order_by(readings.c.seq)
+_OPEN = readings.c.status.in_(("waiting", "read"))
+_WAITING = _READINGS.select.where(_OPEN).order_by(readings.c.seq)
 _FOLDER = select(folders_agents.c.seq).where(equal(folders_agents, "agent_id", "folder_id"))
 _BLOCK = select(document_blocks.c.block_id).where(equal(document_blocks, "agent_id", "folder_id"))
 _BLOCKS_LEFT = (
@@ -143,7 +145,7 @@ def remove(tx: Transaction, reading_id: str) -> None:
 def begin_anew(tx: Transaction, agent_id: str, folder_id: str) -> None:
     """Forget what was read of a folder for an agent, so that it is read once more."""
     is_of_folder = (readings.c.agent_id == agent_id) & (readings.c.folder_id == folder_id)
-    tx.run(delete(readings).where(is_of_folder, readings.c.status != "waiting"))
+    tx.run(delete(readings).where(is_of_folder, ~_OPEN))
 
 
 def is_attached(tx: Transaction, agent_id: str, folder_id: str) -> bool:

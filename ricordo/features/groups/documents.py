@@ -110,7 +110,7 @@ async def _take_back(runtime: Runtime) -> None:
 def _forget(tx: Transaction, reading: Reading) -> None:
     """Forget a reading; of a file that was deleted, what was read of its folder is read anew into an empty block."""
     queries.remove(tx, reading.id)
-    is_unread = reading.status != "done" and reading.portions_done == 0
+    is_unread = reading.portions_done == 0
     if is_unread or not queries.is_attached(tx, reading.agent_id, reading.folder_id):
         return
     block = _block(tx, reading.organization_id, queries.block_of(tx, reading.agent_id, reading.folder_id))
@@ -130,12 +130,16 @@ def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block
 async def read(runtime: Runtime, job: Job, report: Report) -> None:
     """Let a one-off agent read a file, from the portion on that a killed job was at. Raises ModelError, Unavailable."""
     found = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
-    if found is None or found.status != "waiting" or await put_off(runtime, job, found.agent_id):
+    if found is None or found.status not in ("waiting", "read"):
         return
-    ended = await _read_all(runtime, found, report)
-    if ended is None:
-        return
-    await _delete_reader(runtime, ended)
+    if found.status == "waiting" and found.attempts < _ATTEMPTS:
+        if await put_off(runtime, job, found.agent_id):
+            return
+        found = await _read_all(runtime, found, report)
+        if found is None:
+            return
+    await _delete_reader(runtime, found)
+    ended = replace(found, status="done" if found.status == "read" else "failed")
 
     def end(tx: Transaction) -> None:
         queries.save(tx, ended)
@@ -153,10 +157,13 @@ async def _read_all(runtime: Runtime, begun: Reading, report: Report) -> Reading
     content = await runtime.store.read(lambda tx: files.text_of(tx, begun.file_id))
     portions = await offload(lambda: portions_of(content, source.agent.context_window), len(content))
     reading = begun
-    while reading.portions_done < len(portions) and reading.status == "waiting":
+    while reading.portions_done < len(portions) and reading.attempts < _ATTEMPTS:
         reading = await _send(runtime, reading, source, portions)
         report(reading.portions_done, len(portions))
-    return replace(reading, status="done") if reading.status == "waiting" else reading
+    if reading.attempts < _ATTEMPTS:
+        reading = replace(reading, status="read")
+        await runtime.store.write(lambda tx: queries.save(tx, reading))
+    return reading
 
 
 def portions_of(content: str, window: int) -> list[str]:
@@ -281,9 +288,9 @@ async def _send(runtime: Runtime, reading: Reading, source: Source, portions: Se
         await runtime.store.write(lambda tx: queries.save(tx, done))
         return done
     failed = replace(reading, attempts=reading.attempts + 1)
-    if failed.attempts >= _ATTEMPTS:
-        return replace(failed, status="failed")
     await runtime.store.write(lambda tx: queries.save(tx, failed))
+    if failed.attempts >= _ATTEMPTS:
+        return failed
     raise ModelError("llm_error", answer.failure.message[:500] if answer.failure else "The reading of a file failed.")
 
 

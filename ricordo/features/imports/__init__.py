@@ -8,7 +8,7 @@ from ricordo.plugins import Commands, PluginPage
 class ImportsPlugin:
     """Adds `ricordo import`, uploads to the API, and a page. Messages of other servers are read by `agent_files`."""
 
-    requires = ("accounts", "agent_files", "custom_tools", "files", "web")
+    requires = ("accounts", "agent_files", "custom_tools", "files", "groups", "web")
 
     def tables(self) -> list[Any]:
         from ricordo.features.imports.queries import TABLES

@@ -25,6 +25,7 @@ from ricordo.features.accounts.queries import attach_block
 from ricordo.features.agent_files.export import AGENT_FIELDS
 from ricordo.features.agent_files.service import ImportOptions, read_spec
 from ricordo.features.imports import letta_shared, queries
+from ricordo.features.imports.letta_groups import take_groups
 from ricordo.features.imports.letta_messages import take_messages
 from ricordo.features.imports.letta_run import REFUSALS, SOURCE, LettaRun, reason_of
 from ricordo.features.imports.letta_tables import LettaTables, Row, decrypt
@@ -37,7 +38,6 @@ from ricordo.storage.engine.store import Transaction
 _COUNTED = ("identities", "tools", "sources", "files", "archives", "archival_passages", "agents", "messages")
 # Tables of which nothing is taken, and why.
 _LEFT_OUT = {
-    "groups": "make them here again, of their agents, which are taken",
     "mcp_server": "connect MCP servers here, then give agents their tools",
     "providers": "enter keys of providers here",
     "sandbox_configs": "tools run in this server's own sandbox",
@@ -69,6 +69,7 @@ async def import_letta(
     await letta_shared.take_folders(run)
     await letta_shared.take_archives(run)
     await take_agents(run, await letta_shared.take_blocks(run), model=model, key=key)
+    await take_groups(run)
     await _attach_blocks(run)
     for table, reason in _LEFT_OUT.items():
         if count := await run.count(table):
@@ -93,7 +94,7 @@ async def _attach_blocks(run: LettaRun) -> None:
 
 _AGENT = (
     "id name agent_type system description metadata_ timezone hidden tool_rules llm_config compaction_settings"
-    " response_format message_buffer_autoclear max_files_open per_file_view_window_char_limit message_ids enable_sleeptime"
+    " response_format message_buffer_autoclear max_files_open per_file_view_window_char_limit message_ids"
 )
 # What an agent cannot be without; other fields that cannot be read here are left out by themselves.
 _NEEDED = ("name", "system")
@@ -160,8 +161,6 @@ async def _prepared(
                 given[field] = value
             except REFUSALS as error:
                 out.leave("settings of agents", f"{name}: {field}", reason_of(error))
-    if row["enable_sleeptime"]:
-        out.leave("settings of agents", f"{name}: enable_sleeptime", "set it here again, which makes a new pair")
     secrets = await _secrets(run, row["id"], name, out, key)
     spec = read_spec(run.here.runtime, given, {}, ImportOptions(suffix="", model=model, secrets=secrets))
     try:

@@ -10,7 +10,7 @@ from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
 from ricordo.domain.scope import Scope
 from ricordo.errors import ModelError
-from ricordo.features.groups import documents
+from ricordo.features.groups import document_queries, documents
 from ricordo.llm.scripted import Line, call
 from ricordo.storage import blocks
 from tests.features.groups.test_sleeptime import main_agent, wait_until
@@ -225,3 +225,101 @@ def test_portions_hold_the_whole_text_in_order(window: int) -> None:
     assert "".join(portions).split() == content.split()
     assert max(map(len, portions)) <= 16_000
     assert documents.portions_of(" \n\n", window) == []
+
+
+class _KilledError(Exception):
+    pass
+
+
+POINTS = ("before the block", "after the reader", "first portion", "last portion", "before deleting", "after deleting")
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_anywhere_a_file_is_read_once(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    server.answers_with(notes)
+    monkeypatch.setattr(documents, "_CHARACTERS", 500)
+    monkeypatch.setattr(documents, "_add_jobs", lambda _tx: None)
+    agent = main_agent(http)["id"]
+    name = f"Kill {point}"
+    attach(http, agent, folder_with(http, name, a="\n".join(f"{word} {'x' * 490}" for word in ("One", "Two", "Three"))))
+    look(server)
+    (reading,) = [one for one in server.read(document_queries.waiting) if one.agent_id == agent]
+    job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})
+
+    def read() -> None:
+        server.run(documents.read(server.runtime, job, lambda _done, _all: None))
+
+    where = {
+        "before the block": ("_make_reader", 0, False),
+        "after the reader": ("_make_reader", 0, True),
+        "first portion": ("_send", 0, True),
+        "last portion": ("_send", 2, True),
+        "before deleting": ("_delete_reader", 0, False),
+        "after deleting": ("_delete_reader", 0, True),
+    }
+    function, number, is_after = where[point]
+    original, calls = getattr(documents, function), iter(range(100))
+
+    async def killed(*arguments: Any) -> Any:
+        is_it = next(calls) == number
+        if is_it and not is_after:
+            raise _KilledError
+        result = await original(*arguments)
+        if is_it:
+            raise _KilledError
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(documents, function, killed)
+        with pytest.raises(_KilledError):
+            read()
+    read()
+    text = text_of(http, agent, name)
+    assert [text.count(f"Word: {word}") for word in ("One", "Two", "Three")] == [1, 1, 1]
+    assert hidden_agents(http) == []
+    asked = len(server.model.requests)
+    read()
+    look(server)
+    assert len(server.model.requests) == asked
+
+
+def test_a_run_that_was_done_and_not_noted_is_not_done_again(
+    server: ServerInThread, http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers_with(notes)
+    monkeypatch.setattr(documents, "_add_jobs", lambda _tx: None)
+    agent = main_agent(http)["id"]
+    attach(http, agent, folder_with(http, "Noted", a="Once."))
+    look(server)
+    (reading,) = [one for one in server.read(document_queries.waiting) if one.agent_id == agent]
+    job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})
+
+    def lost(*_arguments: Any) -> None:
+        raise _KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(document_queries, "save", lost)
+        with pytest.raises(_KilledError):
+            server.run(documents.read(server.runtime, job, lambda _done, _all: None))
+    server.run(documents.read(server.runtime, job, lambda _done, _all: None))
+    assert text_of(http, agent, "Noted").count("Word: Once.") == 1
+
+
+def test_a_file_whose_reading_fails_is_given_up_and_the_next_one_is_read(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    def answer(request: ModelRequest) -> Line:
+        if "Poison" in request.messages[-1].text:
+            raise ModelError("llm_bad_request", "No.")
+        return notes(request)
+
+    server.answers_with(answer)
+    agent = main_agent(http)["id"]
+    attach(http, agent, folder_with(http, "Mixed", a="Poison.", b="Bread."))
+    look(server)
+    wait_until(lambda: "Bread." in text_of(http, agent, "Mixed"))
+    wait_until(lambda: hidden_agents(http) == [])
+    look(server)
+    assert "Poison" not in text_of(http, agent, "Mixed")

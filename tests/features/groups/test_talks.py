@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from ricordo.agents.run_end import heal
 from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError
 from ricordo.llm.scripted import Line
+from ricordo.storage import runs
 from tests.features.groups.talking import (
     Api,
     held,
@@ -74,8 +76,6 @@ def test_the_tokens_of_a_talk_are_counted_once(api: Api) -> None:
 
 
 def ledger(api: Api) -> int:
-    from ricordo.storage import runs
-
     return api.server.read(lambda tx: runs.used_since(tx, "org-00000000-0000-4000-8000-000000000000", 0))
 
 
@@ -224,3 +224,45 @@ def test_cancelling_a_talk_of_another_process_cancels_the_turn_that_runs(api: Ap
     api.server.run(elsewhere.wait())
     assert {one.status for one in api.client.runs.list(agent_id=agents["Ann"])} == {"cancelled"}
     assert api.client.runs.list(agent_id=agents["Ben"]).items == []
+
+
+def test_a_retry_of_the_client_without_an_otid_is_the_same_talk(api: Api) -> None:
+    api.server.answers_with(speaking())
+    group, agents = panel(api, "Ann", "Ben")
+    first = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."}).json()
+    retry = {"x-stainless-retry-count": "1"}
+    again = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."}, headers=retry).json()
+    assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
+    assert len(held(api, agents["Ann"], group)) == 4
+
+
+def test_a_member_that_answers_somebody_else_hears_the_talk_later(api: Api) -> None:
+    gate = Gate(api.server)
+    group, agents = panel(api, "Ann", "Ben", max_turns=1)
+    api.server.answers_with(lambda request: "I am Ann." if speaker_of(request) == "Ann" else gate(request))  # type: ignore[arg-type, return-value]
+    run = api.client.agents.messages.create_async(agents["Ben"], input="Are you there?")
+    gate.wait()
+    assert names_of(say(api, group)) == ["Ann"]
+    assert held(api, agents["Ben"], group) == []
+    gate.open()
+    wait_for(lambda: len(held(api, agents["Ben"], group)) == 2)
+    assert api.client.runs.retrieve(run.id).status == "completed"
+    window = api.http.get(f"/v1/agents/{agents['Ben']}").json()["message_ids"]
+    assert [one["id"] for one in held(api, agents["Ben"], group)] == window[-2:]
+
+
+def test_a_talk_after_one_that_was_cut_off_tells_its_members_what_they_missed(api: Api) -> None:
+    """The server stops after Ann has spoken, and nobody sends the message again."""
+    gate = Gate(api.server)
+    group, agents = panel(api, "Ann", "Ben")
+    api.server.answers_with(lambda request: "I am Ann." if speaker_of(request) == "Ann" else gate(request))  # type: ignore[arg-type, return-value]
+    run = api.http.post(f"/v1/groups/{group}/messages/async", json={"input": "One."}).json()
+    gate.wait()
+    talk = api.server.runtime.live[run["id"]]
+    api.server.write(lambda tx: [heal(tx, one, is_gone=True) for one in runs.open_runs(tx)])
+    gate.open()
+    api.server.run(talk.wait())
+    api.server.answers_with(lambda request: f"I am {speaker_of(request)}.")
+    say(api, group, "Two.")
+    said = [one["content"] for one in held(api, agents["Ben"], group)]
+    assert sorted(said) == sorted(["One.", "I am Ann.", "Two.", "I am Ann.", "I am Ben."])

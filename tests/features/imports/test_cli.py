@@ -48,6 +48,6 @@ def test_a_letta_server_is_brought_beside_no_server(shell: Shell) -> None:
     done = shell.run("import", "letta", LETTA_PG_URI=url.replace("postgresql://", "postgresql+pg8000://"))
     assert (done.returncode, done.stderr.replace("slow write\n", "")) == (0, "")
     assert "  2 agents\n" in done.stdout
-    assert "1 groups: make them here again" in done.stdout
+    assert "1 groups (sleeptime): " in done.stdout
     assert shell.run("import", "letta", "--database", "postgresql://u:hush@127.0.0.1:1/x").returncode == 2
     postgres.server().drop(url)

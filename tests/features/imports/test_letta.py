@@ -68,6 +68,7 @@ def test_agents_come_with_all_they_had(api: Api, letta: LettaDatabase, url: str)
         "earlier versions of blocks": 3,
         "files": 1,
         "folders": 1,
+        "groups": 1,
         "messages": 27,
         "passages": 3,
         "tools": 1,
@@ -148,7 +149,7 @@ def test_messages_keep_order_times_thoughts_and_calls(api: Api, letta: LettaData
 def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: str) -> None:
     report = taken_from(api, url)
     told = left(report)
-    assert told["groups"] == ["1"]
+    assert told["groups"] == ["sleeptime"]
     assert told["providers"] == ["1"]
     assert sorted(told["tools"]) == ["broken", "web_thing"]
     assert sorted(told["tools of agents"]) == ["Ada's tutor: roll_dice", "Ada's tutor: web_thing"]
@@ -157,7 +158,7 @@ def test_the_report_says_what_was_left_out(api: Api, letta: LettaDatabase, url: 
     assert told["templates of blocks"] == ["template"]
     assert told["labels of blocks"] == ["history"]
     assert len(told["tool rules"]) == 1
-    assert sorted(told["settings of agents"]) == ["Ada's tutor: enable_sleeptime", "Bo: agent_type"]
+    assert sorted(told["settings of agents"]) == ["Bo: agent_type"]
     assert len(told["messages"]) == 2
     text = report_text(report)
     assert "27 messages" in text
@@ -197,3 +198,14 @@ def test_other_databases_are_refused(api: Api, url: str) -> None:
         taken_from(api, url)
     assert json.dumps(letta.connection.execute("SELECT count(*) FROM agents").fetchall()) == "[[4]]"
     letta.connection.close()
+
+
+def test_groups_come_with_their_agents_settings_and_shared_blocks(api: Api, letta: LettaDatabase, url: str) -> None:
+    report = taken_from(api, url, key=KEY)
+    assert report["taken"]["groups"] == 1
+    (group,) = ok(api.http.get("/v1/groups/"))
+    assert (group["id"], group["description"]) == (made_id("group", 2), "Both.")
+    assert (group["manager_type"], group["agent_ids"], group["max_turns"]) == ("round_robin", [BO, ADA], 3)
+    assert group["shared_block_ids"] == [made_id("block", "rules")]
+    assert taken_from(api, url, key=KEY)["taken"]["groups"] == 1
+    assert len(ok(api.http.get("/v1/groups/"))) == 1
