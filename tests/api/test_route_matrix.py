@@ -55,6 +55,7 @@ ALWAYS_REFUSED = {
     ("GET", "/v1/environments/{device}"),
     ("POST", "/v1/environments/{connection}/messages"),
     ("PATCH", "/v1/agents/{agent_id}/messages/{message_id}"),
+    ("PATCH", "/v1/groups/{group_id}/messages/{message_id}"),
 }
 # With a key of any kind: how to talk to the server, and the end of a session.
 OTHER_ROUTES = {("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")}
@@ -253,13 +254,23 @@ SHARED = {
         GET /v1/(messages|tags)/
         (GET|POST) /v1/client-side-access-tokens
         GET /v1/agents/<agent_id>/groups
+        (GET|PATCH) /v1/agents/<agent_id>/sleeptime
+        GET /v1/agents/<agent_id>/sleeptime/transcripts
+        (GET|POST) (/v1/groups/|/ui/groups)
+        GET /v1/groups/count
+        (GET|PATCH|DELETE) /v1/groups/<group_id>
+        (GET|POST) /v1/groups/<group_id>/messages(/stream|/async)?
+        PATCH /v1/groups/<group_id>/reset-messages
+        (GET|POST) /ui/groups/<group_id>(/say|/reset|/delete)?
+        GET /ui/sleeptime(/<agent_id>)?
+        POST /ui/sleeptime/<agent_id>(/frequency)?
         (GET|POST) /v1/agents/<agent_id>/export
         POST /v1/(agents/import|imports)
         POST /v1/agents/<agent_id>/generate
         (GET|POST) /v1/agents/<agent_id>/schedule
         (GET|POST) /v1/messages/batches
         PATCH /v1/agents/<agent_id>/messages/<message_id>
-        POST /v1/(conversations/|chat/completions|responses)
+        POST /v1/(conversations/|chat/completions(/chat/completions)?|responses)
         POST /v1/voice-beta/<agent_id>/chat/completions
         POST /(mcp|chat/stream)
     """,
@@ -448,6 +459,7 @@ def new_shared_file(world: World, _: Mapping[str, str]) -> dict[str, str]:
 
 # What makes another thing, by the parameter of the path that names it.
 SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
+    "group_id": lambda world, values: world.new_group(values["agent_id"]),
     "agent_id": new_agent,
     "archive_id": new_archive,
     "provider_id": new_provider,

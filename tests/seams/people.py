@@ -162,6 +162,7 @@ class World(People):
             json={"model": MODEL, "name": "Tutor", "tools": tools, "memory_blocks": blocks},
         )
         self.ask(OPERATOR, "PATCH", f"/v1/agents/{agent['id']}/tools/attach/{tool['id']}")
+        self._lay_asleep(agent["id"])
         archive = self.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Books"})
         self.ask(OPERATOR, "PATCH", f"/v1/agents/{agent['id']}/archives/attach/{archive['id']}")
         body = {
@@ -187,8 +188,15 @@ class World(People):
             "block_label": "persona",
             "shared_block_id": agent["memory"]["blocks"][0]["id"],
         }
-        self.shared |= self.new_task("nightly", agent["id"])
+        self.shared |= self.new_task("nightly", agent["id"]) | self.new_group(agent["id"])
         self.shared |= self.new_backup("kept.db")
+
+    def _lay_asleep(self, agent_id: str) -> None:
+        """Give the agent another that works on its memory, and that no turn wakes."""
+        pair = self.ask(OPERATOR, "PATCH", f"/v1/agents/{agent_id}", json={"enable_sleeptime": True})
+        config = {"manager_type": "sleeptime", "sleeptime_agent_frequency": 0}
+        group_id = pair["multi_agent_group"]["id"]
+        self.ask(OPERATOR, "PATCH", f"/v1/groups/{group_id}", json={"manager_config": config})
 
     def new_variable(self, name: str) -> dict[str, str]:
         """Store a variable of the organization's tools; returns what names it in routes."""
@@ -225,6 +233,11 @@ class World(People):
         trigger = {"type": "cron", "schedule": "0 0 1 1 *"}
         body = {"name": name, "agent_id": agent_id, "instructions": "Look.", "trigger": trigger}
         return {"task_name": self.ask(OPERATOR, "POST", "/background/tasks", json=body)["name"]}
+
+    def new_group(self, *agent_ids: str) -> dict[str, str]:
+        """Make a group of these agents; returns what names it in routes."""
+        body = {"agent_ids": agent_ids, "description": "A panel."}
+        return {"group_id": self.ask(OPERATOR, "POST", "/v1/groups/", json=body)["id"]}
 
     def new_task_run(self) -> dict[str, str]:
         """Let the task run for Ada, to its end; returns what names the run in routes."""

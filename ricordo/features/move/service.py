@@ -6,7 +6,7 @@ and every server refuses it. What procrastinate and pgvector keep is not moved: 
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,9 +148,13 @@ def _copy_all(old: sa.Connection, new: sa.Connection, options: MoveOptions, repo
     cleans = options.replace_nul and new.dialect.name == "postgresql"
     hashes = {}
     with read_transaction(old):
-        counters = _counters(old)
+        there = set(sa.inspect(old).get_table_names())
+        counters = _counters(old, there)
         for table in metadata.sorted_tables:
-            hashes[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
+            if table.name in there:
+                hashes[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
+            else:  # it belongs to a feature that came later
+                hashes[table.name] = TableHash(table)
         has_pgvector = old.dialect.name == "postgresql" and sa.inspect(old).has_table("search_pgvector")
         leaves_vectors = bool(has_pgvector and old.exec_driver_sql("SELECT 1 FROM search_pgvector LIMIT 1").first())
     with write_transaction(new):
@@ -284,13 +288,13 @@ def _names() -> str:
     return ", ".join(table.name for table in metadata.sorted_tables)
 
 
-def _counters(connection: sa.Connection) -> dict[str, int]:
+def _counters(connection: sa.Connection, there: Container[str]) -> dict[str, int]:
     """Return the highest `seq` that was ever given, by table, where the database remembers it."""
     if connection.dialect.name == "sqlite":
         return {row.name: row.seq for row in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
     counters = {}
     for table in metadata.sorted_tables:
-        if "seq" in table.c:
+        if "seq" in table.c and table.name in there:
             row = connection.exec_driver_sql(f"SELECT last_value, is_called FROM {_sequence(connection, table)}").one()  # noqa: S608
             counters[table.name] = row.last_value if row.is_called else 0
     return counters

@@ -34,7 +34,14 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.columns import metadata
 from ricordo.storage.schema.core_tables import agents, agents_users, expenses, providers, run_events, traces
 from ricordo.storage.schema.core_tables import messages as messages_table
-from ricordo.storage.schema.memory_tables import blocks, blocks_users, git_objects, memory_remotes, number_of_chain
+from ricordo.storage.schema.memory_tables import (
+    agents_pairs,
+    blocks,
+    blocks_users,
+    git_objects,
+    memory_remotes,
+    number_of_chain,
+)
 from tests.seams import make
 from tests.support import postgres
 from tests.support.library import Library
@@ -169,6 +176,7 @@ async def fill(settings: Settings) -> str:
             insert(providers), {"id": "provider-1", "name": "mine", "provider_type": "openai", "updated_at": 1, **here}
         )
         tx.run(insert(agents_users), {"agent_id": agent.id, "user_id": LOCAL_USER})
+        tx.run(insert(agents_pairs), {"agent_id": agent.id, "other_id": agent.id})
         keys.create(tx, Scope(), b"secret", keys.KeyDraft("Ada's laptop", user="ada"))
         told = stored_blocks.get(tx, Scope(), state.blocks[0].id)
         stored_blocks.update(tx, told, replace(told, description="Who she is."), make.change_metadata())
@@ -409,3 +417,12 @@ async def test_a_postgresql_database_is_not_copied_into_itself_by_another_name(
     again = on_postgres.model_copy(update={"database_url": SecretStr(url.replace("postgres@", "postgres:any@"))})
     with pytest.raises(Conflict, match="both ends"):
         await move(on_postgres, again)
+
+
+async def test_a_table_that_came_later_is_empty_in_the_copy(first: Settings, last: Settings) -> None:
+    with closing(sqlite3.connect(first.database_path)) as connection:
+        connection.execute("DROP TABLE blocks_users")
+        connection.commit()
+    moved = await move(first, last)
+    assert moved.rows["blocks_users"] == 0
+    assert moved.rows["blocks"] > 0
