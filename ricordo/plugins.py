@@ -15,6 +15,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
         def complete_agents(self, tx, states): ...                   # the same for a list of agents, in a few statements for all
         def set_folders(self, tx, scope, agent_id, folder_ids): ...  # gives an agent these folders of files, and no others
+        def make_folder(self, tx, scope, agent): ...         # gives a new agent an empty folder of files of its own
         async def after_turn(self, runtime, run): ...                # runs in the background once a turn has ended
         async def at_erasure(self, runtime, user_id): ...            # deletes what other services have of a user; what remains
         def agent_followers(self): return [MyFollower()]             # AgentFollowers: what happens to other agents with one
@@ -36,7 +37,7 @@ from ricordo.errors import Invalid
 if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it imports nothing that is slow
     from starlette.types import ASGIApp
 
-    from ricordo.domain.agent import AgentState
+    from ricordo.domain.agent import Agent, AgentState
     from ricordo.domain.block_format import BlockFormat
     from ricordo.domain.job import JobHandler
     from ricordo.domain.scope import Scope
@@ -65,6 +66,7 @@ HOOKS = (
         "complete_agent",
         "complete_agents",
         "set_folders",
+        "make_folder",
         "after_turn",
         "agent_followers",
         "commands",
@@ -165,6 +167,10 @@ class Plugins:
     def set_folders(self) -> "list[Callable[[Transaction, Scope, str, Sequence[str]], None]]":
         """What gives agents folders of files."""
         return [plugin.set_folders for _, plugin in self._plugins if hasattr(plugin, "set_folders")]
+
+    def make_folder(self) -> "list[Callable[[Transaction, Scope, Agent], None]]":
+        """What makes folders of files for new agents."""
+        return [plugin.make_folder for _, plugin in self._plugins if hasattr(plugin, "make_folder")]
 
     def after_turn(self) -> list[Callable[..., Any]]:
         """What to call when a turn has ended."""

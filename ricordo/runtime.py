@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from ricordo.domain.agent import AgentState
+from ricordo.domain.agent import Agent, AgentState
 from ricordo.domain.event import Event
 from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import Scope
@@ -127,3 +127,11 @@ class Runtime:
             raise Unsupported("This server has no folders of files. Leave folder_ids and source_ids out.")
         for change in setters:
             change(tx, scope, agent_id, folder_ids)
+
+    def make_folder(self, tx: Transaction, scope: Scope, agent: Agent) -> None:
+        """Make an empty folder of files for a new agent. Raises Forbidden, Unsupported."""
+        makers = self.plugins.make_folder()
+        if not makers:
+            raise Unsupported("This server has no folders of files. Leave include_default_source out.")
+        for make in makers:
+            make(tx, scope, agent)

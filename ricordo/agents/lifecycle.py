@@ -101,6 +101,8 @@ class AgentSpec:
     user: str | None = None
     # Whether another agent works on its memory after its turns.
     has_sleeptime: bool = False
+    # Whether it gets an empty folder of files of its own.
+    has_default_folder: bool = False
 
 
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
@@ -241,13 +243,15 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     conversations.insert_one(tx, state.conversation)
     insert_messages(tx, begun)
     tools.attach(tx, agent.id, [tool.id for tool in given])
-    if not (spec.folder_ids or spec.identity_ids or spec.has_sleeptime):
+    if not (spec.folder_ids or spec.identity_ids or spec.has_sleeptime or spec.has_default_folder):
         return state
     if spec.identity_ids:
         keep_to(tx, scope, agent.id, spec.identity_ids)
     if spec.has_sleeptime:
         set_sleeptime(tx, runtime, scope, replace(state, user_ids=spec.identity_ids), is_on=True)
     runtime.set_folders(tx, scope, agent.id, spec.folder_ids)
+    if spec.has_default_folder:
+        runtime.make_folder(tx, scope, agent)
     return whole_agent(tx, runtime, scope, agent.id)
 
 

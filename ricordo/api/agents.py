@@ -231,6 +231,7 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         identity_ids=tuple(body.identity_ids or ()),
         user=body.user_id,
         has_sleeptime=bool(body.enable_sleeptime),
+        has_default_folder=bool(body.include_default_source),
     )
 
 

@@ -134,7 +134,7 @@ def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warni
     assert warned >= {
         *("template", "template_id", "base_template_id", "project", "project_id", "entity_id", "embedding_chunk_size"),
         *("top_logprobs", "return_logprobs", "return_token_ids", "enable_thinking", "from_template"),
-        *("include_multi_agent_tools", "include_default_source", "npm_requirements"),
+        *("include_multi_agent_tools", "npm_requirements"),
     }
 
 

@@ -76,7 +76,6 @@ class AgentFields(EmbeddingFields):
     ignored: ClassVar = IN_ONE_PROJECT | {
         "from_template": "Agents are made from templates with POST /v1/templates/{template_version}/agents.",
         "embedding_chunk_size": "Texts are embedded whole.",
-        "include_default_source": "An agent has the folders that are attached to it.",
     }
 
     name: str | None = Field(None, max_length=256)
@@ -164,6 +163,7 @@ class AgentRequest(AgentFields):
     tools: Items[Annotated[str, BeforeValidator(_name_of)]] | None = None
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
+    include_default_source: bool | None = Field(None, description="Whether it gets an empty folder of its own.")
     include_multi_agent_tools: bool | None = Field(
         None, description="Attach the tools by which the agent sends messages to others."
     )
@@ -175,6 +175,7 @@ class AgentUpdate(AgentFields):
     """What changes of an agent. A field that is left out stays."""
 
     ignored: ClassVar = AgentFields.ignored | {
+        "include_default_source": "The folder is made with the agent. Make another one, and attach it.",
         "include_multi_agent_tools": "They are attached when an agent is made. Attach them by their names or ids.",
         "memory_variables": "They are filled in when an agent is made. Change the values of its blocks.",
         **dict.fromkeys(

@@ -7,7 +7,7 @@ from ricordo.plugins import PluginPage
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ricordo.domain.agent import AgentState
+    from ricordo.domain.agent import Agent, AgentState
     from ricordo.domain.scope import Scope
     from ricordo.storage.engine.store import Transaction
 
@@ -73,6 +73,11 @@ class FilesPlugin:
         from ricordo.features.files.service import set_folders
 
         set_folders(tx, scope, agent_id, folder_ids)
+
+    def make_folder(self, tx: "Transaction", scope: "Scope", agent: "Agent") -> None:
+        from ricordo.features.files.service import make_folder_for
+
+        make_folder_for(tx, scope, agent)
 
 
 plugin = FilesPlugin()

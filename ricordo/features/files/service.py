@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Literal
 
+from ricordo.domain.agent import Agent
 from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
@@ -55,6 +56,17 @@ def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
     )
     queries.insert_folder(tx, made)
     return made
+
+
+def make_folder_for(tx: Transaction, scope: Scope, agent: Agent) -> None:
+    """Make an empty folder for the agent, and attach it. Raises Forbidden."""
+    name, number = f"{agent.name[:200]} External Data Source", 1
+    free = name
+    while queries.find_folder(tx, scope.organization_id, free, scope.subject):
+        number += 1
+        free = f"{name} ({number})"
+    folder = Folder("", scope.organization_id, "", free, embedding=agent.embedding, user_id=scope.subject)
+    attach_folders(tx, scope, agent.id, [create_folder(tx, scope, folder).id])
 
 
 def update_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from ricordo.api.models.base import From, Json, RequestModel, ResponseModel, Timestamp
+from ricordo.features.groups.records import ManagerType
 from ricordo.features.groups.sleep_view import Pair, SleepWork
 
 
@@ -19,6 +20,7 @@ class SleeptimeResponse(ResponseModel):
 
     agent_id: str
     group_id: str
+    manager_type: ManagerType
     sleeping_agent_ids: list[str]
     enabled: bool
     sleeptime_agent_frequency: int | None

@@ -10,7 +10,7 @@ from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/sleeptime", scope="memory")
-_PAIRS, _EACH = 20, 30
+_PAIRS, _EACH, _MOST_VOICES = 20, 30, 200
 _reads = needs("agents:read", "memory:read")
 
 
@@ -25,6 +25,10 @@ async def list_pairs(request: Request) -> Response:
     )
     older = address_of("/ui/sleeptime", user=user, after=groups[_PAIRS - 1]["id"]) if groups[_PAIRS:] else ""
     groups = groups[:_PAIRS]
+    if not after:  # voice agents are few: they are all on the first page
+        groups += await api.get(
+            "/v1/groups/", manager_type="voice_sleeptime", show_hidden_groups=True, limit=_MOST_VOICES
+        )
     pairs = [
         (group, pair)
         for group in groups

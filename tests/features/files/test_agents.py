@@ -370,3 +370,13 @@ def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
         assert {agent: listed[agent] for agent in wanted} == wanted, path
         # The key, the block, the agents, their folders, the files seen from their first line, and one seen in part.
         assert len(counted.statements) <= 1 + 1 + 4 + 4 + 1 + 1, path
+
+
+def test_an_agent_with_a_default_source_gets_an_empty_folder_of_its_own(api: Api) -> None:
+    http = api.http
+    body = {"name": "Dora", "model": MODEL, "include_default_source": True}
+    for name in ("Dora External Data Source", "Dora External Data Source (2)"):
+        agent = ok(http.post("/v1/agents/", json=body))
+        (folder,) = ok(http.get(f"/v1/agents/{agent['id']}/folders"))
+        assert (folder["name"], ok(http.get(f"/v1/folders/{folder['id']}/files"))) == (name, [])
+        assert "grep_files" in [tool["name"] for tool in agent["tools"]]

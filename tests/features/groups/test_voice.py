@@ -536,3 +536,12 @@ def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: htt
     passages = [one["text"] for one in ok(http.get(f"/v1/agents/{agent['id']}/archival-memory"))]
     assert sum("<message>user: I play the cello.</message>" in text for text in passages) == 1
     assert not any("weather" in text for text in passages)
+
+
+def test_the_page_of_sleeping_agents_lists_those_of_voice_agents(http: httpx2.Client) -> None:
+    agent = voice_agent(http, name="Page Vera")
+    page = http.get("/ui/sleeptime").text
+    assert "Page Vera" in page
+    pair = ok(http.get(f"/v1/agents/{agent['id']}/sleeptime"))
+    assert (pair["manager_type"], pair["paused"]) == ("voice_sleeptime", False)
+    assert "leave the view" in http.get(f"/ui/sleeptime/{agent['id']}").text
