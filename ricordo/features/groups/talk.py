@@ -312,10 +312,7 @@ class Talk(LiveRun):
         def also_save(tx: Transaction, run: Run, _messages: Sequence[Message]) -> None:
             if run.ended_at is not None:
                 return
-            talk = runs.lock(tx, self._run.id)
-            # A talk that was ended by another hand, or taken over, lets nobody speak any more.
-            if talk is None or talk.ended_at is not None or talk.lease_token != self._run.lease_token:
-                raise LeaseLost(f"{self._run.id} was ended by someone else.")
+            talk = self._noting_run(tx, is_asked=options.get("callers") is not None)
             record = note(TalkRecord.from_json(talk.metadata), run.id)
             runs.save_metadata(tx, replace(talk, metadata=record.to_json()))
 
@@ -333,6 +330,21 @@ class Talk(LiveRun):
             also_save=also_save,
             **options,
         )
+
+    def _noting_run(self, tx: Transaction, *, is_asked: bool) -> Run:
+        """Return the run that a turn is noted in. Raises LeaseLost: a talk that was ended, or taken over, lets nobody speak.
+
+        Whom a supervisor asks may answer after that all the same: its turn lives on, and the talk that goes on takes it as it
+        ends. Nobody is asked twice, as the otids of what is asked follow from the talk.
+        """
+        talk = runs.lock(tx, self._run.id)
+        if talk and is_asked and was_cut_off(talk):
+            heirs = runs.open_runs(tx, conversation_id=talk.conversation_id)
+            heir = next((one for one in heirs if one.metadata.get("plan", {}).get("key") == self._plan.key), talk)
+            return runs.lock(tx, heir.id) or talk
+        if talk is None or talk.ended_at is not None or talk.lease_token != self._run.lease_token:
+            raise LeaseLost(f"{self._run.id} was ended by someone else.")
+        return talk
 
     async def begin(self, request: TurnRequest) -> LiveTurn:
         """Begin a turn, once its agent has answered whoever it answers now."""
