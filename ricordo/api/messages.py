@@ -95,11 +95,9 @@ async def begin_async(
 
 
 @dataclass(frozen=True, slots=True)
-class MessageQuery:
-    """Which messages are wanted, and how they are shown."""
+class MessageViewQuery:
+    """How messages of a list are shown."""
 
-    conversation_id: str | None = None
-    group_id: str | None = None
     use_assistant_message: bool = True
     assistant_message_tool_name: str = "send_message"
     assistant_message_tool_kwarg: str = "message"
@@ -109,6 +107,14 @@ class MessageQuery:
         types = types_of(self.include_return_message_types)
         names = self.assistant_message_tool_name, self.assistant_message_tool_kwarg
         return MessageFormat(self.use_assistant_message, *names, types)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageQuery(MessageViewQuery):
+    """Which messages are wanted, and how they are shown."""
+
+    conversation_id: str | None = None
+    group_id: str | None = None
 
 
 @router.get("/messages", response_model=list[AnyMessage])

@@ -58,6 +58,7 @@ AGENTS_PATHS: dict[str, dict[str, Any]] = {
     "memory_insert": {"label": "human", "new_string": AFTER},
     "memory_replace": {"label": "human", "old_string": BEFORE, "new_string": AFTER},
     "memory_rethink": {"label": "human", "new_memory": AFTER},
+    "rethink_user_memory": {"new_memory": AFTER},
     "memory_apply_patch": {"label": "human", "patch": f"-{BEFORE}\n+{AFTER}"},
     "memory": {"command": "str_replace", "path": "/memories/human", "old_string": BEFORE, "new_string": AFTER},
     "edit_memory_block": {"label": "human", **PROPOSAL},

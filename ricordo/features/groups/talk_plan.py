@@ -1,6 +1,5 @@
 """What a talk with a group is to be, fixed when it begins, so that it goes on in the same way after a kill. No I/O."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -85,7 +84,7 @@ def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -
             wanted = normal_text(words).strip().casefold()
             if wanted and wanted in text:
                 found.add(member.id)
-                text = re.sub(re.escape(wanted), "\n", text)
+                text = text.replace(wanted, "\n")
     may_speak = [member for member in members if member.id in found and member.id != last_id]
     return may_speak[-1] if may_speak else None
 

@@ -10,7 +10,7 @@ from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import INVALID_REQUEST, collect
 from ricordo.api.call import Here, Paged, RequestContext
 from ricordo.api.guard import refuse
-from ricordo.api.messages import MessageQuery, begin_async, keeps_some, stream_turn, turn_request, turn_response
+from ricordo.api.messages import MessageViewQuery, begin_async, keeps_some, stream_turn, turn_request, turn_response
 from ricordo.api.models.base import Json
 from ricordo.api.models.messages import AnyMessage, messages_response
 from ricordo.api.models.runs import RunResponse
@@ -64,13 +64,9 @@ async def send_async(here: Here, group_id: str, body: AsyncSendRequest) -> Run:
 
 @router.get("/messages", response_model=list[AnyMessage])
 def list_messages(
-    tx: Transaction, here: Here, group_id: str, paging: Paged, which: Annotated[MessageQuery, Depends()]
+    tx: Transaction, here: Here, group_id: str, paging: Paged, which: Annotated[MessageViewQuery, Depends()]
 ) -> list[Json]:
     """What was said in the group, each utterance once: users' messages, and what each agent said; by default newest first."""
-    if which.group_id not in (None, group_id) or which.conversation_id is not None:
-        raise Unsupported(
-            "The group's messages are of one group and of all its conversations. Leave the other filters out."
-        )
     queries.get(tx, here.scope, group_id)
     view = which.view()
 

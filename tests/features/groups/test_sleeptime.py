@@ -158,7 +158,6 @@ def test_it_runs_after_the_first_turn_and_then_after_every_so_many(server: Serve
     told = "\n".join(transcripts_of(server))
     for number in range(5):
         assert told.count(f"user: Message {number}.") == 1
-    assert "Message 5." not in told.replace("You said", "")
     group = ok(http.get(f"/v1/groups/{agent['multi_agent_group']['id']}"))
     assert group["turns_counter"] == 1
     assert group["last_processed_message_id"].startswith("message-")
@@ -368,7 +367,7 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
     rows = server.read(
         lambda tx: tx.all(text("SELECT user_id, CAST(parts AS TEXT) AS parts FROM messages WHERE group_id IS NOT NULL"))
     )
-    assert len(rows) >= turns // 3
+    assert len(rows) >= len(words)
     for row in rows:
         own = words[names_of(server).get(row.user_id, "")]
         assert [other for other in words.values() if other != own and other in row.parts] == []
