@@ -18,8 +18,11 @@ MOST = 4
 # Whole agents take three statements after that of their page; one of them has folders, which takes five more for all agents:
 # the folders, what was opened, the newest files, which are open by themselves, the opened files, and how each begins.
 FOLDERS = 5
+GROUPS = 5  # the groups, their members, blocks, counters, and what was read
 MORE = {
-    "/v1/agents/": 5 + FOLDERS,  # one more where calls wait for an answer
+    "/v1/agents/": 5 + FOLDERS + GROUPS,  # one more where calls wait for an answer
+    "/v1/groups/": GROUPS,
+    "/v1/agents/{agent_id}/sleeptime/transcripts": 7,  # agent and pair, transcripts, their runs, versions, proposals
     "/v1/archives/{archive_id}/agents": 5 + FOLDERS,  # the archive too
     "/v1/blocks/{block_id}/agents": 5 + FOLDERS,  # the block too
     "/v1/identities/{identity_id}/agents": 5 + FOLDERS,  # the user too

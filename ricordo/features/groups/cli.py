@@ -45,7 +45,7 @@ def list_groups(server: str | None = _SERVER) -> None:
 
 @app.command("show")
 def show_group(group: str = _WHICH, server: str | None = _SERVER) -> None:
-    """Show the members, the manager and the settings of a group, and what was said last."""
+    """Show a group with its members, and what was said last."""
     from ricordo.cli.client import any_server
     from ricordo.cli.screen import printable
 
@@ -65,7 +65,7 @@ def show_group(group: str = _WHICH, server: str | None = _SERVER) -> None:
 
 @app.command("say")
 def say(group: str = _WHICH, message: str = typer.Argument(help="What to say."), server: str | None = _SERVER) -> None:
-    """Say something to a group, and show what its agents answer as it comes."""
+    """Say something to a group, and show the answers."""
     from ricordo.cli.client import any_server
     from ricordo.cli.screen import AnswerPrinter, screen
 

@@ -112,8 +112,15 @@ _BLOCKS = (
     .order_by(groups_blocks.c.seq)
 )
 _ASLEEP_FOR = (
-    select(*_GROUPS.columns, groups_agents.c.agent_id.label("member_id"))
+    select(
+        *_GROUPS.columns,
+        groups_agents.c.agent_id.label("member_id"),
+        sleep_counters.c.turns,
+        sleep_counters.c.is_paused,
+    )
+    .select_from(groups)
     .outerjoin(groups_agents, groups_agents.c.group_id == groups.c.id)
+    .outerjoin(sleep_counters, (sleep_counters.c.group_id == groups.c.id) & equal(sleep_counters, "user_id"))
     .where(equal(groups, "manager_agent_id"), or_(*(groups.c.manager_type == kind for kind in ASLEEP)))
     .order_by(groups.c.seq, groups_agents.c.place)
 )
@@ -176,13 +183,17 @@ def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | 
     return _whole(tx, [group])[0] if group else None
 
 
-def asleep_for(tx: Transaction, agent_id: str) -> Group | None:
-    """Return the group of those that work on the agent's memory, without its blocks; None where there is none."""
-    rows = tx.all(_ASLEEP_FOR, {"manager_agent_id": agent_id})
+def asleep_for(tx: Transaction, agent_id: str, user_id: str) -> tuple[Group, int | None, bool] | None:
+    """Return the group of those that work on the agent's memory, without its blocks; None where there is none.
+
+    With it comes how many turns of this user were counted (None: none was), and whether the user said "not now".
+    """
+    rows = tx.all(_ASLEEP_FOR, {"manager_agent_id": agent_id, "user_id": user_id})
     if not rows:
         return None
     group = _GROUPS.of(rows[0][: len(_GROUPS.columns)])
-    return replace(group, agent_ids=tuple(row.member_id for row in rows if row.member_id))
+    members = tuple(row.member_id for row in rows if row.member_id)
+    return replace(group, agent_ids=members), rows[0].turns, bool(rows[0].is_paused)
 
 
 def of_managers(tx: Transaction, organization_id: str, agent_ids: Sequence[str]) -> dict[str, Group]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Integer, bindparam, case, func, select, update
+from sqlalchemy import bindparam, case, func, select, update
 
 from ricordo.domain.scope import Scope
 from ricordo.features.groups.queries import sleep_counters, sleep_marks, transcripts
@@ -61,10 +61,12 @@ _NEW_COUNTER, _SAY = Missing(sleep_counters), Replacing(sleep_marks, "said_to")
 _BEGIN = Missing(sleep_marks)
 _THIS_COUNTER = equal(sleep_counters, "group_id", "user_id")
 _COUNTER = select(sleep_counters.c.turns, sleep_counters.c.is_paused).where(_THIS_COUNTER)
-_COUNT = (
-    update(sleep_counters)
-    .where(sleep_counters.c.group_id == bindparam("of_group"), sleep_counters.c.user_id == bindparam("of_user"))
-    .values(turns=(sleep_counters.c.turns + 1) % bindparam("frequency", type_=Integer))
+_COUNT = setter(
+    sleep_counters,
+    "turns",
+    where=(sleep_counters.c.group_id == bindparam("of_group"))
+    & (sleep_counters.c.user_id == bindparam("of_user"))
+    & (sleep_counters.c.turns == bindparam("counted")),
 )
 _PAUSE = setter(
     sleep_counters,
@@ -112,14 +114,23 @@ insert_transcript = _TRANSCRIPTS.insert
 save_transcript = _TRANSCRIPTS.updates("run_id", "status", "attempts", "ended_at")
 
 
-def count_turn(tx: Transaction, group_id: str, user_id: str | None, frequency: int) -> tuple[int, bool]:
-    """Count a turn of this user, from 0 to below `frequency`; returns the count, and whether the user said "not now"."""
-    values = {"of_group": group_id, "of_user": user_id or NO_USER, "frequency": frequency}
-    if not tx.run(_COUNT, values):
+def count_turn(tx: Transaction, group_id: str, user_id: str | None, frequency: int, counted: int | None) -> int:
+    """Count a turn of this user, from 0 to below `frequency`, and return the count.
+
+    `counted` is the count that was read (None: there was none); where another turn was counted since, it is read again.
+    """
+    this = {"of_group": group_id, "of_user": user_id or NO_USER}
+    if counted is None:
         _begin_counter(tx, group_id, user_id)
-        tx.run(_COUNT, values)
-    row = tx.first(_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER})
-    return (row.turns, bool(row.is_paused)) if row else (0, False)
+        counted = -1
+    while True:
+        new = (counted + 1) % frequency
+        if tx.run(_COUNT, this | {"counted": counted, "new_turns": new}):
+            return new
+        row = tx.first(_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER})
+        if row is None:  # the user was erased meanwhile
+            return new
+        counted = row.turns
 
 
 def is_paused(tx: Transaction, group_id: str, user_id: str | None) -> bool:

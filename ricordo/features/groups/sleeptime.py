@@ -54,9 +54,10 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     agent = turn.state.agent
     if run.stop_reason == "requires_approval" or not agent.has_sleeptime:
         return []
-    group = queries.asleep_for(tx, agent.id)
-    if group is None:
+    found = queries.asleep_for(tx, agent.id, run.user_id or NO_USER)
+    if found is None:
         return []
+    group, counted, is_paused = found
     first, last = sleep_queries.span_of_run(tx, run.conversation_id, run.id)
     # Of a talk that nobody has read anything of, reading begins with what is in view.
     in_view = [message.seq for message in turn.window[1:] if message.seq]
@@ -73,7 +74,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
             sleep_queries.begin(tx, replace(mark, said_to=before))
     # Counted after the first turn, and then after every so many; with null after each, with 0 never.
     frequency = group.sleeptime_agent_frequency
-    count, is_paused = sleep_queries.count_turn(tx, group.id, run.user_id, frequency or 1)
+    count = sleep_queries.count_turn(tx, group.id, run.user_id, frequency or 1, counted)
     if is_paused:
         for mark in marks:
             sleep_queries.say(tx, mark)  # what is in view now is not read later either

@@ -399,7 +399,7 @@ def test_untrusted_words_make_the_run_untrusted(server: ServerInThread, http: ht
     assert ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."  # a guarded block waits
 
 
-def test_the_end_of_a_turn_costs_five_statements_more_and_one_that_nobody_follows_none(
+def test_the_end_of_a_turn_costs_four_statements_more_and_one_that_nobody_follows_none(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(finishes)
@@ -413,7 +413,7 @@ def test_the_end_of_a_turn_costs_five_statements_more_and_one_that_nobody_follow
             say(http, agent, "Third.")
         said = [str(one) for one in counted.statements]
         counts[is_on] = sum("sleep_" in one or "groups" in one or "AS first" in one for one in said)
-    assert counts == {False: 0, True: 5}
+    assert counts == {False: 0, True: 4}
 
 
 def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
