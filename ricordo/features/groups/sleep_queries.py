@@ -103,8 +103,9 @@ _LAST_READ = (
     .where(one_of(sleep_marks.c.group_id, "group_ids"), equal(sleep_marks, "user_id"))
     .group_by(sleep_marks.c.group_id)
 )
+# By the run alone: SQLite would take the index of its conversation for the better one, and read all of that.
 _SPAN_OF_RUN = select(func.min(messages.c.seq).label("first"), func.max(messages.c.seq).label("last")).where(
-    equal(messages, "run_id"), messages.c.conversation_id == bindparam("conversation_id")
+    equal(messages, "run_id")
 )
 _IDS = select(messages.c.seq, messages.c.id).where(one_of(messages.c.seq, "numbers"))
 _BEGUN = _TRANSCRIPTS.select.where(equal(transcripts, "agent_id"), transcripts.c.status == "begun").order_by(
@@ -188,9 +189,9 @@ def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) ->
     return {row.group_id: ids[row.read_to] for row in rows if row.read_to in ids}
 
 
-def span_of_run(tx: Transaction, conversation_id: str, run_id: str) -> tuple[int, int]:
+def span_of_run(tx: Transaction, run_id: str) -> tuple[int, int]:
     """Return the seq of the first and of the last message of a run; zeros where it has none."""
-    row = tx.first(_SPAN_OF_RUN, {"conversation_id": conversation_id, "run_id": run_id})
+    row = tx.first(_SPAN_OF_RUN, {"run_id": run_id})
     return (int(row.first or 0), int(row.last or 0)) if row else (0, 0)
 
 

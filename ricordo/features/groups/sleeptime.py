@@ -58,7 +58,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     if found is None:
         return []
     group, counted, is_paused = found
-    first, last = sleep_queries.span_of_run(tx, run.conversation_id, run.id)
+    first, last = sleep_queries.span_of_run(tx, run.id)
     # Of a talk that nobody has read anything of, reading begins with what is in view.
     in_view = [message.seq for message in turn.window[1:] if message.seq]
     before = min([*in_view, first]) - 1
