@@ -51,6 +51,8 @@ _PREFIXES = (
     "sk- sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ gsk_ xai- hf_ npm_ pypi- glpat- ghp_ gho_ ghs_ ghu_ ghr_ "
     "github_pat_ xoxa- xoxb- xoxp- xapp- AKIA ASIA AIza dop_v1_ shpat_ SG. ricordo_"
 ).split()
+# A key of this server: 32 random bytes in base64url.
+_OURS = re.compile(r"ricordo_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 _SIGN = r"[\"'`\\]{0,3}\s{0,3}(?P<sign>[:=]|is\b|ist\b|lautet\b|est\b|es\b)\s{0,3}[\"'`\\]{0,3}"
 _VALUE = r"(?P<secret>[^\s\"'`,;&}\\<>\[\]]"
 _NO_PASSWORDS = frozenset(
@@ -93,8 +95,13 @@ def _is_key(found: re.Match[str]) -> bool:
 
 
 def _is_prefixed_key(found: re.Match[str]) -> bool:
-    """A long run of letters and several digits, or a very long one; words with a year or a number make none."""
-    return any(
+    """A long run of letters and several digits, or a very long one; words with a year or a number make none.
+
+    A key that its own dashes cut into short pieces is known by how often letters of both cases and digits take turns.
+    """
+    is_mixed = len(found["secret"]) >= 32 and len(_TURN.findall(found["secret"])) >= 10
+    is_ours = _OURS.match(found["secret"]) is not None and len(_TURN.findall(found["secret"])) >= 4
+    return is_mixed or is_ours or any(
         len(piece) >= 20
         or (
             len(piece) >= 10

@@ -428,7 +428,7 @@ def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
     waiting = select(jobs.c.id).where(jobs.c.key == f"sleeptime:{sleeper_id}", jobs.c.status == "waiting")
 
     def is_put_off() -> bool:
-        return bool(server.read(lambda tx: tx.all(waiting.where(jobs.c.not_before > jobs.c.created_at))))
+        return bool(server.read(lambda tx: tx.all(waiting.where(jobs.c.not_before > jobs.c.created_at + 60_000_000))))
 
     wait_until(is_put_off)
     assert ok(http.get(f"/v1/runs/{late}"))["status"] == "created"
