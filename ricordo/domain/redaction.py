@@ -101,14 +101,18 @@ def _is_prefixed_key(found: re.Match[str]) -> bool:
     """
     is_mixed = len(found["secret"]) >= 32 and len(_TURN.findall(found["secret"])) >= 10
     is_ours = _OURS.match(found["secret"]) is not None and len(_TURN.findall(found["secret"])) >= 4
-    return is_mixed or is_ours or any(
-        len(piece) >= 20
-        or (
-            len(piece) >= 10
-            and not piece.isdigit()
-            and (len(_TURN.findall(piece)) >= 3 or len(_DIGIT.findall(piece)) >= 4)
+    return (
+        is_mixed
+        or is_ours
+        or any(
+            len(piece) >= 20
+            or (
+                len(piece) >= 10
+                and not piece.isdigit()
+                and (len(_TURN.findall(piece)) >= 3 or len(_DIGIT.findall(piece)) >= 4)
+            )
+            for piece in _PIECES.findall(_YEAR.sub("-", found["secret"]))
         )
-        for piece in _PIECES.findall(_YEAR.sub("-", found["secret"]))
     )
 
 
