@@ -1,48 +1,37 @@
 """Servers that are killed while groups talk: nobody speaks twice in a turn, everybody hears all of it, and no run stays open."""
 
 import asyncio
-import random
 import re
-import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import orjson
 import pytest
 
-from tests.support.crash_servers import CrashServer, Tables, opened_servers
-from tests.support.model_server import Answer, ModelServer, Seen, completion, tool_call
+from tests.support.kill_campaign import KillCampaign, begun
+from tests.support.model_server import Answer, Seen, completion, tool_call
 from tests.support.server_process import CAN_FORK
 
 pytestmark = [pytest.mark.campaign, pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")]
-LIMIT = 240.0  # seconds for everything to come to rest
 KINDS = ("round_robin", "dynamic", "supervisor")
 MEMBERS = 3
 _ASK = "send_message_to_all_agents_in_group"
 _SPEAKER = re.compile(r"You are (\S+) in a group chat")
 _TOKEN = re.compile(r"say-\S+-\d{5}")
-_OPEN = "SELECT id, status FROM runs WHERE ended_at IS NULL AND lease_token IS NOT NULL"
 
 
 @dataclass
-class Talkers:
-    """A campaign: the groups with their members, what was said to each, and what each answered."""
+class Talkers(KillCampaign):
+    """The groups with their members, what was said to each, and what each answered."""
 
-    servers: list[CrashServer]
-    tables: Tables
-    http: list[httpx2.AsyncClient]
-    luck: random.Random
+    is_patient = True
+
     groups: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
     answers: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     said: Counter[str] = field(default_factory=Counter)
-    faults: list[str] = field(default_factory=list)
-    up: asyncio.Event = field(default_factory=asyncio.Event)
-    is_over: bool = False
 
     async def make_groups(self) -> None:
         for kind in KINDS:
@@ -51,69 +40,19 @@ class Talkers:
             if kind != "round_robin":
                 config["manager_agent_id"] = await self._agent(f"{kind}-manager")
             body = {"agent_ids": members, "description": "They talk.", "manager_config": config}
-            group = (await self._call("POST", "/v1/groups/", json=body)).json()["id"]
+            group = (await self.call("POST", "/v1/groups/", json=body))["id"]
             self.groups[group] = kind, members
 
     async def _agent(self, name: str) -> str:
-        body = {"name": name, "model": "openai/scripted-large", "include_base_tools": False}
-        agent: str = (await self._call("POST", "/v1/agents/", json=body)).json()["id"]
-        return agent
-
-    async def _call(self, method: str, path: str, **asked: Any) -> httpx2.Response:
-        answer = await self.http[0].request(method, path, **asked)
-        assert answer.status_code == 200, answer.text
-        return answer
+        return str((await self.new_agent(name, include_base_tools=False))["id"])
 
     async def talk(self, group: str) -> None:
         """Say one thing after another, each until it is answered."""
         while not self.is_over:
             self.said[group] += 1
-            await self.settle(group, f"say-{self.groups[group][0]}-{self.said[group]:05d}")
-
-    async def settle(self, group: str, token: str) -> None:
-        body = {"messages": [{"role": "user", "content": token, "otid": f"otid-{token}"}]}
-        deadline, last = time.monotonic() + LIMIT, ""
-        while time.monotonic() < deadline:
-            if not self.is_over:  # a busy machine may finish nothing between two kills
-                deadline = time.monotonic() + LIMIT
-            await self.up.wait()
-            with suppress(httpx2.TransportError):
-                answer = await self.luck.choice(self.http).post(f"/v1/groups/{group}/messages", json=body)
-                if answer.status_code == 200:
-                    self.answers[group, token] = answer.json()
-                    return
-                last = f"{answer.status_code} {answer.text[:300]}"
-                if answer.status_code < 500 and answer.status_code != 409:
-                    self.faults.append(f"{token}: {last}")
-                    return
-            await asyncio.sleep(0.02)
-        self.faults.append(f"{token} was never answered: {last}")
-
-    async def kill(self, kills: int) -> None:
-        is_alone = len(self.servers) == 1
-        for _ in range(kills):
-            await asyncio.sleep(self.luck.uniform(0.02, 0.3))
-            victim = self.luck.choice(self.servers)
-            if is_alone:
-                self.up.clear()
-            await asyncio.to_thread(victim.kill)
-            if not is_alone:
-                # What the dead server held is free at once, and not only when its leases have run out.
-                soon = time.time_ns() // 1000 + 1_000_000
-                self.tables.rows(
-                    "UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL AND lease_token IS NOT NULL", soon
-                )
-            await asyncio.to_thread(victim.start)
-            self.up.set()
-        self.is_over = True
-
-    async def come_to_rest(self) -> None:
-        deadline = time.monotonic() + LIMIT
-        while left := self.tables.rows(_OPEN):
-            if time.monotonic() > deadline:
-                self.faults.append(f"runs stay open: {left[:5]}")
-                return
-            await asyncio.sleep(0.2)
+            token = f"say-{self.groups[group][0]}-{self.said[group]:05d}"
+            if answer := await self.settle(f"/v1/groups/{group}/messages", token):
+                self.answers[group, token] = answer
 
     async def audit(self) -> None:
         """Compare what each member said and heard with what was sent."""
@@ -161,8 +100,6 @@ class Talkers:
 
 def answer(seen: Seen) -> Answer:
     """A model that repeats the newest token that it read; managers choose, and supervisors ask."""
-    if seen.method == "GET":
-        return Answer({"data": [{"id": "scripted-large", "context_length": 120_000}]})
     messages = seen.body["messages"]
     system, last = str(messages[0]["content"]), messages[-1]
     texts = [str(message.get("content") or "") for message in messages]
@@ -186,25 +123,11 @@ def answer(seen: Seen) -> Answer:
     ],
 )
 async def test_nobody_speaks_twice_however_often_servers_are_killed(tmp_path: Path, kills: int, database: str) -> None:
-    seed = random.randrange(10**6)  # noqa: S311
-    count = 2 if database == "postgresql" else 1
-    async with (
-        ModelServer(answer, keeps=False) as provider,
-        opened_servers(tmp_path, provider.url, count=count, database=database) as (servers, tables),
-    ):
-        clients = [httpx2.AsyncClient(base_url=server.url, timeout=60, trust_env=False) for server in servers]
-        campaign = Talkers(servers, tables, clients, random.Random(seed))  # noqa: S311
+    async with begun(Talkers, answer, tmp_path, database) as campaign:
         await campaign.make_groups()
-        campaign.up.set()
         talking = [asyncio.create_task(campaign.talk(group)) for group in campaign.groups]
         await campaign.kill(kills)
         await asyncio.gather(*talking)
         await campaign.come_to_rest()
         await campaign.audit()
-        for client in clients:
-            await client.aclose()
-        for server in servers:
-            await asyncio.to_thread(server.stop)
-            campaign.faults += [line for line in server.log_text().splitlines() if "Traceback" in line]
-    assert not campaign.faults, f"seed {seed}: {len(campaign.faults)} faults:\n" + "\n".join(campaign.faults[:12])
     assert len(campaign.answers) >= len(KINDS)
