@@ -34,9 +34,7 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
     """
 
     def hide(tx: Transaction) -> list[str]:
-        agents.require(tx, scope, agent_id)
-        agent = agents.find(tx, scope, agent_id)
-        gone = [agent_id, *(delete_followers(tx, runtime, scope, agent) if agent else ())]
+        gone = [agent_id, *delete_followers(tx, runtime, scope, agents.get(tx, scope, agent_id))]
         for id in gone:
             deletion.hide_agent(tx, scope, id)
         return gone

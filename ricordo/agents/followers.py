@@ -68,5 +68,5 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     planned = [id for one in followers for id in one.end_turn(tx, turn, run, new)]
     run = replace(run, metadata={**run.metadata, RUN_IDS: planned})
     if planned:
-        runs.note_metadata(tx, run)
+        runs.save_metadata(tx, run)
     return run

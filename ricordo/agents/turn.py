@@ -79,21 +79,32 @@ class Answer:
     logprobs: dict[str, list[dict[str, Any]]] | None = None
 
 
-async def collect(turn: LiveTurn) -> Answer:
-    """Wait for the turn to end; works for one that began before, or ended long ago."""
+async def collect(turn: LiveTurn, hear: Callable[[Event], None] | None = None) -> Answer:
+    """Wait for the turn to end, and let `hear` have each event; works for one that began before, or ended long ago."""
     said: list[Message] = []
     logprobs = None
-    async for event in turn.events():
-        if isinstance(event, StepSaved):
-            said += event.messages
-            logprobs = event.logprobs
-        elif isinstance(event, Compacted):
-            said.append(event.summary)
-        elif isinstance(event, RunEnded):
-            return Answer(event.run, tuple(said), logprobs=logprobs)
-        elif isinstance(event, Failed):
-            return Answer(event.run, tuple(said), event)
+    async with aclosing(turn.events()) as events:
+        async for event in events:
+            if hear:
+                hear(event)
+            if isinstance(event, StepSaved):
+                said += event.messages
+                logprobs = event.logprobs
+            elif isinstance(event, Compacted):
+                said.append(event.summary)
+            elif isinstance(event, RunEnded):
+                return Answer(event.run, tuple(said), logprobs=logprobs)
+            elif isinstance(event, Failed):
+                return Answer(event.run, tuple(said), event)
     raise RuntimeError("A turn's events ended without RunEnded or Failed.")
+
+
+async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
+    """Wait for the end of a turn that a job began. Raises Unavailable where it was cut off: the job is done again later."""
+    answer = await collect(turn)
+    if was_cut_off(answer.run):
+        raise Unavailable(f"The server was stopped in the middle of {work}. It goes on later.")
+    return answer
 
 
 class PartFailed(Exception):

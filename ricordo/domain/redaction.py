@@ -99,20 +99,18 @@ def _is_prefixed_key(found: re.Match[str]) -> bool:
 
     A key that its own dashes cut into short pieces is known by how often letters of both cases and digits take turns.
     """
-    is_mixed = len(found["secret"]) >= 32 and len(_TURN.findall(found["secret"])) >= 10
-    is_ours = _OURS.match(found["secret"]) is not None and len(_TURN.findall(found["secret"])) >= 4
-    return (
-        is_mixed
-        or is_ours
-        or any(
-            len(piece) >= 20
-            or (
-                len(piece) >= 10
-                and not piece.isdigit()
-                and (len(_TURN.findall(piece)) >= 3 or len(_DIGIT.findall(piece)) >= 4)
-            )
-            for piece in _PIECES.findall(_YEAR.sub("-", found["secret"]))
+    secret = found["secret"]
+    turns = len(_TURN.findall(secret))
+    if (len(secret) >= 32 and turns >= 10) or (_OURS.match(secret) and turns >= 4):
+        return True
+    return any(
+        len(piece) >= 20
+        or (
+            len(piece) >= 10
+            and not piece.isdigit()
+            and (len(_TURN.findall(piece)) >= 3 or len(_DIGIT.findall(piece)) >= 4)
         )
+        for piece in _PIECES.findall(_YEAR.sub("-", secret))
     )
 
 

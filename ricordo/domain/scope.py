@@ -182,3 +182,11 @@ class Scope:
     def sees(self, user_id: str | None) -> bool:
         """Return whether the caller may see what is about this user (None: shared)."""
         return self.subject_id is None or user_id in (None, self.subject_id)
+
+
+def background_scope(user: User, name: str) -> Scope:
+    """Return the scope of work of this name that is done for a user by itself.
+
+    It acts as a user, so that an agent which is kept to others does nothing for this one.
+    """
+    return Scope(user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES).acting_for(user)

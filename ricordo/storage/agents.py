@@ -102,6 +102,8 @@ _AGENT = slice(len(_ROWS.columns))
 _CONVERSATION = slice(_AGENT.stop, _AGENT.stop + len(conversations.ROWS.columns))
 _ARCHIVE = slice(_CONVERSATION.stop, _CONVERSATION.stop + len(archives.ROWS.columns))
 _ONE = equal(agents, "id", "organization_id")
+_GET = _ROWS.select.where(_ONE)
+_GET_FOR_ONE = _GET.where(MAY_USE)
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TIMEZONE_FOR_ONE = _TIMEZONE.where(MAY_USE)
 AgentOrder = Literal["created_at", "updated_at", "last_run_completion"]
@@ -230,6 +232,12 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_lis
         )
         for id, (agent, talk) in talks.items()
     ]
+
+
+def get(tx: Transaction, scope: Scope, agent_id: str) -> Agent:
+    """Return the agent alone, without what is attached to it. Raises NotFound, also where the caller may not use it."""
+    values = {"id": agent_id, "organization_id": scope.organization_id}
+    return found(_ROWS.first(tx, *for_caller(scope, _GET, _GET_FOR_ONE, values)), "Agent", agent_id)
 
 
 def require(tx: Transaction, scope: Scope, agent_id: str) -> None:

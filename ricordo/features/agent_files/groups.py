@@ -78,7 +78,7 @@ def insert_groups(tx: Transaction, scope: Scope, content: Json, ids: Mapping[str
             notes.add(f"Groups: one is left out; its agents are taken. {why}")
             continue
         if group.manager_type in ASLEEP and group.manager_agent_id in sleepless:
-            service.set_of_agent(tx, scope, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
+            service.change_settings(tx, scope, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
 
 
 def _shared(tx: Transaction, request: GroupRequest, block_ids: list[str]) -> list[str]:

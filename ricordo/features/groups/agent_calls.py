@@ -7,14 +7,14 @@ agent in it is asked again, since it waits for the answer itself.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from uuid import NAMESPACE_URL, uuid5
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.request import NewMessage, TurnRequest
-from ricordo.agents.turn import Answer, run_turn
-from ricordo.domain.event import Failed, RunEnded, RunStarted, StepSaved
+from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.domain.event import Event, RunStarted, StepSaved
 from ricordo.domain.message import SPEECH_TOOL, Message, TextPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
@@ -96,10 +96,17 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
     said: list[Message] = []
     turn: LiveTurn | None = None
     with _waiting(context) as wait_for:
+
+        def hear(event: Event) -> None:
+            if isinstance(event, RunStarted):
+                wait_for(event.run.id)
+            elif isinstance(event, StepSaved):
+                said.extend(event.messages)
+
         try:
             async with asyncio.timeout(seconds):
-                turn = await begin(context.runtime, request, wait_for)
-                answer = await _follow(turn, said, wait_for)
+                turn = await begin_when_free(context.runtime, request, lambda busy: wait_for(busy.run_id))
+                answer = await collect(turn, hear)
         except TimeoutError:
             run_id = _WAITS.get(context.step.run_id)
             state = "it still works on it" if turn else "it is busy with another message"
@@ -113,31 +120,16 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
     return answer_texts(answer)
 
 
-async def begin(runtime: Runtime, request: TurnRequest, wait_for: Callable[[str | None], None]) -> LiveTurn:
-    """Begin the turn, once the conversation is free; `wait_for` hears of each run that it waits for. Raises RicordoError."""
+async def begin_when_free(runtime: Runtime, request: TurnRequest, on_busy: Callable[[Busy], None]) -> LiveTurn:
+    """Begin the turn, once the conversation is free; `on_busy` hears of each run that is waited for. Raises RicordoError."""
     pause = _FIRST_PAUSE
     while True:
         try:
             return await run_turn(runtime, request)
         except Busy as busy:
-            wait_for(busy.run_id)
+            on_busy(busy)
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)
-
-
-async def _follow(turn: LiveTurn, said: list[Message], wait_for: Callable[[str | None], None]) -> Answer:
-    """Wait for the turn's end; what is said meanwhile comes into `said`."""
-    async with aclosing(turn.events()) as events:
-        async for event in events:
-            if isinstance(event, RunStarted):
-                wait_for(event.run.id)
-            elif isinstance(event, StepSaved):
-                said += event.messages
-            elif isinstance(event, RunEnded):
-                return Answer(event.run, tuple(said))
-            elif isinstance(event, Failed):
-                return Answer(event.run, tuple(said), event)
-    raise RuntimeError("A turn's events ended without RunEnded or Failed.")
 
 
 @contextmanager

@@ -5,16 +5,15 @@ Where that takes longer, another looks later whether a kill cut it off, in which
 """
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import NewMessage, TurnRequest
-from ricordo.agents.turn import run_turn
+from ricordo.agents.turn import collect, run_turn
 from ricordo.domain.clock import SECOND
-from ricordo.domain.event import Failed, RunEnded, RunStarted
+from ricordo.domain.event import Event, RunStarted
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import TextPart
 from ricordo.domain.run import Run
@@ -88,9 +87,14 @@ async def _begun(runtime: Runtime, job: Job) -> Run:
     request = await runtime.store.read(lambda tx: _request_of(tx, job))
     turn = await _free_turn(runtime, request)
     started: list[Run] = []
+
+    def hear(event: Event) -> None:
+        if isinstance(event, RunStarted):
+            started.append(event.run)
+
     try:
         async with asyncio.timeout(_PATIENCE):
-            return await _ended(turn, started)
+            return (await collect(turn, hear)).run
     except TimeoutError:
         return started[-1]
 
@@ -104,16 +108,6 @@ async def _free_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
             raise
         await asyncio.wait([asyncio.ensure_future(live.wait())], timeout=_PATIENCE)
     return await run_turn(runtime, request)
-
-
-async def _ended(turn: LiveTurn, started: list[Run]) -> Run:
-    async with aclosing(turn.events()) as events:
-        async for event in events:
-            if isinstance(event, RunStarted):
-                started.append(event.run)
-            elif isinstance(event, RunEnded | Failed):
-                return event.run
-    raise RuntimeError("A turn's events ended without RunEnded or Failed.")
 
 
 def _request_of(tx: Transaction, job: Job) -> TurnRequest:

@@ -10,25 +10,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from ricordo.agents.agent_types import chosen_system, traits_of
 from ricordo.agents.budgets import DAILY_TOKENS, put_off
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, delete_agent, insert_agent, new_block, prepare
-from ricordo.agents.repeats import was_cut_off
+from ricordo.agents.lifecycle import BlockSpec, delete_agent, insert_agent, new_block, prepare
 from ricordo.agents.request import NewMessage, TurnRequest
-from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.agents.turn import collect_for_job, run_turn
 from ricordo.domain.agent import Agent
 from ricordo.domain.block import DEFAULT_LIMIT, Block, Chain, require_label
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import TextPart
 from ricordo.domain.scope import Actor, Scope
-from ricordo.domain.tool import ToolRule
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound, Unavailable
+from ricordo.errors import Conflict, Forbidden, Invalid, ModelError, NotFound
 from ricordo.features.files import queries as files
 from ricordo.features.files.records import Folder
 from ricordo.features.groups import document_queries as queries
 from ricordo.features.groups.document_queries import DocumentBlock, Reading
+from ricordo.features.groups.pairs import spec_beside
 from ricordo.offload import offload
 from ricordo.prompt.memory import disarm
 from ricordo.prompt.texts import text
@@ -232,25 +230,17 @@ async def _make_reader(runtime: Runtime, reading: Reading, source: Source) -> No
     if instructions := (source.folder.instructions or "").strip():
         limit = max(DEFAULT_LIMIT, len(instructions))
         own.append(BlockSpec("instructions", value=instructions, limit=limit, read_only=True))
-    spec = AgentSpec(
+    spec = spec_beside(
+        runtime,
+        agent,
+        "sleeptime_agent",
+        "sleeptime_doc_ingest",
         id=reading.reader_id,
         name=f"{agent.name}-doc-sleeptime",
-        agent_type="sleeptime_agent",
-        system=chosen_system(None, "sleeptime_doc_ingest", runtime.settings.data_dir),
-        model=agent.model,
-        embedding=agent.embedding,
-        model_settings=agent.model_settings,
-        context_window=agent.context_window,
-        timezone=agent.timezone,
         hidden=True,
         settings={name: agent.settings[name] for name in (DAILY_TOKENS,) if name in agent.settings},
         blocks=tuple(own),
         block_ids=(source.block.id,),
-        tool_names=traits_of("sleeptime_agent").base_tools,
-        has_base_tools=False,
-        has_base_rules=True,
-        tool_rules=(ToolRule("memory_finish_edits", "exit_loop"),),
-        beginning=(),
     )
     spec, info = await prepare(runtime, scope, spec)
 
@@ -280,9 +270,7 @@ async def _send(runtime: Runtime, reading: Reading, source: Source, portions: Se
         is_background=True,
         purpose=PURPOSE,
     )
-    answer: Answer = await collect(await run_turn(runtime, request))
-    if was_cut_off(answer.run):
-        raise Unavailable("The server was stopped while a document was read. It goes on later.")
+    answer = await collect_for_job(await run_turn(runtime, request), "this document")
     if answer.run.status != "failed":
         done = replace(reading, portions_done=number + 1, attempts=0)
         await runtime.store.write(lambda tx: queries.save(tx, done))

@@ -60,7 +60,7 @@ class PairFollower:
         agent = state.agent
         group = queries.of_manager(tx, agent.organization_id, agent.id)
         if not is_on or (group and group.manager_type in ASLEEP):
-            service.set_of_agent(tx, scope, agent.id, **{ENABLE_SLEEPTIME: is_on or None})
+            service.change_settings(tx, scope, agent.id, **{ENABLE_SLEEPTIME: is_on or None})
             return
         if group:
             raise Conflict(f"The agent manages the group {group.id}. Delete that first, or leave enable_sleeptime out.")
@@ -79,7 +79,7 @@ class PairFollower:
             for group in queries.of_member(tx, agent.id):
                 if group.manager_type in ASLEEP and group.manager_agent_id:
                     service.delete(tx, everything, group.id)
-                    service.set_of_agent(tx, everything, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
+                    service.change_settings(tx, everything, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
         return gone
 
     def groups(self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]) -> Mapping[str, dict[str, Any]]:
@@ -98,33 +98,41 @@ def _sleeps_for(tx: Transaction, scope: Scope, agent_id: str) -> str | None:
     return agent.is_asleep_for if agent else None
 
 
+def spec_beside(runtime: Runtime, agent: Agent, agent_type: AgentType, prompt_key: str, **fields: Any) -> AgentSpec:
+    """Return the spec of an agent that works beside this one, on the same models. `fields` are what else it has."""
+    return AgentSpec(
+        agent_type=agent_type,
+        system=chosen_system(None, prompt_key, runtime.settings.data_dir),
+        model=agent.model,
+        embedding=agent.embedding,
+        model_settings=agent.model_settings,
+        context_window=agent.context_window,
+        timezone=agent.timezone,
+        beginning=(),
+        **fields,
+    )
+
+
 def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) -> Group:
     """Make the sleeping agent of this one, and the group of both."""
     agent, now = state.agent, tx.clock.now()
     info = runtime.organization_providers.known(agent.organization_id).get(agent.model).info
     pair = _VOICE if agent.agent_type == "voice_convo_agent" else _USUAL
-    traits = traits_of(pair.agent_type)
     persona = BlockSpec(
         label="memory_persona",
         description="How this agent works on the memory of the other one.",
         value=text(pair.persona),
         read_only=True,  # it is what this agent is, and nothing that it learned of somebody
     )
-    spec = AgentSpec(
+    spec = spec_beside(
+        runtime,
+        agent,
+        pair.agent_type,
+        traits_of(pair.agent_type).prompt_key,
         name=f"{agent.name}-sleeptime",
-        agent_type=pair.agent_type,
-        system=chosen_system(None, traits.prompt_key, runtime.settings.data_dir),
-        model=agent.model,
-        embedding=agent.embedding,
-        model_settings=agent.model_settings,
-        context_window=agent.context_window,
         metadata={"course": agent.course} if agent.course else {},
-        timezone=agent.timezone,
         settings={SLEEPS_FOR: agent.id, **pair.settings},
         blocks=(persona,),
-        tool_names=traits.base_tools,
-        has_base_rules=True,
-        beginning=(),
     )
     sleeper = insert_agent(tx, runtime, Scope(scope.organization_id, user_id=scope.user_id), spec, info).agent
     if state.user_ids:

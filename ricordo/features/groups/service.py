@@ -5,6 +5,7 @@ attached, and the same users may use both.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -68,7 +69,7 @@ def store_new(
     """Store a group whose agents were looked up, and make its manager and members what it says. Raises Conflict, NotFound."""
     queries.insert_group(tx, group)
     if group.manager_agent_id:
-        _set(tx, scope, group.manager_agent_id, **{MANAGES: group.id})
+        change_settings(tx, scope, group.manager_agent_id, **{MANAGES: group.id})
     if group.manager_type in ASLEEP:
         _lay_asleep(tx, scope, group, [member.id for member in members])
     return _attach_all(tx, scope, group, block_ids)
@@ -94,7 +95,7 @@ def change(tx: Transaction, scope: Scope, group_id: str, asked: GroupUpdate) -> 
     has_new_members = group.agent_ids != before.agent_ids
     queries.change(tx, group, has_new_members=has_new_members)
     if group.manager_type == "voice_sleeptime" and group.manager_agent_id:
-        _set(tx, scope, group.manager_agent_id, **{MESSAGE_BUFFER: list(buffer_of(group))})
+        change_settings(tx, scope, group.manager_agent_id, **{MESSAGE_BUFFER: list(buffer_of(group))})
     if has_new_members:
         _change_members(tx, scope, before, group)
     if asked.shared_block_ids is not None:
@@ -110,7 +111,7 @@ def delete(tx: Transaction, scope: Scope, group_id: str) -> None:
     group = queries.get(tx, scope, group_id)
     _wake(tx, scope, group, group.agent_ids)
     if group.manager_agent_id:
-        _set(tx, scope, group.manager_agent_id, **{MANAGES: None, MESSAGE_BUFFER: None})
+        change_settings(tx, scope, group.manager_agent_id, **{MANAGES: None, MESSAGE_BUFFER: None})
     queries.remove(tx, group.id)
 
 
@@ -178,12 +179,8 @@ def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]
     """Return the members. Raises NotFound with the ids that are not there, Invalid where one is named twice or leads itself."""
     found: dict[str, Agent] = {}
     for id in group.everyone:
-        try:
-            agents.require(tx, scope, id)
-        except NotFound:
-            continue
-        if agent := agents.find(tx, scope, id):
-            found[id] = agent
+        with suppress(NotFound):
+            found[id] = agents.get(tx, scope, id)
     if missing := [id for id in dict.fromkeys(group.everyone) if id not in found]:
         raise NotFound(f"Agent with ID {', '.join(missing)} not found")
     if twice := next((id for id in group.agent_ids if group.agent_ids.count(id) > 1), None):
@@ -208,7 +205,7 @@ def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) 
     _wake(tx, scope, before, before.agent_ids)
     for manager_id, managed in ((before.manager_agent_id, None), (group.manager_agent_id, group.id)):
         if manager_id:
-            _set(tx, scope, manager_id, **{MANAGES: managed, MESSAGE_BUFFER: None})
+            change_settings(tx, scope, manager_id, **{MANAGES: managed, MESSAGE_BUFFER: None})
     for block_id in group.block_ids:
         if before.manager_agent_id:
             blocks.detach(tx, before.manager_agent_id, block_id)
@@ -235,9 +232,9 @@ def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterabl
     """Let these members work on the manager's memory: they get its blocks, but for those whose label they use themselves."""
     manager_id = group.manager_agent_id or ""
     buffer = list(buffer_of(group)) if group.manager_type == "voice_sleeptime" else None
-    _set(tx, scope, manager_id, **{ENABLE_SLEEPTIME: True, MESSAGE_BUFFER: buffer})
+    change_settings(tx, scope, manager_id, **{ENABLE_SLEEPTIME: True, MESSAGE_BUFFER: buffer})
     for id in member_ids:
-        _set(tx, scope, id, **{SLEEPS_FOR: manager_id})
+        change_settings(tx, scope, id, **{SLEEPS_FOR: manager_id})
         own = blocks.attached(tx, id)
         known = {block.id for block in own} | {block.label for block in own}
         given = [one for one in blocks.attached(tx, manager_id) if not known & {one.id, one.label}]
@@ -250,11 +247,11 @@ def _wake(tx: Transaction, scope: Scope, group: Group, member_ids: Iterable[str]
     if group.manager_type not in ASLEEP or not group.manager_agent_id:
         return
     for id in member_ids:
-        _set(tx, scope, id, **{SLEEPS_FOR: None})
+        change_settings(tx, scope, id, **{SLEEPS_FOR: None})
         blocks.unpair(tx, group.manager_agent_id, id)
 
 
-def _set(tx: Transaction, scope: Scope, agent_id: str, **changes: Any) -> None:
+def change_settings(tx: Transaction, scope: Scope, agent_id: str, **changes: Any) -> None:
     """Change settings of an agent; those that are None are taken out."""
     everything = Scope(scope.organization_id)
     agents.lock(tx, everything, agent_id)
@@ -263,6 +260,3 @@ def _set(tx: Transaction, scope: Scope, agent_id: str, **changes: Any) -> None:
         return
     kept = {name: value for name, value in {**agent.settings, **changes}.items() if value is not None}
     agents.update(tx, replace(agent, settings=kept))
-
-
-set_of_agent = _set

@@ -46,13 +46,11 @@ class SleepWork:
 
 def pair_of(tx: Transaction, scope: Scope, agent_id: str) -> Pair:
     """Return the pair that the agent belongs to, by the id of either. Raises NotFound."""
-    agents.require(tx, scope, agent_id)
-    agent = agents.find(tx, scope, agent_id)
-    if agent and agent.is_asleep_for:
-        agents.require(tx, scope, agent.is_asleep_for)
-        agent = agents.find(tx, scope, agent.is_asleep_for)
-    group = queries.of_manager(tx, scope.organization_id, agent.id) if agent else None
-    if agent is None or group is None or group.manager_type not in ASLEEP:
+    agent = agents.get(tx, scope, agent_id)
+    if agent.is_asleep_for:
+        agent = agents.get(tx, scope, agent.is_asleep_for)
+    group = queries.of_manager(tx, scope.organization_id, agent.id)
+    if group is None or group.manager_type not in ASLEEP:
         raise NotFound(f"No other agent works on the memory of {agent_id}. Set its enable_sleeptime to make one.")
     return Pair(agent, group, sleep_queries.is_paused(tx, group.id, scope.subject))
 

@@ -15,14 +15,14 @@ from ricordo.agents.conversations import begin_default
 from ricordo.agents.message_buffer import evicted
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import NewMessage, TurnContext, TurnRequest
-from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.agents.turn import Answer, collect_for_job, run_turn
 from ricordo.domain.agent import AgentState
 from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import EventPart, Message
 from ricordo.domain.run import Run, StopReason
-from ricordo.domain.scope import OPERATOR_SCOPES, Scope
+from ricordo.domain.scope import Scope, background_scope
 from ricordo.errors import LeaseLost, ModelError, NotFound, RicordoError, Unavailable
 from ricordo.features.groups import queries, sleep_queries
 from ricordo.features.groups.records import ASLEEP, Group
@@ -182,7 +182,7 @@ async def _sleep(runtime: Runtime, run: Run) -> None:
             user_id=run.user_id,
             conversation_ids=" ".join(batch.read_to),
             first_seq=batch.first_seq,
-            last_seq=max(read_to for read_to in batch.read_to.values()),
+            last_seq=max(batch.read_to.values()),
             message_count=batch.count,
         )
         message = NewMessage(
@@ -318,22 +318,15 @@ async def _finish(runtime: Runtime, transcript: Transcript) -> None:
         await runtime.store.write(lambda tx: _close(tx, transcript, "failed"))
     elif run.status in ("completed", "cancelled"):
         await runtime.store.write(lambda tx: _close(tx, transcript, "done"))
-    elif run.ended_at is None or was_cut_off(run):
-        message = NewMessage("user", said.parts, said.otid, group_id=said.group_id, is_untrusted=said.is_untrusted)
-        if transcript.attempts:
-            message = replace(message, parts=(go_on_event(),), otid=f"{transcript.id}:{transcript.attempts}")
+    elif (is_open := run.ended_at is None or was_cut_off(run)) or not _is_hopeless(run, transcript):
+        # What was cut off is sent again as it was; what failed is in the agent's view, and only has to be finished.
+        parts, otid = said.parts, said.otid
+        if transcript.attempts or not is_open:
+            parts, otid = (go_on_event(),), f"{transcript.id}:{transcript.attempts}"
+        message = NewMessage("user", parts, otid, group_id=transcript.group_id, is_untrusted=said.is_untrusted)
         await _work(runtime, scope, transcript, message)
-    elif _is_hopeless(run, transcript):
-        await runtime.store.write(lambda tx: _close(tx, transcript, "failed"))
     else:
-        again = NewMessage(
-            "user",
-            (go_on_event(),),
-            otid=f"{transcript.id}:{transcript.attempts}",
-            group_id=transcript.group_id,
-            is_untrusted=said.is_untrusted,
-        )
-        await _work(runtime, scope, transcript, again)
+        await runtime.store.write(lambda tx: _close(tx, transcript, "failed"))
 
 
 def _is_hopeless(run: Run, transcript: Transcript) -> bool:
@@ -366,9 +359,7 @@ async def _work(
         also_save=also_save,
         planned_run=planned_run,
     )
-    answer = await collect(await run_turn(runtime, request))
-    if was_cut_off(answer.run):
-        raise Unavailable("The server was stopped while a sleeping agent worked. It goes on later.")
+    answer = await collect_for_job(await run_turn(runtime, request), "the work on this transcript")
     await _note_outcome(runtime, replace(transcript, run_id=answer.run.id), answer)
 
 
@@ -422,8 +413,7 @@ def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope 
     user = users.find(tx, Scope(organization_id), user_id)
     if user is None or user.disabled_at is not None:
         return None
-    # As a user, so that an agent which is kept to others does nothing for this one.
-    return Scope(organization_id, role="user", user_name="sleeptime", scopes=OPERATOR_SCOPES).acting_for(user)
+    return background_scope(user, "sleeptime")
 
 
 async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:

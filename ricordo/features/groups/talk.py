@@ -8,6 +8,7 @@ so a talk that is begun again after a kill finds the turns that were made, and m
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from typing import Any
 from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.run_end import add_callback, close_run
-from ricordo.agents.turn import LiveRun, PartFailed, PastTurn, answer_of, run_turn
+from ricordo.agents.turn import LiveRun, PartFailed, PastTurn, answer_of
 from ricordo.domain.event import (
     ApprovalAsked,
     Compacted,
@@ -37,6 +38,7 @@ from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, LeaseLost, NotFound, RicordoError, Unavailable
 from ricordo.features.groups import queries
+from ricordo.features.groups.agent_calls import begin_when_free
 from ricordo.features.groups.options import GroupSettings
 from ricordo.features.groups.talk_plan import Entry, EntryKind, Speaker, named_member, next_in_order
 from ricordo.features.groups.talk_prompts import (
@@ -65,7 +67,6 @@ from ricordo.storage.engine.store import Transaction
 log = logging.getLogger(__name__)
 # So long a talk waits for a member that answers somebody else.
 _PATIENCE = 120.0
-_MOST_DELAY = 1.0
 _GO_ON = "Nobody has said anything since. Go on."
 
 
@@ -348,20 +349,18 @@ class Talk(LiveRun):
 
     async def begin(self, request: TurnRequest) -> LiveTurn:
         """Begin a turn, once its agent has answered whoever it answers now."""
-        delay, waited = 0.02, 0.0
-        while True:
-            try:
-                return await run_turn(self._runtime, request)
-            except Busy:
-                if waited >= _PATIENCE:
-                    raise
-            except Unavailable:
-                if self._runtime.is_stopping:
-                    raise asyncio.CancelledError from None  # it goes on when it is sent again
-                raise
-            await asyncio.sleep(delay)
-            waited += delay
-            delay = min(2 * delay, _MOST_DELAY)
+        until = time.monotonic() + _PATIENCE
+
+        def wait_while_patient(busy: Busy) -> None:
+            if time.monotonic() >= until:
+                raise busy
+
+        try:
+            return await begin_when_free(self._runtime, request, wait_while_patient)
+        except Unavailable:
+            if self._runtime.is_stopping:
+                raise asyncio.CancelledError from None  # it goes on when it is sent again
+            raise
 
     def _as_own(self, event: Event, speaker: Speaker) -> Event:
         """Return the event of a turn as one of the talk, by which its stream can be found again."""

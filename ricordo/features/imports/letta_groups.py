@@ -59,5 +59,5 @@ def _take(
     )
     group = service.create(tx, run.scope, request, id=run.id("group", row["id"]))
     if is_off and group.manager_type in ASLEEP and group.manager_agent_id:
-        service.set_of_agent(tx, run.scope, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
+        service.change_settings(tx, run.scope, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
     out.take("groups")

@@ -13,9 +13,8 @@ from uuid import UUID
 
 from ricordo.agents.budgets import BudgetSpent
 from ricordo.agents.conversations import create_conversation, fork_conversation, stop_and_delete
-from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import DEFAULT_MAX_STEPS, NewMessage, TurnRequest
-from ricordo.agents.turn import Answer, collect, run_turn
+from ricordo.agents.turn import Answer, collect_for_job, run_turn
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound, RicordoError, Unavailable
@@ -95,9 +94,7 @@ async def _answered(runtime: Runtime, scope: Scope, task: BackgroundTask, run: T
         max_steps=task.max_steps or DEFAULT_MAX_STEPS,
         purpose="task",
     )
-    answer = await collect(await run_turn(runtime, request))
-    if was_cut_off(answer.run):
-        raise Unavailable("The server was stopped in the middle of this task. It goes on later.")
+    answer = await collect_for_job(await run_turn(runtime, request), "this task")
     filed = await runtime.store.read(lambda tx: changes_of(tx, scope, answer.run.id))
     problem = _problem_of(answer)
     return replace(

@@ -8,7 +8,7 @@ from functools import lru_cache
 from ricordo.domain.clock import DAY, SECOND
 from ricordo.domain.ids import new_id
 from ricordo.domain.job import Job
-from ricordo.domain.scope import LOCAL_ORGANIZATION, OPERATOR_SCOPES, Scope, User
+from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope, User, background_scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.courses import queries as courses
 from ricordo.features.courses.course_file import CourseTask, parse_course
@@ -233,10 +233,7 @@ def begin(
     user = users.find(tx, Scope(run.organization_id), run.user_id)
     if task is None or user is None:  # deleted at this moment, and so is the run
         return None
-    # As a user, so that an agent which is kept to others does nothing for this one.
-    scope = Scope(run.organization_id, role="user", user_name="background task", scopes=OPERATOR_SCOPES).acting_for(
-        user
-    )
+    scope = background_scope(user, "background task")
     if why := _why_not(tx, scope, task, run, user):
         queries.save_run(tx, replace(run, status="skipped", problem=why, ended_at=now))
         return None
