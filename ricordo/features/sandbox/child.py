@@ -18,9 +18,8 @@ class Child:
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
         self._transports: list[asyncio.BaseTransport] = []
-        self._nothing = (
-            asyncio.StreamReader()
-        )  # what a stream that is only written has beside it, for as long as it is open
+        # What a stream that is only written has beside it, for as long as it is open.
+        self._nothing = asyncio.StreamReader()
         self._ended = asyncio.create_task(self._follow())
         self.stdin: asyncio.StreamWriter | None = None
         self.stdout: asyncio.StreamReader | None = None
