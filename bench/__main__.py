@@ -18,13 +18,20 @@ async def measure_turns(model_url: str, server: Server, rounds: int) -> list[Fig
     """The costs of turns, with the model's own time taken off and a small request of the same run beside them."""
     limits = httpx2.Limits(max_connections=64, max_keepalive_connections=64)
     async with httpx2.AsyncClient(timeout=60, limits=limits, trust_env=False) as client:
-        await plain_turns(client, server, window=10, rounds=3)  # the first turns load what is loaded on first use
-        model = await call_cost(client, f"{model_url}/chat/completions", body={"model": "bench", "messages": []})
+        await plain_turns(
+            client, server, window=10, rounds=3
+        )  # the first turns load what is loaded on first use
+        model = await call_cost(
+            client, f"{model_url}/chat/completions", body={"model": "bench", "messages": []}
+        )
         health = await call_cost(client, f"{server.url}/v1/health/")
         ten = await plain_turns(client, server, window=10, rounds=rounds)
         sixty = await plain_turns(client, server, window=60, rounds=max(3, rounds // 4))
         edit = await plain_turns(client, server, window=10, rounds=rounds, text="edit")
-        rates = {agents: await throughput(client, server, agents=agents, turns=384) for agents in (1, 8, 32)}
+        rates = {
+            agents: await throughput(client, server, agents=agents, turns=384)
+            for agents in (1, 8, 32)
+        }
     wall = ten.wall_median - model
     return [
         Figure("plain turn, 10 messages: wall without the model", wall, "ms", 10),
@@ -33,7 +40,11 @@ async def measure_turns(model_url: str, server: Server, rounds: int) -> list[Fig
         Figure("  smallest round", ten.cpu_min, "ms"),
         Figure("plain turn, 60 messages: wall without the model", sixty.wall_median - model, "ms"),
         Figure("  processor time in the server", sixty.cpu_median, "ms", 9),
-        Figure("turn with a memory edit (2 steps): wall without the model", edit.wall_median - 2 * model, "ms"),
+        Figure(
+            "turn with a memory edit (2 steps): wall without the model",
+            edit.wall_median - 2 * model,
+            "ms",
+        ),
         Figure("  processor time in the server", edit.cpu_median, "ms"),
         Figure("turns a second, 1 agent", rates[1], "/s"),
         Figure("turns a second, 8 agents at once", rates[8], "/s", 130, more_is_better=True),
@@ -88,7 +99,9 @@ async def _two_hundred_turns(server: Server) -> None:
 def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="how often each turn figure is measured")
+    parser.add_argument(
+        "--rounds", type=int, default=20, help="how often each turn figure is measured"
+    )
     options = parser.parse_args()
     figures = measure(options.rounds)
     report.show(figures)

@@ -36,7 +36,9 @@ def texts_of_files() -> list[str]:
     return made
 
 
-async def ingestion(client: httpx2.AsyncClient, server: Server, folder: str, texts: list[str]) -> list[Figure]:
+async def ingestion(
+    client: httpx2.AsyncClient, server: Server, folder: str, texts: list[str]
+) -> list[Figure]:
     """Upload all files, and wait until the last is read."""
     before, began = server.cpu(), time.perf_counter()
     waiting = list(enumerate(texts))[::-1]
@@ -47,7 +49,9 @@ async def ingestion(client: httpx2.AsyncClient, server: Server, folder: str, tex
         while waiting:
             number, text = waiting.pop()
             sent = {"file": (f"file{number:04}.txt", text.encode())}
-            (await client.post(f"{server.url}/v1/folders/{folder}/upload", files=sent)).raise_for_status()
+            (
+                await client.post(f"{server.url}/v1/folders/{folder}/upload", files=sent)
+            ).raise_for_status()
             most = max(most, server.memory())
 
     await asyncio.gather(*(upload() for _ in range(_AT_ONCE)))
@@ -60,31 +64,49 @@ async def ingestion(client: httpx2.AsyncClient, server: Server, folder: str, tex
         await asyncio.sleep(0.5)
     seconds = time.perf_counter() - began
     return [
-        Figure(f"files of {SIZE // 1000} kB read a second", FILES / seconds, "/s", 20, more_is_better=True),
+        Figure(
+            f"files of {SIZE // 1000} kB read a second",
+            FILES / seconds,
+            "/s",
+            20,
+            more_is_better=True,
+        ),
         Figure("  processor time of one", (server.cpu() - before) / FILES * 1000, "ms"),
         Figure("  chunks of one", statistics.mean(file["total_chunks"] for file in files), ""),
         Figure("  most memory meanwhile", most, "MB"),
     ]
 
 
-async def tools(client: httpx2.AsyncClient, server: Server, folder: str, texts: list[str]) -> list[Figure]:
+async def tools(
+    client: httpx2.AsyncClient, server: Server, folder: str, texts: list[str]
+) -> list[Figure]:
     """The times of the three tools."""
     body = {"name": "bench", "folder_ids": [folder]}
-    agent = (await client.post(f"{server.url}/v1/agents/", json=body)).raise_for_status().json()["id"]
+    agent = (
+        (await client.post(f"{server.url}/v1/agents/", json=body)).raise_for_status().json()["id"]
+    )
 
     async def called(name: str, **arguments: Any) -> float:
         await client.patch(f"{server.url}/v1/agents/{agent}/reset-messages", json={})
         said = {"messages": [{"role": "user", "content": f"call {name} {json.dumps(arguments)}"}]}
         began = time.perf_counter()
-        answer = (await client.post(f"{server.url}/v1/agents/{agent}/messages", json=said)).raise_for_status().json()
+        answer = (
+            (await client.post(f"{server.url}/v1/agents/{agent}/messages", json=said))
+            .raise_for_status()
+            .json()
+        )
         took = (time.perf_counter() - began) * 1000
-        (result,) = [one for one in answer["messages"] if one["message_type"] == "tool_return_message"]
+        (result,) = [
+            one for one in answer["messages"] if one["message_type"] == "tool_return_message"
+        ]
         assert result["status"] == "success", result
         return took
 
     idle = statistics.median([await called("open_files", file_requests=[]) for _ in range(_ROUNDS)])
     asked = Writer(7).questions([text[50_000:50_200] for text in texts], _ROUNDS + 5)
-    searches = [await called("semantic_search_files", query=question) - idle for question in asked][5:]
+    searches = [await called("semantic_search_files", query=question) - idle for question in asked][
+        5:
+    ]
     common = [await called("grep_files", pattern="the") - idle for _ in range(5)]
     rare = [await called("grep_files", pattern=r"zzz\d+") - idle for _ in range(5)]
     return [

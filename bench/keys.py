@@ -18,14 +18,20 @@ async def key_costs(client: httpx2.AsyncClient, keyless: Server, locked: Server)
     made = await client.post(f"{locked.url}/v1/keys/", json={"user": "ada"}, headers=operator)
     made.raise_for_status()
     users = {"authorization": f"Bearer {made.json()['key']}"}
-    kinds = {"no key": (keyless, {}), "RICORDO_API_KEY": (locked, operator), "a user's key": (locked, users)}
+    kinds = {
+        "no key": (keyless, {}),
+        "RICORDO_API_KEY": (locked, operator),
+        "a user's key": (locked, users),
+    }
     walls: dict[str, list[float]] = {kind: [] for kind in kinds}
     cpus: dict[str, list[float]] = {kind: [] for kind in kinds}
     for round in range(_ROUNDS + 1):
         for kind, (server, headers) in kinds.items():
             before, began = server.cpu(), time.perf_counter()
             for _ in range(_CALLS):
-                (await client.get(f"{server.url}/v1/tools/count", headers=headers)).raise_for_status()
+                (
+                    await client.get(f"{server.url}/v1/tools/count", headers=headers)
+                ).raise_for_status()
             if round:  # the first one loads what is loaded on first use
                 walls[kind].append((time.perf_counter() - began) / _CALLS * 1000)
                 cpus[kind].append((server.cpu() - before) / _CALLS * 1000)
@@ -35,4 +41,9 @@ async def key_costs(client: httpx2.AsyncClient, keyless: Server, locked: Server)
         Figure(f"  check of {kind}: processor time", cpu[kind] - cpu["no key"], "ms", 0.1)
         for kind in ("RICORDO_API_KEY", "a user's key")
     ]
-    return [*figures, Figure("  a user's key to no key, processor time", cpu["a user's key"] / cpu["no key"], "times")]
+    return [
+        *figures,
+        Figure(
+            "  a user's key to no key, processor time", cpu["a user's key"] / cpu["no key"], "times"
+        ),
+    ]

@@ -33,10 +33,14 @@ def add(http: httpx2.Client) -> dict[str, str]:
     def first(path: str, **query: Any) -> Any:
         return ask("GET", path, params={"limit": 1, **query})[0]
 
-    agent = first("/v1/agents/")["id"]  # that with 10,000 messages, as copies are as old as what they were copied from
+    agent = first("/v1/agents/")[
+        "id"
+    ]  # that with 10,000 messages, as copies are as old as what they were copied from
     archive = ask("POST", "/v1/archives/", {"name": "Books"})["id"]
     ask("PATCH", f"/v1/agents/{agent}/archives/attach/{archive}")
-    passages = [{"text": f"Passage {number}.", "tags": [f"tag {number}"]} for number in range(_PAGE)]
+    passages = [
+        {"text": f"Passage {number}.", "tags": [f"tag {number}"]} for number in range(_PAGE)
+    ]
     ask("POST", f"/v1/archives/{archive}/passages/batch", {"passages": passages})
     block = ask("POST", "/v1/blocks/", {"label": "shared", "value": "0"})["id"]
     folder = ask("POST", "/v1/folders/", {"name": "course"})["id"]
@@ -55,7 +59,10 @@ def add(http: httpx2.Client) -> dict[str, str]:
         ask("POST", "/v1/archives/", {"name": f"Archive {number}"})
         ask("POST", "/v1/folders/", {"name": f"Folder {number}"})
         source = f"def tool_{number}():\n    'A tool.'"
-        ask("PATCH", f"/v1/agents/{agent}/tools/attach/{ask('POST', '/v1/tools/', {'source_code': source})['id']}")
+        ask(
+            "PATCH",
+            f"/v1/agents/{agent}/tools/attach/{ask('POST', '/v1/tools/', {'source_code': source})['id']}",
+        )
         conversation = ask("POST", "/v1/conversations/", {}, params={"agent_id": agent})["id"]
     said = [{"role": "user", "content": f"{number} tea"} for number in range(_PAGE)]
     body = {"messages": said, "conversation_id": conversation}
@@ -65,7 +72,13 @@ def add(http: httpx2.Client) -> dict[str, str]:
     step = first(f"/v1/runs/{run}/steps")["id"]
     return {
         **{"agent_id": agent, "archive_id": archive, "block_id": block, "folder_id": folder},
-        **{"identity_id": identity, "run_id": run, "step_id": step, "user_id": "person 0", "label": "notes"},
+        **{
+            "identity_id": identity,
+            "run_id": run,
+            "step_id": step,
+            "user_id": "person 0",
+            "label": "notes",
+        },
         "conversation_id": conversation,
         "sandbox_config_id": ask("GET", "/v1/sandbox-config/")[0]["id"],
     }
@@ -77,7 +90,10 @@ def lists(document: Any) -> Iterator[tuple[str, dict[str, int]]]:
         operation = item.get("get", {})
         content = operation.get("responses", {}).get("200", {}).get("content", {})
         is_limited = any(given["name"] == "limit" for given in operation.get("parameters", ()))
-        if is_limited or content.get("application/json", {}).get("schema", {}).get("type") == "array":
+        if (
+            is_limited
+            or content.get("application/json", {}).get("schema", {}).get("type") == "array"
+        ):
             yield path, {"limit": _PAGE} if is_limited else {}
 
 
@@ -101,7 +117,11 @@ def measure(server: Server) -> list[Figure]:
                 if answer.status_code != 200:
                     raise RuntimeError(f"{url} answered {answer.status_code}: {answer.text[:300]}")
             found = answer.json()
-            many = len(found) if isinstance(found, list) else max(map(len, filter(_is_list, found.values())), default=0)
+            many = (
+                len(found)
+                if isinstance(found, list)
+                else max(map(len, filter(_is_list, found.values())), default=0)
+            )
             figures.append(Figure(f"list: {path}, {many}", statistics.median(times), "ms", _BUDGET))
     return figures
 

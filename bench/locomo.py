@@ -68,20 +68,29 @@ def recall(found: Sequence[str], evidence: frozenset[str], first: int) -> float:
 
 def ndcg(found: Sequence[str], evidence: frozenset[str], first: int = 10) -> float:
     """How early the evidence stands among the first results: 1 where nothing stands before it."""
-    gained = sum(1 / math.log2(place + 2) for place, id in enumerate(found[:first]) if id in evidence)
+    gained = sum(
+        1 / math.log2(place + 2) for place, id in enumerate(found[:first]) if id in evidence
+    )
     return gained / sum(1 / math.log2(place + 2) for place in range(min(first, len(evidence))))
 
 
 def _conversation(sample: dict[str, Any]) -> Conversation:
     said = sample["conversation"]
-    numbers = sorted(int(match[1]) for key in said if (match := re.fullmatch(r"session_(\d+)", key)))
+    numbers = sorted(
+        int(match[1]) for key in said if (match := re.fullmatch(r"session_(\d+)", key))
+    )
     starts = [_moment(said[f"session_{number}_date_time"]) for number in numbers]
     turns: list[Turn] = []
     for place, number in enumerate(numbers):
-        session, later = said[f"session_{number}"], [start for start in starts if start > starts[place]]
+        session, later = (
+            said[f"session_{number}"],
+            [start for start in starts if start > starts[place]],
+        )
         # A long session must not run into the one that was next.
         pace = min([_A_TURN, *((start - starts[place]) / (len(session) + 1) for start in later)])
-        turns += [_turn(turn, number, starts[place] + index * pace) for index, turn in enumerate(session)]
+        turns += [
+            _turn(turn, number, starts[place] + index * pace) for index, turn in enumerate(session)
+        ]
     known = {_key(turn.id): turn.id for turn in turns}
     questions = [_question(item, known) for item in sample["qa"]]
     return Conversation(
@@ -99,8 +108,14 @@ def _turn(turn: dict[str, Any], session: int, said_at: datetime) -> Turn:
 
 def _question(item: dict[str, Any], known: dict[tuple[int, int], str]) -> Question:
     # Some evidence is malformed, as "D:11:26" or several ids in one text.
-    named = {(int(m[1]), int(m[2])) for text in item.get("evidence", ()) for m in _EVIDENCE.finditer(text)}
-    return Question(item["question"], item["category"], frozenset(known[key] for key in named if key in known))
+    named = {
+        (int(m[1]), int(m[2]))
+        for text in item.get("evidence", ())
+        for m in _EVIDENCE.finditer(text)
+    }
+    return Question(
+        item["question"], item["category"], frozenset(known[key] for key in named if key in known)
+    )
 
 
 def _key(id: str) -> tuple[int, int]:

@@ -20,7 +20,9 @@ def reply(seen: Seen) -> Answer:
     # The last message begins with its role; what follows it in the body, the tools, speaks of editing too.
     start = seen.raw.rfind(b'{"role":')
     if seen.raw[start : seen.raw.find(b"}", start)] == b'{"role":"user","content":"edit"':
-        return completion(None, [tool_call("memory_insert", {"label": "human", "new_string": "likes tea"})])
+        return completion(
+            None, [tool_call("memory_insert", {"label": "human", "new_string": "likes tea"})]
+        )
     if asked := _CALL.search(seen.raw.decode("utf-8", "replace"), start):
         return completion(None, [tool_call(asked[1], json.loads(f'"{asked[2]}"'))])
     return _SAYS_OK

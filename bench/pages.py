@@ -46,7 +46,10 @@ _AGENT = Actor("agent", "agent-bench", "Bench")
 
 async def fill(model_url: str, folder: Path) -> None:
     """Have one conversation with an agent and a long one with another, then copy the first, and store people's memory."""
-    with ricordo(model_url, folder) as server, httpx2.Client(base_url=server.url, timeout=60) as http:
+    with (
+        ricordo(model_url, folder) as server,
+        httpx2.Client(base_url=server.url, timeout=60) as http,
+    ):
         async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
             template, long = await create_agent(client, server), await create_agent(client, server)
             for agent in (template, long):
@@ -71,7 +74,10 @@ async def fill(model_url: str, folder: Path) -> None:
 def _import(http: httpx2.Client, agent: str, count: int) -> None:
     chance = random.Random(f"{agent}{count}")
     said = [
-        {"role": ("user", "assistant")[number % 2], "content": f"{number} {' '.join(chance.choices(_WORDS, k=12))}"}
+        {
+            "role": ("user", "assistant")[number % 2],
+            "content": f"{number} {' '.join(chance.choices(_WORDS, k=12))}",
+        }
         for number in range(count)
     ]
     if said:
@@ -80,7 +86,10 @@ def _import(http: httpx2.Client, agent: str, count: int) -> None:
 
 def _copy_agents(tx: Transaction, template: str, numbers: range) -> None:
     """Copy the agent with its messages, their index, its tools, and its newest run with the steps."""
-    tools = [row.tool_id for row in tx.all(select(agents_tools).where(agents_tools.c.agent_id == template))]
+    tools = [
+        row.tool_id
+        for row in tx.all(select(agents_tools).where(agents_tools.c.agent_id == template))
+    ]
     (run, *_) = tx.all(select(runs).where(runs.c.agent_id == template).order_by(runs.c.seq.desc()))
     taken = tx.all(select(steps).where(steps.c.run_id == run.id))
     for number in numbers:
@@ -91,12 +100,17 @@ def _copy_agents(tx: Transaction, template: str, numbers: range) -> None:
         .order_by(agents.c.seq.desc())
         .limit(len(numbers))
     )
-    tx.run(insert(agents_tools), [{"agent_id": row.id, "tool_id": tool} for row in copied for tool in tools])
+    tx.run(
+        insert(agents_tools),
+        [{"agent_id": row.id, "tool_id": tool} for row in copied for tool in tools],
+    )
     made: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     for row in copied:
         where = {"id": new_id("run"), "agent_id": row.id, "conversation_id": row.conversation}
         of_run = where | {"run_id": where["id"]}
-        made.append((_new(run, where), [_new(step, of_run | {"id": new_id("step")}) for step in taken]))
+        made.append(
+            (_new(run, where), [_new(step, of_run | {"id": new_id("step")}) for step in taken])
+        )
     tx.run(insert(runs), [one for one, _ in made])
     tx.run(insert(steps), [step for _, some in made for step in some])
 
@@ -111,7 +125,9 @@ def _remember(tx: Transaction, people: range, chance: random.Random) -> None:
         memory = user_memory.open_memory(tx, Scope(), f"person {number}", makes=True)
         for label in ("human", "notes"):
             lines = [f"{line} {' '.join(chance.choices(_WORDS, k=10))}" for line in range(12)]
-            user_memory.put(tx, memory, label, "\n".join(lines), Actor("user", memory.user.id, memory.user.name))
+            user_memory.put(
+                tx, memory, label, "\n".join(lines), Actor("user", memory.user.id, memory.user.name)
+            )
         if number % (PEOPLE // PROPOSALS) == 0:
             user_memory.propose_edit(tx, memory, "notes", lines[0], "Changed.", _AGENT)
 
@@ -132,10 +148,22 @@ def pages(http: httpx2.Client) -> Iterator[tuple[str, str]]:
         *(("home", "/"), ("agents", "/ui/agents"), ("agents by a word", "/ui/agents?q=bench")),
         *(("a chat of 10,000 messages", f"{agent}/chat"), ("an agent's memory", f"{agent}/memory")),
         *(("its context window", f"{agent}/context"), ("its archive", f"{agent}/archive")),
-        *(("its settings", f"{agent}/settings"), ("people", "/ui/people"), ("people by a word", "/ui/people?q=1999")),
-        *(("a person's memory", home), ("a block's editor", f"{block}?edit=1"), ("history", f"{block}/history")),
+        *(
+            ("its settings", f"{agent}/settings"),
+            ("people", "/ui/people"),
+            ("people by a word", "/ui/people?q=1999"),
+        ),
+        *(
+            ("a person's memory", home),
+            ("a block's editor", f"{block}?edit=1"),
+            ("history", f"{block}/history"),
+        ),
         *(("blame", f"{block}/blame"), ("a proposal", f"/ui/proposals/{waiting}")),
-        *(("search", "/ui/search?q=tea+and+chess"), ("runs", "/ui/runs"), ("a run", f"/ui/runs/{run}")),
+        *(
+            ("search", "/ui/search?q=tea+and+chess"),
+            ("runs", "/ui/runs"),
+            ("a run", f"/ui/runs/{run}"),
+        ),
         *(("jobs", "/ui/jobs"), ("a job", f"/ui/jobs/{job}"), ("models", "/ui/models")),
         *(("settings", "/ui/settings"), ("login", "/ui/login")),
     )
@@ -156,7 +184,9 @@ def measure(server: Server) -> list[Figure]:
                 if answer.status_code != 200:
                     raise RuntimeError(f"{path} answered {answer.status_code}: {answer.text[:300]}")
             cpu, walls[name] = (statistics.median(one) for one in zip(*costs, strict=True))
-            figures.append(Figure(f"page: {name}, {len(answer.content) // 1000} kB", cpu, "ms", _BUDGET))
+            figures.append(
+                Figure(f"page: {name}, {len(answer.content) // 1000} kB", cpu, "ms", _BUDGET)
+            )
         weight = sum(len(http.get(f"{STATIC}/{name}").content) for name in TYPES) / 1000
     slowest = max(walls, key=lambda name: walls[name])
     figures += [
@@ -177,7 +207,11 @@ def _paints(server: Server) -> list[Figure]:
                 with visit(browser, server.url) as visitor:
                     page = visitor.see(path)
                     times.append(float(page.evaluate(_PAINTED)))
-            figures.append(Figure(f"first paint of a page: {name}", statistics.median(times), "ms", _PAINT_BUDGET))
+            figures.append(
+                Figure(
+                    f"first paint of a page: {name}", statistics.median(times), "ms", _PAINT_BUDGET
+                )
+            )
     return figures
 
 

@@ -26,7 +26,9 @@ def cpu_of(*command: str, rounds: int = 5) -> float:
 
 def import_cpu() -> float:
     """Processor seconds of `import ricordo`, the bare interpreter taken off."""
-    return max(0.0, cpu_of(sys.executable, "-c", "import ricordo") - cpu_of(sys.executable, "-c", ""))
+    return max(
+        0.0, cpu_of(sys.executable, "-c", "import ricordo") - cpu_of(sys.executable, "-c", "")
+    )
 
 
 def help_cpu() -> float:
@@ -46,9 +48,14 @@ def start_seconds(model_url: str, rounds: int = 5) -> float:
 def base_packages() -> int:
     """How many packages `make install` installs on this system, Ricordo itself left out."""
     report = subprocess.run(
-        [sys.executable, "-m", "pip", "inspect", "--local"], check=True, capture_output=True, cwd=_ROOT
+        [sys.executable, "-m", "pip", "inspect", "--local"],
+        check=True,
+        capture_output=True,
+        cwd=_ROOT,
     )
-    installed = {_plain(item["metadata"]["name"]) for item in json.loads(report.stdout)["installed"]}
+    installed = {
+        _plain(item["metadata"]["name"]) for item in json.loads(report.stdout)["installed"]
+    }
     locked = {
         _plain(line.split("==")[0])
         for line in (_ROOT / "requirements" / "base.txt").read_text().splitlines()

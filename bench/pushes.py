@@ -42,7 +42,10 @@ class Push:
         body = self.body(number) if callable(self.body) else self.body
         content = b"" if body is None else json.dumps(body).encode()
         head = f"{self.method} {self.path} HTTP/1.1\r\nhost: 127.0.0.1\r\n"
-        return f"{head}content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content
+        return (
+            f"{head}content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n".encode()
+            + content
+        )
 
 
 def _lines(number: int) -> str:
@@ -67,18 +70,35 @@ def fill(url: str) -> list[Push]:
         for number in range(14):
             ask("PUT", f"/users/ada/blocks/more {number}", {"body": "é word " * 60_000, **_LIMIT})
         blocks = [
-            ask("POST", "/v1/blocks/", {"label": f"block_{number}", "value": "a word " * 70_000, **_LIMIT})["id"]
+            ask(
+                "POST",
+                "/v1/blocks/",
+                {"label": f"block_{number}", "value": "a word " * 70_000, **_LIMIT},
+            )["id"]
             for number in range(16)
         ]
-        made = [ask("POST", "/v1/agents/", {"name": f"a{number}", "block_ids": blocks})["id"] for number in range(25)]
+        made = [
+            ask("POST", "/v1/agents/", {"name": f"a{number}", "block_ids": blocks})["id"]
+            for number in range(25)
+        ]
     agent = f"/v1/agents/{made[0]}"
     edit = {"old_string": "500001", "new_string": "1", "reasoning": "Shorter."}
     return [
         Push("the OpenAPI document", "/openapi.json"),
         Push("blame of 50,000 lines", "/users/ada/blocks/lines/blame"),
         Push("comparison of 50,000 lines", "/users/ada/blocks/lines/compare"),
-        Push("a JSON block of 490 kB", "/users/ada/blocks/json", lambda n: {"body": _json_text(n), **_LIMIT}, "PUT"),
-        Push("a JSON block of 20 MB", "/users/ada/blocks/huge", {"body": "{}, " * 5_000_000, **_LIMIT}, "PUT"),
+        Push(
+            "a JSON block of 490 kB",
+            "/users/ada/blocks/json",
+            lambda n: {"body": _json_text(n), **_LIMIT},
+            "PUT",
+        ),
+        Push(
+            "a JSON block of 20 MB",
+            "/users/ada/blocks/huge",
+            {"body": "{}, " * 5_000_000, **_LIMIT},
+            "PUT",
+        ),
         Push("an agent of 8 MB", agent),
         Push("its blocks", f"{agent}/core-memory/blocks"),
         Push("a list of 25 such agents", "/v1/agents/?limit=25"),
@@ -114,12 +134,17 @@ async def _send(push: Push, port: int, number: int, end: float, heard: Counter[s
             writer.close()
 
 
-async def measure_push(server: Server, push: Push, seconds: float) -> tuple[float, float, Counter[str]]:
+async def measure_push(
+    server: Server, push: Push, seconds: float
+) -> tuple[float, float, Counter[str]]:
     """Return the p99 of health (ms), the most resident memory (MB), and how often which status was answered."""
     port, heard, most = int(server.url.rpartition(":")[2]), Counter[str](), 0.0
     end = time.monotonic() + seconds
     async with HealthProbe(port) as probe:
-        sending = [asyncio.create_task(_send(push, port, number, end, heard)) for number in range(CONNECTIONS)]
+        sending = [
+            asyncio.create_task(_send(push, port, number, end, heard))
+            for number in range(CONNECTIONS)
+        ]
         while time.monotonic() < end:
             most = max(most, server.memory())
             await asyncio.sleep(0.05)
@@ -129,7 +154,9 @@ async def measure_push(server: Server, push: Push, seconds: float) -> tuple[floa
     return probe.p99, most, heard
 
 
-async def measure(server: Server, pushes: list[Push], seconds: float, show: Callable[[str], None]) -> list[Figure]:
+async def measure(
+    server: Server, pushes: list[Push], seconds: float, show: Callable[[str], None]
+) -> list[Figure]:
     """Measure health alone, and during each push."""
     async with HealthProbe(int(server.url.rpartition(":")[2])) as idle:
         await asyncio.sleep(3)
@@ -153,7 +180,9 @@ def main() -> None:
     given = parser.parse_args()
     with model_server() as model_url, ricordo(model_url) as server:
         pushes = [push for push in fill(server.url) if given.only in push.name]
-        figures = asyncio.run(measure(server, pushes, given.seconds, lambda line: print(line, flush=True)))
+        figures = asyncio.run(
+            measure(server, pushes, given.seconds, lambda line: print(line, flush=True))
+        )
         report.show(figures)
 
 

@@ -35,7 +35,12 @@ class Figure:
 def show(figures: list[Figure]) -> None:
     """Print the table."""
     table = Table(title="Ricordo, measured")
-    for column, justify in (("what", "left"), ("figure", "right"), ("budget", "right"), ("", "left")):
+    for column, justify in (
+        ("what", "left"),
+        ("figure", "right"),
+        ("budget", "right"),
+        ("", "left"),
+    ):
         table.add_column(column, justify=justify)  # type: ignore[arg-type]
     for figure in figures:
         sign = "≥" if figure.more_is_better else "≤"
@@ -49,7 +54,11 @@ def keep(figures: list[Figure], **more: Any) -> Path:
     RESULTS.mkdir(exist_ok=True)
     moment = datetime.now(UTC)
     path = RESULTS / f"{moment:%Y%m%dT%H%M%S}.json"
-    machine = {"python": platform.python_version(), "system": platform.platform(), "measured_at": moment.isoformat()}
+    machine = {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "measured_at": moment.isoformat(),
+    }
     rows = [asdict(figure) | {"verdict": figure.verdict} for figure in figures]
     path.write_text(json.dumps({"machine": machine, "figures": rows, **more}, indent=2) + "\n")
     return path

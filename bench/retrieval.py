@@ -78,7 +78,12 @@ class Place:
 
         def ask(conversation: Conversation, question: Question) -> list[str]:
             owner = "agent_id" if self.stored_as == "messages" else "archive_id"
-            body = {"query": question.text, "search_mode": mode, "limit": LIMIT, owner: self._owners[conversation.id]}
+            body = {
+                "query": question.text,
+                "search_mode": mode,
+                "limit": LIMIT,
+                owner: self._owners[conversation.id],
+            }
             hits = _post(self._client, f"/v1/{self.stored_as}/search", body)
             if self.stored_as == "messages":
                 found = [(hit["message_id"], hit["relevance"]) for hit in hits]
@@ -90,7 +95,9 @@ class Place:
         return ask
 
     def _keep_messages(self, conversation: Conversation) -> list[str]:
-        agent = _post(self._client, "/v1/agents/", {"name": conversation.id, "model": "openai/bench"})["id"]
+        agent = _post(
+            self._client, "/v1/agents/", {"name": conversation.id, "model": "openai/bench"}
+        )["id"]
         self._owners[conversation.id] = agent
         past = [
             {
@@ -102,7 +109,9 @@ class Place:
             }
             for turn in conversation.turns
         ]
-        ids: list[str] = _post(self._client, f"/v1/agents/{agent}/messages/import", {"messages": past})["message_ids"]
+        ids: list[str] = _post(
+            self._client, f"/v1/agents/{agent}/messages/import", {"messages": past}
+        )["message_ids"]
         return ids
 
     def _keep_passages(self, conversation: Conversation) -> list[str]:
@@ -111,8 +120,12 @@ class Place:
         ids: list[str] = []
         for session in conversation.sessions():
             day = session[0].said_at.isoformat()
-            batch = [{"text": f"{turn.speaker}: {turn.text}", "created_at": day} for turn in session]
-            made = _post(self._client, f"/v1/archives/{archive}/passages/batch", {"passages": batch})
+            batch = [
+                {"text": f"{turn.speaker}: {turn.text}", "created_at": day} for turn in session
+            ]
+            made = _post(
+                self._client, f"/v1/archives/{archive}/passages/batch", {"passages": batch}
+            )
             ids += [passage["id"] for passage in made]
         return ids
 
@@ -121,7 +134,9 @@ def containing(conversation: Conversation, piece: str) -> list[str]:
     """The turns whose text holds this piece, in any case of letters, newest first."""
     sought = piece.casefold()
     newest = reversed(conversation.turns)
-    return [turn.id for turn in newest if sought in f"{turn.speaker}: {turn.text}".casefold()][:LIMIT]
+    return [turn.id for turn in newest if sought in f"{turn.speaker}: {turn.text}".casefold()][
+        :LIMIT
+    ]
 
 
 def whole_question(conversation: Conversation, question: Question) -> list[str]:
@@ -133,7 +148,10 @@ def best_word(conversation: Conversation, question: Question) -> list[str]:
     """Plain substring search for one word of the question: the best one, by the evidence, which no asker could do better."""
     words = dict.fromkeys(re.findall(r"\w+", question.text))
     answers = [containing(conversation, word) for word in words]
-    return max(answers, key=lambda found: [locomo.recall(found, question.evidence, first) for first in (10, 20)])
+    return max(
+        answers,
+        key=lambda found: [locomo.recall(found, question.evidence, first) for first in (10, 20)],
+    )
 
 
 def ask_all(conversations: Iterable[Conversation], search: Search) -> list[Answer]:
@@ -160,7 +178,10 @@ def score(way: str, stored_as: str, answers: Sequence[Answer]) -> Score:
         way,
         stored_as,
         len(counted),
-        {first: _mean(locomo.recall(ids, evidence, first) for ids, evidence in found) for first in FIRST},
+        {
+            first: _mean(locomo.recall(ids, evidence, first) for ids, evidence in found)
+            for first in FIRST
+        },
         _mean(locomo.ndcg(ids, evidence) for ids, evidence in found),
         {name: _mean(at_ten[name]) for name in CATEGORIES.values() if name in at_ten},
         statistics.median(times),
@@ -180,17 +201,25 @@ def measure(conversations: Sequence[Conversation], places: Sequence[str]) -> lis
     return scores
 
 
-def _measure_place(server: Server, stored_as: str, conversations: Sequence[Conversation]) -> list[Score]:
+def _measure_place(
+    server: Server, stored_as: str, conversations: Sequence[Conversation]
+) -> list[Score]:
     with httpx2.Client(base_url=server.url, timeout=300, trust_env=False) as client:
         place = Place(client, stored_as)
         for conversation in conversations:
             place.keep(conversation)
         wait_for_index(client)
-        ask_all(conversations[:1], place.search("hybrid"))  # the first searches load what is loaded on first use
+        ask_all(
+            conversations[:1], place.search("hybrid")
+        )  # the first searches load what is loaded on first use
         lexical = score("words alone", stored_as, ask_all(conversations, place.search("fts")))
         place.used_vectors = False
         answers = ask_all(conversations, place.search("hybrid"))
-        way = f"as shipped, {_model(client)}" if place.used_vectors else "as shipped, without an embedding model"
+        way = (
+            f"as shipped, {_model(client)}"
+            if place.used_vectors
+            else "as shipped, without an embedding model"
+        )
         return [lexical, score(way, stored_as, answers)]
 
 
@@ -204,11 +233,16 @@ def show(scores: Sequence[Score]) -> None:
     table.add_column("p50, p95 ms", justify="right")
     for row in scores:
         recalls = [f"{row.recalls[first]:.3f}" for first in FIRST]
-        categories = [f"{row.by_category[name]:.3f}" if name in row.by_category else "" for name in CATEGORIES.values()]
+        categories = [
+            f"{row.by_category[name]:.3f}" if name in row.by_category else ""
+            for name in CATEGORIES.values()
+        ]
         times = "" if row.stored_as == "either" else f"{row.p50:.1f}, {row.p95:.1f}"
         table.add_row(row.way, row.stored_as, *recalls, f"{row.ndcg:.3f}", *categories, times)
     Console(width=170).print(table)
-    print("R@k and nDCG@10 over the answerable questions (the first four categories), categories at ten.")
+    print(
+        "R@k and nDCG@10 over the answerable questions (the first four categories), categories at ten."
+    )
 
 
 def figures(scores: Sequence[Score]) -> list[Figure]:
@@ -230,7 +264,10 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog="python -m bench.retrieval", description=__doc__)
     parser.add_argument(
-        "data", nargs="?", type=Path, help="a file of LoCoMo's format; by default the path in LOCOMO_JSON"
+        "data",
+        nargs="?",
+        type=Path,
+        help="a file of LoCoMo's format; by default the path in LOCOMO_JSON",
     )
     parser.add_argument("--only", choices=("messages", "passages"), help="store in one way only")
     options = parser.parse_args()

@@ -28,7 +28,13 @@ class Server:
         """Seconds of processor time so far, user and system; exact where the kernel counts nanoseconds."""
         threads = Path(f"/proc/{self.process.pid}/task")
         try:
-            return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads.iterdir()) / 1e9
+            return (
+                sum(
+                    int((thread / "schedstat").read_text().split()[0])
+                    for thread in threads.iterdir()
+                )
+                / 1e9
+            )
         except OSError:
             times = self.process.cpu_times()
             return float(times.user + times.system)
@@ -83,7 +89,9 @@ def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
     with httpx2.Client() as client:
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                raise RuntimeError(f"The server ended with code {process.returncode} before it answered.")
+                raise RuntimeError(
+                    f"The server ended with code {process.returncode} before it answered."
+                )
             try:
                 if client.get(f"{url}/v1/health/").status_code == 200:
                     return

@@ -41,7 +41,10 @@ async def sleeptime_costs(server: Server, turns: int = TURNS) -> list[Figure]:
         Figure("turn of an agent with one", with_it, "ms"),
         Figure("  the second in terms of the first, median", with_it / without, "times", 1.05),
         Figure(
-            "  the second in terms of the first, mean of the faster nine tenths", means[1] / means[0], "times", 1.05
+            "  the second in terms of the first, mean of the faster nine tenths",
+            means[1] / means[0],
+            "times",
+            1.05,
         ),
     ]
 

@@ -41,8 +41,12 @@ async def measure(course: Server, plain: Server) -> list[Figure]:
     """Turns a second and processor time of the course and of plain agents, and what each server holds in memory."""
     limits = httpx2.Limits(max_connections=STUDENTS, max_keepalive_connections=STUDENTS)
     async with (
-        httpx2.AsyncClient(base_url=course.url, timeout=120, limits=limits, trust_env=False) as to_course,
-        httpx2.AsyncClient(base_url=plain.url, timeout=120, limits=limits, trust_env=False) as to_plain,
+        httpx2.AsyncClient(
+            base_url=course.url, timeout=120, limits=limits, trust_env=False
+        ) as to_course,
+        httpx2.AsyncClient(
+            base_url=plain.url, timeout=120, limits=limits, trust_env=False
+        ) as to_plain,
     ):
         (await to_course.put("/v1/courses/essay", json={"source": _COURSE})).raise_for_status()
         agents = [await create_agent(to_plain, plain) for _ in range(STUDENTS)]
@@ -50,18 +54,34 @@ async def measure(course: Server, plain: Server) -> list[Figure]:
         of_plain, of_streamed, of_course = _Cost(), _Cost(), _Cost()
         for _ in range(EACH):  # one of each in turn, so that all meet the machine as it is
             await of_plain.add(plain, *(send(to_plain, plain, agent, "hello") for agent in agents))
-            await of_streamed.add(plain, *(send_streamed(to_plain, plain, agent, "hello") for agent in agents))
+            await of_streamed.add(
+                plain, *(send_streamed(to_plain, plain, agent, "hello") for agent in agents)
+            )
             await of_course.add(course, *(student.talk(to_course) for student in students))
     waits = [wait for student in students for wait in student.waits]
     turns = EACH * STUDENTS
     return [
         Figure(f"turns a second, {STUDENTS} students of one course", turns / of_course.wall, "/s"),
         Figure(f"turns a second, {STUDENTS} plain agents", turns / of_plain.wall, "/s"),
-        Figure("  students in plain ones", of_plain.wall / of_course.wall, "times", _SHARE, more_is_better=True),
-        Figure("  students in plain ones that are streamed too", of_streamed.wall / of_course.wall, "times"),
+        Figure(
+            "  students in plain ones",
+            of_plain.wall / of_course.wall,
+            "times",
+            _SHARE,
+            more_is_better=True,
+        ),
+        Figure(
+            "  students in plain ones that are streamed too",
+            of_streamed.wall / of_course.wall,
+            "times",
+        ),
         Figure("processor time of a plain turn", of_plain.cpu / turns * 1000, "ms"),
-        Figure("  more where it is streamed", (of_streamed.cpu - of_plain.cpu) / turns * 1000, "ms"),
-        Figure("  more for a student's", (of_course.cpu - of_plain.cpu) / turns * 1000, "ms", _MORE),
+        Figure(
+            "  more where it is streamed", (of_streamed.cpu - of_plain.cpu) / turns * 1000, "ms"
+        ),
+        Figure(
+            "  more for a student's", (of_course.cpu - of_plain.cpu) / turns * 1000, "ms", _MORE
+        ),
         Figure("a student's wait for an answer, median", statistics.median(waits) * 1000, "ms"),
         Figure("resident memory, students", course.memory(), "MB", _MEMORY),
         Figure("  plain agents", plain.memory(), "MB"),
@@ -97,8 +117,14 @@ class _Student:
         chat = {"user_id": self.name, "chat_id": "1", "messages": self._said}
         answer = await client.post("/chat/stream", json=chat)
         self.waits.append(time.perf_counter() - began)
-        if answer.status_code != 200 or '"type":"done"' not in answer.text or '"type":"error"' in answer.text:
-            raise RuntimeError(f"{self.name} was answered {answer.status_code}: {answer.text[-500:]}")
+        if (
+            answer.status_code != 200
+            or '"type":"done"' not in answer.text
+            or '"type":"error"' in answer.text
+        ):
+            raise RuntimeError(
+                f"{self.name} was answered {answer.status_code}: {answer.text[-500:]}"
+            )
         words = [
             line.partition('"content":"')[2].rpartition('"')[0]
             for line in answer.text.splitlines()

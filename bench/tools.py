@@ -25,7 +25,9 @@ _ROUNDS, _TOOLS = 60, 20
 _PAUSE = 0.15  # seconds between calls, as a model takes at least: a process waits again by then
 _SETTLES = 0.1  # seconds: what making and emptying an agent leaves to do is no part of a turn
 # The program measures its own time, which is taken off.
-_PROGRAM = "import time\nbegan = time.perf_counter()\nsum(range(1000))\nprint(time.perf_counter() - began)"
+_PROGRAM = (
+    "import time\nbegan = time.perf_counter()\nsum(range(1000))\nprint(time.perf_counter() - began)"
+)
 _SOURCE = '''def tool_{number}(place: str, day: int = 1, kind: str = "any") -> str:
     """Look up what is known of a place.
 
@@ -64,7 +66,9 @@ async def many_tools(server: Server) -> list[Figure]:
     async with httpx2.AsyncClient(timeout=60, trust_env=False) as client:
         ids = []
         for number in range(_TOOLS):
-            made = await client.post(f"{server.url}/v1/tools/", json={"source_code": _SOURCE.format(number=number)})
+            made = await client.post(
+                f"{server.url}/v1/tools/", json={"source_code": _SOURCE.format(number=number)}
+            )
             ids.append(made.raise_for_status().json()["id"])
         agents = {}
         for has_tools in (True, False):
@@ -92,7 +96,11 @@ async def many_tools(server: Server) -> list[Figure]:
 def tool_costs(model_url: str) -> list[Figure]:
     """All figures of tools."""
     bubblewrap()
-    figures = [figure for backend in ("bubblewrap", "landlock") for figure in asyncio.run(sandbox_calls(backend))]
+    figures = [
+        figure
+        for backend in ("bubblewrap", "landlock")
+        for figure in asyncio.run(sandbox_calls(backend))
+    ]
     with ricordo(model_url) as server:
         return figures + asyncio.run(many_tools(server))
 

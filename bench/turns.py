@@ -46,7 +46,9 @@ async def plain_turns(
     return Cost(min(walls), statistics.median(walls), min(cpus), statistics.median(cpus))
 
 
-async def throughput(client: httpx2.AsyncClient, server: Server, *, agents: int, turns: int) -> float:
+async def throughput(
+    client: httpx2.AsyncClient, server: Server, *, agents: int, turns: int
+) -> float:
     """Turns a second with this many agents at once, each with a client that waits for its answer.
 
     A client goes on to a fresh agent after a few turns, so that windows stay at about 10 messages, however many agents there are.
@@ -64,7 +66,9 @@ async def throughput(client: httpx2.AsyncClient, server: Server, *, agents: int,
     return each * agents * _FRESH_AFTER / (time.perf_counter() - began)
 
 
-async def call_cost(client: httpx2.AsyncClient, url: str, *, calls: int = 300, body: object = None) -> float:
+async def call_cost(
+    client: httpx2.AsyncClient, url: str, *, calls: int = 300, body: object = None
+) -> float:
     """The median wall milliseconds of one small request: the yardstick of the same run."""
     walls = []
     for _ in range(calls):
@@ -95,4 +99,6 @@ async def send_streamed(client: httpx2.AsyncClient, server: Server, agent: str, 
     body = {"messages": [{"role": "user", "content": text}], "stream_tokens": True}
     response = await client.post(f"{server.url}/v1/agents/{agent}/messages/stream", json=body)
     if response.status_code != 200 or not response.text.endswith("data: [DONE]\n\n"):
-        raise RuntimeError(f"The stream was answered {response.status_code}: {response.text[-500:]}")
+        raise RuntimeError(
+            f"The stream was answered {response.status_code}: {response.text[-500:]}"
+        )

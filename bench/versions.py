@@ -36,7 +36,9 @@ LINES, LINE = 25, 79  # characters, which with the breaks are 2 kB
 ADA = Actor("user", "user-ada", "Ada")
 ROUNDS = 10
 MEGABYTE = 1_000_000
-_WORDS = "she likes tea and reads about proofs in the evening while others walk along the river".split()
+_WORDS = (
+    "she likes tea and reads about proofs in the evening while others walk along the river".split()
+)
 
 
 def texts(count: int, seed: int = 1) -> Iterator[str]:
@@ -49,7 +51,9 @@ def texts(count: int, seed: int = 1) -> Iterator[str]:
 
 
 def _line(chance: random.Random) -> str:
-    return f"{chance.randrange(10**6)} {' '.join(chance.choices(_WORDS, k=20))}"[:LINE].ljust(LINE, ".")
+    return f"{chance.randrange(10**6)} {' '.join(chance.choices(_WORDS, k=20))}"[:LINE].ljust(
+        LINE, "."
+    )
 
 
 async def measure(folder: Path, edits: int) -> list[Figure]:
@@ -62,7 +66,12 @@ async def measure(folder: Path, edits: int) -> list[Figure]:
     put = await _put(store, owned, 500)
     figures = [
         Figure(f"{edits:,} edits of a 2 kB block: size", grown, "MB", 5 * edits / 10_000),
-        Figure("  processor time of a commit, with its transaction", statistics.median(cpus) * 1000, "ms", 1),
+        Figure(
+            "  processor time of a commit, with its transaction",
+            statistics.median(cpus) * 1000,
+            "ms",
+            1,
+        ),
         Figure("  smallest round", min(cpus) * 1000, "ms"),
         Figure("  processor time of an owner's put, with all it reads", put * 1000, "ms"),
     ]
@@ -90,7 +99,9 @@ async def _edit(store: SqliteStore, block: Block, edits: int) -> list[float]:
         if number % (edits // ROUNDS) == 0:
             cpus.append(time.process_time())
         metadata = ChangeMetadata(agent, f"Edit {number}", run_id=run, step_id=new_id("step"))
-        written = await store.write(partial(blocks.write, block=block, value=text, metadata=metadata))
+        written = await store.write(
+            partial(blocks.write, block=block, value=text, metadata=metadata)
+        )
         assert written is not None
         block = written
     cpus.append(time.process_time())
@@ -110,7 +121,12 @@ def _read(tx: Transaction, owned: UserMemory) -> list[Figure]:
     all_of_it = history.page(tx, chain_id, label=LABEL, limit=1_000_000)
     old = random.Random(4).sample([one for one in all_of_it if one.blob], 100)
     return [
-        Figure("history of 20", _median(lambda: history.page(tx, chain_id, label=LABEL, limit=20)), "ms", 1),
+        Figure(
+            "history of 20",
+            _median(lambda: history.page(tx, chain_id, label=LABEL, limit=20)),
+            "ms",
+            1,
+        ),
         Figure(
             "history of 20, of a block that was never edited",
             _median(lambda: history.page(tx, chain_id, label=OTHERS[0], limit=20)),
@@ -118,11 +134,15 @@ def _read(tx: Transaction, owned: UserMemory) -> list[Figure]:
             1,
         ),
         Figure(
-            "an old text", _median(*(lambda one=one: versions.read_text(tx, chain_id, one.blob) for one in old)), "ms"
+            "an old text",
+            _median(*(lambda one=one: versions.read_text(tx, chain_id, one.blob) for one in old)),
+            "ms",
         ),
         Figure("blame of all lines", _median(lambda: blame(tx, chain_id, LABEL), rounds=3), "ms"),
         Figure(
-            "blame of a block that was never edited", _median(lambda: blame(tx, chain_id, OTHERS[0]), rounds=9), "ms"
+            "blame of a block that was never edited",
+            _median(lambda: blame(tx, chain_id, OTHERS[0]), rounds=9),
+            "ms",
         ),
     ]
 
@@ -143,7 +163,8 @@ def _size(store: SqliteStore) -> int:
     with store.engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
         pages, size = (
-            connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in ("page_count", "page_size")
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("page_count", "page_size")
         )
     return int(pages * size)
 
@@ -151,15 +172,25 @@ def _size(store: SqliteStore) -> int:
 def measure_git(folder: Path, edits: int) -> list[Figure]:
     """The same edits as loose objects, told for 10,000 of them."""
     name, commit = _git_writer(folder)
-    others = {f"{label}.md": text.encode() for label, text in zip(OTHERS, texts(len(OTHERS)), strict=True)}
+    others = {
+        f"{label}.md": text.encode() for label, text in zip(OTHERS, texts(len(OTHERS)), strict=True)
+    }
     began = time.process_time()
     for number, text in enumerate(texts(edits)):
         commit(others if not number else {}, text.encode(), f"Edit {number}")
     cpu = (time.process_time() - began) / edits
-    sizes = [(path.stat().st_blocks * 512, path.stat().st_size) for path in folder.rglob("*") if path.is_file()]
+    sizes = [
+        (path.stat().st_blocks * 512, path.stat().st_size)
+        for path in folder.rglob("*")
+        if path.is_file()
+    ]
     times = 10_000 / edits / MEGABYTE
     return [
-        Figure(f"git's loose objects by {name}, 10,000 edits: on disk", sum(size for size, _ in sizes) * times, "MB"),
+        Figure(
+            f"git's loose objects by {name}, 10,000 edits: on disk",
+            sum(size for size, _ in sizes) * times,
+            "MB",
+        ),
         Figure("  their bytes alone", sum(size for _, size in sizes) * times, "MB"),
         Figure("  processor time of a commit", cpu * 1000, "ms"),
     ]
@@ -185,7 +216,9 @@ def _git_writer(folder: Path) -> tuple[str, _Commit]:
         builder = repository.TreeBuilder()
         for name, id in entries.items():
             builder.insert(name, id, pygit2.GIT_FILEMODE_BLOB)
-        tips[:] = [repository.create_commit("refs/heads/main", who, who, message, builder.write(), tips)]
+        tips[:] = [
+            repository.create_commit("refs/heads/main", who, who, message, builder.write(), tips)
+        ]
 
     return "pygit2", commit
 
@@ -221,7 +254,9 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog="python -m bench.versions", description=__doc__)
     parser.add_argument("--edits", type=int, default=10_000, help="how often the block is edited")
-    parser.add_argument("--git-edits", type=int, default=1_000, help="how many of those go into git")
+    parser.add_argument(
+        "--git-edits", type=int, default=1_000, help="how many of those go into git"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         figures = asyncio.run(measure(Path(folder), options.edits))

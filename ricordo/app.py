@@ -76,7 +76,9 @@ async def open_runtime(
     runtime = Runtime(settings, store, models, toolbox, plugins, indexes, kinds)
     try:
         if (place := settings.message_vectors) not in ("native", *indexes):
-            raise Invalid(f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set it up, or leave it out.")
+            raise Invalid(
+                f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set it up, or leave it out."
+            )
         # On SQLite this server is the only one, so whoever held these runs is gone; on PostgreSQL others may be alive.
         healed = await store.write(close_expired if settings.postgres_url else close_all)
         if healed:
@@ -88,7 +90,13 @@ async def open_runtime(
             await _require_unneeded_secret(store, settings)
         await asyncio.to_thread(load_secret, settings.data_dir)
         swept = (run_end.HANDLER,) if settings.postgres_url else ()
-        core = (deletion.HANDLER, note_taker.HANDLER, tracing.HANDLER, callbacks.HANDLER, normal_form.HANDLER)
+        core = (
+            deletion.HANDLER,
+            note_taker.HANDLER,
+            tracing.HANDLER,
+            callbacks.HANDLER,
+            normal_form.HANDLER,
+        )
         handlers = (*core, *upkeep.HANDLERS, *swept)
         async with background_work(runtime, handlers, address=settings.postgres_url):
             yield runtime
@@ -117,7 +125,9 @@ async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
 def create_tables(tx: Transaction, tables: Sequence[Any]) -> None:
     """Create the tables of plugins that are missing, where several servers may start at once."""
     if tx.connection.dialect.name == "postgresql":
-        tx.connection.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('ricordo: tables of plugins'))")
+        tx.connection.exec_driver_sql(
+            "SELECT pg_advisory_xact_lock(hashtext('ricordo: tables of plugins'))"
+        )
     metadata.create_all(tx.connection, tables=tables)
 
 
@@ -128,19 +138,26 @@ def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:
 
 
 @contextmanager
-def open_in_thread(settings: Settings, providers: ProviderSettings | None = None) -> Iterator[tuple[Runtime, Wait]]:
+def open_in_thread(
+    settings: Settings, providers: ProviderSettings | None = None
+) -> Iterator[tuple[Runtime, Wait]]:
     """Open a runtime in a thread of its own, for programs without an event loop; the second value waits for a coroutine there.
 
     Raises Conflict where another program has the database open.
     """
     is_open = True
     opening = open_runtime(settings, providers or ProviderSettings())
-    with start_blocking_portal(name="ricordo runtime") as portal, portal.wrap_async_context_manager(opening) as runtime:
+    with (
+        start_blocking_portal(name="ricordo runtime") as portal,
+        portal.wrap_async_context_manager(opening) as runtime,
+    ):
 
         def wait(work: Coroutine[Any, Any, T]) -> T:
             if not is_open:
                 work.close()
-                raise Unavailable("This runtime was closed. Use it inside its `with`, or open another.")
+                raise Unavailable(
+                    "This runtime was closed. Use it inside its `with`, or open another."
+                )
             result: T = portal.start_task_soon(lambda: work).result()
             return result
 
@@ -151,7 +168,10 @@ def open_in_thread(settings: Settings, providers: ProviderSettings | None = None
 
 
 def open_models(
-    settings: Settings, providers: ProviderSettings, plugins: Plugins, extra_models: Sequence[ChatModel | Embedder] = ()
+    settings: Settings,
+    providers: ProviderSettings,
+    plugins: Plugins,
+    extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> Models:
     """The models of the configured providers and of plugins; nobody is called."""
     offered = plugins.providers()
@@ -178,7 +198,9 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Application) -> AsyncIterator[None]:
         given = providers or ProviderSettings()
-        async with open_runtime(settings, given, vectors, extra_models=extra_models, plugins=plugins) as runtime:
+        async with open_runtime(
+            settings, given, vectors, extra_models=extra_models, plugins=plugins
+        ) as runtime:
             await authentication.require_key(runtime)
             app.state.runtime = runtime
             for router in routers:
@@ -190,7 +212,9 @@ def create_app(
                             )
                     # Other routers know no scopes, so what they bring is an administrator's.
                     plain = not all(isinstance(route, LazyRoute) for route in router.routes)
-                    app.include_router(router, dependencies=[Depends(require_administrator)] if plain else [])
+                    app.include_router(
+                        router, dependencies=[Depends(require_administrator)] if plain else []
+                    )
             # Providers are asked once the server answers, so that a start is never held up by them.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_default())
             try:
@@ -216,7 +240,9 @@ def create_app(
     app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
     app.state.authentication = authentication = Authentication(settings)
     # Around the app: who may not come in has nothing loaded either.
-    app.add_middleware(Guard, settings=settings, authentication=authentication, **_what_is_open(lazy))
+    app.add_middleware(
+        Guard, settings=settings, authentication=authentication, **_what_is_open(lazy)
+    )
     for middleware in plugins.middleware():
         app.add_middleware(middleware)
     install_error_handlers(app)
@@ -228,7 +254,9 @@ def _what_is_open(routers: Sequence[LazyRouter]) -> dict[str, Any]:
     return {
         "open_paths": [path for router in routers for path in router.open],
         "login": next((router.login for router in routers if router.login), ""),
-        "resources": {path: metadata for router in routers for path, metadata in router.resources.items()},
+        "resources": {
+            path: metadata for router in routers for path, metadata in router.resources.items()
+        },
     }
 
 

@@ -16,20 +16,41 @@ from ricordo.errors import Busy, DatabaseFailed, ModelError, Unavailable
 
 _STANDARD = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "color_message"}
 # Below a warning these tell what they send and to which address, and both carry what people say and search for.
-_TALKATIVE = ("httpx", "httpx2", "httpcore", "httpcore2", "anthropic", "openai", "google_genai", "botocore", "dulwich")
+_TALKATIVE = (
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+    "anthropic",
+    "openai",
+    "google_genai",
+    "botocore",
+    "dulwich",
+)
 _NOISY = ("asyncio", "filelock")
 # These quote the messages that they cannot read.
 _QUOTING = ("mcp",)
 _LONGEST_CAUSE = 300
 # Kinds of errors whose words name types, files, places and states, but no values.
 _WITHOUT_VALUES = (
-    *(OSError, ImportError, AttributeError, NameError, TypeError, RuntimeError, MemoryError, AssertionError),
+    *(
+        OSError,
+        ImportError,
+        AttributeError,
+        NameError,
+        TypeError,
+        RuntimeError,
+        MemoryError,
+        AssertionError,
+    ),
     *(Unavailable, Busy),
 )
 _OF_DATABASES = ("OperationalError", "InterfaceError")
 
 
-def set_up_logs(level: str = "info", format: Literal["text", "json"] = "text", *, stream: TextIO | None = None) -> None:
+def set_up_logs(
+    level: str = "info", format: Literal["text", "json"] = "text", *, stream: TextIO | None = None
+) -> None:
     """Send every logger's lines, uvicorn's too, to one place in one format."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
@@ -93,7 +114,10 @@ class JsonFormatter(logging.Formatter):
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     given = {key: value for key, value in vars(record).items() if key not in _STANDARD}
-    return {key: describe(value) if isinstance(value, BaseException) else value for key, value in given.items()}
+    return {
+        key: describe(value) if isinstance(value, BaseException) else value
+        for key, value in given.items()
+    }
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -115,7 +139,8 @@ def _quoted(value: object) -> str:
 
 def _one_line(text: str) -> str:
     return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
     )
 
 
@@ -153,7 +178,11 @@ def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
     if error.__cause__ is not None and id(error.__cause__) not in seen:
         yield from _told(error.__cause__, seen)
         yield "which caused:"
-    elif (context := error.__context__) is not None and not error.__suppress_context__ and id(context) not in seen:
+    elif (
+        (context := error.__context__) is not None
+        and not error.__suppress_context__
+        and id(context) not in seen
+    ):
         yield from _told(context, seen)
         yield "while handling that:"
     for entry in format_tb(error.__traceback__):

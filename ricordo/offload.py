@@ -12,7 +12,9 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 _SEVERAL = 2
-_GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = WeakKeyDictionary()
+_GATES: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Semaphore]] = (
+    WeakKeyDictionary()
+)
 
 # Bytes: smaller inputs cost less to handle at once than to hand over.
 SMALL = 64 * 1024

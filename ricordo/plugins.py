@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ricordo.errors import Invalid
 
-if TYPE_CHECKING:  # every command of `ricordo` imports this module, so it imports nothing that is slow
+if (
+    TYPE_CHECKING
+):  # every command of `ricordo` imports this module, so it imports nothing that is slow
     from starlette.types import ASGIApp
 
     from ricordo.domain.agent import Agent, AgentState
@@ -108,7 +110,9 @@ class Plugins:
         self._plugins = list(plugins)
         for name, plugin in self._plugins:
             if not any(hasattr(plugin, hook) for hook in HOOKS):
-                raise Invalid(f'Plugin "{name}" offers none of {", ".join(HOOKS)}. Remove it or update it.')
+                raise Invalid(
+                    f'Plugin "{name}" offers none of {", ".join(HOOKS)}. Remove it or update it.'
+                )
 
     @property
     def names(self) -> list[str]:
@@ -132,9 +136,13 @@ class Plugins:
         """Every kind of remote that is offered, by name; raises Invalid where two have one name, or one is none."""
         offered = self._collect("memory_remotes")
         for kind in offered:
-            has_methods = callable(getattr(kind, "read", None)) and callable(getattr(kind, "sync", None))
+            has_methods = callable(getattr(kind, "read", None)) and callable(
+                getattr(kind, "sync", None)
+            )
             if not has_methods or not isinstance(getattr(kind, "kind", None), str) or not kind.kind:
-                raise Invalid(f"{type(kind).__name__} is no kind of remote: it needs kind, read and sync.")
+                raise Invalid(
+                    f"{type(kind).__name__} is no kind of remote: it needs kind, read and sync."
+                )
         return _by_name("remotes of the kind", ((kind.kind, kind) for kind in offered))
 
     def block_formats(self) -> "list[BlockFormat]":
@@ -142,7 +150,9 @@ class Plugins:
 
     def routes(self) -> list[Any]:
         # What brings the login page answers for every page that is not there, so it is asked last.
-        return sorted(self._collect("routes"), key=lambda router: bool(getattr(router, "login", "")))
+        return sorted(
+            self._collect("routes"), key=lambda router: bool(getattr(router, "login", ""))
+        )
 
     def middleware(self) -> "list[Callable[[ASGIApp], ASGIApp]]":
         """What is put around all requests, the last one outermost."""
@@ -153,12 +163,20 @@ class Plugins:
 
     def complete_agent(self) -> "list[Callable[[Transaction, AgentState], AgentState]]":
         """What adds to agents that are loaded for a prompt or an answer; for agents it has nothing for, without a statement."""
-        return [plugin.complete_agent for _, plugin in self._plugins if hasattr(plugin, "complete_agent")]
+        return [
+            plugin.complete_agent
+            for _, plugin in self._plugins
+            if hasattr(plugin, "complete_agent")
+        ]
 
-    def complete_agents(self) -> "list[Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]]":
+    def complete_agents(
+        self,
+    ) -> "list[Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]]":
         """What does that for many agents; a plugin that does it for one alone is asked for each."""
 
-        def for_each(plugin: Any) -> "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]":
+        def for_each(
+            plugin: Any,
+        ) -> "Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]":
             return lambda tx, states: [plugin.complete_agent(tx, state) for state in states]
 
         able = [plugin for _, plugin in self._plugins if hasattr(plugin, "complete_agent")]
@@ -225,7 +243,13 @@ def load_plugins(features: Iterable[str] = ()) -> Plugins:
 
     Raises Invalid with its name where one cannot be loaded.
     """
-    return Plugins([("builtin", import_module("ricordo.tools.builtin").plugin), *_features(features), *_installed()])
+    return Plugins(
+        [
+            ("builtin", import_module("ricordo.tools.builtin").plugin),
+            *_features(features),
+            *_installed(),
+        ]
+    )
 
 
 def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | None]:

@@ -120,11 +120,15 @@ class Runtime:
             states = complete(tx, states)
         return states
 
-    def set_folders(self, tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]) -> None:
+    def set_folders(
+        self, tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]
+    ) -> None:
         """Give the agent these folders of files, and no others. Raises NotFound, Forbidden, Unsupported."""
         setters = self.plugins.set_folders()
         if folder_ids and not setters:
-            raise Unsupported("This server has no folders of files. Leave folder_ids and source_ids out.")
+            raise Unsupported(
+                "This server has no folders of files. Leave folder_ids and source_ids out."
+            )
         for change in setters:
             change(tx, scope, agent_id, folder_ids)
 
@@ -132,6 +136,8 @@ class Runtime:
         """Make an empty folder of files for a new agent. Raises Forbidden, Unsupported."""
         makers = self.plugins.make_folder()
         if not makers:
-            raise Unsupported("This server has no folders of files. Leave include_default_source out.")
+            raise Unsupported(
+                "This server has no folders of files. Leave include_default_source out."
+            )
         for make in makers:
             make(tx, scope, agent)

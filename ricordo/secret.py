@@ -67,7 +67,12 @@ def operator_token(data_dir: Path) -> str | None:
 def is_operator_token(secret: "Secret", token: str) -> bool:
     """Return whether the token was made with this secret, and holds still."""
     until, _, signed = token.removeprefix(OPERATOR).partition("_")
-    if not (token.startswith(OPERATOR) and token.isascii() and until.isdigit() and len(until) < len("10000000000000")):
+    if not (
+        token.startswith(OPERATOR)
+        and token.isascii()
+        and until.isdigit()
+        and len(until) < len("10000000000000")
+    ):
         return False
     left = int(until) - time.time()
     return 0 < left <= _TOKEN_SECONDS and hmac.compare_digest(signed, _sign_token(secret, until))

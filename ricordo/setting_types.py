@@ -65,7 +65,9 @@ Folder = Annotated[Path, AfterValidator(absolute)]
 class FeatureSettings(BaseSettings):
     """Settings of one feature, which it reads when it needs them. Set a field as RICORDO_<NAME>."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True
+    )
     _latest: ClassVar[tuple[list[str | None], Any] | None] = None
 
     @classmethod

@@ -17,7 +17,17 @@ from pydantic import AliasChoices, SecretStr, ValidationError, field_validator, 
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ricordo.errors import Invalid
-from ricordo.setting_types import PACKAGE, PREFIX, Address, Folder, Host, Key, about, absolute, feature_settings
+from ricordo.setting_types import (
+    PACKAGE,
+    PREFIX,
+    Address,
+    Folder,
+    Host,
+    Key,
+    about,
+    absolute,
+    feature_settings,
+)
 
 log = logging.getLogger(__name__)
 SQLITE = "sqlite:///"
@@ -33,7 +43,9 @@ _REGION = r"^[a-z]{2,4}(-[a-z]+){1,3}-[0-9]{1,2}$"  # it becomes part of a host'
 class ProviderSettings(BaseSettings):
     """Model providers, by their usual variables. A provider without a key or address is never called."""
 
-    model_config = SettingsConfigDict(env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True
+    )
 
     openai_api_key: Key | None = about("Key for OpenAI, or for the server at OPENAI_BASE_URL.")
     openai_base_url: Address | None = about(
@@ -44,13 +56,17 @@ class ProviderSettings(BaseSettings):
         "OpenAI API: chat, or responses (needs the extra `openai`). By default responses for its reasoning models."
     )
     anthropic_api_key: Key | None = about("Key for Anthropic (needs the extra `anthropic`).")
-    anthropic_base_url: Address | None = about("Address of another server with Anthropic's messages API.")
+    anthropic_base_url: Address | None = about(
+        "Address of another server with Anthropic's messages API."
+    )
     azure_api_key: Key | None = about("Key for Azure OpenAI; also needs AZURE_BASE_URL.")
     azure_base_url: Address | None = about(
         "Address of the Azure resource, such as https://name.openai.azure.com; models are named by deployment. "
         "With /openai/v1 at the end, Azure's v1 API is used."
     )
-    azure_api_version: str | None = about("Version of Azure's API, such as 2024-10-21.", pattern=r"^[A-Za-z0-9.-]+$")
+    azure_api_version: str | None = about(
+        "Version of Azure's API, such as 2024-10-21.", pattern=r"^[A-Za-z0-9.-]+$"
+    )
     openrouter_api_key: Key | None = about("Key for OpenRouter.")
     groq_api_key: Key | None = about("Key for Groq.")
     deepseek_api_key: Key | None = about("Key for DeepSeek.")
@@ -58,7 +74,8 @@ class ProviderSettings(BaseSettings):
     mistral_api_key: Key | None = about("Key for Mistral.")
     together_api_key: Key | None = about("Key for Together.")
     gemini_api_key: Key | None = about(
-        "Key for Google AI (needs the extra `google`).", validation_alias=AliasChoices(*_TWO_NAMES[1])
+        "Key for Google AI (needs the extra `google`).",
+        validation_alias=AliasChoices(*_TWO_NAMES[1]),
     )
     aws_region: str | None = about(
         "Region of AWS Bedrock, such as eu-central-1; uses AWS's own credentials (needs the extra `bedrock`).",
@@ -69,27 +86,37 @@ class ProviderSettings(BaseSettings):
         pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$",
     )
     google_cloud_location: str | None = about(
-        "Region of Vertex AI, such as europe-west4; by default us-central1.", pattern=r"^[a-z0-9-]{2,30}$"
+        "Region of Vertex AI, such as europe-west4; by default us-central1.",
+        pattern=r"^[a-z0-9-]{2,30}$",
     )
-    ollama_base_url: Address | None = about("Address of an Ollama server, such as http://host:11434.")
+    ollama_base_url: Address | None = about(
+        "Address of an Ollama server, such as http://host:11434."
+    )
     ollama_context_length: int | None = about(
         "Context window in tokens that the Ollama server was started with (the same variable as Ollama's). "
         "Without it, Ollama's smallest default is assumed for models that are not loaded and set none.",
         gt=0,
     )
-    lmstudio_base_url: Address | None = about("Address of an LM Studio server, such as http://host:1234.")
+    lmstudio_base_url: Address | None = about(
+        "Address of an LM Studio server, such as http://host:1234."
+    )
     vllm_api_base: Address | None = about("Address of a vLLM server, such as http://host:8000.")
-    llamacpp_base_url: Address | None = about("Address of a llama.cpp server, such as http://host:8080.")
+    llamacpp_base_url: Address | None = about(
+        "Address of a llama.cpp server, such as http://host:8080."
+    )
 
 
 class VectorSettings(BaseSettings):
     """Vector databases, by their usual variables. One is called only for an archive that uses it."""
 
-    model_config = SettingsConfigDict(env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_file=".env", extra="ignore", populate_by_name=True, env_ignore_empty=True
+    )
 
     turbopuffer_api_key: Key | None = about("Key for Turbopuffer (needs `turbopuffer`).")
     turbopuffer_region: str | None = about(
-        "Region of Turbopuffer, such as aws-us-east-1; required with its key.", pattern=r"^[a-z0-9-]+$"
+        "Region of Turbopuffer, such as aws-us-east-1; required with its key.",
+        pattern=r"^[a-z0-9-]+$",
     )
     turbopuffer_base_url: Address | None = about("Address of Turbopuffer, instead of a region.")
     pinecone_api_key: Key | None = about("Key for Pinecone (needs the extra `pinecone`).")
@@ -111,26 +138,40 @@ class VectorSettings(BaseSettings):
     @model_validator(mode="after")
     def _check(self) -> "VectorSettings":
         # Turbopuffer's client reads the region by itself and refuses to start with both.
-        for one, other in (("turbopuffer_region", "turbopuffer_base_url"), ("qdrant_url", "qdrant_path")):
+        for one, other in (
+            ("turbopuffer_region", "turbopuffer_base_url"),
+            ("qdrant_url", "qdrant_path"),
+        ):
             if getattr(self, one) and getattr(self, other):
-                raise ValueError(f"{one.upper()} and {other.upper()} are both set. Set one of them.")
+                raise ValueError(
+                    f"{one.upper()} and {other.upper()} are both set. Set one of them."
+                )
         return self
 
 
 class Settings(BaseSettings):
     """Settings of the server. Set a field as RICORDO_<NAME>, in the environment or in a file `.env`."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True
+    )
 
     host: str = about(
-        "Address to listen on. Any address but loopback requires a key: RICORDO_API_KEY, or a stored one.", "127.0.0.1"
+        "Address to listen on. Any address but loopback requires a key: RICORDO_API_KEY, or a stored one.",
+        "127.0.0.1",
     )
     port: int = about("Port to listen on; 0 takes a free one.", 8283, ge=0, le=65535)
-    root_path: str = about("Path below which a proxy serves this server, like /ricordo.", "", pattern=r"^(/[\w.~-]+)*$")
-    trusted_proxies: str = about(
-        "Proxies whose X-Forwarded headers count: addresses or networks.", "127.0.0.1,::1", pattern="^[0-9a-fA-F.:/,]+$"
+    root_path: str = about(
+        "Path below which a proxy serves this server, like /ricordo.", "", pattern=r"^(/[\w.~-]+)*$"
     )
-    data_dir: Folder = about("Folder for the database, backups and the secret key.", Path("~/.ricordo"))
+    trusted_proxies: str = about(
+        "Proxies whose X-Forwarded headers count: addresses or networks.",
+        "127.0.0.1,::1",
+        pattern="^[0-9a-fA-F.:/,]+$",
+    )
+    data_dir: Folder = about(
+        "Folder for the database, backups and the secret key.", Path("~/.ricordo")
+    )
     database_url: SecretStr | None = about(
         "Address of the database: sqlite:///path, or postgresql://user:password@host/database (needs the "
         "extra `postgres`). By default ricordo.db in the data folder."
@@ -171,13 +212,17 @@ class Settings(BaseSettings):
         "Handle of the embedding model for search, such as openai/text-embedding-3-small, or none. "
         "By default the embedded model, if the extra `embeddings` is installed."
     )
-    find_local_models: bool = about("Look for Ollama, LM Studio, vLLM and llama.cpp on this machine at start.", True)
+    find_local_models: bool = about(
+        "Look for Ollama, LM Studio, vLLM and llama.cpp on this machine at start.", True
+    )
     max_output_tokens: int | None = about(
         "Most tokens of an answer for agents that set none. By default a quarter of the context window, at most 16384; 1024 for "
         "small models.",
         ge=16,
     )
-    model_timeout: float = about("Seconds to wait for a model's next data; an answer gets six times this.", 600, gt=0)
+    model_timeout: float = about(
+        "Seconds to wait for a model's next data; an answer gets six times this.", 600, gt=0
+    )
     model_retries: int = about("How often a failed call to a model is retried.", 3, ge=0, le=10)
     approval_expiry: float = about(
         "Seconds after which tool calls that wait for approval count as denied.", 86_400, gt=0
@@ -185,11 +230,20 @@ class Settings(BaseSettings):
     proposal_expiry: float = about("Days after which an open proposal expires; 0: never.", 30, ge=0)
     keepalive: float = about("Seconds between pings in a silent stream.", 20, gt=0)
     stream_hours: float = about(
-        "Hours after its end for which the stream of a background run can be resumed.", 3, gt=0, le=24 * 30
+        "Hours after its end for which the stream of a background run can be resumed.",
+        3,
+        gt=0,
+        le=24 * 30,
     )
-    allow_private_providers: bool = about("Allow organization providers at private addresses.", False)
-    allow_private_callbacks: bool = about("Allow callbacks to private addresses, including this machine.", False)
-    allow_private_remotes: bool = about("Allow remotes at private addresses, including this machine.", False)
+    allow_private_providers: bool = about(
+        "Allow organization providers at private addresses.", False
+    )
+    allow_private_callbacks: bool = about(
+        "Allow callbacks to private addresses, including this machine.", False
+    )
+    allow_private_remotes: bool = about(
+        "Allow remotes at private addresses, including this machine.", False
+    )
     remote_folders: str | None = about(
         "Folders for remotes on this machine, separated by colons. By default <data>/remotes."
     )
@@ -206,27 +260,41 @@ class Settings(BaseSettings):
         "Traces hold message text.",
         "off",
     )
-    trace_kb: int = about("Most kilobytes of a request, and of a response, in a trace.", 200, ge=1, le=10_000)
+    trace_kb: int = about(
+        "Most kilobytes of a request, and of a response, in a trace.", 200, ge=1, le=10_000
+    )
     trace_days: int = about("Days after which traces are deleted.", 14, ge=1, le=3650)
-    trace_count: int = about("Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000)
+    trace_count: int = about(
+        "Most traces to keep; older ones are deleted.", 1000, ge=1, le=1_000_000
+    )
     timezone: str = about(
         "Time zone of agents that are made without one, as Europe/Berlin: of times in their prompts, schedules and tasks.",
         "UTC",
     )
     shutdown_grace: float = about("Seconds for running turns to finish at shutdown.", 15, ge=0)
     max_body_mb: int = about("Largest accepted request, in megabytes.", 32, ge=1, le=1024)
-    key_requests_per_minute: int | None = about("Requests a minute of keys that have no own limit.", ge=1, le=10**6)
+    key_requests_per_minute: int | None = about(
+        "Requests a minute of keys that have no own limit.", ge=1, le=10**6
+    )
     key_max_body_bytes: int | None = about(
         "Largest request with a key that has no limit of its own, in bytes; else RICORDO_MAX_BODY_MB alone counts.",
         ge=1,
     )
     max_block_kb: int = about(
-        "Largest memory block, in kilobytes of its text, description and metadata.", 512, ge=1, le=64 * 1024
+        "Largest memory block, in kilobytes of its text, description and metadata.",
+        512,
+        ge=1,
+        le=64 * 1024,
     )
     max_memory_mb: int = about(
-        "Most that all blocks of one user, or of one agent, may hold, in megabytes.", 8, ge=1, le=1024
+        "Most that all blocks of one user, or of one agent, may hold, in megabytes.",
+        8,
+        ge=1,
+        le=1024,
     )
-    max_memory_blocks: int = about("Most blocks of one user, or of one agent.", 1000, ge=1, le=100_000)
+    max_memory_blocks: int = about(
+        "Most blocks of one user, or of one agent.", 1000, ge=1, le=100_000
+    )
     max_listed_characters: int = about(
         "Most characters of a block's text in a list of blocks or agents; a mark says where the whole is.",
         100_000,
@@ -246,16 +314,27 @@ class Settings(BaseSettings):
         ge=10,
         le=100_000,
     )
-    max_header_kb: int = about("Longest accepted head of a request, in kilobytes.", 32, ge=4, le=1024)
-    max_connections: int = about("Most connections at once; the longest idle one makes room for a new one.", 800, ge=10)
-    max_client_connections: int = about("Most connections from one address, this machine's apart.", 200, ge=4)
+    max_header_kb: int = about(
+        "Longest accepted head of a request, in kilobytes.", 32, ge=4, le=1024
+    )
+    max_connections: int = about(
+        "Most connections at once; the longest idle one makes room for a new one.", 800, ge=10
+    )
+    max_client_connections: int = about(
+        "Most connections from one address, this machine's apart.", 200, ge=4
+    )
     client_timeout: float = about(
         "Seconds for a request's head, and for standing still in its body or answer.", 30, gt=0
     )
-    log_level: Literal["debug", "info", "warning", "error"] = about("Lowest level of log lines to show.", "info")
-    log_format: Literal["text", "json"] = about("Log lines as text, or as one JSON object each.", "text")
+    log_level: Literal["debug", "info", "warning", "error"] = about(
+        "Lowest level of log lines to show.", "info"
+    )
+    log_format: Literal["text", "json"] = about(
+        "Log lines as text, or as one JSON object each.", "text"
+    )
     message_vectors: str = about(
-        "Where vectors of messages are stored: native, or the name of a vector database, such as pgvector.", "native"
+        "Where vectors of messages are stored: native, or the name of a vector database, such as pgvector.",
+        "native",
     )
 
     @field_validator("api_key")
@@ -269,7 +348,9 @@ class Settings(BaseSettings):
         try:
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise ValueError(f'"{name}" is no IANA time zone, such as Europe/Rome or UTC') from error
+            raise ValueError(
+                f'"{name}" is no IANA time zone, such as Europe/Rome or UTC'
+            ) from error
         return name
 
     @field_validator("embedding")
@@ -283,8 +364,12 @@ class Settings(BaseSettings):
     @field_validator("dolt_remote")
     @classmethod
     def _require_dolt(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret and not secret.get_secret_value().startswith(("mysql://", "dolt://", "doltlite://")):
-            raise ValueError("must be mysql://user:password@host/database or doltlite:///path/file.db")
+        if secret and not secret.get_secret_value().startswith(
+            ("mysql://", "dolt://", "doltlite://")
+        ):
+            raise ValueError(
+                "must be mysql://user:password@host/database or doltlite:///path/file.db"
+            )
         return secret
 
     @field_validator("database_url")
@@ -295,32 +380,55 @@ class Settings(BaseSettings):
             return secret
         file = url.removeprefix(SQLITE)
         if file in (url, "", ":memory:"):
-            raise ValueError("must be sqlite:///path/to/file or postgresql://user:password@host/database")
+            raise ValueError(
+                "must be sqlite:///path/to/file or postgresql://user:password@host/database"
+            )
         return SecretStr(f"{SQLITE}{absolute(Path(file))}")
 
     @field_validator("oidc_issuer")
     @classmethod
     def _require_https(cls, issuer: str | None) -> str | None:
         parts = urlsplit(issuer or "https:")
-        if (parts.scheme != "https" and parts.hostname not in LOOPBACK) or parts.query or parts.fragment:
-            raise ValueError("must be an https address without ? and #, as the client secret is sent there")
+        if (
+            (parts.scheme != "https" and parts.hostname not in LOOPBACK)
+            or parts.query
+            or parts.fragment
+        ):
+            raise ValueError(
+                "must be an https address without ? and #, as the client secret is sent there"
+            )
         return issuer
 
     @model_validator(mode="after")
     def _check(self) -> "Settings":
-        login = {name: getattr(self, name) for name in ("oidc_issuer", "oidc_client_id", "oidc_client_secret")}
+        login = {
+            name: getattr(self, name)
+            for name in ("oidc_issuer", "oidc_client_id", "oidc_client_secret")
+        }
         missing = [f"{PREFIX}{name.upper()}" for name, value in login.items() if not value]
         if missing and (len(missing) < len(login) or self.oidc_claim):
-            raise ValueError(f"The login is set up in part: {', '.join(missing)} is missing. Set it, or none of them.")
-        if self.api_key and len(self.api_key.get_secret_value()) < _SHORTEST_KEY and self.host not in LOOPBACK:
+            raise ValueError(
+                f"The login is set up in part: {', '.join(missing)} is missing. Set it, or none of them."
+            )
+        if (
+            self.api_key
+            and len(self.api_key.get_secret_value()) < _SHORTEST_KEY
+            and self.host not in LOOPBACK
+        ):
             raise ValueError(
                 f"{PREFIX}API_KEY has fewer than {_SHORTEST_KEY} characters, and other machines can reach "
                 f"{PREFIX}HOST={self.host}. Set a longer one; `openssl rand -hex 32` makes one."
             )
         remotes = (("REMOTE_FOLDERS", folder) for folder in self.folders_of_remotes)
-        for name, path in (("DATA_DIR", self.data_dir), ("DATABASE_URL", self.database_path), *remotes):
+        for name, path in (
+            ("DATA_DIR", self.data_dir),
+            ("DATABASE_URL", self.database_path),
+            *remotes,
+        ):
             if PACKAGE in (path, *path.parents):
-                raise ValueError(f"{PREFIX}{name} is inside the program, in {PACKAGE}. Choose a folder of your own.")
+                raise ValueError(
+                    f"{PREFIX}{name} is inside the program, in {PACKAGE}. Choose a folder of your own."
+                )
         return self
 
     @property
@@ -350,7 +458,10 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     "OPENROUTER_MODEL": ("RICORDO_MODEL", "openrouter/"),
     "OPENWEBUI_URL": ("RICORDO_OPENWEBUI_URL", ""),
     "OPENWEBUI_API_KEY": ("RICORDO_OPENWEBUI_API_KEY", ""),
-    **{f"HONCHO_{name}": (f"RICORDO_HONCHO_{name}", "") for name in ("WORKSPACE_ID", "ENVIRONMENT", "API_KEY")},
+    **{
+        f"HONCHO_{name}": (f"RICORDO_HONCHO_{name}", "")
+        for name in ("WORKSPACE_ID", "ENVIRONMENT", "API_KEY")
+    },
 }
 _PLACES: Mapping[str, str] = {  # of those without a new name: where the thing is now
     "USER_DATA_DIR": "Files of users are in the database: docs/workspaces.md",
@@ -368,7 +479,8 @@ def load_settings(**options: Any) -> tuple[Settings, ProviderSettings]:
     faults = [
         f"{name} is not a setting of Ricordo. `ricordo settings` lists them all."
         for name in sorted({*os.environ, *dotenv_values(".env")})
-        if name.upper().startswith(PREFIX) and name.upper().removeprefix(PREFIX).lower() not in known
+        if name.upper().startswith(PREFIX)
+        and name.upper().removeprefix(PREFIX).lower() not in known
     ]
     settings = _read(lambda: Settings(**given), PREFIX, faults)
     providers = _read(ProviderSettings, "", faults)
@@ -409,7 +521,12 @@ def _is_postgres(url: str) -> bool:
         has_port = False
     # A socket's folder stands behind the question mark: postgresql://user@/database?host=/var/run/postgresql
     has_host = has_port and bool(parts.hostname or "host=" in parts.query)
-    if not has_host or not parts.path.strip("/") or "@" in parts.path or parts.netloc.count("@") > 1:
+    if (
+        not has_host
+        or not parts.path.strip("/")
+        or "@" in parts.path
+        or parts.netloc.count("@") > 1
+    ):
         raise ValueError(
             "must be postgresql://user:password@host/database, with %40 for @, %2F for / and %23 for # in a password"
         )
@@ -426,12 +543,15 @@ def _sentence(prefix: str, place: tuple[int | str, ...], message: str) -> str:
 def _variable(prefix: str, name: str) -> str:
     """The variable that was set, where a provider's setting has two names."""
     both = next((names for names in _TWO_NAMES if name.lower() in names), (name,))
-    is_set = {key.lower() for key, value in {**dotenv_values(".env"), **os.environ}.items() if value}
+    is_set = {
+        key.lower() for key, value in {**dotenv_values(".env"), **os.environ}.items() if value
+    }
     return prefix + next((each for each in both if each in is_set), name).upper()
 
 
 def _take_older_settings(
-    environment: MutableMapping[str, str] | None = None, file: Mapping[str, str | None] | None = None
+    environment: MutableMapping[str, str] | None = None,
+    file: Mapping[str, str | None] | None = None,
 ) -> None:
     """Set the new names of older settings that are set, unless they are set too, and warn of each. `file` is what .env holds."""
     environment = os.environ if environment is None else environment
@@ -446,5 +566,8 @@ def _take_older_settings(
                 environment[new] = value if value.startswith(begin) else f"{begin}{value}"
             log.warning("%s is an older name. Set %s instead.", name, new)
         else:
-            place = next((words for start, words in _PLACES.items() if rest.startswith(start)), "It has no effect.")
+            place = next(
+                (words for start, words in _PLACES.items() if rest.startswith(start)),
+                "It has no effect.",
+            )
             log.warning("%s is a setting of an older server. %s", name, place)

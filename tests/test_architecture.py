@@ -47,7 +47,7 @@ SIBLINGS = {
     ("logs", "errors"),
     ("runtime", "plugins"),
 }
-MAX_FUNCTION_LINES, MAX_PARAMETERS = 60, 8
+MAX_PARAMETERS = 8
 # Optional, or so slow that a command which does not need them should not wait for them (`llm.providers` brings pydantic-ai).
 LATE = set(
     """
@@ -106,13 +106,17 @@ class Module:
 
     @cached_property
     def name(self) -> str:
-        return f"ricordo.{self.path.removesuffix('.py').removesuffix('__init__').replace('/', '.')}".strip(".")
+        return f"ricordo.{self.path.removesuffix('.py').removesuffix('__init__').replace('/', '.')}".strip(
+            "."
+        )
 
     @property
     def part(self) -> str:
         """The folder or file of the package it belongs to. A feature's `cli.py` belongs to `cli`, as `cli/serve.py` does."""
         pieces = self.path.split("/")
-        is_command = pieces[0] in ("cli.py", "cli") or (pieces[0] == "features" and pieces[-1] == "cli.py")
+        is_command = pieces[0] in ("cli.py", "cli") or (
+            pieces[0] == "features" and pieces[-1] == "cli.py"
+        )
         return "cli" if is_command else pieces[0].removesuffix(".py")
 
     @property
@@ -145,7 +149,9 @@ class Module:
                     yield Import(whole if whole in self.package else base, child.lineno, when)
             elif isinstance(child, ast.If) and is_for_types(child.test):
                 for inner in child.body:
-                    yield from self._imports(ast.Module([inner], []), "types" if when == "start" else when)
+                    yield from self._imports(
+                        ast.Module([inner], []), "types" if when == "start" else when
+                    )
                 for inner in child.orelse:
                     yield from self._imports(ast.Module([inner], []), when)
             elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -207,7 +213,9 @@ def wrong_directions(modules: Iterable[Module]) -> list[str]:
             if not part or part == module.part or (module.part, part) in SIBLINGS:
                 continue
             if LEVEL.get(part, len(LAYERS)) >= level:
-                faults.append(f"{module.path}:{imported.line} ({module.part}) imports {imported.target}")
+                faults.append(
+                    f"{module.path}:{imported.line} ({module.part}) imports {imported.target}"
+                )
     return faults
 
 
@@ -235,16 +243,6 @@ def parameters_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]
     return [name for name in names if name not in ("self", "cls")]
 
 
-def long_functions(modules: Iterable[Module]) -> list[str]:
-    """Sixty lines can be read at once; what is longer hides its steps."""
-    return [
-        f"{module.path}:{node.lineno} {node.name} has {lines} lines"
-        for module in modules
-        for node in module.functions
-        if (lines := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_FUNCTION_LINES
-    ]
-
-
 def many_parameters(modules: Iterable[Module]) -> list[str]:
     """More than eight parameters are a value that has no name yet; routes with many queries take a model."""
     return [
@@ -258,7 +256,10 @@ def many_parameters(modules: Iterable[Module]) -> list[str]:
 def import_cycles(modules: Sequence[Module]) -> list[str]:
     """In a circle nothing can be read, tested or replaced first, and the order of imports starts to matter."""
     names = {module.name for module in modules}
-    edges = {one.name: {i.target for i in one.imports if i.when == "start"} & names - {one.name} for one in modules}
+    edges = {
+        one.name: {i.target for i in one.imports if i.when == "start"} & names - {one.name}
+        for one in modules
+    }
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
@@ -287,16 +288,24 @@ def late_imports(modules: Iterable[Module]) -> list[str]:
             root = imported.target.split(".")[0]
             is_allowed = module.is_plugin or module.path in OTHER_PROCESSES
             is_slow = bool({root, imported.target} & LATE) or imported.target.startswith(INDEX)
-            is_start = module.part in ("cli", "app") and (root == "ricordo" or root in sys.stdlib_module_names)
+            is_start = module.part in ("cli", "app") and (
+                root == "ricordo" or root in sys.stdlib_module_names
+            )
             # The hooks of a feature import its own modules when they are called, so that every feature is cheap to load.
             if imported.when == "call" and not (is_slow or is_start or is_allowed):
-                faults.append(f"{module.path}:{imported.line} imports {imported.target} in a function")
+                faults.append(
+                    f"{module.path}:{imported.line} imports {imported.target} in a function"
+                )
     return faults
 
 
 def without_docstring(modules: Iterable[Module]) -> list[str]:
     """The first line of a file is where a newcomer decides whether to read on."""
-    return [f"{module.path} does not say what it is for" for module in modules if not ast.get_docstring(module.tree)]
+    return [
+        f"{module.path} does not say what it is for"
+        for module in modules
+        if not ast.get_docstring(module.tree)
+    ]
 
 
 def side_doors(modules: Iterable[Module]) -> list[str]:
@@ -313,7 +322,9 @@ def side_doors(modules: Iterable[Module]) -> list[str]:
 
 # Put together from pieces, so that this file does not hold what it looks for.
 OUR_PATHS = re.compile(r"(?<![\w.~:/}-])/" + "(?:work|root)" + r"(?![\w-])")
-INDEXES = re.compile("|".join((r"pypi\." + "org", "python" + "hosted", "index-" + "url", r"npmjs\." + "org")))
+INDEXES = re.compile(
+    "|".join((r"pypi\." + "org", "python" + "hosted", "index-" + "url", r"npmjs\." + "org"))
+)
 
 
 def foreign_words(text: str) -> list[str]:
@@ -322,7 +333,7 @@ def foreign_words(text: str) -> list[str]:
 
 
 CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
-    *(wrong_directions, mixed_features, long_functions, many_parameters),
+    *(wrong_directions, mixed_features, many_parameters),
     *(import_cycles, mutual_folders, late_imports, without_docstring, side_doors),
 )
 
@@ -332,7 +343,12 @@ CHECKS: tuple[Callable[[list[Module]], list[str]], ...] = (
 @pytest.fixture(scope="module")
 def house() -> list[Module]:
     package = ROOT / "ricordo"
-    modules = modules_of({str(p.relative_to(package).as_posix()): p.read_text("utf-8") for p in package.rglob("*.py")})
+    modules = modules_of(
+        {
+            str(p.relative_to(package).as_posix()): p.read_text("utf-8")
+            for p in package.rglob("*.py")
+        }
+    )
     assert len(modules) > 20
     return modules
 
@@ -342,14 +358,18 @@ def test_a_module_imports_only_from_its_left(house: list[Module]) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS[1:])
-def test_the_package_is_in_order(check: Callable[[list[Module]], list[str]], house: list[Module]) -> None:
+def test_the_package_is_in_order(
+    check: Callable[[list[Module]], list[str]], house: list[Module]
+) -> None:
     assert check(house) == [], check.__doc__
 
 
 def committed() -> list[str]:
     """Return the names of the files that git tracks or would add."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
     return [name for name in listed if name and (ROOT / name).is_file()]
 
 
@@ -410,7 +430,11 @@ def inside_imports(source: str) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names if not alias.name.startswith("__")}
+            names |= {
+                f"{node.module}.{alias.name}"
+                for alias in node.names
+                if not alias.name.startswith("__")
+            }
         elif isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
     return {name for name in names if re.match(r"ricordo\.", name) and not OUTSIDE.match(name)}
@@ -424,9 +448,14 @@ def test_only_listed_tests_import_the_inside_and_none_is_listed_in_vain() -> Non
         for path in tests.rglob("*.py")
         if re.search(r"^\s*(?:from|import) ricordo\.", path.read_text("utf-8"), re.MULTILINE)
     }
-    covered = {entry: {path for path in found if path == entry or path.startswith(f"{entry}/")} for entry in INSIDE}
+    covered = {
+        entry: {path for path in found if path == entry or path.startswith(f"{entry}/")}
+        for entry in INSIDE
+    }
     others = found - set().union(*covered.values())
-    assert [path for path in sorted(others) if inside_imports((tests / path).read_text("utf-8"))] == []
+    assert [
+        path for path in sorted(others) if inside_imports((tests / path).read_text("utf-8"))
+    ] == []
     assert [entry for entry, paths in covered.items() if not paths] == []
 
 
@@ -435,7 +464,10 @@ def test_only_listed_tests_import_the_inside_and_none_is_listed_in_vain() -> Non
 DOC = '"""What it is for."""\n'
 BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]] = {
     wrong_directions: [
-        ({"domain/a.py": "from ricordo import settings, storage", "storage/__init__.py": ""}, "storage"),
+        (
+            {"domain/a.py": "from ricordo import settings, storage", "storage/__init__.py": ""},
+            "storage",
+        ),
         ({"domain/a.py": "from ..storage import store"}, "imports ricordo.storage"),
         ({"domain/a.py": "def f():\n    import ricordo.cli"}, "domain/a.py:2"),
         ({"domain/a.py": "if TYPE_CHECKING:\n    from ricordo.api import page"}, "domain/a.py:2"),
@@ -447,19 +479,30 @@ BAD: dict[Callable[[list[Module]], list[str]], list[tuple[dict[str, str], str]]]
     mixed_features: [
         ({"cli/a.py": "import ricordo.features.git"}, "cli/a.py:1 imports the feature git"),
         (
-            {"features/a/__init__.py": 'requires = ("c",)', "features/a/b.py": "from ricordo.features.b import x"},
+            {
+                "features/a/__init__.py": 'requires = ("c",)',
+                "features/a/b.py": "from ricordo.features.b import x",
+            },
             "features/a/b.py:1 imports the feature b",
         ),
     ],
-    long_functions: [({"a.py": "class A:\n  async def f(self):\n" + "    x = 1\n" * 60}, "f has 61 lines")],
     many_parameters: [
-        ({"a.py": "class A:\n  def f(self, a, /, b, c, *d, e, f, g, h, **i): ..."}, "f has 9 parameters")
+        (
+            {"a.py": "class A:\n  def f(self, a, /, b, c, *d, e, f, g, h, **i): ..."},
+            "f has 9 parameters",
+        )
     ],
     import_cycles: [
-        ({"domain/a.py": "from .b import x", "domain/b.py": "from . import a"}, "ricordo.domain.a → ricordo.domain.b →")
+        (
+            {"domain/a.py": "from .b import x", "domain/b.py": "from . import a"},
+            "ricordo.domain.a → ricordo.domain.b →",
+        )
     ],
     mutual_folders: [
-        ({"a/x.py": "import ricordo.b.x", "b/x.py": "", "b/y.py": "from ..a import x"}, "a and b import each other")
+        (
+            {"a/x.py": "import ricordo.b.x", "b/x.py": "", "b/y.py": "from ..a import x"},
+            "a and b import each other",
+        )
     ],
     late_imports: [
         ({"features/a/service.py": "def f():\n    import ricordo.api"}, "features/a/service.py:2"),
@@ -502,7 +545,12 @@ def test_a_good_house_is_left_alone() -> None:
 def test_foreign_words_are_found_and_near_ones_are_left_alone() -> None:
     slash = "/"
     paths = (f"see {slash}work/main", f'"{slash}root/.cache"', f"={slash}work")
-    for bad in (*paths, "https://pypi." + "org/simple", "files.python" + "hosted.org", "--index-" + "url x"):
+    for bad in (
+        *paths,
+        "https://pypi." + "org/simple",
+        "files.python" + "hosted.org",
+        "--index-" + "url x",
+    ):
         assert len(foreign_words(bad)) == 1, bad
     for good in (
         "home/work/x",
@@ -517,7 +565,15 @@ def test_foreign_words_are_found_and_near_ones_are_left_alone() -> None:
 
 
 def test_imports_of_the_inside_are_found() -> None:
-    for bad in ("from ricordo.storage import blocks", "import ricordo.api.guard", "from ricordo.apps import x"):
+    for bad in (
+        "from ricordo.storage import blocks",
+        "import ricordo.api.guard",
+        "from ricordo.apps import x",
+    ):
         assert len(inside_imports(bad)) == 1, bad
-    for good in ("from ricordo.app import create_app", "from ricordo import __version__", "import ricordo.domain.run"):
+    for good in (
+        "from ricordo.app import create_app",
+        "from ricordo import __version__",
+        "import ricordo.domain.run",
+    ):
         assert inside_imports(good) == set(), good

@@ -37,14 +37,22 @@ LIMIT = 60
 
 def instructions(name: str) -> list[str]:
     joined = re.sub(r"\\\n", "", CONTAINERFILE)
-    return [line.partition(" ")[2].strip() for line in joined.splitlines() if line.startswith(f"{name} ")]
+    return [
+        line.partition(" ")[2].strip()
+        for line in joined.splitlines()
+        if line.startswith(f"{name} ")
+    ]
 
 
 def test_hadolint_finds_nothing_in_the_containerfile() -> None:
     """hadolint comes with requirements/dev.txt on every platform but Windows."""
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(
-        [hadolint, ROOT / "Containerfile"], capture_output=True, text=True, timeout=LIMIT, check=False
+        [hadolint, ROOT / "Containerfile"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
     )
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
@@ -58,13 +66,21 @@ def test_the_image_is_rootless_has_a_volume_a_choice_of_base_and_no_address_of_a
     assert {name for name in environment if name.startswith("RICORDO_")} <= VARIABLES
     assert instructions("EXPOSE") == [str(Settings.model_fields["port"].default)]
     assert {line.partition(" ")[0] for line in instructions("FROM")} == {"${PYTHON_IMAGE}"}
-    assert re.fullmatch(r"PYTHON_IMAGE=docker\.io/library/python:3\.\d+-slim-\w+", instructions("ARG")[0])
+    assert re.fullmatch(
+        r"PYTHON_IMAGE=docker\.io/library/python:3\.\d+-slim-\w+", instructions("ARG")[0]
+    )
     assert "://" not in CONTAINERFILE
 
 
 def test_what_the_image_copies_exists_and_is_let_in() -> None:
-    copied = {path for line in instructions("COPY") if "--from" not in line for path in line.split()[:-1]}
-    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line.startswith("!")}
+    copied = {
+        path for line in instructions("COPY") if "--from" not in line for path in line.split()[:-1]
+    }
+    let_in = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines()
+        if line.startswith("!")
+    }
     assert {path for path in copied if not (ROOT / path).exists()} == set()
     assert {path.partition("/")[0] for path in copied} == let_in
     packages = (ROOT / "requirements/container.txt").read_text("utf-8")
@@ -76,14 +92,21 @@ def test_what_the_image_copies_exists_and_is_let_in() -> None:
 
 
 def test_each_compose_file_adds_to_the_first_and_names_only_what_exists() -> None:
-    assert set(COMPOSE) == {f"compose{kind}.yaml" for kind in ("", ".postgres", ".ollama", ".open-webui")}
+    assert set(COMPOSE) == {
+        f"compose{kind}.yaml" for kind in ("", ".postgres", ".ollama", ".open-webui")
+    }
     alone = COMPOSE["compose.yaml"]["services"]["ricordo"]
-    assert (alone["build"], alone["volumes"]) == ({"context": "..", "dockerfile": "Containerfile"}, ["data:/data"])
+    assert (alone["build"], alone["volumes"]) == (
+        {"context": "..", "dockerfile": "Containerfile"},
+        ["data:/data"],
+    )
     assert alone["read_only"] is True
     for name, file in COMPOSE.items():
         services = {**COMPOSE["compose.yaml"]["services"], **file["services"]}
         for service in file["services"].values():
-            assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(file["volumes"]), name
+            assert {volume.partition(":")[0] for volume in service.get("volumes", [])} <= set(
+                file["volumes"]
+            ), name
             assert set(service.get("depends_on", [])) <= set(services), name
             for port in service.get("ports", []):
                 assert port.startswith("127.0.0.1:"), f"{name} opens {port} to other machines"
@@ -91,7 +114,9 @@ def test_each_compose_file_adds_to_the_first_and_names_only_what_exists() -> Non
         assert set(given) <= VARIABLES, name
         images = [service["image"] for key, service in file["services"].items() if key != "ricordo"]
         assert [
-            image for image in images if not re.fullmatch(r"\$\{\w+_IMAGE:-[a-z.]+/[a-z/-]+:[\w.-]+\}", image)
+            image
+            for image in images
+            if not re.fullmatch(r"\$\{\w+_IMAGE:-[a-z.]+/[a-z/-]+:[\w.-]+\}", image)
         ] == []
         text = (DEPLOY / name).read_text("utf-8")
         assert set(re.findall(r"deploy/(\S+\.yaml)", text)) <= set(COMPOSE)
@@ -108,11 +133,15 @@ def test_the_first_compose_file_starts_only_with_a_key_and_the_settings_that_the
     assert given["RICORDO_API_KEY"].startswith("${RICORDO_API_KEY:?")
     for variable, value in given.items():
         monkeypatch.setenv(
-            variable, re.sub(r"\$\{\w+:([?-])([^}]*)\}", lambda m: "a" * 32 if m[1] == "?" else m[2], value)
+            variable,
+            re.sub(r"\$\{\w+:([?-])([^}]*)\}", lambda m: "a" * 32 if m[1] == "?" else m[2], value),
         )
     settings, providers = Settings(), ProviderSettings()
     assert settings.postgres_url == f"postgresql://ricordo:{'a' * 32}@postgres/ricordo"
-    assert (str(providers.ollama_base_url), providers.ollama_context_length) == ("http://ollama:11434", 16384)
+    assert (str(providers.ollama_base_url), providers.ollama_context_length) == (
+        "http://ollama:11434",
+        16384,
+    )
 
 
 def test_the_unit_gives_the_server_time_to_stop_and_little_else() -> None:
@@ -122,20 +151,34 @@ def test_the_unit_gives_the_server_time_to_stop_and_little_else() -> None:
     service = parser["Service"]
     grace = Settings.model_fields["shutdown_grace"].default
     assert float(service["TimeoutStopSec"]) > grace + 5
-    assert float(COMPOSE["compose.yaml"]["services"]["ricordo"]["stop_grace_period"].removesuffix("s")) > grace + 5
+    assert (
+        float(COMPOSE["compose.yaml"]["services"]["ricordo"]["stop_grace_period"].removesuffix("s"))
+        > grace + 5
+    )
     variable, _, folder = service["Environment"].partition("=")
     assert variable in VARIABLES
     assert folder == f"/var/lib/{service['StateDirectory']}" == service["WorkingDirectory"]
     assert service["User"] == "ricordo"
-    strict = ("NoNewPrivileges", "PrivateTmp", "PrivateDevices", "ProtectHome", "RestrictNamespaces", "LockPersonality")
+    strict = (
+        "NoNewPrivileges",
+        "PrivateTmp",
+        "PrivateDevices",
+        "ProtectHome",
+        "RestrictNamespaces",
+        "LockPersonality",
+    )
     assert [name for name in strict if service[name] != "yes"] == []
     assert (service["ProtectSystem"], service["CapabilityBoundingSet"]) == ("strict", "")
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd is not on this machine")
-def test_systemd_reads_the_unit_without_a_complaint_and_finds_it_little_exposed(tmp_path: Path) -> None:
+def test_systemd_reads_the_unit_without_a_complaint_and_finds_it_little_exposed(
+    tmp_path: Path,
+) -> None:
     unit = tmp_path / "ricordo.service"
-    unit.write_text(re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", UNIT, flags=re.MULTILINE), "utf-8")
+    unit.write_text(
+        re.sub(r"^ExecStart=\S+", f"ExecStart={sys.executable}", UNIT, flags=re.MULTILINE), "utf-8"
+    )
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(unit)]
     for each in (["systemd-analyze", "verify", str(unit)], command):
         done = subprocess.run(each, capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -144,7 +187,9 @@ def test_systemd_reads_the_unit_without_a_complaint_and_finds_it_little_exposed(
 
 @pytest.fixture(scope="module")
 def school(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    with serving(tmp_path_factory.mktemp("school"), api_key="a-long-secret-of-the-operator") as server:
+    with serving(
+        tmp_path_factory.mktemp("school"), api_key="a-long-secret-of-the-operator"
+    ) as server:
         yield server
 
 
@@ -156,7 +201,11 @@ def test_the_health_check_of_the_image_tells_a_server_that_answers_from_one_that
     port = school.url.rpartition(":")[2]
     for environment, code in (({"RICORDO_PORT": port}, 0), ({"RICORDO_PORT": "1"}, 1)):
         done = subprocess.run(
-            [sys.executable, *check[1:]], env=environment, capture_output=True, timeout=LIMIT, check=False
+            [sys.executable, *check[1:]],
+            env=environment,
+            capture_output=True,
+            timeout=LIMIT,
+            check=False,
         )
         assert done.returncode == code
 
@@ -167,7 +216,9 @@ def test_the_health_check_of_the_image_tells_a_server_that_answers_from_one_that
 @pytest.fixture
 def pipe(school: ServerInThread) -> Any:
     """The pipe with a key of a service, freshly loaded, as at a start of Open WebUI."""
-    spec = importlib.util.spec_from_file_location("open_webui_pipe", ROOT / "ricordo/features/openwebui/pipe.py")
+    spec = importlib.util.spec_from_file_location(
+        "open_webui_pipe", ROOT / "ricordo/features/openwebui/pipe.py"
+    )
     assert spec
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -179,11 +230,20 @@ def pipe(school: ServerInThread) -> Any:
 
 
 def chat(
-    pipe: Any, model: str, said: Any, *before: str, user: str = "1", stream: bool = True, **more: Any
+    pipe: Any,
+    model: str,
+    said: Any,
+    *before: str,
+    user: str = "1",
+    stream: bool = True,
+    **more: Any,
 ) -> list[str]:
     """What Open WebUI shows of an answer, piece by piece."""
 
-    earlier = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(before)]
+    earlier = [
+        {"role": ("user", "assistant")[place % 2], "content": text}
+        for place, text in enumerate(before)
+    ]
 
     async def talk() -> list[str]:
         body = {
@@ -198,15 +258,22 @@ def chat(
     return asyncio.run(talk())
 
 
-def test_open_webui_lists_the_agents_and_streams_their_answers(pipe: Any, school: ServerInThread) -> None:
+def test_open_webui_lists_the_agents_and_streams_their_answers(
+    pipe: Any, school: ServerInThread
+) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         agent = client.agents.create(name="Tutor", model=MODEL)
         assert {"id": agent.id, "name": "Tutor"} in asyncio.run(pipe.pipes())
         school.says("It is raining in Turin.", "The sun shines again.")
-        assert "".join(chat(pipe, agent.id, "How is the weather?", __chat_id__="c1")) == "It is raining in Turin."
+        assert (
+            "".join(chat(pipe, agent.id, "How is the weather?", __chat_id__="c1"))
+            == "It is raining in Turin."
+        )
         parts = [{"type": "text", "text": "And now?"}]
         before = ("How is the weather?", "It is raining in Turin.")
-        assert chat(pipe, agent.id, parts, *before, __chat_id__="c1", stream=False) == ["The sun shines again."]
+        assert chat(pipe, agent.id, parts, *before, __chat_id__="c1", stream=False) == [
+            "The sun shines again."
+        ]
         (conversation,) = client.conversations.list(agent_id=agent.id)
         assert conversation.summary == "chat_c1"
         said = [
@@ -217,7 +284,9 @@ def test_open_webui_lists_the_agents_and_streams_their_answers(pipe: Any, school
         assert sorted(map(str, said)) == ["And now?", "How is the weather?"]
 
 
-def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(pipe: Any, school: ServerInThread) -> None:
+def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(
+    pipe: Any, school: ServerInThread
+) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         blocks = [{"label": "student", "value": "", "policy": "propose"}]
         agent = client.agents.create(model=MODEL, memory_blocks=blocks)  # type: ignore[list-item]
@@ -227,7 +296,12 @@ def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(pipe: Any, 
         shown.append(event["data"])
 
     school.says(call("memory_insert", label="student", new_string="Plays the cello."), "I see.")
-    assert "".join(chat(pipe, agent.id, "I play the cello.", __chat_id__="e", __event_emitter__=emitter)) == "I see."
+    assert (
+        "".join(
+            chat(pipe, agent.id, "I play the cello.", __chat_id__="e", __event_emitter__=emitter)
+        )
+        == "I see."
+    )
     assert [each["description"].split(" (")[0] for each in shown] == [
         "Thinking…",
         "Used memory_insert",
@@ -237,7 +311,11 @@ def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(pipe: Any, 
     school.answers_with(gate)
 
     async def stop() -> None:
-        body = {"model": f"ricordo.{agent.id}", "stream": True, "messages": [{"role": "user", "content": "Slowly."}]}
+        body = {
+            "model": f"ricordo.{agent.id}",
+            "stream": True,
+            "messages": [{"role": "user", "content": "Slowly."}],
+        }
         begun = asyncio.Event()
 
         async def begin(_event: Any) -> None:
@@ -253,7 +331,10 @@ def test_open_webui_shows_what_is_proposed_and_sends_edits_and_stops(pipe: Any, 
 
     asyncio.run(stop())
     with school.client(api_key="a-long-secret-of-the-operator") as client:
-        assert [run.status for run in client.runs.list(agent_id=agent.id)] == ["cancelled", "completed"]
+        assert [run.status for run in client.runs.list(agent_id=agent.id)] == [
+            "cancelled",
+            "completed",
+        ]
 
 
 def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
@@ -263,27 +344,41 @@ def test_two_users_of_open_webui_are_two_users_here_and_a_chat_is_found_again(
         agent = client.agents.create(model=MODEL)
         for user in ("1", "2", "1"):
             chat(pipe, agent.id, "Hello.", user=user, __chat_id__=f"of-{user}")
-        users = {each.summary: each.model_dump()["user_id"] for each in client.conversations.list(agent_id=agent.id)}
+        users = {
+            each.summary: each.model_dump()["user_id"]
+            for each in client.conversations.list(agent_id=agent.id)
+        }
         assert set(users) == {"chat_of-1", "chat_of-2"}
         assert len(set(users.values())) == 2
 
 
-def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(pipe: Any, school: ServerInThread) -> None:
+def test_titles_and_tags_reach_no_agent_and_what_fails_is_said_in_words(
+    pipe: Any, school: ServerInThread
+) -> None:
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         agent = client.agents.create(model=MODEL)
-    assert chat(pipe, agent.id, "### Task: a title", stream=False, __chat_id__="t", __task__="title_generation") == [
-        "{}"
-    ]
+    assert chat(
+        pipe,
+        agent.id,
+        "### Task: a title",
+        stream=False,
+        __chat_id__="t",
+        __task__="title_generation",
+    ) == ["{}"]
     assert school.model.requests == []
     gone = "agent-00000000-0000-4000-8000-000000000000"
     assert "".join(chat(pipe, gone, "Hello.", __chat_id__="x")).startswith("Ricordo refused: ")
     pipe.valves.API_KEY = "wrong"
     assert "This key is unknown" in "".join(chat(pipe, agent.id, "Hello.", __chat_id__="x"))
     pipe.valves.SERVER_URL = "http://127.0.0.1:1"
-    assert "".join(chat(pipe, agent.id, "Hello.")).startswith("Ricordo does not answer (ConnectError).")
+    assert "".join(chat(pipe, agent.id, "Hello.")).startswith(
+        "Ricordo does not answer (ConnectError)."
+    )
 
 
-def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(pipe: Any, school: ServerInThread) -> None:
+def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(
+    pipe: Any, school: ServerInThread
+) -> None:
     """Open WebUI shows the last status alone, and takes a piece that begins with `data:` for an event of its own."""
     with school.client(api_key="a-long-secret-of-the-operator") as client:
         blocks = [{"label": "music", "value": "", "policy": "propose"}]
@@ -294,14 +389,20 @@ def test_the_link_stays_above_the_answer_and_text_like_an_event_is_text(pipe: An
     async def emitter(event: Any) -> None:
         shown.append(event["data"]["description"])
 
-    school.says(call("memory_insert", label="music", new_string="Plays the harp."), 'data: {"event": 1}')
+    school.says(
+        call("memory_insert", label="music", new_string="Plays the harp."), 'data: {"event": 1}'
+    )
     pieces = chat(pipe, agent.id, "I play the harp.", __chat_id__="l", __event_emitter__=emitter)
     assert "".join(pieces) == 'data: {"event": 1}'
     assert not any(piece.startswith("data:") for piece in pieces)
-    assert shown[-1].startswith("Proposed to remember: music (https://memory.example.org/ui/people/")
+    assert shown[-1].startswith(
+        "Proposed to remember: music (https://memory.example.org/ui/people/"
+    )
 
 
-def test_a_pipe_without_a_server_says_so_in_the_list_of_models(pipe: Any, school: ServerInThread) -> None:
+def test_a_pipe_without_a_server_says_so_in_the_list_of_models(
+    pipe: Any, school: ServerInThread
+) -> None:
     pipe.valves.API_KEY = "wrong"
     assert asyncio.run(pipe.pipes()) == [{"id": "none", "name": "Ricordo refuses API_KEY (401)"}]
     pipe.valves.SERVER_URL = "http://127.0.0.1:1"

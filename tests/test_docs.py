@@ -36,7 +36,9 @@ from tests.support.ready import helper
 from tests.support.server_process import CAN_FORK, MadeServer, free_port
 
 ROOT = Path(__file__).parent.parent
-PAGES = {path: path.read_text() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])}
+PAGES = {
+    path: path.read_text() for path in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+}
 ALL = "\n".join(PAGES.values())
 README = PAGES[ROOT / "README.md"]
 ADDRESS = "http://127.0.0.1:8283"
@@ -87,7 +89,9 @@ def run_shell(commands: str, folder: Path) -> str:
     return printed(["bash", "-e", "-c", commands], cwd=folder, env=environment)
 
 
-def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path, run_python: Python) -> None:
+def test_the_readmes_conversation_is_remembered_after_a_sigkill(
+    tmp_path: Path, run_python: Python
+) -> None:
     """What a newcomer does first, word for word: tell a fact, kill the server, start it again, ask."""
     tell, ask, *_ = blocks(README, "python")
     with MadeServer(tmp_path) as server:
@@ -100,7 +104,9 @@ def test_the_readmes_conversation_is_remembered_after_a_sigkill(tmp_path: Path, 
         assert "My favourite tea is jasmine." in human
         run_python(tell.replace(ADDRESS, server.url))
         with httpx2.Client(base_url=server.url, trust_env=False) as http:
-            assert [agent["name"] for agent in http.get("/v1/agents/").json()] == ["companion"]  # run twice, made once
+            assert [agent["name"] for agent in http.get("/v1/agents/").json()] == [
+                "companion"
+            ]  # run twice, made once
 
 
 def say_something(seen: Seen) -> Answer:
@@ -135,7 +141,9 @@ def program(page: str) -> str:
     return "\n".join(blocks(page_text(page), "python"))
 
 
-def test_the_readmes_call_waits_for_approval_and_is_run_then(reader: ServerInThread, run_python: Python) -> None:
+def test_the_readmes_call_waits_for_approval_and_is_run_then(
+    reader: ServerInThread, run_python: Python
+) -> None:
     *_, careful = blocks(README, "python")
     show = "print(client.agents.blocks.retrieve('human', agent_id=careful.id).value)"
     said = run_python(f"{careful.replace(ADDRESS, reader.url)}\nprint('---')\n{show}")
@@ -159,7 +167,11 @@ SHOWN = {
         r"^\d+ of \d+$",
         r"messages there, more in the branch",
     ),
-    "models.md": (r"^provider-[0-9a-f-]+ lab openai$", r"\nIt rains\. 13\nNone\n\Z", r"\A(?![^\0]*sk-)"),
+    "models.md": (
+        r"^provider-[0-9a-f-]+ lab openai$",
+        r"\nIt rains\. 13\nNone\n\Z",
+        r"\A(?![^\0]*sk-)",
+    ),
     "typed-memory.md": (
         r"\A\[USER\] Alice \| High school senior\n\[TASK\] Brainstorm essay topics\n\[STATE\] active_task\n",
         r"\n\[USER\] Bob\n\[STATE\] idle\n\[FACTS\] Plays the cello\n",
@@ -173,21 +185,40 @@ SHOWN = {
         r"^Tutor_copy$",
         r"^\['Ada lives in Turin\.'\]$",
     ),
-    "templates.md": (r"^tutor 1$", r"^Her name is Ada\.$", r"^2 completed$", r"^You ask, and never tell\.$"),
+    "templates.md": (
+        r"^tutor 1$",
+        r"^Her name is Ada\.$",
+        r"^2 completed$",
+        r"^You ask, and never tell\.$",
+    ),
     "memories.md": (r'\AADD waits\nfact [-0-9]+: "I play the cello',),
-    "access-tokens.md": (r"\Ahttps://shop\.example\.org \['read_messages', 'write_messages'\]\n", r"\n1\n\Z"),
+    "access-tokens.md": (
+        r"\Ahttps://shop\.example\.org \['read_messages', 'write_messages'\]\n",
+        r"\n1\n\Z",
+    ),
     "files.md": (
         r"^bees\.md completed 1$",
         r"^\['grep_files', 'open_files', 'semantic_search_files'\]$",
         r"^\[Viewing file start \(out of 4 lines\)\]\n1: # Bees\n2: \n3: Bees make honey in June\.\n4: Wasps do not\.$",
     ),
-    "schedules.md": (r"\Arecurring 20[-0-9]+T0[56]:00:00\.000000Z\none-time 20[-0-9]+T[0-9:]+\.\d{6}Z\nTrue\n\Z",),
+    "schedules.md": (
+        r"\Arecurring 20[-0-9]+T0[56]:00:00\.000000Z\none-time 20[-0-9]+T[0-9:]+\.\d{6}Z\nTrue\n\Z",
+    ),
     "batches.md": (r"\Acompleted 2\nassistant\n\Z",),
     "openai.md": (r"\Astop\n", r"jasmine"),
-    "connect.md": (r'\A[^\n]*"Her name is Ada\."', r"\n[^\n]*Her name is Ada\.[^\0]*'status': 'waits'"),
+    "connect.md": (
+        r'\A[^\n]*"Her name is Ada\."',
+        r"\n[^\n]*Her name is Ada\.[^\0]*'status': 'waits'",
+    ),
     "mcp-servers.md": (r"^notes \[\]$",),
-    "memory.md": (r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",),  # without a server
-    "costs.md": (r"^turn [1-9]\d* [1-9]\d*$", r"^[1-9]\d* of 200000 until 20", r"^[1-9]\d* [1-9]\d* \d+$"),
+    "memory.md": (
+        r"\Aada She told me\nada Make student\nLikes tea\. 1\nLikes green tea\.\n\Z",
+    ),  # without a server
+    "costs.md": (
+        r"^turn [1-9]\d* [1-9]\d*$",
+        r"^[1-9]\d* of 200000 until 20",
+        r"^[1-9]\d* [1-9]\d* \d+$",
+    ),
     "groups.md": (
         r"^\['Algebra', 'Geometry', 'History'\]\nend_turn 3\n\['user', 'Algebra', 'Geometry', 'History'\]\n",
         r"\n\[\('system_message', 'Geometry'\), \('system_message', 'History'\)\]\n\Z",
@@ -202,23 +233,34 @@ SHOWN = {
 
 
 @pytest.mark.parametrize("page", SHOWN)
-def test_what_a_page_shows_is_what_happens(reader: ServerInThread, run_python: Python, page: str) -> None:
+def test_what_a_page_shows_is_what_happens(
+    reader: ServerInThread, run_python: Python, page: str
+) -> None:
     said = run_python(program(page).replace(ADDRESS, reader.url))
-    assert [pattern for pattern in SHOWN[page] if not re.search(pattern, said, re.MULTILINE)] == [], said
+    assert [
+        pattern for pattern in SHOWN[page] if not re.search(pattern, said, re.MULTILINE)
+    ] == [], said
 
 
-def test_what_the_page_on_streams_shows_is_what_happens(reader: ServerInThread, run_python: Python) -> None:
+def test_what_the_page_on_streams_shows_is_what_happens(
+    reader: ServerInThread, run_python: Python
+) -> None:
     key, body, now = "ab" * 32, b'{"run_id":"run-1"}', int(time.time())
     good, old = signature(key, now, body), signature(key, now - 3600, body)
     checks = [f"is_from_ricordo({key!r}, {good!r}, {body!r})"]
-    checks += [f"is_from_ricordo({key!r}, {good!r}, {body + b' '!r})", f"is_from_ricordo({key!r}, {old!r}, {body!r})"]
+    checks += [
+        f"is_from_ricordo({key!r}, {good!r}, {body + b' '!r})",
+        f"is_from_ricordo({key!r}, {old!r}, {body!r})",
+    ]
     checks += [f"is_from_ricordo({'cd' * 32!r}, {good!r}, {body!r})"]
     code = program("streams.md").replace(ADDRESS, reader.url) + f"\nprint({', '.join(checks)})"
 
     said = run_python(code)
 
     assert "assistant_message have" in said
-    assert re.search(r"^tool_call_message 1$.*^usage_statistics \d+$", said, re.MULTILINE | re.DOTALL)
+    assert re.search(
+        r"^tool_call_message 1$.*^usage_statistics \d+$", said, re.MULTILINE | re.DOTALL
+    )
     assert "user_message My favourite tea is jasmine." in said
     assert said.endswith("\nTrue False False False\n")
 
@@ -239,7 +281,9 @@ def days_server(tmp_path: Path) -> Iterator[ServerInThread]:
         yield server
 
 
-def test_a_students_day_goes_as_its_page_tells(days_server: ServerInThread, tmp_path: Path, run_python: Python) -> None:
+def test_a_students_day_goes_as_its_page_tells(
+    days_server: ServerInThread, tmp_path: Path, run_python: Python
+) -> None:
     day, end = page_text("a-students-day.md").split("## The end")
     (clones,) = blocks(day, "bash")
     said = run_python("\n".join(blocks(day, "python")).replace(ADDRESS, days_server.url))
@@ -252,14 +296,18 @@ def test_a_students_day_goes_as_its_page_tells(days_server: ServerInThread, tmp_
     assert 'My notes about you say: "She lives in Turin, near the river."' in said
     assert "\nTrue\nShe lives in Turin, near the river. - ada\n['I live in Turin.']\n" in said
     assert "\nHer name is Ada.\nShe studies maths.\n['Restore human as of " in said
-    assert said.endswith("explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', 'proposals.jsonl']\n")
+    assert said.endswith(
+        "explicit\n['blocks/human.md', 'blocks.jsonl', 'history.jsonl', 'proposals.jsonl']\n"
+    )
 
     cloned = run_shell(clones.replace(ADDRESS, days_server.url), tmp_path)
     assert cloned.startswith("Restore human as of ")
 
     begin = blocks(day, "python")[0].partition("made = ")[0]
     end, _ = end.split("## With keys")
-    forgotten = run_python("\n".join([begin, *blocks(end, "python")]).replace(ADDRESS, days_server.url))
+    forgotten = run_python(
+        "\n".join([begin, *blocks(end, "python")]).replace(ADDRESS, days_server.url)
+    )
     assert forgotten == "She likes proofs.\ndone\n"
 
 
@@ -273,16 +321,28 @@ def test_a_school_has_keys_as_its_page_tells(tmp_path: Path, run_python: Python)
         assert said == ["403 403 403", "approved"]
         cloned = run_shell(key + "\n" + clones.replace("127.0.0.1:8284", host), tmp_path)
         assert cloned == "Ada:What I like\n"
-        with server.http(headers={"authorization": f"Bearer {key.removeprefix('export KEY=')}"}) as http:
-            assert http.get("/users/ada/blocks/human").json()["body"].endswith("She likes proofs.\n")
+        with server.http(
+            headers={"authorization": f"Bearer {key.removeprefix('export KEY=')}"}
+        ) as http:
+            assert (
+                http.get("/users/ada/blocks/human").json()["body"].endswith("She likes proofs.\n")
+            )
 
 
-def test_the_requests_on_the_page_on_clients_are_answered(reader: ServerInThread, tmp_path: Path) -> None:
-    commands = [block for block in blocks(page_text("connect.md"), "sh") if block.startswith(("curl", "git"))]
+def test_the_requests_on_the_page_on_clients_are_answered(
+    reader: ServerInThread, tmp_path: Path
+) -> None:
+    commands = [
+        block
+        for block in blocks(page_text("connect.md"), "sh")
+        if block.startswith(("curl", "git"))
+    ]
     assert len(commands) == 2
     with reader.http() as http:
         http.put("/users/grace/blocks/human", json={"body": "Her name is Grace."})
-    said = run_shell("\n".join(commands).replace(ADDRESS, reader.url).replace("ada", "grace"), tmp_path)
+    said = run_shell(
+        "\n".join(commands).replace(ADDRESS, reader.url).replace("ada", "grace"), tmp_path
+    )
     assert "Her name is Grace." in said
     assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Grace."
 
@@ -294,7 +354,9 @@ def test_the_readmes_memory_is_put_read_and_cloned(reader: ServerInThread, tmp_p
     assert (tmp_path / "memory" / "human.md").read_text() == "Her name is Ada."
 
 
-def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_shows(tmp_path: Path) -> None:
+def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_shows(
+    tmp_path: Path,
+) -> None:
     text = page_text("block-formats.md")
     schema, shown, *_ = blocks(text, "toml")
     (tmp_path / "data" / "block_schemas").mkdir(parents=True)
@@ -310,7 +372,11 @@ def test_the_requests_on_the_page_on_formats_write_and_read_the_block_that_it_sh
 def test_pages_import_nothing_but_what_the_readme_installs() -> None:
     """The standard library, the clients of Letta and OpenAI, and in programs beside Ricordo what Ricordo brings."""
     programs = (block for text in PAGES.values() for block in blocks(text, "python"))
-    named = {name for code in programs for name in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)}
+    named = {
+        name
+        for code in programs
+        for name in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE)
+    }
     assert named - sys.stdlib_module_names == {"letta_client", "openai", "ricordo", "fastapi"}
 
 
@@ -323,7 +389,9 @@ def test_every_route_that_is_named_exists(reader: ServerInThread) -> None:
     not_served = page_text("compatibility.md")  # its own test knows what is there
     named = {
         (method, re.sub(r"\{\w+\}", "{}", path))
-        for method, path in re.findall(r"\b(GET|POST|PATCH|PUT|DELETE) (/v1/[\w{}/-]*)", ALL.replace(not_served, ""))
+        for method, path in re.findall(
+            r"\b(GET|POST|PATCH|PUT|DELETE) (/v1/[\w{}/-]*)", ALL.replace(not_served, "")
+        )
     }
     assert ("GET", "/v1/agents/{}/context") in named
     assert named - known == set()
@@ -377,21 +445,35 @@ def test_every_command_within_a_sentence_has_its_options() -> None:
     """Such as `ricordo key create --user ada`: asked for its help, so that nothing is done, and an unknown option is an error."""
     seen: dict[str, Any] = {}
     command = get_command(app)  # made once
-    pages = "\n".join(text for page, text in PAGES.items() if page.parent.name == "docs" or page.name == "README.md")
+    pages = "\n".join(
+        text
+        for page, text in PAGES.items()
+        if page.parent.name == "docs" or page.name == "README.md"
+    )
     prose = re.sub(r"^```.*?^```", "", pages, flags=re.DOTALL | re.MULTILINE)
     for line in re.findall(r"`ricordo ([^`]+)`", prose):
-        seen[line] = click.testing.CliRunner().invoke(command, [*line.replace("…", "").split(), "--help"])
+        seen[line] = click.testing.CliRunner().invoke(
+            command, [*line.replace("…", "").split(), "--help"]
+        )
     assert len(seen) > 20
     assert {line: ran.output for line, ran in seen.items() if ran.exit_code != 0} == {}
 
 
 def test_every_setting_that_is_named_exists() -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
-    known |= {name.upper() for name in (*ProviderSettings.model_fields, *VectorSettings.model_fields)}
+    known |= {
+        name.upper() for name in (*ProviderSettings.model_fields, *VectorSettings.model_fields)
+    }
     known |= {PREFIX + name.upper() for kind in feature_settings() for name in kind.model_fields}
-    known |= {"RICORDO_VECTOR_PREFIX", "LETTA_API_KEY", "LETTA_BASE_URL"}  # what tools and clients read
+    known |= {
+        "RICORDO_VECTOR_PREFIX",
+        "LETTA_API_KEY",
+        "LETTA_BASE_URL",
+    }  # what tools and clients read
     text = "\n".join(text for page, text in PAGES.items() if page.parent.name != "decisions")
-    named = set(re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text))
+    named = set(
+        re.findall(r"\b(?:RICORDO_[A-Z_]+[A-Z]|[A-Z]+_(?:API_KEY|BASE_URL|API_BASE))\b", text)
+    )
     assert "RICORDO_API_KEY" in named
     assert named - known == set()
     assert [name for name in ProviderSettings.model_fields if name.upper() not in README] == []

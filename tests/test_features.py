@@ -72,7 +72,9 @@ def without(features: Sequence[str], folder: Path) -> None:
     """Make a copy of the package without these features, and without those that require them, or one that does."""
     package = folder / "ricordo"
     shutil.copytree(PACKAGE, package)  # with its bytecode
-    sources = {other: (package / "features" / other / "__init__.py").read_text() for other in FEATURES}
+    sources = {
+        other: (package / "features" / other / "__init__.py").read_text() for other in FEATURES
+    }
     required = {
         other: {
             name
@@ -89,7 +91,9 @@ def without(features: Sequence[str], folder: Path) -> None:
     for name in gone:
         shutil.rmtree(package / "features" / name)
     listed = package / "features" / "__init__.py"
-    listed.write_text(f'"""Features."""\n\nFEATURES = {tuple(name for name in FEATURES if name not in gone)!r}\n')
+    listed.write_text(
+        f'"""Features."""\n\nFEATURES = {tuple(name for name in FEATURES if name not in gone)!r}\n'
+    )
 
 
 def test_every_folder_of_features_is_in_the_list_and_the_other_way_round() -> None:
@@ -99,7 +103,9 @@ def test_every_folder_of_features_is_in_the_list_and_the_other_way_round() -> No
 
 # Several are left out of one server in the suite; each alone in the long form.
 @pytest.mark.parametrize("servers", [2, pytest.param(len(FEATURES), marks=pytest.mark.soak)])
-def test_the_server_starts_and_answers_without_any_feature(tmp_path: Path, servers: int, helper: Helper) -> None:
+def test_the_server_starts_and_answers_without_any_feature(
+    tmp_path: Path, servers: int, helper: Helper
+) -> None:
     groups = ["+".join(FEATURES[start::servers]) for start in range(servers)]
     folders = [tmp_path / group for group in groups]
     for group, folder in zip(groups, folders, strict=True):

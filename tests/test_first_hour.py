@@ -24,7 +24,9 @@ from tests.support.server_process import free_port, wait_until_up
 ROOT = Path(__file__).parent.parent
 LIMIT = 120  # seconds for one command or snippet
 PORT, SECOND_PORT = "8283", "8284"
-DATABASE = "needs a PostgreSQL server; tests/storage/test_postgres.py and tests/features/move have one"
+DATABASE = (
+    "needs a PostgreSQL server; tests/storage/test_postgres.py and tests/features/move have one"
+)
 SHARED = "needs a package index; the environment has the package already"
 OPENAI = "needs a key of OpenAI; tests/test_docs.py runs it on a stand-in"
 REMOTE = "needs a git or Dolt server of one's own; tests/features/remotes and tests/features/dolt have one"
@@ -63,7 +65,10 @@ NOT_RUN = {
         "docker compose": "needs a container builder",
         "sudo -u ricordo": "needs the service of systemd",
     },
-    "open-webui.md": {"RICORDO_OPENWEBUI_": "needs Open WebUI", "open-webui:6afe3026": "needs Open WebUI"},
+    "open-webui.md": {
+        "RICORDO_OPENWEBUI_": "needs Open WebUI",
+        "open-webui:6afe3026": "needs Open WebUI",
+    },
     "remotes.md": {"git.example.org": REMOTE, "RICORDO_DOLT_REMOTE=": REMOTE},
 }
 # What a page says in words: this is done on a file that no server uses.
@@ -92,7 +97,11 @@ def reading_order() -> list[Path]:
     for page in pages:
         links = re.findall(r"\]\(([^)#:]+\.md)", page.read_text())
         found = [(page.parent / link).resolve() for link in links]
-        pages += [link for link in dict.fromkeys(found) if link not in pages and link.parent == ROOT / "docs"]
+        pages += [
+            link
+            for link in dict.fromkeys(found)
+            if link not in pages and link.parent == ROOT / "docs"
+        ]
     return pages
 
 
@@ -128,7 +137,10 @@ class Stranger:
     def read(self, page: Path) -> None:
         """Do what the page says, from its top to its end."""
         listed = NOT_RUN.get(page.name, {}).items()
-        text, reasons = page.read_text(), {part for part, why in listed if not (self._installs and why == SHARED)}
+        text, reasons = (
+            page.read_text(),
+            {part for part, why in listed if not (self._installs and why == SHARED)},
+        )
         left = set(reasons)
         for found in re.finditer(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
             language, block = found.groups()
@@ -136,7 +148,9 @@ class Stranger:
             if language in ("sh", "bash", "console"):
                 lines = block.splitlines()
                 left -= {part for part in reasons if part in block}
-                block = "\n".join(line for line in lines if not any(part in line for part in reasons))
+                block = "\n".join(
+                    line for line in lines if not any(part in line for part in reasons)
+                )
                 self._type(block.replace("$ ricordo", "ricordo"))
             elif language == "python" and (parts := {part for part in reasons if part in block}):
                 left -= parts
@@ -164,7 +178,9 @@ class Stranger:
 
     def type_what_the_server_said(self) -> None:
         """Type the command that the first `make run` printed, in a new terminal in the folder."""
-        command = re.findall(r"Talk to it with `([^`]+)`", (self.home / "server.log").read_text())[0]
+        command = re.findall(r"Talk to it with `([^`]+)`", (self.home / "server.log").read_text())[
+            0
+        ]
         ran = subprocess.run(
             ["bash", "-c", command],
             input="Hello.\n",
@@ -192,13 +208,18 @@ class Stranger:
         said = next((said for name, said in SAID.items() if command.startswith(name)), "")
         state = self.home / ".shell"
         remember = f"pwd > {state}; export -p >> {state}"
-        ran = self._popen_and_wait(["bash", "-e", "-o", "pipefail", "-c", f"{command}\n{remember}"], said)
+        ran = self._popen_and_wait(
+            ["bash", "-e", "-o", "pipefail", "-c", f"{command}\n{remember}"], said
+        )
         assert ran.returncode == 0, f"{command}\n{ran.stdout}{ran.stderr}"
         assert not re.search(r'"(detail|error)":', ran.stdout), (
             f"{command}\n{ran.stdout}"
         )  # curl succeeds with refusals
         folder, _, exports = state.read_text().partition("\n")
-        self._here, self._exports = Path(folder), [line for line in exports.splitlines() if " PWD=" not in line]
+        self._here, self._exports = (
+            Path(folder),
+            [line for line in exports.splitlines() if " PWD=" not in line],
+        )
 
     def _popen_and_wait(self, command: list[str], said: str) -> "subprocess.CompletedProcess[str]":
         command[-1] = "\n".join([*self._exports, command[-1]])
@@ -248,7 +269,9 @@ class Stranger:
         self._prompt.stdin.flush()
         printed, fault = json.loads(self._prompt.stdout.readline())
         assert fault is None, f"{code}\n{fault}"
-        self._exports += re.findall(r"^export \w+=\S+$", printed, re.MULTILINE)  # as the page says: paste it
+        self._exports += re.findall(
+            r"^export \w+=\S+$", printed, re.MULTILINE
+        )  # as the page says: paste it
 
     def _end_prompt(self) -> None:
         if self._prompt:
@@ -270,7 +293,9 @@ class Stranger:
 
     def _share_packages(self) -> None:
         venv = self.folder / ".venv"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=LIMIT)
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=LIMIT
+        )
         (site,) = venv.glob("lib/python*/site-packages")
         (site / "shared.pth").write_text(f"{self.folder}\n{sysconfig.get_path('purelib')}\n")
         script = venv / "bin" / "ricordo"
@@ -305,7 +330,9 @@ def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @on_posix
-@pytest.mark.parametrize("python", [None, os.environ.get("FIRST_HOUR_PYTHON", "")], ids=["this", "another"])
+@pytest.mark.parametrize(
+    "python", [None, os.environ.get("FIRST_HOUR_PYTHON", "")], ids=["this", "another"]
+)
 def test_the_first_hour_goes_as_the_pages_say(tmp_path: Path, python: str | None) -> None:
     if python == "":
         pytest.skip("FIRST_HOUR_PYTHON names no other Python")

@@ -23,11 +23,19 @@ from tests.support.canaries import canary
 pytestmark = pytest.mark.usefixtures("quiet_logs")
 
 
-def lines(format: str, threshold: str = "info", *, logger: str = "ricordo.test", **call: object) -> list[str]:
+def lines(
+    format: str, threshold: str = "info", *, logger: str = "ricordo.test", **call: object
+) -> list[str]:
     """What one call writes."""
     stream = io.StringIO()
     set_up_logs(threshold, format, stream=stream)  # type: ignore[arg-type]
-    arguments = {"level": logging.INFO, "msg": "closed runs", "args": (), "extra": None, "exc_info": None} | call
+    arguments = {
+        "level": logging.INFO,
+        "msg": "closed runs",
+        "args": (),
+        "extra": None,
+        "exc_info": None,
+    } | call
     logging.getLogger(logger).log(
         arguments["level"],  # type: ignore[arg-type]
         arguments["msg"],
@@ -45,7 +53,9 @@ def test_a_text_line_ends_with_its_fields() -> None:
 
 
 def test_a_json_line_is_one_object_with_its_fields() -> None:
-    (line,) = lines("json", msg="found %s", args=("Ollama",), extra={"models": 2, "level": "deep", "port": None})
+    (line,) = lines(
+        "json", msg="found %s", args=("Ollama",), extra={"models": 2, "level": "deep", "port": None}
+    )
     record = json.loads(line)
     assert record.pop("time").endswith("+00:00")
     assert record == {
@@ -106,7 +116,10 @@ def test_no_kind_of_error_brings_a_text_into_a_line_as_a_field_an_argument_or_a_
         raised(lambda: ast.literal_eval(said)),
         raised(lambda: TypeAdapter(int).validate_python(said)),
         raised(lambda: sqlite3.connect(":memory:").execute("SELECT json(?)", (said,)).fetchall()),
-        *(kind(f"There is no {said}") for kind in (NotFound, Invalid, Conflict, Stale, Forbidden, Exception)),
+        *(
+            kind(f"There is no {said}")
+            for kind in (NotFound, Invalid, Conflict, Stale, Forbidden, Exception)
+        ),
         ModelError("llm_bad_request", f"answered 400: {said}", status=400),
         ExceptionGroup(said, [ValueError(said), KeyError(said)]),
     ]
@@ -119,7 +132,12 @@ def test_no_kind_of_error_brings_a_text_into_a_line_as_a_field_an_argument_or_a_
                 *lines(format, msg="failed: %s", args=(error,)),
                 *lines(format, exc_info=error),
                 *lines(format, exc_info=chained),
-                *lines(format, logger="asyncio", level=logging.ERROR, msg=f"never retrieved\nfuture: {error!r}"),
+                *lines(
+                    format,
+                    logger="asyncio",
+                    level=logging.ERROR,
+                    msg=f"never retrieved\nfuture: {error!r}",
+                ),
             ]
             assert len(told) >= 5
             assert not [line for line in told if canary("said") in line], type(error)
@@ -131,8 +149,14 @@ def test_what_an_operator_needs_to_know_stands_in_the_line() -> None:
         (FileNotFoundError(2, "No such file", "/data/secret.key"), "/data/secret.key"),
         (ModuleNotFoundError("No module named 'boto3'"), "boto3"),
         (Unavailable("The database failed: disk I/O error."), "disk I/O error"),
-        (ModelError("llm_error", "ollama cannot be reached: connection refused"), "connection refused"),
-        (ModelError("llm_authentication", "openai answered 401", status=401), "llm_authentication (status 401)"),
+        (
+            ModelError("llm_error", "ollama cannot be reached: connection refused"),
+            "connection refused",
+        ),
+        (
+            ModelError("llm_authentication", "openai answered 401", status=401),
+            "llm_authentication (status 401)",
+        ),
     ):
         (line,) = lines("text", extra={"reason": error})
         assert words in line
@@ -142,7 +166,9 @@ def test_no_line_of_ours_is_put_together_from_an_errors_words() -> None:
     """`describe` can only judge an error that it gets, not one whose words were taken out before."""
     package = Path(ricordo.__file__).parent
     sources = [(path.name, path.read_text("utf-8")) for path in package.rglob("*.py")]
-    logging_ones = [(name, source) for name, source in sources if re.search(r"\blog(ger)?\.[a-z]", source)]
+    logging_ones = [
+        (name, source) for name, source in sources if re.search(r"\blog(ger)?\.[a-z]", source)
+    ]
     assert len(logging_ones) > 20
     wrong = [f"{name}:{line}" for name, source in logging_ones for line in _worded(source)]
     assert wrong == []
@@ -153,20 +179,34 @@ def test_no_line_of_ours_is_put_together_from_an_errors_words() -> None:
 def _worded(source: str) -> list[int]:
     """Return the lines with calls of a logger that hold an f-string, or the text of a caught error."""
     tree = ast.parse(source)
-    caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name}
-    return [node.lineno for node in ast.walk(tree) if _is_log_call(node) and _takes_words(node, caught)]
+    caught = {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and node.name
+    }
+    return [
+        node.lineno for node in ast.walk(tree) if _is_log_call(node) and _takes_words(node, caught)
+    ]
 
 
 def _is_log_call(node: ast.AST) -> TypeGuard[ast.Call]:
     function = node.func if isinstance(node, ast.Call) else None
     is_method = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
-    return is_method and function.value.id in ("log", "_log", "logger") and function.attr != "isEnabledFor"  # type: ignore[union-attr]
+    return (
+        is_method
+        and function.value.id in ("log", "_log", "logger")
+        and function.attr != "isEnabledFor"
+    )  # type: ignore[union-attr]
 
 
 def _takes_words(call: ast.Call, caught: set[str]) -> bool:
     inside = list(ast.walk(call))
-    texts = (node for node in inside if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("str", "repr"))
-    takes = any(isinstance(one, ast.Name) and one.id in caught for node in texts for one in node.args)
+    texts = (
+        node
+        for node in inside
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("str", "repr")
+    )
+    takes = any(
+        isinstance(one, ast.Name) and one.id in caught for node in texts for one in node.args
+    )
     return takes or any(isinstance(node, ast.JoinedStr) for node in inside)
 
 
@@ -177,7 +217,9 @@ def test_lines_below_the_level_are_left_out() -> None:
 
 def test_uvicorn_writes_here_too_and_only_what_matters() -> None:
     logging.getLogger("uvicorn").addHandler(logging.StreamHandler(io.StringIO()))
-    (line,) = lines("json", logger="uvicorn.error", level=logging.ERROR, extra={"color_message": "red"})
+    (line,) = lines(
+        "json", logger="uvicorn.error", level=logging.ERROR, extra={"color_message": "red"}
+    )
     assert json.loads(line)["logger"] == "uvicorn.error"
     assert "color_message" not in line
     assert lines("text", logger="uvicorn.error") == []

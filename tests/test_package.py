@@ -46,15 +46,31 @@ MODULES = {
 }
 
 
-def run(*command: str | Path, folder: Path, said: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path, folder: Path, said: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command in this folder with these variables alone, so that nothing of the checkout is found."""
-    given = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "RICORDO_FIND_LOCAL_MODELS": "false", **environment}
+    given = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+        "RICORDO_FIND_LOCAL_MODELS": "false",
+        **environment,
+    }
     return subprocess.run(
-        command, cwd=folder, env=given, input=said, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=folder,
+        env=given,
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 
-def needed(requirements: Iterable[str], found: dict[str, Distribution] | None = None) -> dict[str, Distribution]:
+def needed(
+    requirements: Iterable[str], found: dict[str, Distribution] | None = None
+) -> dict[str, Distribution]:
     """The installed distributions that these requirements bring, with all that those need."""
     found = {} if found is None else found
     for requirement in map(Requirement, requirements):
@@ -67,9 +83,15 @@ def needed(requirements: Iterable[str], found: dict[str, Distribution] | None = 
         wanted = made.requires or []
         needed(wanted, found)
         for extra in requirement.extras:
-            chosen = [each for each in map(Requirement, wanted) if each.marker and "extra" in str(each.marker)]
+            chosen = [
+                each
+                for each in map(Requirement, wanted)
+                if each.marker and "extra" in str(each.marker)
+            ]
             named = [
-                str(each).partition(";")[0] for each in chosen if each.marker and each.marker.evaluate({"extra": extra})
+                str(each).partition(";")[0]
+                for each in chosen
+                if each.marker and each.marker.evaluate({"extra": extra})
             ]
             needed(named, found)
     return found
@@ -89,17 +111,31 @@ class Installed:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     """Build both and install the wheel, without the network: what it needs is linked from the environment of the tests."""
     dist, fresh = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("fresh") / "venv"
-    made = subprocess.run(["make", "dist", f"DIST={dist}"], cwd=ROOT, capture_output=True, text=True, check=False)
+    made = subprocess.run(
+        ["make", "dist", f"DIST={dist}"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert made.returncode == 0, made.stderr
     (wheel,), (sdist,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", fresh], check=True)
     (site,) = fresh.glob("lib/python*/site-packages")
     for each in needed(PROJECT["dependencies"]).values():
-        for top in {path.parts[0] for path in each.files or () if path.parts[0] not in ("..", "__pycache__")}:
+        for top in {
+            path.parts[0] for path in each.files or () if path.parts[0] not in ("..", "__pycache__")
+        }:
             if not (site / top).exists():
                 (site / top).symlink_to(Path(str(each.locate_file(top))))
     uv = Path(sys.executable).with_name("uv")
-    install = [uv, "pip", "install", "--quiet", "--offline", "--no-deps", "--python", fresh / "bin" / "python", wheel]
+    install = [
+        uv,
+        "pip",
+        "install",
+        "--quiet",
+        "--offline",
+        "--no-deps",
+        "--python",
+        fresh / "bin" / "python",
+        wheel,
+    ]
     done = subprocess.run(install, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     share_bytecode(site / "ricordo")
@@ -112,7 +148,9 @@ def share_bytecode(package: Path) -> None:
         same = ROOT / "ricordo" / path.relative_to(package)
         compiled = Path(cache_from_source(str(same)))
         if compiled.exists() and path.read_bytes() == same.read_bytes():
-            os.utime(path, ns=(same.stat().st_atime_ns, same.stat().st_mtime_ns))  # which the bytecode names
+            os.utime(
+                path, ns=(same.stat().st_atime_ns, same.stat().st_mtime_ns)
+            )  # which the bytecode names
             target = Path(cache_from_source(str(path)))
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(compiled, target)
@@ -122,9 +160,15 @@ def share_bytecode(package: Path) -> None:
 def address(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`ricordo serve` of the wheel."""
     folder, port = tmp_path_factory.mktemp("home"), free_port()
-    environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder), "RICORDO_FIND_LOCAL_MODELS": "false"}
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder),
+        "RICORDO_FIND_LOCAL_MODELS": "false",
+    }
     command = [installed.bin / "ricordo", "serve", "--port", str(port)]
-    with subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
+    ) as server:
         try:
             wait_until_up(f"http://127.0.0.1:{port}", lambda: f"code {server.poll()}")
             yield f"http://127.0.0.1:{port}"
@@ -139,7 +183,9 @@ def address(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> I
 def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(installed: Installed) -> None:
     """A template that is left out is missed by nobody who works in the checkout."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "ricordo"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
     files = {name for name in listed if name and (ROOT / name).is_file()}
     with zipfile.ZipFile(installed.wheel) as wheel:
         inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
@@ -154,31 +200,47 @@ def test_the_command_runs_from_the_wheel_with_the_packages_of_the_base_alone(
 ) -> None:
     shown = run(installed.bin / "ricordo", "--version", folder=tmp_path)
     assert (shown.stdout.strip(), shown.stderr) == (f"ricordo {__version__}", "")
-    program = (
-        "import ricordo, sys; from importlib.util import find_spec as f; print(ricordo.__file__, *map(f, sys.argv[1:]))"
-    )
+    program = "import ricordo, sys; from importlib.util import find_spec as f; print(ricordo.__file__, *map(f, sys.argv[1:]))"
     # Packages of the base are beside these in folders that they share.
     shared = ("google.genai", "opentelemetry.sdk")
     tops = [module.partition(".")[0] for module in MODULES.values() if module not in shared]
-    path, *extras = run(installed.bin / "python", "-c", program, *tops, folder=tmp_path).stdout.split()
+    path, *extras = run(
+        installed.bin / "python", "-c", program, *tops, folder=tmp_path
+    ).stdout.split()
     assert Path(path) == installed.package / "__init__.py"
     assert [found for found in extras if found != "None"] == []
 
 
 def test_a_server_of_the_wheel_answers_shows_its_pages_and_remembers(address: str) -> None:
     """Each kind of packaged file is used: pages and styles, the texts of prompts, the words that searches leave out, migrations."""
-    with httpx2.Client(base_url=address, trust_env=False, timeout=60) as http:  # the document takes seconds to make
+    with httpx2.Client(
+        base_url=address, trust_env=False, timeout=60
+    ) as http:  # the document takes seconds to make
         assert http.get("/v1/health").json() == {"version": __version__, "status": "ok"}
         page = http.get("/").text
         assert page.startswith("<!doctype html>")
         named = set(re.findall(r'"(/ui/static/[^"]+)"', page))
         assert named
-        for path in {*named, *(f"/ui/static/{file.name}" for file in (ROOT / "ricordo/features/web/static").iterdir())}:
+        for path in {
+            *named,
+            *(
+                f"/ui/static/{file.name}"
+                for file in (ROOT / "ricordo/features/web/static").iterdir()
+            ),
+        }:
             assert http.get(path).status_code == 200, path
-        for path in ("/ui/agents", "/ui/search?q=tea", "/ui/models", "/ui/settings", "/openapi.json"):
+        for path in (
+            "/ui/agents",
+            "/ui/search?q=tea",
+            "/ui/models",
+            "/ui/settings",
+            "/openapi.json",
+        ):
             assert http.get(path).status_code == 200, path
     with Letta(base_url=address, api_key=None) as client:
-        agent = client.agents.create(memory_blocks=[{"label": "human", "value": "Her name is Ada."}])
+        agent = client.agents.create(
+            memory_blocks=[{"label": "human", "value": "Her name is Ada."}]
+        )
         client.agents.messages.create(agent.id, input="My favourite tea is jasmine.")
         answer = client.agents.messages.create(agent.id, input="What is my favourite tea?")
         assert "My favourite tea is jasmine." in str(answer.messages[-1])
@@ -190,17 +252,23 @@ def test_every_template_of_the_wheel_compiles(installed: Installed, tmp_path: Pa
     program += "print(*[e.get_template(name).name for name in e.list_templates()])"
     done = run(installed.bin / "python", "-c", program, folder=tmp_path)
     assert done.stderr == ""
-    assert set(done.stdout.split()) == {path.name for path in ROOT.glob("ricordo/features/*/templates/*")}
+    assert set(done.stdout.split()) == {
+        path.name for path in ROOT.glob("ricordo/features/*/templates/*")
+    }
 
 
 def test_every_extra_that_is_named_exists_and_every_extra_is_named() -> None:
     """A file of doltlite once asked for an extra that did not bring doltlite."""
     text = "\n".join(path.read_text("utf-8") for path in (ROOT / "ricordo").rglob("*.py"))
-    docs = "\n".join(path.read_text("utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
+    docs = "\n".join(
+        path.read_text("utf-8") for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    )
     named = set(re.findall(r"ricordo\[([a-z]+)\]|extras? `([a-z]+)`", text + docs))
     assert {name or other for name, other in named} - {"extra"} <= set(EXTRAS)
     assert set(MODULES) == set(EXTRAS)
-    assert [extra for extra in EXTRAS if f"ricordo[{extra}]" not in docs and f"`{extra}`" not in docs] == []
+    assert [
+        extra for extra in EXTRAS if f"ricordo[{extra}]" not in docs and f"`{extra}`" not in docs
+    ] == []
 
 
 def test_each_extra_brings_the_module_that_is_looked_for() -> None:
@@ -241,7 +309,9 @@ for program in json.load(sys.stdin):
 """
 
 
-def test_without_an_extra_the_error_has_the_command_that_installs_it(installed: Installed, tmp_path: Path) -> None:
+def test_without_an_extra_the_error_has_the_command_that_installs_it(
+    installed: Installed, tmp_path: Path
+) -> None:
     programs = json.dumps(list(WITHOUT.values()))
     done = run(installed.bin / "python", "-c", EACH, folder=tmp_path, said=programs)
     errors = done.stdout.splitlines()
@@ -260,7 +330,5 @@ def test_without_their_extras_providers_and_postgresql_are_refused_by_name(
         assert f"pip install 'ricordo[{extra}]'" in " ".join(shown.split()), shown
     url = "postgresql://ricordo@127.0.0.1:9/ricordo"
     refused = run(installed.bin / "ricordo", "serve", folder=tmp_path, RICORDO_DATABASE_URL=url)
-    sentence = (
-        "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
-    )
+    sentence = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
     assert (refused.returncode, refused.stderr) == (2, f"ricordo: {sentence}\n")

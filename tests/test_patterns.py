@@ -36,40 +36,55 @@ def _grammar(module: ModuleType) -> Iterator[tuple[re.Pattern[str], Run]]:
     return _compiled(module.PATTERNS.values(), "finditer", re.IGNORECASE | re.DOTALL)
 
 
-def _compiled(patterns: Iterable[str], use: str, flags: int = 0) -> Iterator[tuple[re.Pattern[str], Run]]:
+def _compiled(
+    patterns: Iterable[str], use: str, flags: int = 0
+) -> Iterator[tuple[re.Pattern[str], Run]]:
     for pattern in patterns:
         yield (made := re.compile(pattern, flags)), _run(made, use)
 
 
 # By file and by what is given to `re`: patterns that are put together when they are used, as they may come out.
 MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str], Run]]]] = {
-    ("api/routing.py", "f'(?:{ways})(?:/|$)' if self.paths != ('/',) else '/$'"): lambda module: _compiled(
-        (route.pattern().pattern for route in module.CORE_ROUTES), "match"
+    ("api/routing.py", "f'(?:{ways})(?:/|$)' if self.paths != ('/',) else '/$'"): lambda module: (
+        _compiled((route.pattern().pattern for route in module.CORE_ROUTES), "match")
     ),
-    ("api/routing.py", "self.path_regex.pattern.removesuffix('$') + '\\\\Z'"): lambda module: _compiled(
-        (
-            module.compile_path(path)[0].pattern.removesuffix("$") + r"\Z"
-            for path in ("/v1/agents/{agent_id}", "/users/{user_id}/blocks/{label:path}/diffs/{diff_id}/approve")
-        ),
-        "match",
+    ("api/routing.py", "self.path_regex.pattern.removesuffix('$') + '\\\\Z'"): lambda module: (
+        _compiled(
+            (
+                module.compile_path(path)[0].pattern.removesuffix("$") + r"\Z"
+                for path in (
+                    "/v1/agents/{agent_id}",
+                    "/users/{user_id}/blocks/{label:path}/diffs/{diff_id}/approve",
+                )
+            ),
+            "match",
+        )
     ),
-    ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled([module.pattern("agent")], "fullmatch"),
+    ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled(
+        [module.pattern("agent")], "fullmatch"
+    ),
     ("features/librarian/grammar.py", "PATTERNS[name]"): _grammar,
-    ("llm/embedding/remote.py", "family"): lambda module: _compiled((row[0] for row in module._FAMILIES), "match"),
+    ("llm/embedding/remote.py", "family"): lambda module: _compiled(
+        (row[0] for row in module._FAMILIES), "match"
+    ),
     ("memory/proposals.py", "begins + re.escape(sentence) + ends"): lambda _: _compiled(
-        [rf"(?:^|[.!?;]\s+){re.escape(said)}(?=[.,;!?]|$)" for said in ("a", "a a", "has a cat")], "search"
+        [rf"(?:^|[.!?;]\s+){re.escape(said)}(?=[.,;!?]|$)" for said in ("a", "a a", "has a cat")],
+        "search",
     ),
     ("memory/facts.py", "form"): lambda module: _compiled(
-        (form for forms in module.FORMS.values() for form in forms), "finditer", re.IGNORECASE | re.MULTILINE
+        (form for forms in module.FORMS.values() for form in forms),
+        "finditer",
+        re.IGNORECASE | re.MULTILINE,
     ),
     ("memory/facts.py", "f'(?<!\\\\w){re.escape(contrast.old)}(?!\\\\w)'"): lambda _: _compiled(
         [r"(?<!\w)5(?!\w)", r"(?<!\w)a\-a(?!\w)"], "search", re.IGNORECASE
     ),
-    ("memory/fact_lines.py", "f\"(?<!\\\\w){re.escape(words.rstrip('.'))}(?!\\\\w)\""): lambda _: _compiled(
-        [r"(?<!\w)5(?!\w)", r"(?<!\w)a\ a(?!\w)"], "search", re.IGNORECASE
+    ("memory/fact_lines.py", "f\"(?<!\\\\w){re.escape(words.rstrip('.'))}(?!\\\\w)\""): lambda _: (
+        _compiled([r"(?<!\w)5(?!\w)", r"(?<!\w)a\ a(?!\w)"], "search", re.IGNORECASE)
     ),
     ("prompt/memory.py", "pattern"): lambda module: [
-        (made, _run(made, "sub")) for made in (module._closing(()), module._closing(("value", "notes")))
+        (made, _run(made, "sub"))
+        for made in (module._closing(()), module._closing(("value", "notes")))
     ],
     ("search/dates.py", "words"): lambda module: _compiled(
         [row[-1] for row in (*module.RELATIVE, *module.COUNTED)], "fullmatch"
@@ -98,8 +113,14 @@ class Source:
 @cache
 def _sources() -> dict[str, Source]:
     """The files that use regular expressions, parsed; no others, since that takes seconds."""
-    texts = {str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
-    sources = {path: _read(text) for path, text in texts.items() if re.search(r"^import re$", text, re.MULTILINE)}
+    texts = {
+        str(path.relative_to(PACKAGE)): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))
+    }
+    sources = {
+        path: _read(text)
+        for path, text in texts.items()
+        if re.search(r"^import re$", text, re.MULTILINE)
+    }
     return {path: source for path, source in sources.items() if source.calls}
 
 
@@ -108,7 +129,9 @@ def _read(text: str) -> Source:
     uses: dict[str, set[str]] = {}
     for node in ast.walk(ast.parse(text)):
         match node:
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=name)) if name in USES | {"compile"}:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=name)) if (
+                name in USES | {"compile"}
+            ):
                 calls.append(node)
             case ast.Attribute(value=ast.Name(id=owner), attr=name) if name in USES | {"pattern"}:
                 uses.setdefault(owner, set()).add(name)
@@ -117,9 +140,15 @@ def _read(text: str) -> Source:
 
 def _patterns(path: str) -> Iterator[tuple[re.Pattern[Any], Run]]:
     """The patterns of a file, each with each way in which it is used there."""
-    module = importlib.import_module("ricordo." + path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    module = importlib.import_module(
+        "ricordo." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    )
     uses = _sources()[path].uses | {name: set() for file, name in BEHIND_ANOTHER if file == path}
-    kept = {pattern: uses.get(name, {"finditer"}) for name, value in vars(module).items() for pattern in _within(value)}
+    kept = {
+        pattern: uses.get(name, {"finditer"})
+        for name, value in vars(module).items()
+        for pattern in _within(value)
+    }
     for pattern, ways in kept.items():
         yield from ((pattern, _run(pattern, way)) for way in ways - {"pattern"})
     for call in _sources()[path].calls:
@@ -170,10 +199,14 @@ def slow_on(pattern: re.Pattern[Any], run: Run, length: int = LENGTH, most: int 
     Of texts with FACTOR times the length it may take `most` times as long.
     """
     for place, text in enumerate(_texts(pattern, EXPONENTIAL)):
-        if not is_linear(lambda size, place=place: run(_texts(pattern, size)[place]), EXPONENTIAL // 2, factor=2):
+        if not is_linear(
+            lambda size, place=place: run(_texts(pattern, size)[place]), EXPONENTIAL // 2, factor=2
+        ):
             return repr(text)
     for place, text in enumerate(_texts(pattern, length // FACTOR)):
-        if not is_linear(lambda size, place=place: run(_texts(pattern, size)[place]), length // FACTOR, most=most):
+        if not is_linear(
+            lambda size, place=place: run(_texts(pattern, size)[place]), length // FACTOR, most=most
+        ):
             return repr(text[:60])
     return ""
 
@@ -184,13 +217,21 @@ def test_every_pattern_takes_linear_time_on_its_worst_inputs() -> None:
         for path in _sources()
         for pattern, run in _patterns(path)
         # At a length that is never exceeded, time may grow as the square.
-        if (text := slow_on(pattern, run, BOUNDED.get(path, LENGTH), SQUARE if path in BOUNDED else MOST))
+        if (
+            text := slow_on(
+                pattern, run, BOUNDED.get(path, LENGTH), SQUARE if path in BOUNDED else MOST
+            )
+        )
     }
     assert slow == {}
 
 
 def test_the_patterns_that_are_put_together_are_there_still() -> None:
-    here = {(path, ast.unparse(call.args[0])) for path, source in _sources().items() for call in source.calls}
+    here = {
+        (path, ast.unparse(call.args[0]))
+        for path, source in _sources().items()
+        for call in source.calls
+    }
     assert set(MADE) <= here
 
 

@@ -16,7 +16,9 @@ from ricordo.features import FEATURES
 from ricordo.plugins import Commands, PluginPage, Plugins, load_plugins
 from ricordo.settings import ProviderSettings, Settings
 
-FORECASTS = Table("forecasts", MetaData(), Column("city", Text, primary_key=True, info={"erasure": "keep"}))
+FORECASTS = Table(
+    "forecasts", MetaData(), Column("city", Text, primary_key=True, info={"erasure": "keep"})
+)
 COMMANDS = """
 import typer
 
@@ -52,7 +54,9 @@ def test_a_plugins_commands_become_a_group_or_join_one(
     (tmp_path / "weather_commands.py").write_text(COMMANDS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(cli, "app", root := typer.Typer())
-    monkeypatch.setattr(cli, "load_commands", lambda _: (Plugins([("weather", Weather(group))]).commands(), "odd"))
+    monkeypatch.setattr(
+        cli, "load_commands", lambda _: (Plugins([("weather", Weather(group))]).commands(), "odd")
+    )
     root.add_typer(memory := typer.Typer(), name="memory")
     memory.command("audit")(lambda: None)
     root.command("serve")(lambda: None)
@@ -71,10 +75,14 @@ async def test_a_plugins_tables_are_created_once_and_its_pages_are_linked_from_h
     plugins = Plugins([*load_plugins(FEATURES)._plugins, ("weather", Weather())])
     monkeypatch.setattr(composition, "load_plugins", lambda _: plugins)
     for _ in range(2):
-        app = create_app(Settings(data_dir=tmp_path, find_local_models=False), ProviderSettings.model_construct())
+        app = create_app(
+            Settings(data_dir=tmp_path, find_local_models=False), ProviderSettings.model_construct()
+        )
         async with app.router.lifespan_context(app):
             transport = httpx2.ASGITransport(app, client=("127.0.0.1", 1))
-            async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            async with httpx2.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1"
+            ) as client:
                 home = (await client.get("/")).text
             store = app.state.runtime.store
             cities = await store.read(lambda tx: tx.all(select(FORECASTS.c.city)))

@@ -25,17 +25,23 @@ def model(seen: Seen) -> Answer:
     if messages[-1]["role"] == "tool":
         return completion("Noted.")
     if "My favourite tea" in messages[-1]["content"]:
-        return completion(None, [tool_call("memory_insert", {"label": "human", "new_string": FACT})])
+        return completion(
+            None, [tool_call("memory_insert", {"label": "human", "new_string": FACT})]
+        )
     return completion("Jasmine." if FACT in messages[0]["content"] else "I do not know.")
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
-async def test_an_agent_on_a_scripted_model_remembers_after_a_sigkill(tmp_path: Path, helper: Helper) -> None:
+async def test_an_agent_on_a_scripted_model_remembers_after_a_sigkill(
+    tmp_path: Path, helper: Helper
+) -> None:
     async with ModelServer(model) as models:
         environment = {"OPENAI_BASE_URL": models.url, "OPENAI_API_KEY": "key"}
         server = ServerProcess(helper, tmp_path, environment, None)
         await asyncio.to_thread(server.start)
-        async with AsyncLetta(base_url=server.url, api_key=None, _strict_response_validation=True) as client:
+        async with AsyncLetta(
+            base_url=server.url, api_key=None, _strict_response_validation=True
+        ) as client:
             blocks = [{"label": "human", "value": "Her name is Ada."}]
             agent = await client.agents.create(model="openai/small", memory_blocks=blocks)
             assert await _say(client, agent.id, "My favourite tea is jasmine.") == "Noted."
@@ -48,5 +54,7 @@ async def test_an_agent_on_a_scripted_model_remembers_after_a_sigkill(tmp_path: 
 
 
 async def _say(client: AsyncLetta, agent_id: str, text: str) -> Any:
-    answer = await client.agents.messages.create(agent_id, messages=[{"role": "user", "content": text}])
+    answer = await client.agents.messages.create(
+        agent_id, messages=[{"role": "user", "content": text}]
+    )
     return answer.messages[-1].content

@@ -25,7 +25,9 @@ def test_the_secret_is_made_once_and_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_all_who_ask_at_once_get_the_same(tmp_path: Path, has_links: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_who_ask_at_once_get_the_same(
+    tmp_path: Path, has_links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not has_links:
         monkeypatch.setattr(os, "link", _refuse)
         load_secret(tmp_path)
@@ -83,7 +85,12 @@ def test_what_was_encrypted_is_read_again_with_the_same_secret_alone(tmp_path: P
     assert "sk-é-42".encode() not in urlsafe_b64decode(text)
     assert secret.encrypt("sk-é-42") != text
     assert Secret(tmp_path / "one").decrypt(text) == "sk-é-42"
-    for wrong in (text[:-4], text[:20] + ("B" if text[20] == "A" else "A") + text[21:], "", "no token"):
+    for wrong in (
+        text[:-4],
+        text[:20] + ("B" if text[20] == "A" else "A") + text[21:],
+        "",
+        "no token",
+    ):
         with pytest.raises(Unavailable):
             secret.decrypt(wrong)
     with pytest.raises(Unavailable, match=r"Put back the secret\.key"):
@@ -93,7 +100,9 @@ def test_what_was_encrypted_is_read_again_with_the_same_secret_alone(tmp_path: P
 def test_keys_of_two_purposes_differ_and_stay(tmp_path: Path) -> None:
     secret = Secret(tmp_path)
     assert secret.derive("callbacks") == Secret(tmp_path).derive("callbacks")
-    assert len({secret.derive("callbacks"), secret.derive("encryption"), load_secret(tmp_path)}) == 3
+    assert (
+        len({secret.derive("callbacks"), secret.derive("encryption"), load_secret(tmp_path)}) == 3
+    )
 
 
 def test_nothing_is_made_before_it_is_needed(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ import pytest
 import ricordo
 from ricordo.errors import Invalid
 from ricordo.setting_types import PREFIX, feature_settings
-from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_settings, load_vector_settings
+from ricordo.settings import (
+    ProviderSettings,
+    Settings,
+    VectorSettings,
+    load_settings,
+    load_vector_settings,
+)
 
 PROGRAM = Path(ricordo.__file__).parent
 
@@ -16,9 +22,14 @@ PROGRAM = Path(ricordo.__file__).parent
 @pytest.fixture(autouse=True)
 def _bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Neither the variables nor the `.env` of whoever runs the tests."""
-    known = {name.upper() for model in (VectorSettings, ProviderSettings) for name in model.model_fields}
+    known = {
+        name.upper() for model in (VectorSettings, ProviderSettings) for name in model.model_fields
+    }
     for name in list(os.environ):
-        if name.upper().startswith(PREFIX) or name.upper() in known | {"OPENAI_API_BASE", "GOOGLE_API_KEY"}:
+        if name.upper().startswith(PREFIX) or name.upper() in known | {
+            "OPENAI_API_BASE",
+            "GOOGLE_API_KEY",
+        }:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
@@ -51,7 +62,11 @@ def test_an_option_beats_the_environment_that_beats_the_file_that_beats_the_defa
     ports.append(load_settings()[0].port)
     monkeypatch.setenv("RICORDO_PORT", "1002")
     ports.append(load_settings()[0].port)
-    ports += [load_settings(port=1003)[0].port, load_settings(port=None)[0].port, load_settings(port=0)[0].port]
+    ports += [
+        load_settings(port=1003)[0].port,
+        load_settings(port=None)[0].port,
+        load_settings(port=0)[0].port,
+    ]
     assert ports == [8283, 1001, 1002, 1003, 1002, 0]
 
 
@@ -62,34 +77,71 @@ def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) ->
     assert (settings.port, settings.api_key, providers.openai_api_key) == (8283, None, None)
 
 
-ADDRESS, NO_ADDRESSES = "must be an address, such as http://", ("localhost:1", "ftp://host", "http://", "http://host:0")
-ASCII, NO_KEYS = "must be printable ASCII", ("s3cret-kéy", "s3cret key", "s3cret-key\n", "s3cret\tkey", " s3cret")
+ADDRESS, NO_ADDRESSES = (
+    "must be an address, such as http://",
+    ("localhost:1", "ftp://host", "http://", "http://host:0"),
+)
+ASCII, NO_KEYS = (
+    "must be printable ASCII",
+    ("s3cret-kéy", "s3cret key", "s3cret-key\n", "s3cret\tkey", " s3cret"),
+)
 HANDLE = "must be the handle of an embedding model, provider/model, or none"
 FILE = "must be sqlite:///path/to/file or postgresql://"
 SERVER = "must be postgresql://user:password@host/database"
 MALFORMED: list[tuple[str, str, str]] = [
-    *((name, "8283", "is not a setting of Ricordo.") for name in ("RICORDO_PROT", "ricordo_prot", "RICORDO_")),
+    *(
+        (name, "8283", "is not a setting of Ricordo.")
+        for name in ("RICORDO_PROT", "ricordo_prot", "RICORDO_")
+    ),
     ("RICORDO_PORT", "eighty", ""),
     ("RICORDO_PORT", "65536", ""),
     ("RICORDO_MODEL_TIMEOUT", "0", ""),
     ("RICORDO_MODEL_RETRIES", "-1", ""),
     ("RICORDO_LOG_LEVEL", "loud", ""),
     ("RICORDO_FIND_LOCAL_MODELS", "maybe", ""),
-    *(("RICORDO_EMBEDDING", handle, HANDLE) for handle in ("text-embedding-3-small", "openai/", "/x", "None")),
-    *(("RICORDO_DATABASE_URL", url, FILE) for url in ("mysql://x", "ricordo.db", "sqlite:///", "sqlite:///:memory:")),
+    *(
+        ("RICORDO_EMBEDDING", handle, HANDLE)
+        for handle in ("text-embedding-3-small", "openai/", "/x", "None")
+    ),
+    *(
+        ("RICORDO_DATABASE_URL", url, FILE)
+        for url in ("mysql://x", "ricordo.db", "sqlite:///", "sqlite:///:memory:")
+    ),
     ("RICORDO_DATABASE_URL", "postgresql://user:s3cret@host", SERVER),
     ("RICORDO_DATABASE_URL", "postgresql://user:s3cret@host/", SERVER),
     ("RICORDO_DATABASE_URL", "postgresql:///ricordo", SERVER),
     ("RICORDO_DATABASE_URL", "postgresql://user:s3@cret@host/ricordo", SERVER),
     ("RICORDO_DATABASE_URL", "postgresql://user:s3/cret@host/ricordo", SERVER),
     ("RICORDO_DATABASE_URL", "postgresql://user:s3cret@host:port/ricordo", SERVER),
-    ("RICORDO_DATABASE_URL", "sqlite:///~nobody-of-this-name/x", "is in a home folder that does not exist here"),
-    ("RICORDO_DATABASE_URL", f"sqlite:///{PROGRAM}/storage/ricordo.db", f"is inside the program, in {PROGRAM}."),
+    (
+        "RICORDO_DATABASE_URL",
+        "sqlite:///~nobody-of-this-name/x",
+        "is in a home folder that does not exist here",
+    ),
+    (
+        "RICORDO_DATABASE_URL",
+        f"sqlite:///{PROGRAM}/storage/ricordo.db",
+        f"is inside the program, in {PROGRAM}.",
+    ),
     ("RICORDO_DATA_DIR", "~nobody-of-this-name/x", "is in a home folder that does not exist here"),
-    *(("RICORDO_DATA_DIR", f"{PROGRAM}/{path}", "is inside the program") for path in ("", "data", "a/../storage/x")),
-    *((name, url, ADDRESS) for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "VLLM_API_BASE") for url in NO_ADDRESSES),
-    *(("OPENAI_BASE_URL", url, ADDRESS) for url in ("http://host:99999", "http://a b", "http://[x")),
-    *((name, key, ASCII) for name in ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY") for key in NO_KEYS),
+    *(
+        ("RICORDO_DATA_DIR", f"{PROGRAM}/{path}", "is inside the program")
+        for path in ("", "data", "a/../storage/x")
+    ),
+    *(
+        (name, url, ADDRESS)
+        for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "VLLM_API_BASE")
+        for url in NO_ADDRESSES
+    ),
+    *(
+        ("OPENAI_BASE_URL", url, ADDRESS)
+        for url in ("http://host:99999", "http://a b", "http://[x")
+    ),
+    *(
+        (name, key, ASCII)
+        for name in ("OPENAI_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
+        for key in NO_KEYS
+    ),
     ("TURBOPUFFER_API_KEY", "s3cret key", ASCII),
     ("QDRANT_API_KEY", "s3crét", ASCII),
     ("TURBOPUFFER_REGION", "evil.example/", ""),
@@ -99,7 +151,11 @@ MALFORMED: list[tuple[str, str, str]] = [
     ("PINECONE_INDEX_HOST", "a b", "must be a host"),
     ("PINECONE_INDEX_HOST", "ftp://host.io", "must be a host"),
     ("RICORDO_VECTOR_PREFIX", "a/b", ""),
-    ("RICORDO_SANDBOX", "none", "Input should be 'auto', 'bubblewrap', 'landlock' or 'none-i-accept-the-risk'"),
+    (
+        "RICORDO_SANDBOX",
+        "none",
+        "Input should be 'auto', 'bubblewrap', 'landlock' or 'none-i-accept-the-risk'",
+    ),
     ("RICORDO_SANDBOX_CALLS", "0", ""),
     ("RICORDO_VECTOR_PREFIX", "x" * 33, ""),
 ]
@@ -117,7 +173,9 @@ def test_a_malformed_or_unknown_setting_stops_the_start_by_its_name_and_shows_no
         assert "cret" not in fault
 
 
-def test_an_unknown_setting_in_the_file_stops_the_start_and_others_may_keep_theirs_there(tmp_path: Path) -> None:
+def test_an_unknown_setting_in_the_file_stops_the_start_and_others_may_keep_theirs_there(
+    tmp_path: Path,
+) -> None:
     (tmp_path / ".env").write_text("POSTGRES_PASSWORD=x\nRICORDO_COLOUR=red\n")
     assert [fault.split()[0] for fault in faults()] == ["RICORDO_COLOUR"]
 
@@ -125,7 +183,11 @@ def test_an_unknown_setting_in_the_file_stops_the_start_and_others_may_keep_thei
 def test_several_faults_are_named_at_once_and_show_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = {"RICORDO_PORT": "eighty", "RICORDO_LOG_FORMAT": "xml", "RICORDO_COLOUR": "red"}
     wrong |= {"ANTHROPIC_API_KEY": "a b", "OLLAMA_BASE_URL": "localhost"}
-    for name, value in {**wrong, "RICORDO_API_KEY": "s3cret-key", "OPENAI_API_KEY": "s3cret-key"}.items():
+    for name, value in {
+        **wrong,
+        "RICORDO_API_KEY": "s3cret-key",
+        "OPENAI_API_KEY": "s3cret-key",
+    }.items():
         monkeypatch.setenv(name, value)
     assert {fault.split()[0].rstrip(":") for fault in faults()} == wrong.keys()
     assert "s3cret" not in "".join(faults())
@@ -145,7 +207,9 @@ def test_a_blank_key_is_none() -> None:
 def test_a_short_key_is_enough_on_this_machine_alone() -> None:
     assert load_settings(api_key="s3cret-key")[0].api_key
     for host in ("0.0.0.0", "::", "10.1.2.3", "example.org"):  # noqa: S104
-        with pytest.raises(Invalid, match=r"^RICORDO_API_KEY has fewer than 20 characters") as refused:
+        with pytest.raises(
+            Invalid, match=r"^RICORDO_API_KEY has fewer than 20 characters"
+        ) as refused:
             load_settings(host=host, api_key="s3cret-key" * 2 + "x"[1:] if False else "k" * 19)
         assert "kkk" not in str(refused.value)
     assert load_settings(host="10.1.2.3", api_key="k" * 20)[0].api_key
@@ -155,9 +219,14 @@ def test_a_data_folder_is_absolute_and_may_lie_beside_the_program(tmp_path: Path
     beside = PROGRAM.with_name("ricordo-data")
     assert load_settings(data_dir=beside)[0].data_dir == beside
     assert load_settings(data_dir="kept")[0].data_dir == tmp_path.resolve() / "kept"
-    settings = load_settings(database_url=f"sqlite:///{tmp_path}/other.db", data_dir=tmp_path / "kept")[0]
+    settings = load_settings(
+        database_url=f"sqlite:///{tmp_path}/other.db", data_dir=tmp_path / "kept"
+    )[0]
     assert settings.database_path == tmp_path.resolve() / "other.db"
-    assert load_settings(database_url="sqlite:///~/other.db")[0].database_path == Path.home() / "other.db"
+    assert (
+        load_settings(database_url="sqlite:///~/other.db")[0].database_path
+        == Path.home() / "other.db"
+    )
 
 
 def test_a_database_can_be_on_postgresql() -> None:
@@ -175,7 +244,9 @@ def test_a_database_can_be_on_postgresql() -> None:
     assert load_settings(database_url="sqlite:///x.db")[0].postgres_url is None
 
 
-def test_services_are_set_by_their_usual_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_services_are_set_by_their_usual_variables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / ".env").write_text(
         "ANTHROPIC_API_KEY=from-file\nOPENAI_API_BASE=http://localhost:1/v1\nTURBOPUFFER_REGION=aws-us-east-1\n"
     )
@@ -187,20 +258,34 @@ def test_services_are_set_by_their_usual_variables(monkeypatch: pytest.MonkeyPat
     assert providers.anthropic_api_key.get_secret_value() == "from-file"
     assert providers.openai_base_url == "http://localhost:1/v1"
     assert providers.gemini_api_key.get_secret_value() == "from-environment"
-    assert (vectors.turbopuffer_region, vectors.qdrant_path) == ("aws-us-east-1", Path.home() / "vectors")
-    assert (vectors.pinecone_index_host, vectors.namespace_prefix) == ("my-index-1.svc.region.pinecone.io", "school")
+    assert (vectors.turbopuffer_region, vectors.qdrant_path) == (
+        "aws-us-east-1",
+        Path.home() / "vectors",
+    )
+    assert (vectors.pinecone_index_host, vectors.namespace_prefix) == (
+        "my-index-1.svc.region.pinecone.io",
+        "school",
+    )
 
 
 def test_usual_addresses_and_handles_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("http://127.0.0.1:11434", "https://host/v1/", "http://[::1]:8000", "HTTP://host"):
         monkeypatch.setenv("OLLAMA_BASE_URL", url)
         assert load_settings()[1].ollama_base_url == url
-    for handle in ("openai/text-embedding-3-small", "openrouter/openai/x", "ollama/bge-m3:567m", "none"):
+    for handle in (
+        "openai/text-embedding-3-small",
+        "openrouter/openai/x",
+        "ollama/bge-m3:567m",
+        "none",
+    ):
         assert load_settings(embedding=handle)[0].embedding == handle
 
 
 def test_two_places_for_one_vector_service_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    for one, other in (("TURBOPUFFER_REGION", "TURBOPUFFER_BASE_URL"), ("QDRANT_URL", "QDRANT_PATH")):
+    for one, other in (
+        ("TURBOPUFFER_REGION", "TURBOPUFFER_BASE_URL"),
+        ("QDRANT_URL", "QDRANT_PATH"),
+    ):
         with monkeypatch.context() as patch:
             patch.setenv(one, "aws" if one.endswith("REGION") else "http://host:6333")
             patch.setenv(other, "http://host")
@@ -216,7 +301,9 @@ def test_settings_of_the_older_server_are_taken_with_a_notice(
     for name in ("OPENROUTER_API_KEY", "RICORDO_MODEL"):  # what is set is taken back at the end
         monkeypatch.setenv(name, "")
     monkeypatch.setenv("RALPH_OPENROUTER_API_KEY", "sk-or-older")
-    (tmp_path / ".env").write_text("RALPH_OPENROUTER_MODEL=anthropic/claude-sonnet-4\nRALPH_DOLT_HOST=db\n")
+    (tmp_path / ".env").write_text(
+        "RALPH_OPENROUTER_MODEL=anthropic/claude-sonnet-4\nRALPH_DOLT_HOST=db\n"
+    )
     settings, providers = load_settings()
     assert settings.model == "openrouter/anthropic/claude-sonnet-4"
     assert providers.openrouter_api_key

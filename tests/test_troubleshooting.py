@@ -44,7 +44,12 @@ def ricordo(tmp_path_factory: pytest.TempPathFactory, helper: Helper) -> Callabl
 
     def run(*arguments: str, folder: Path | None = None, **variables: str) -> str:
         home = folder or tmp_path_factory.mktemp("home")
-        given = {"PATH": os.environ["PATH"], "HOME": str(home), "RICORDO_FIND_LOCAL_MODELS": "false", **variables}
+        given = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "RICORDO_FIND_LOCAL_MODELS": "false",
+            **variables,
+        }
         done = helper.run(arguments, home, given)
         return done.stdout + done.stderr
 
@@ -101,8 +106,14 @@ def said_by_the_server(server: ServerInThread, folder: Path) -> str:
         gate.wait()
         said += [http.post(f"/v1/agents/{agent}/messages", json={"input": "And now?"})]
         gate.open()
-    with serving(folder / "locked", api_key="a-long-secret-of-the-operator") as locked, locked.http() as http:
-        said += [http.get("/v1/agents/"), http.get("/v1/agents/", headers={"authorization": "Bearer wrong"})]
+    with (
+        serving(folder / "locked", api_key="a-long-secret-of-the-operator") as locked,
+        locked.http() as http,
+    ):
+        said += [
+            http.get("/v1/agents/"),
+            http.get("/v1/agents/", headers={"authorization": "Bearer wrong"}),
+        ]
     return "\n".join(f"{each.status_code} {each.json()['detail']}" for each in said)
 
 

@@ -40,12 +40,17 @@ FILTERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("as shipped", {}),
         ("words alone", {"search_mode": "fts"}),
         ("with one of two tags", {"tags": ["tag 3", "tag 4"]}),
-        ("with both tags, of four months", {"tags": ["tag 3", "part 1"], "tag_match_mode": "all", **_DAYS}),
+        (
+            "with both tags, of four months",
+            {"tags": ["tag 3", "part 1"], "tag_match_mode": "all", **_DAYS},
+        ),
     ],
 }
 
 
-async def measure_searches(place: Place, server: Server, wanted: Wanted, questions: list[str]) -> list[Figure]:
+async def measure_searches(
+    place: Place, server: Server, wanted: Wanted, questions: list[str]
+) -> list[Figure]:
     """Searches of messages and of passages with each filter, then beside writes; a health request is the yardstick."""
     cpu = partial(place.cpu, server)
     agent, archive = {"agent_id": wanted.agent_id}, {"archive_id": wanted.archive_id}
@@ -60,8 +65,12 @@ async def measure_searches(place: Place, server: Server, wanted: Wanted, questio
         async with asking.writes(client, wanted.agent_id, wanted.archive_id) as took:
             for target in targets:
                 times = await asking.measure(client, cpu, target, questions)
-                figures += _figures(f"{place.name}: search {target.kind} while others write", times, health)
-        figures.append(Figure("  a message and a passage stored meanwhile", statistics.median(took), "ms"))
+                figures += _figures(
+                    f"{place.name}: search {target.kind} while others write", times, health
+                )
+        figures.append(
+            Figure("  a message and a passage stored meanwhile", statistics.median(took), "ms")
+        )
     return figures
 
 
@@ -98,12 +107,20 @@ async def measure_inserts(place: Place, server: Server, count: int) -> list[Figu
         texts = Writer(7).texts(count)
         rate, cost = await asking.insert_rate(client, partial(place.cpu, server), texts, BATCH)
     return [
-        Figure(f"{place.name}: passages stored in batches of {BATCH}", rate, "/s", 2_000, more_is_better=True),
+        Figure(
+            f"{place.name}: passages stored in batches of {BATCH}",
+            rate,
+            "/s",
+            2_000,
+            more_is_better=True,
+        ),
         Figure("  processor time for one, merges beside it", cost, "ms"),
     ]
 
 
-def measure_place(place: Place, model_url: str, rows: int, others: int, searches: int) -> list[Figure]:
+def measure_place(
+    place: Place, model_url: str, rows: int, others: int, searches: int
+) -> list[Figure]:
     """All that is measured on one database."""
     with place.server(model_url, RICORDO_EMBEDDING="none") as server:
         wanted = Wanted(*asyncio.run(_make_owners(server)), rows, others)
@@ -118,7 +135,9 @@ def measure_place(place: Place, model_url: str, rows: int, others: int, searches
         questions = [*filled.questions[:half], *filled.questions[-half:]]
         figures += asyncio.run(measure_searches(place, server, wanted, questions))
         figures += asyncio.run(measure_turns(place, server, wanted.agent_id, TURNS))
-        figures.append(Figure(f"{place.name}: resident memory of the server", server.memory(), "MB"))
+        figures.append(
+            Figure(f"{place.name}: resident memory of the server", server.memory(), "MB")
+        )
     return figures
 
 
@@ -128,7 +147,13 @@ def measure_nearest(count: int) -> list[Figure]:
     if found is None:
         return []
     return [
-        Figure(f"ten nearest of {count} vectors: recall against exact", found.recall, "", 0.95, more_is_better=True),
+        Figure(
+            f"ten nearest of {count} vectors: recall against exact",
+            found.recall,
+            "",
+            0.95,
+            more_is_better=True,
+        ),
         Figure("  one look, one conversation", found.took, "ms"),
         Figure("  against comparing all of them", found.took / found.exact_took, "times"),
     ]
@@ -138,23 +163,33 @@ def main() -> None:
     """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog="python -m bench.search", description=__doc__)
     parser.add_argument(
-        "--quick", action="store_true", help="with 5,000 rows beside 40,000: shows that all works, not how fast"
+        "--quick",
+        action="store_true",
+        help="with 5,000 rows beside 40,000: shows that all works, not how fast",
     )
-    parser.add_argument("--long", action="store_true", help="add a million passages in one archive on PostgreSQL")
     parser.add_argument(
-        "--only", choices=("sqlite", "postgres", "nearest", "switching", "million"), help="one part only"
+        "--long", action="store_true", help="add a million passages in one archive on PostgreSQL"
+    )
+    parser.add_argument(
+        "--only",
+        choices=("sqlite", "postgres", "nearest", "switching", "million"),
+        help="one part only",
     )
     parser.add_argument("--rows", type=int, help="rows of the large agent and of the large archive")
     parser.add_argument("--others", type=int, help="rows of others")
     options = parser.parse_args()
     rows = options.rows or (5_000 if options.quick else 100_000)
-    others = options.others if options.others is not None else (40_000 if options.quick else 1_000_000)
+    others = (
+        options.others if options.others is not None else (40_000 if options.quick else 1_000_000)
+    )
     figures: list[Figure] = []
     with model_server() as model_url:
         for name in ("sqlite", "postgres"):
             if options.only in (None, name):
                 with place(name) as here:
-                    figures += measure_place(here, model_url, rows, others, 60 if options.quick else 200)
+                    figures += measure_place(
+                        here, model_url, rows, others, 60 if options.quick else 200
+                    )
         if options.only in (None, "nearest"):
             figures += measure_nearest(rows)
         if options.only in (None, "switching"):
@@ -194,7 +229,9 @@ def _filling_figures(place: Place, wanted: Wanted, filled: Filled) -> list[Figur
         ]
         if filled.database[kind]:
             figures.append(Figure("  in PostgreSQL, for all of it", filled.database[kind], "ms"))
-    figures.append(Figure("  the longest that a merge held the database: wall", filled.slowest_merge, "ms"))
+    figures.append(
+        Figure("  the longest that a merge held the database: wall", filled.slowest_merge, "ms")
+    )
     if filled.embedded_a_second:
         figures.append(Figure("  embedded", filled.embedded_a_second, "/s"))
     return figures

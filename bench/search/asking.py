@@ -40,7 +40,11 @@ class Target:
 
 
 async def measure(
-    client: httpx2.AsyncClient, cpu: Callable[[], float], target: Target, questions: Sequence[str], **more: Any
+    client: httpx2.AsyncClient,
+    cpu: Callable[[], float],
+    target: Target,
+    questions: Sequence[str],
+    **more: Any,
 ) -> Times:
     """Every question once, after some to warm up. `cpu` tells the processor seconds of the server so far."""
     for question in questions[:_WARMING]:
@@ -56,17 +60,23 @@ async def measure(
 
 
 @asynccontextmanager
-async def writes(client: httpx2.AsyncClient, agent_id: str, archive_id: str) -> AsyncIterator[list[float]]:
+async def writes(
+    client: httpx2.AsyncClient, agent_id: str, archive_id: str
+) -> AsyncIterator[list[float]]:
     """Meanwhile a message and a passage are stored ten times a second; gives the milliseconds that each pair took so far."""
     took: list[float] = []
 
     async def write() -> None:
         for number in itertools.count():
-            text = f"While others search, this is said for the {number}th time about tea and trains."
+            text = (
+                f"While others search, this is said for the {number}th time about tea and trains."
+            )
             began = time.perf_counter()
             message = {"role": "user", "content": text, "name": "Ada"}
             await post(client, f"/v1/agents/{agent_id}/messages/import", {"messages": [message]})
-            await post(client, f"/v1/archives/{archive_id}/passages", {"text": text, "tags": ["tag 3"]})
+            await post(
+                client, f"/v1/archives/{archive_id}/passages", {"text": text, "tags": ["tag 3"]}
+            )
             took.append((time.perf_counter() - began) * 1000)
             await asyncio.sleep(max(0.0, 1 / _WRITES_A_SECOND - took[-1] / 1000))
 
@@ -87,10 +97,16 @@ async def insert_rate(
     """Passages a second into a new archive by requests of so many, and the server's processor milliseconds for each."""
     archive = (await post(client, "/v1/archives/", {"name": "In batches"}))["id"]
     # The first request makes what the server makes on first use.
-    await post(client, f"/v1/archives/{archive}/passages/batch", {"passages": [{"text": "The first of all."}]})
+    await post(
+        client,
+        f"/v1/archives/{archive}/passages/batch",
+        {"passages": [{"text": "The first of all."}]},
+    )
     before, began = cpu(), time.perf_counter()
     for start in range(0, len(texts), batch):
-        passages = [{"text": text, "tags": [f"tag {start % 7}"]} for text in texts[start : start + batch]]
+        passages = [
+            {"text": text, "tags": [f"tag {start % 7}"]} for text in texts[start : start + batch]
+        ]
         await post(client, f"/v1/archives/{archive}/passages/batch", {"passages": passages})
     seconds = time.perf_counter() - began
     return len(texts) / seconds, (cpu() - before) / len(texts) * 1000

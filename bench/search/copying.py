@@ -36,9 +36,15 @@ class Copies:
         conversation = conversations.default_id(self._owner)
         _copy(tx, agents, agents.c.id == self._template, id=self._owner)
         _copy(
-            tx, conversation_rows, conversation_rows.c.agent_id == self._template, id=conversation, agent_id=self._owner
+            tx,
+            conversation_rows,
+            conversation_rows.c.agent_id == self._template,
+            id=conversation,
+            agent_id=self._owner,
         )
-        self._copy_rows(tx, messages, messages.c.agent_id, agent_id=self._owner, conversation_id=conversation)
+        self._copy_rows(
+            tx, messages, messages.c.agent_id, agent_id=self._owner, conversation_id=conversation
+        )
         self._copy_index(tx, messages, messages.c.agent_id, conversation)
 
     def of_archive(self, tx: Transaction) -> None:
@@ -61,18 +67,26 @@ class Copies:
     def _copy_rows(self, tx: Transaction, table: Table, owner: Any, **changed: Any) -> None:
         _copy(tx, table, owner == self._template, id=table.c.id + self._ending, **changed)
 
-    def _copy_index(self, tx: Transaction, table: Table, owner: Any, conversation: str | None) -> None:
+    def _copy_index(
+        self, tx: Transaction, table: Table, owner: Any, conversation: str | None
+    ) -> None:
         old = _partition(tx, self._template)
         _copy(tx, search_partitions, search_partitions.c.seq == old, owner_id=self._owner)
         new = _partition(tx, self._owner)
-        first = {name: _first_number(tx, table, owner, name) for name in (self._template, self._owner)}
+        first = {
+            name: _first_number(tx, table, owner, name) for name in (self._template, self._owner)
+        }
         shift = first[self._owner] - first[self._template]
         for row in tx.all(select(search_documents).where(search_documents.c.partition == old)):
             records = read_documents(row.data).copy()
             records["number"] += shift
             if conversation:
                 records["conversation"] = fingerprint(conversation)
-            tx.run(insert(search_documents).values(partition=new, chunk=row.chunk, data=records.tobytes()))
+            tx.run(
+                insert(search_documents).values(
+                    partition=new, chunk=row.chunk, data=records.tobytes()
+                )
+            )
         for part in (search_postings, search_terms, search_vectors):
             _copy(tx, part, part.c.partition == old, partition=new)
 
@@ -80,7 +94,11 @@ class Copies:
 def _copy(tx: Transaction, table: Table, where: Any, **changed: Any) -> None:
     columns = [column for column in table.c if column.name != "seq"]
     values = [
-        (changed[c.name] if hasattr(changed[c.name], "label") else literal(changed[c.name], c.type)).label(c.name)
+        (
+            changed[c.name]
+            if hasattr(changed[c.name], "label")
+            else literal(changed[c.name], c.type)
+        ).label(c.name)
         if c.name in changed
         else c
         for c in columns
@@ -92,7 +110,11 @@ def _copy(tx: Transaction, table: Table, where: Any, **changed: Any) -> None:
 
 
 def _partition(tx: Transaction, owner_id: str) -> int:
-    return int(tx.first(select(search_partitions.c.seq).where(search_partitions.c.owner_id == owner_id)).seq)
+    return int(
+        tx.first(
+            select(search_partitions.c.seq).where(search_partitions.c.owner_id == owner_id)
+        ).seq
+    )
 
 
 def _first_number(tx: Transaction, table: Table, owner: Any, owner_id: str) -> int:

@@ -107,7 +107,9 @@ class Filler:
                 cpu["merged"] += time.process_time() - began
         for name, seconds in cpu.items():
             getattr(self.filled, name)[kind] = seconds / len(texts) * 1000
-        self.filled.database[kind] = (database_cpu(psutil.Process().parent()) - before) / len(texts) * 1000
+        self.filled.database[kind] = (
+            (database_cpu(psutil.Process().parent()) - before) / len(texts) * 1000
+        )
         began = time.monotonic()
         if await self._embed(owner_id):
             self.filled.embedded_a_second = len(texts) / (time.monotonic() - began)
@@ -120,7 +122,9 @@ class Filler:
             return False
         moment = time.monotonic()
         await self._store.write(lambda tx: write_rows(tx, packed))
-        self.filled.slowest_merge = max(self.filled.slowest_merge, (time.monotonic() - moment) * 1000)
+        self.filled.slowest_merge = max(
+            self.filled.slowest_merge, (time.monotonic() - moment) * 1000
+        )
         return True
 
     async def _others(self, kind: str, owners: int) -> None:
@@ -192,7 +196,11 @@ def _insert_messages(tx: Transaction, agent_id: str, texts: list[str], first: in
 
 
 def insert_passages(
-    tx: Transaction, archive_id: str, texts: list[str], first: int, minutes_apart: int = MINUTES_APART
+    tx: Transaction,
+    archive_id: str,
+    texts: list[str],
+    first: int,
+    minutes_apart: int = MINUTES_APART,
 ) -> None:
     """Store passages, numbered from `first` on, the later the newer. With hours between them none is a neighbour of another."""
     archive = archives.get(tx, Scope(), archive_id)
@@ -211,7 +219,9 @@ def insert_passages(
 @contextmanager
 def _counting(cpu: dict[str, float]) -> Iterator[None]:
     """Count what indexing takes of the storing: the two calls by which rows are made findable."""
-    kept: dict[str, Callable[..., Any]] = {name: getattr(index, name) for name in ("index_messages", "index_passages")}
+    kept: dict[str, Callable[..., Any]] = {
+        name: getattr(index, name) for name in ("index_messages", "index_passages")
+    }
 
     def counted(work: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> None:

@@ -88,7 +88,9 @@ class Loader:
     """Does it, one part after the other."""
 
     def __init__(self, store: "PostgresStore", load: Load, author: Author) -> None:
-        self.loaded = Loaded(seconds=dict.fromkeys(("storing", "merging", "embedding", "building"), 0.0))
+        self.loaded = Loaded(
+            seconds=dict.fromkeys(("storing", "merging", "embedding", "building"), 0.0)
+        )
         self._store = store
         self._load = load
         self._author = author
@@ -110,7 +112,9 @@ class Loader:
                 for start in range(0, len(texts), _BATCH):
                     some = texts[start : start + _BATCH]
                     await self._store.write(
-                        lambda tx, some=some, at=first + start: insert_passages(tx, archive_id, some, at, _APART)  # type: ignore[misc]
+                        lambda tx, some=some, at=first + start: insert_passages(
+                            tx, archive_id, some, at, _APART
+                        )  # type: ignore[misc]
                     )
             with self._timed("merging"):
                 await self._store.write(lambda tx: stores.flush(tx, archive_id, POSTING_CHUNK))

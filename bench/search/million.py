@@ -24,7 +24,11 @@ from ricordo.search import pgvector
 from ricordo.search.pgvector import PREFIX
 
 # As an operator would set them for so many: the index and the vectors fit into memory, and both processors build.
-SETTINGS = {"shared_buffers": "2GB", "maintenance_work_mem": "2GB", "max_parallel_maintenance_workers": "1"}
+SETTINGS = {
+    "shared_buffers": "2GB",
+    "maintenance_work_mem": "2GB",
+    "max_parallel_maintenance_workers": "1",
+}
 _QUESTIONS = 100
 _P50 = 60
 _COMPARED = 20_000
@@ -37,21 +41,31 @@ def measure_million(place: Place, model_url: str, rows: int) -> list[Figure]:
     """Fill, search by meaning alone and as shipped, and compare with what is nearest where every vector is compared."""
     with place.server(model_url, RICORDO_EMBEDDING="none") as server:
         archive = asyncio.run(_make_archive(server))
-    loaded = Loaded(**place.run("bench.search.loading", asdict(Load(archive, rows, str(place.folder)))))
+    loaded = Loaded(
+        **place.run("bench.search.loading", asdict(Load(archive, rows, str(place.folder))))
+    )
     # Some of each part of it.
     questions = loaded.questions[:: max(len(loaded.questions) // _QUESTIONS, 1)][:_QUESTIONS]
     figures = _loading_figures(place, loaded, rows)
     with place.server(model_url) as server:
         with httpx2.Client(base_url=server.url, timeout=60, trust_env=False) as client:
             wait_for_index(client, 3600)
-        figures.append(Figure("  resident memory of the server before the first search", server.memory(), "MB"))
+        figures.append(
+            Figure("  resident memory of the server before the first search", server.memory(), "MB")
+        )
         searched, found = asyncio.run(_search(place, server, archive, questions))
         figures += searched
-        figures.append(Figure("  resident memory of the server after all of them", server.memory(), "MB"))
+        figures.append(
+            Figure("  resident memory of the server after all of them", server.memory(), "MB")
+        )
         figures.append(Figure("  memory of PostgreSQL", database_memory(psutil.Process()), "MB"))
     began = time.monotonic()
     recall = _recall(place, questions, found)
-    figures.append(Figure(f"{rows} passages: recall@{LIMIT} against exact", recall, "", 0.95, more_is_better=True))
+    figures.append(
+        Figure(
+            f"{rows} passages: recall@{LIMIT} against exact", recall, "", 0.95, more_is_better=True
+        )
+    )
     figures.append(Figure("  comparing all vectors for that", time.monotonic() - began, "s"))
     return figures
 
@@ -71,9 +85,13 @@ async def _search(
     async with _client(server) as client:
         began = time.perf_counter()
         await target.ask(client, questions[0], search_mode="vector")
-        figures.append(Figure("the first search of so large an archive", time.perf_counter() - began, "s"))
+        figures.append(
+            Figure("the first search of so large an archive", time.perf_counter() - began, "s")
+        )
         for name, mode in _MODES:
-            times = await asking.measure(client, partial(place.cpu, server), target, questions, search_mode=mode)
+            times = await asking.measure(
+                client, partial(place.cpu, server), target, questions, search_mode=mode
+            )
             budget = _P50 if mode == "vector" else None
             figures += [
                 Figure(f"search of one archive so large, {name}: p50", times.p50, "ms", budget),
@@ -98,7 +116,10 @@ def _loading_figures(place: Place, loaded: Loaded, rows: int) -> list[Figure]:
     )
     vectors, words, index = (float(size) / 1e6 for size in sizes[0])
     return [
-        *(Figure(f"{rows} passages: {name}", loaded.seconds[part], "s") for part, name in names.items()),
+        *(
+            Figure(f"{rows} passages: {name}", loaded.seconds[part], "s")
+            for part, name in names.items()
+        ),
         Figure("  most memory of the process that did it", loaded.memory, "MB"),
         Figure("  size of the index of vectors", index, "MB"),
         Figure("  size of the table of vectors", vectors, "MB"),
@@ -109,7 +130,9 @@ def _loading_figures(place: Place, loaded: Loaded, rows: int) -> list[Figure]:
 def _recall(place: Place, questions: list[str], found: list[list[str]]) -> float:
     """The share of the ten nearest that was found, in the mean: a passage counts that is as similar as the tenth."""
     kept = kept_in(place.folder)
-    asked = np.array(asyncio.run(EmbeddedModel().embed(questions, purpose="query")), dtype=np.float32)
+    asked = np.array(
+        asyncio.run(EmbeddedModel().embed(questions, purpose="query")), dtype=np.float32
+    )
     best: npt.NDArray[np.float32] = np.full((len(asked), LIMIT), -1, dtype=np.float32)
     for start in range(0, len(kept.vectors), _COMPARED):
         similar = asked @ kept.vectors[start : start + _COMPARED].T

@@ -35,7 +35,11 @@ def measure(count: int) -> Nearest | None:
     rows = asyncio.run(_embedded(texts))
     asked = asyncio.run(_embedded(writer.questions(texts, QUESTIONS)))
     kept = vectors.vectors_from(rows.astype(np.float16))
-    compared, may, nowhere = rows.astype(np.float32), np.ones(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+    compared, may, nowhere = (
+        rows.astype(np.float32),
+        np.ones(count, dtype=np.bool_),
+        np.zeros(count, dtype=np.bool_),
+    )
     found, ours, exact = [], [], []
     for query in asked:
         began = time.perf_counter()
@@ -54,5 +58,8 @@ def measure(count: int) -> Nearest | None:
 async def _embedded(texts: list[str]) -> Rows:
     """The texts' vectors by the embedded model, of length 1, one a row."""
     model = EmbeddedModel()
-    parts = [np.array(await model.embed(texts[at : at + 512]), dtype=np.float32) for at in range(0, len(texts), 512)]
+    parts = [
+        np.array(await model.embed(texts[at : at + 512]), dtype=np.float32)
+        for at in range(0, len(texts), 512)
+    ]
     return np.concatenate(parts)

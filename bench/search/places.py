@@ -40,7 +40,9 @@ class Place:
         """Let a process of its own do this to the database; what it says is returned."""
         command = [sys.executable, "-m", module, json.dumps(task)]
         variables = {**os.environ, "RICORDO_DATA_DIR": str(self.folder), **self.environment}
-        done = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, stderr=stderr)
+        done = subprocess.run(
+            command, env=variables, check=True, stdout=subprocess.PIPE, stderr=stderr
+        )
         self.clear()
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer

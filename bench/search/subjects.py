@@ -29,7 +29,9 @@ class Author(Writer):
         vectors = np.array(asyncio.run(EmbeddedModel().embed(words)), dtype=np.float32)
         subjects = vectors[self._random.permutation(len(words))[:_SUBJECTS]]
         # The nearest first: the word itself.
-        self._near = np.argsort(-(subjects @ vectors.T), axis=1)[:, :_WORDS_OF_SUBJECT] + len(COMMON)
+        self._near = np.argsort(-(subjects @ vectors.T), axis=1)[:, :_WORDS_OF_SUBJECT] + len(
+            COMMON
+        )
 
     def _told(self, ranks: Numbers, lengths: Numbers) -> Numbers:
         subject = np.repeat(self._random.integers(0, len(self._near), len(lengths)), lengths)

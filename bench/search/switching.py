@@ -88,7 +88,10 @@ class Switch:
         await self._embed(settled, Models(self._new))
         expected = await self._answers(settled, questions)
         before = await self._answers(changing, questions)
-        searching = [asyncio.create_task(self._search(changing, questions[at::SEARCHERS])) for at in range(SEARCHERS)]
+        searching = [
+            asyncio.create_task(self._search(changing, questions[at::SEARCHERS]))
+            for at in range(SEARCHERS)
+        ]
         began = time.monotonic()
         await self._embed(changing, Models(self._new, self._old))
         seconds = time.monotonic() - began
@@ -114,7 +117,9 @@ class Switch:
         await self._store.write(lambda tx: archives.insert_one(tx, archive))
         for start in range(0, len(texts), BATCH):
             some = list(texts[start : start + BATCH])
-            await self._store.write(lambda tx, some=some, at=start: insert_passages(tx, archive.id, some, at))  # type: ignore[misc]
+            await self._store.write(
+                lambda tx, some=some, at=start: insert_passages(tx, archive.id, some, at)
+            )  # type: ignore[misc]
         while await self._store.write(lambda tx: flush(tx, archive.id)):
             pass
         return archive.id
@@ -123,7 +128,8 @@ class Switch:
         """What the job does; with another default than before it changes the model."""
         work = Indexer(self._store, models, {})  # type: ignore[arg-type]
         await work.embed(
-            Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id}), lambda _done, _total: None
+            Job(partitions.EMBED, LOCAL_ORGANIZATION, {"owner_id": archive_id}),
+            lambda _done, _total: None,
         )
 
     def _recall(self) -> Recall:
@@ -134,7 +140,10 @@ class Switch:
 
     async def _answers(self, archive_id: str, questions: Sequence[str]) -> list[list[str]]:
         recall = self._recall()
-        return [[hit.passage.text for hit in await self._ask(recall, archive_id, one)] for one in questions]
+        return [
+            [hit.passage.text for hit in await self._ask(recall, archive_id, one)]
+            for one in questions
+        ]
 
     async def _search(self, archive_id: str, questions: Sequence[str]) -> None:
         """One question after the other until it is cancelled."""
@@ -148,7 +157,9 @@ class Switch:
                     self._errors.append(error)
                     continue
                 self._took.append((time.perf_counter() - began) * 1000)
-                self._poor += len(hits) < LIMIT or any(hit.relevance.mode != "hybrid" for hit in hits)
+                self._poor += len(hits) < LIMIT or any(
+                    hit.relevance.mode != "hybrid" for hit in hits
+                )
 
 
 def measure_switching(place: Place, rows: int) -> list[Figure]:
@@ -157,13 +168,26 @@ def measure_switching(place: Place, rows: int) -> list[Figure]:
         return []
     switched = Switched(**place.run("bench.search.switching", {"rows": rows}))
     return [
-        Figure(f"{place.name}: searches while the model of {rows} passages changes: errors", switched.errors, "", 0),
-        Figure("  answered poorly: by words alone, or by fewer than there are", switched.poor, "", 0),
+        Figure(
+            f"{place.name}: searches while the model of {rows} passages changes: errors",
+            switched.errors,
+            "",
+            0,
+        ),
+        Figure(
+            "  answered poorly: by words alone, or by fewer than there are", switched.poor, "", 0
+        ),
         Figure("  searches", switched.searches, ""),
         Figure(f"  p50, {SEARCHERS} at once", switched.p50, "ms"),
         Figure("  p95", switched.p95, "ms"),
         Figure("  the change took", switched.seconds, "s"),
-        Figure("  then answered as if by the new model from the first", switched.same, "", 0.99, more_is_better=True),
+        Figure(
+            "  then answered as if by the new model from the first",
+            switched.same,
+            "",
+            0.99,
+            more_is_better=True,
+        ),
         Figure("  before the change answered so", switched.same_before, ""),
     ]
 

@@ -29,8 +29,14 @@ class Writer:
 
     def texts(self, count: int) -> list[str]:
         """So many texts, of 2 to 120 words."""
-        lengths = np.exp(self._random.normal(np.log(_MIDDLE_LENGTH), _SPREAD, count)).astype(int).clip(2, _LONGEST)
-        ranks = np.searchsorted(self._up_to, self._random.random(lengths.sum())).clip(0, len(self._words) - 1)
+        lengths = (
+            np.exp(self._random.normal(np.log(_MIDDLE_LENGTH), _SPREAD, count))
+            .astype(int)
+            .clip(2, _LONGEST)
+        )
+        ranks = np.searchsorted(self._up_to, self._random.random(lengths.sum())).clip(
+            0, len(self._words) - 1
+        )
         ranks = self._told(ranks, lengths)
         parts = np.split(self._words[ranks], np.cumsum(lengths)[:-1])
         return [" ".join(part.tolist()).capitalize() + "." for part in parts]
@@ -51,7 +57,10 @@ class Writer:
 
 
 def _invented(count: int) -> list[str]:
-    syllables = [first + second for first, second in product("bdfglmnprstvz", ("a", "e", "i", "o", "u", "an", "or"))]
+    syllables = [
+        first + second
+        for first, second in product("bdfglmnprstvz", ("a", "e", "i", "o", "u", "an", "or"))
+    ]
     made = ["".join(parts) for parts in product(syllables, repeat=3)]
     order = np.random.default_rng(1).permutation(len(made))[:count]
     return [made[place] for place in order]

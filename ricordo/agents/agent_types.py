@@ -12,7 +12,14 @@ from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
 from ricordo.domain.clock import Clock
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import Message, Part, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    Message,
+    Part,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.prompt.texts import BUILT_IN, text
@@ -20,7 +27,9 @@ from ricordo.prompt.transcript import local_time, login_event
 from ricordo.tools.builtin.recall import SENT
 
 SPEECH = "send_message"
-FIRST_THOUGHT = "I have been switched on and know who I am. A first word will show that my messages arrive."
+FIRST_THOUGHT = (
+    "I have been switched on and know who I am. A first word will show that my messages arrive."
+)
 FIRST_WORDS = "Here I am. What is on your mind?"
 
 _TALKING = (SPEECH, "conversation_search", "archival_memory_insert", "archival_memory_search")
@@ -29,7 +38,9 @@ _LINE_MEMORY = ("memory_replace", "memory_insert")
 _OWNED = ("list_memory_blocks", "read_memory_block", "edit_memory_block", "propose_memory_edit")
 _KEEPING = (*_LINE_MEMORY, "memory_rethink", "memory_finish_edits")
 _VOICE_KEEPING = ("store_memories", "rethink_user_memory", "finish_rethinking_memory")
-_ENDING = frozenset({SPEECH, "send_message_to_agent_async", "memory_finish_edits", "finish_rethinking_memory"})
+_ENDING = frozenset(
+    {SPEECH, "send_message_to_agent_async", "memory_finish_edits", "finish_rethinking_memory"}
+)
 _CONTINUING = frozenset({*_TALKING, *_CORE_MEMORY, *_KEEPING, *_VOICE_KEEPING, *_OWNED}) - _ENDING
 # Some local models want a user's message before any call.
 _LOGIN_FIRST = frozenset({"lmstudio"})
@@ -65,14 +76,22 @@ class TypeTraits:
 _NATIVE = TypeTraits(
     "letta_v1",
     "native",
-    ("conversation_search", "memory_insert", "memory_replace", "archival_memory_insert", "archival_memory_search"),
+    (
+        "conversation_search",
+        "memory_insert",
+        "memory_replace",
+        "archival_memory_insert",
+        "archival_memory_search",
+    ),
     "empty",
     has_base_rules=False,
 )
 # First the passages, once; then the block, as often as it takes; then the end.
 _VOICE_RULES = (
     ToolRule("store_memories", "run_first"),
-    ToolRule("store_memories", "constrain_child_tools", options={"children": ["rethink_user_memory"]}),
+    ToolRule(
+        "store_memories", "constrain_child_tools", options={"children": ["rethink_user_memory"]}
+    ),
     ToolRule(
         "rethink_user_memory",
         "constrain_child_tools",
@@ -88,15 +107,26 @@ _TRAITS: dict[AgentType, TypeTraits] = {
         "memgpt_chat", "heartbeat", (*_TALKING, *_CORE_MEMORY), "greeting", packs_user_messages=True
     ),
     "memgpt_v2_agent": TypeTraits(
-        "memgpt_v2_chat", "heartbeat", (*_TALKING, *_LINE_MEMORY), "greeting", packs_user_messages=True
+        "memgpt_v2_chat",
+        "heartbeat",
+        (*_TALKING, *_LINE_MEMORY),
+        "greeting",
+        packs_user_messages=True,
     ),
     "react_agent": TypeTraits("react", "heartbeat", (), "greeting"),
     "workflow_agent": TypeTraits("workflow", "heartbeat", (), "greeting", clears_buffer=True),
     "sleeptime_agent": TypeTraits("sleeptime_v2", "native", _KEEPING, "login"),
     "voice_convo_agent": TypeTraits(
-        "voice_chat", "native", (SPEECH, "search_memory"), "empty", has_base_rules=False, speaks_aloud=True
+        "voice_chat",
+        "native",
+        (SPEECH, "search_memory"),
+        "empty",
+        has_base_rules=False,
+        speaks_aloud=True,
     ),
-    "voice_sleeptime_agent": TypeTraits("voice_sleeptime", "native", _VOICE_KEEPING, "empty", rules=_VOICE_RULES),
+    "voice_sleeptime_agent": TypeTraits(
+        "voice_sleeptime", "native", _VOICE_KEEPING, "empty", rules=_VOICE_RULES
+    ),
 }
 
 
@@ -142,7 +172,9 @@ def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Mes
     login = state.conversation.new_message("user", (event,), clock.now())
     if begins == "login" or all(tool.name != SPEECH for tool in state.tools):
         return [login]
-    spoken = _spoken(state.conversation, clock, FIRST_WORDS, ReasoningPart(FIRST_THOUGHT, native=False))
+    spoken = _spoken(
+        state.conversation, clock, FIRST_WORDS, ReasoningPart(FIRST_THOUGHT, native=False)
+    )
     if provider in _LOGIN_FIRST:
         return [login, *spoken]
     return [*spoken, replace(login, created_at=clock.now())]
@@ -160,7 +192,9 @@ def given_messages(state: AgentState, clock: Clock, given: Sequence[NewMessage])
             words = "\n".join(part.text for part in item.parts if isinstance(part, TextPart))
             made += _spoken(state.conversation, clock, words)
         else:
-            made.append(item.signed(state.conversation.new_message(item.role, item.parts, clock.now())))
+            made.append(
+                item.signed(state.conversation.new_message(item.role, item.parts, clock.now()))
+            )
     return made
 
 
@@ -181,7 +215,9 @@ def chosen_system(system: str | None, usual: str, data_dir: Path) -> str:
     """
     if system is not None and not system.startswith(REFERENCE):
         return system
-    return system_text(usual if system is None else system.removeprefix(REFERENCE).strip(), data_dir / FOLDER)
+    return system_text(
+        usual if system is None else system.removeprefix(REFERENCE).strip(), data_dir / FOLDER
+    )
 
 
 def system_text(key: str, folder: Path) -> str:
@@ -203,7 +239,9 @@ def system_text(key: str, folder: Path) -> str:
     except UnicodeDecodeError:
         raise Invalid(f"{FOLDER}/{key}.txt is not UTF-8 text. Save it as UTF-8.") from None
     except OSError as error:
-        raise Unavailable(f"{FOLDER}/{key}.txt cannot be read: {error.strerror}. See to its permissions.") from error
+        raise Unavailable(
+            f"{FOLDER}/{key}.txt cannot be read: {error.strerror}. See to its permissions."
+        ) from error
     if not custom:
         raise Invalid(f"{FOLDER}/{key}.txt is empty. Write the prompt into it.")
     return custom

@@ -43,7 +43,9 @@ def has_budget(settings: Settings, agent: Agent) -> bool:
     return bool(settings.daily_tokens) or DAILY_TOKENS in agent.settings
 
 
-def require_budget(tx: Transaction, settings: Settings, agent: Agent, purpose: str | None = None) -> None:
+def require_budget(
+    tx: Transaction, settings: Settings, agent: Agent, purpose: str | None = None
+) -> None:
     """Raise BudgetSpent where a budget leaves no room for a turn of this agent; one with a purpose stops at 80 %.
 
     Costs a statement for each budget that is set: ask `has_budget` first.
@@ -70,12 +72,20 @@ async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bo
     def resets_at(tx: Transaction) -> int | None:
         agent = agents.load(tx, Scope(job.organization_id), agent_id).agent if agent_id else None
         budgets = _budgets(tx, runtime.settings, job.organization_id, agent)
-        return next((budget.resets_at for _, budget in budgets if budget.is_spent(BACKGROUND_PERCENT)), None)
+        return next(
+            (budget.resets_at for _, budget in budgets if budget.is_spent(BACKGROUND_PERCENT)), None
+        )
 
     if (tomorrow := await runtime.store.read(resets_at)) is None:
         return False
     later = Job(job.kind, job.organization_id, job.payload, key=job.key, is_single=job.is_single)
-    later = replace(later, most_attempts=job.most_attempts, user_id=job.user_id, not_before=tomorrow, id=new_id("job"))
+    later = replace(
+        later,
+        most_attempts=job.most_attempts,
+        user_id=job.user_id,
+        not_before=tomorrow,
+        id=new_id("job"),
+    )
     await runtime.store.write(lambda tx: jobs.add(tx, later))
     return True
 
@@ -111,7 +121,10 @@ def _budgets(
     if limit := settings.daily_tokens:
         now = tx.clock.now()
         today = day_of(now)
-        yield "this server", Budget(limit, _used(tx, organization_id, today, now, limit), today + DAY)
+        yield (
+            "this server",
+            Budget(limit, _used(tx, organization_id, today, now, limit), today + DAY),
+        )
 
 
 def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: int) -> int:

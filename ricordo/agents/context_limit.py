@@ -77,7 +77,11 @@ def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
 def _most_tokens(request: ModelRequest) -> int:
     """More tokens than the request can have: no character takes more than one."""
     messages = request.messages
-    return _TOOLS_AND_MORE + MESSAGE_TOKENS * len(messages) + sum(_size(part) for one in messages for part in one.parts)
+    return (
+        _TOOLS_AND_MORE
+        + MESSAGE_TOKENS * len(messages)
+        + sum(_size(part) for one in messages for part in one.parts)
+    )
 
 
 def _size(part: Part) -> int:
@@ -105,7 +109,10 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     """The request with an output budget that its window has room for beside the prompt."""
     window, budget = turn.state.agent.context_window, request.settings.max_output_tokens
-    if budget is None or _most_tokens(request) * turn.limit.token_percent <= (window - budget) * 100:
+    if (
+        budget is None
+        or _most_tokens(request) * turn.limit.token_percent <= (window - budget) * 100
+    ):
         return request
     # What surrounds each message is not in our estimate.
     room = max(_LEAST_OUTPUT, window - _tokens(turn, request) * 21 // 20 - window // 50)
@@ -167,10 +174,14 @@ def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None
         turn.state = within_window(turn.state, window)
         if is_too_long(turn, request):
             return
-    limit.token_percent = limit.least_percent = percent_after_refusal(estimate, window, limit.token_percent)
+    limit.token_percent = limit.least_percent = percent_after_refusal(
+        estimate, window, limit.token_percent
+    )
 
 
-async def compact(turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None) -> Compacted | None:
+async def compact(
+    turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None
+) -> Compacted | None:
     """Replace what leaves the window by a summary, and save the smaller window, with the run's end where `stop` says so.
 
     None where nothing can leave, or where it is too long only for a model that this turn alone borrows.
@@ -225,8 +236,17 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
     if found is None:
         return turn.window
     room = summary_room(agent.context_window, percent)
-    summary = await summarize(found.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone)
-    outline = replace(found.evicted[-1], id="", role="summary", parts=(TextPart(summary.text),), otid=None, name=None)
+    summary = await summarize(
+        found.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone
+    )
+    outline = replace(
+        found.evicted[-1],
+        id="",
+        role="summary",
+        parts=(TextPart(summary.text),),
+        otid=None,
+        name=None,
+    )
     return [found.kept[0], outline, *found.kept[1:]]
 
 
@@ -248,7 +268,11 @@ def _with_current_prompt(turn: TurnContext, found: Cut) -> Cut:
 
 
 def _cut(
-    turn: TurnContext, request: ModelRequest, settings: CompactionSettings, window_tokens: int, percent: int
+    turn: TurnContext,
+    request: ModelRequest,
+    settings: CompactionSettings,
+    window_tokens: int,
+    percent: int,
 ) -> Cut | None:
     return cut(
         turn.window,
@@ -281,7 +305,10 @@ def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
 
 
 def _writer(
-    turn: TurnContext, request: ModelRequest, settings: CompactionSettings, calls: deque[Call] | None
+    turn: TurnContext,
+    request: ModelRequest,
+    settings: CompactionSettings,
+    calls: deque[Call] | None,
 ) -> Writer | None:
     """Who writes summaries; its calls are noted in `calls`.
 
@@ -297,13 +324,22 @@ def _writer(
 
     if settings.model and not is_own:
         try:
-            chosen = turn.runtime.organization_providers.known(turn.run.organization_id).get(settings.model)
-            return Writer(model=recording(chosen), window=chosen.info.context_window, user_id=user_id)
+            chosen = turn.runtime.organization_providers.known(turn.run.organization_id).get(
+                settings.model
+            )
+            return Writer(
+                model=recording(chosen), window=chosen.info.context_window, user_id=user_id
+            )
         except NotFound:
-            log.warning("the model for summaries is not there", extra={"model": settings.model, "run": turn.run.id})
+            log.warning(
+                "the model for summaries is not there",
+                extra={"model": settings.model, "run": turn.run.id},
+            )
     if not is_model:
         return None
-    writer = Writer(model=recording(turn.model), window=agent.context_window, percent=percent, user_id=user_id)
+    writer = Writer(
+        model=recording(turn.model), window=agent.context_window, percent=percent, user_id=user_id
+    )
     if not is_own:
         return writer
     packs = traits_of(agent.agent_type).packs_user_messages
@@ -311,23 +347,33 @@ def _writer(
 
     def render(window: Sequence[Message]) -> Sequence[Message]:
         return transcript(
-            window, agent.timezone, agent.context_window, packs_user_messages=packs, has_plain_results=is_plain
+            window,
+            agent.timezone,
+            agent.context_window,
+            packs_user_messages=packs,
+            has_plain_results=is_plain,
         )
 
     system, tools = request.messages[0], request.tools
     return replace(writer, settings=request.settings, system=system, tools=tools, render=render)
 
 
-def _summary_message(turn: TurnContext, request: ModelRequest, found: Cut, summary: Summary) -> Message:
+def _summary_message(
+    turn: TurnContext, request: ModelRequest, found: Cut, summary: Summary
+) -> Message:
     """The summary as the message that takes the place of those that left, with what became of the window."""
     # Who wrote it may have read memory too.
     is_untrusted = any(one.is_untrusted for one in found.evicted) or any(
         block.is_untrusted for block in turn.state.blocks
     )
-    message = turn.run.new_message("summary", (TextPart(summary.text),), turn.runtime.store.clock.now())
+    message = turn.run.new_message(
+        "summary", (TextPart(summary.text),), turn.runtime.store.clock.now()
+    )
     message = replace(message, model=summary.model, is_untrusted=is_untrusted)
     after = transcript_tokens([*found.kept, message]) + tool_tokens(request.tools)
-    trigger: Trigger = "request" if turn.request.compaction else "provider" if turn.limit.was_refused else "window"
+    trigger: Trigger = (
+        "request" if turn.request.compaction else "provider" if turn.limit.was_refused else "window"
+    )
     part = CompactionPart(
         trigger=trigger,
         evicted=tuple(message.id for message in found.evicted),

@@ -33,7 +33,11 @@ def effective(state: AgentState) -> AgentState:
     agent, conversation = state.agent, state.conversation
     if not (conversation.model or conversation.model_settings or conversation.context_window):
         return state
-    state = with_model(state, conversation.model or agent.model, conversation.context_window or agent.context_window)
+    state = with_model(
+        state,
+        conversation.model or agent.model,
+        conversation.context_window or agent.context_window,
+    )
     settings = replace(state.agent.model_settings, **conversation.model_settings)
     return replace(state, agent=replace(state.agent, model_settings=settings))
 
@@ -53,10 +57,14 @@ def within_window(state: AgentState, context_window: int) -> AgentState:
     return replace(state, agent=replace(state.agent, context_window=context_window))
 
 
-def resolve_conversation(tx: Transaction, scope: Scope, name: str, agent_id: str | None = None) -> Conversation:
+def resolve_conversation(
+    tx: Transaction, scope: Scope, name: str, agent_id: str | None = None
+) -> Conversation:
     """The conversation a caller means: its id, `default` with the agent's id, or an agent's id alone. Raises NotFound, Invalid."""
     if name == DEFAULT and not agent_id:
-        raise Invalid('Every agent has a conversation "default". Say in agent_id which one you mean.')
+        raise Invalid(
+            'Every agent has a conversation "default". Say in agent_id which one you mean.'
+        )
     if own := _agent_of(name, agent_id):
         conversation = conversations.default_of(tx, scope, own)
         if conversation is None:
@@ -68,7 +76,9 @@ def resolve_conversation(tx: Transaction, scope: Scope, name: str, agent_id: str
     return conversation
 
 
-async def open_conversation(runtime: Runtime, scope: Scope, name: str, agent_id: str | None = None) -> Conversation:
+async def open_conversation(
+    runtime: Runtime, scope: Scope, name: str, agent_id: str | None = None
+) -> Conversation:
     """`resolve_conversation`, which begins a user's default conversation where it is missing. Raises NotFound, Invalid."""
 
     try:
@@ -95,8 +105,12 @@ def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str
         return state.conversation
     now = tx.clock.now()
     system, key = system_message(tx, runtime, state)
-    begun = replace(state.conversation, window=(system.id,), prompt_key=key, message_count=1, hidden=True)
-    return _insert(tx, replace(begun, created_by=scope.user_id, created_at=now, updated_at=now), system)
+    begun = replace(
+        state.conversation, window=(system.id,), prompt_key=key, message_count=1, hidden=True
+    )
+    return _insert(
+        tx, replace(begun, created_by=scope.user_id, created_at=now, updated_at=now), system
+    )
 
 
 def require_own(scope: Scope, conversation: Conversation) -> Conversation:
@@ -128,7 +142,9 @@ async def create_conversation(
     (None: the same user's as the agent's own conversation). Raises Collision where there is one with the `id`.
     """
     if handle := values.get("model"):
-        info = await (await runtime.organization_providers.of(scope.organization_id)).require(handle)
+        info = await (await runtime.organization_providers.of(scope.organization_id)).require(
+            handle
+        )
         window = values.get("context_window") or info.context_window
         values = {**values, "model": info.handle, "context_window": window}
 
@@ -147,8 +163,12 @@ async def create_conversation(
             message_count=1,
         )
         user_id = scope.subject_id or conversation.user_id
-        seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course, memory_id=state.agent.memory_id)
-        system, key = system_message(tx, runtime, replace(state, conversation=conversation, blocks=seen))
+        seen = blocks.of_agent(
+            tx, agent_id, user_id, state.agent.course, memory_id=state.agent.memory_id
+        )
+        system, key = system_message(
+            tx, runtime, replace(state, conversation=conversation, blocks=seen)
+        )
         return _insert(tx, replace(conversation, window=(system.id,), prompt_key=key), system)
 
     return await runtime.store.write(work)
@@ -165,7 +185,12 @@ async def change_conversation(
         info = await models.require(handle) if handle else None
         # The window follows the model, and what another provider counted says nothing any more.
         window = changes.get("context_window") or (info and info.context_window)
-        changes = {**changes, "model": info and info.handle, "context_window": window, "token_percent": None}
+        changes = {
+            **changes,
+            "model": info and info.handle,
+            "context_window": window,
+            "token_percent": None,
+        }
 
     def work(tx: Transaction) -> Conversation:
         conversations.change(tx, conversation_id, **changes)
@@ -198,9 +223,20 @@ async def fork_conversation(
         window = messages.by_ids(tx, source.window)
         end = _end_of_fork(window, message_id)
         open_runs = runs.open_runs(tx, conversation_id=source.id)
-        not_yet = [one for run in open_runs for one in messages.of_run(tx, run.id) if one.id not in source.window]
+        not_yet = [
+            one
+            for run in open_runs
+            for one in messages.of_run(tx, run.id)
+            if one.id not in source.window
+        ]
         shared, left_out = window[1:end], [*window[max(end, 1) :], *not_yet]
-        newest = min((message.seq for message in left_out), default=conversations.newest_of(tx, source.id) + 1) - 1
+        newest = (
+            min(
+                (message.seq for message in left_out),
+                default=conversations.newest_of(tx, source.id) + 1,
+            )
+            - 1
+        )
         count = conversations.count_shared(tx, source, newest) + 1
         now = tx.clock.now()
         fork = replace(
@@ -222,7 +258,9 @@ async def fork_conversation(
             updated_at=now,
         )
         recall_count = max(0, count - len(shared) - 1)
-        system, key = system_message(tx, runtime, replace(state, conversation=fork), recall_count=recall_count)
+        system, key = system_message(
+            tx, runtime, replace(state, conversation=fork), recall_count=recall_count
+        )
         # It stands where the source's stands, before all that is shared.
         system = replace(system, created_at=window[0].created_at) if window else system
         ids = (system.id, *(message.id for message in shared))
@@ -231,13 +269,17 @@ async def fork_conversation(
     return await runtime.store.write(work)
 
 
-async def recompile_system(runtime: Runtime, scope: Scope, conversation_id: str, *, is_dry: bool = False) -> str:
+async def recompile_system(
+    runtime: Runtime, scope: Scope, conversation_id: str, *, is_dry: bool = False
+) -> str:
     """The conversation's system message as it has to be now, saved unless `is_dry`. Raises NotFound, Busy."""
 
     def compiled(tx: Transaction) -> tuple[Conversation, SystemPrompt]:
         conversation = conversations.require(tx, scope, conversation_id)
         state = agents.load(tx, scope, conversation.agent_id, conversation.id)
-        return conversation, _prompt(tx, runtime, state, max(0, conversation.message_count - len(conversation.window)))
+        return conversation, _prompt(
+            tx, runtime, state, max(0, conversation.message_count - len(conversation.window))
+        )
 
     def work(tx: Transaction) -> str:
         conversations.lock(tx, conversation_id)
@@ -248,7 +290,9 @@ async def recompile_system(runtime: Runtime, scope: Scope, conversation_id: str,
             raise Busy(open_runs[0].id)
         system = next(iter(messages.by_ids(tx, conversation.window[:1])), None)
         if system is None or system.role != "system":
-            raise Conflict("This conversation does not begin with a system message, so none can be recompiled.")
+            raise Conflict(
+                "This conversation does not begin with a system message, so none can be recompiled."
+            )
         messages.rewrite(tx, system.with_text(prompt.text))
         conversations.change(tx, conversation.id, prompt_key=prompt.key)
         return prompt.text
@@ -266,7 +310,9 @@ async def stop_and_delete(runtime: Runtime, scope: Scope, conversation_id: str) 
     await delete_conversation(runtime, scope, conversation_id)
 
 
-async def cancel_conversation(runtime: Runtime, scope: Scope, conversation_id: str) -> dict[str, bool]:
+async def cancel_conversation(
+    runtime: Runtime, scope: Scope, conversation_id: str
+) -> dict[str, bool]:
     """Cancel what runs in the conversation, and deny what waits for approval; for each run, whether that was possible.
 
     Raises NotFound.
@@ -282,7 +328,10 @@ async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
         await live.cancel()
         run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
         return run.status == "cancelled"
-    return await runtime.store.write(lambda tx: cancel_open(tx, runs.get(tx, scope, run_id))) is not None
+    return (
+        await runtime.store.write(lambda tx: cancel_open(tx, runs.get(tx, scope, run_id)))
+        is not None
+    )
 
 
 def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
@@ -297,7 +346,9 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
     results = denied(tx, last[0], CANCELLED)
     insert_messages(tx, [results])
     # The turn that asked has ended long ago; what its conversation waits for no more must not look as if it did.
-    conversations.save_window(tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1)
+    conversations.save_window(
+        tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1
+    )
     conversations.change(tx, conversation.id, last_stop_reason="cancelled")
     return results
 
@@ -307,7 +358,9 @@ def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | No
     if name is None:
         return scope.subject
     if scope.subject_id is not None and users.find(tx, scope, name) is None:
-        raise Forbidden("Only a conversation about yourself can be made with your key. Leave user_id out.")
+        raise Forbidden(
+            "Only a conversation about yourself can be made with your key. Leave user_id out."
+        )
     return users.find_or_make(tx, scope, name).id
 
 
@@ -323,7 +376,9 @@ def system_message(
     return message, prompt.key
 
 
-def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int) -> SystemPrompt:
+def _prompt(
+    tx: Transaction, runtime: Runtime, state: AgentState, recall_count: int
+) -> SystemPrompt:
     state = runtime.complete(tx, effective(state))
     models = runtime.organization_providers.known(state.agent.organization_id)
     try:
@@ -335,7 +390,12 @@ def _prompt(tx: Transaction, runtime: Runtime, state: AgentState, recall_count: 
         provider, profile = state.agent.model.partition("/")[0], "full"
     lines = rulebook(state).lines
     return system_prompt(
-        state, provider, tx.clock.now(), recall_count=recall_count, rule_lines=lines, is_brief=profile != "full"
+        state,
+        provider,
+        tx.clock.now(),
+        recall_count=recall_count,
+        rule_lines=lines,
+        is_brief=profile != "full",
     )
 
 
@@ -344,7 +404,10 @@ async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> 
         _own(tx, scope, conversation_id)
         return [run.id for run in runs.open_runs(tx, conversation_id=conversation_id)]
 
-    return {run_id: await cancel_run(runtime, scope, run_id) for run_id in await runtime.store.read(find)}
+    return {
+        run_id: await cancel_run(runtime, scope, run_id)
+        for run_id in await runtime.store.read(find)
+    }
 
 
 def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Conversation:
@@ -360,7 +423,9 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     """How much of the window a fork takes: nothing behind the message, and no call without its result."""
     pieces, place = exchanges(window), -1
     if message_id is not None:
-        place = next((place for place, message in enumerate(window) if message.id == message_id), -1)
+        place = next(
+            (place for place, message in enumerate(window) if message.id == message_id), -1
+        )
         if place < 0:
             raise Invalid(
                 f"Message {message_id} is not in view in this conversation. Fork at one of its messages in view."
@@ -369,7 +434,12 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     if not pieces:
         return 0
     begin, end = pieces[-1]
-    results = {part.call_id for message in window[begin:end] for part in message.tool_returns if message.role == "tool"}
+    results = {
+        part.call_id
+        for message in window[begin:end]
+        for part in message.tool_returns
+        if message.role == "tool"
+    }
     if all(call.call_id in results for call in window[begin].tool_calls):
         return end
     if place >= begin:
@@ -386,7 +456,9 @@ def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) 
         raise Busy(open_runs[0].id)
     if conversation.waits:
         raise Conflict("Calls wait for an answer in this conversation. Answer them first.")
-    known = {one.id: one for one in messages.by_ids(tx, ids) if one.conversation_id == conversation.id}
+    known = {
+        one.id: one for one in messages.by_ids(tx, ids) if one.conversation_id == conversation.id
+    }
     if not ids or len(known) < len(ids) or known[ids[0]].role != "system":
         raise Invalid(
             "message_ids has to begin with the system message and name messages of this conversation, each once."

@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 
 async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> None:
     """Delete the archive with its passages; agents lose it at once. Raises NotFound."""
-    await _delete(runtime, "archive", archive_id, lambda tx: deletion.hide_archive(tx, scope, archive_id))
+    await _delete(
+        runtime, "archive", archive_id, lambda tx: deletion.hide_archive(tx, scope, archive_id)
+    )
 
 
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
@@ -70,7 +72,9 @@ def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> i
     return newest
 
 
-def remove_messages(tx: Transaction, scope: Scope, conversation_id: str, message_ids: Sequence[str]) -> None:
+def remove_messages(
+    tx: Transaction, scope: Scope, conversation_id: str, message_ids: Sequence[str]
+) -> None:
     """Delete these messages of a conversation, and take them out of its window. Raises Busy, Conflict where forks share them."""
     conversations.lock(tx, conversation_id)
     conversation = conversations.require(tx, scope, conversation_id)
@@ -83,11 +87,16 @@ def remove_messages(tx: Transaction, scope: Scope, conversation_id: str, message
     is_waiting = conversation.waits and conversation.window[-1] in gone
     deletion.purge_these(tx, message_ids, before_purge)
     conversations.change(
-        tx, conversation_id, window=window, **({"last_stop_reason": "cancelled"} if is_waiting else {})
+        tx,
+        conversation_id,
+        window=window,
+        **({"last_stop_reason": "cancelled"} if is_waiting else {}),
     )
 
 
-async def _delete(runtime: Runtime, kind: Kind, id: str, hide: Callable[[Transaction], None]) -> None:
+async def _delete(
+    runtime: Runtime, kind: Kind, id: str, hide: Callable[[Transaction], None]
+) -> None:
     await runtime.store.write(hide)
     await _purge_now(runtime, kind, id)
 
@@ -108,7 +117,9 @@ async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:
         pass
 
 
-def purge_portion(tx: Transaction, kind: Kind, id: str, newest: int = 0, counts: Counter[str] | None = None) -> bool:
+def purge_portion(
+    tx: Transaction, kind: Kind, id: str, newest: int = 0, counts: Counter[str] | None = None
+) -> bool:
     """Delete a portion of the rows of a hidden owner, at last its own, or of a conversation's messages; whether there may be more.
 
     The number of deleted rows is added to `counts`, by table.
@@ -144,11 +155,17 @@ def _keep_spent(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
 
 async def drop_outside(runtime: Runtime, owner_id: str) -> None:
     """Delete the vectors of an agent or archive from an outside index, where they are in one."""
-    models = await runtime.store.read(lambda tx: partitions.models_of(tx, owner_id)) if runtime.indexes else []
+    models = (
+        await runtime.store.read(lambda tx: partitions.models_of(tx, owner_id))
+        if runtime.indexes
+        else []
+    )
     if not models:
         return
     home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
-    outside = runtime.indexes.get((home.vector_db if home else None) or runtime.indexing.messages_index or "")
+    outside = runtime.indexes.get(
+        (home.vector_db if home else None) or runtime.indexing.messages_index or ""
+    )
     if outside is not None:
         for model in models:
             await outside.drop(owner_id, model)

@@ -71,7 +71,11 @@ class Deltas:
             return (TextDelta(*self._place("text"), chunk.text),) if chunk.text else ()
         if isinstance(chunk, ReasoningChunk):
             is_empty = not (chunk.text or chunk.signature)
-            return () if is_empty else (ReasoningDelta(*self._place("reasoning"), chunk.text, chunk.signature),)
+            return (
+                ()
+                if is_empty
+                else (ReasoningDelta(*self._place("reasoning"), chunk.text, chunk.signature),)
+            )
         if isinstance(chunk, ToolCallChunk):
             if chunk.name is not None and chunk.name in self._held:
                 self._silent.add(chunk.index)
@@ -88,7 +92,9 @@ class Deltas:
         if chunk.name:
             self._names[chunk.index] = chunk.name
         told: list[Delta] = []
-        text, others = self._arguments.setdefault(chunk.index, ArgumentStream(key)).feed(chunk.arguments)
+        text, others = self._arguments.setdefault(chunk.index, ArgumentStream(key)).feed(
+            chunk.arguments
+        )
         if text and self._tells_words:
             told.append(self._spoken(chunk.index, text))
         elif text:
@@ -107,7 +113,14 @@ class Deltas:
 
     def _restart(self) -> tuple[MessageRestarted, ...]:
         has_told = bool(self._parts)
-        for kept in (self._parts, self._call_ids, self._names, self._arguments, self._silent, self._spoken_by):
+        for kept in (
+            self._parts,
+            self._call_ids,
+            self._names,
+            self._arguments,
+            self._silent,
+            self._spoken_by,
+        ):
             kept.clear()
         if not has_told:
             return ()
@@ -142,7 +155,9 @@ class Feed:
     def subscribe(self, capacity: int = CAPACITY) -> "Reader":
         """A new reader. One that comes after the first event begins with the messages that are saved already."""
         # Of a message that is on its way it missed the beginning: it gets that one whole.
-        reader = Reader(self, capacity, is_behind=self._has_begun, cut=set(self._begun), end=self._end)
+        reader = Reader(
+            self, capacity, is_behind=self._has_begun, cut=set(self._begun), end=self._end
+        )
         self.readers.add(reader)
         return reader
 
@@ -197,7 +212,13 @@ class Reader:
                     elif not (isinstance(event, Delta) and event.message_id in self._seen):
                         # One that falls behind after this need not read it again.
                         if isinstance(event, ApprovalAsked | Compacted):
-                            self._seen.add((event.message if isinstance(event, ApprovalAsked) else event.summary).id)
+                            self._seen.add(
+                                (
+                                    event.message
+                                    if isinstance(event, ApprovalAsked)
+                                    else event.summary
+                                ).id
+                            )
                         yield event
                 elif end:
                     yield end

@@ -21,20 +21,28 @@ from ricordo.storage.engine.store import Transaction
 class AgentFollower(Protocol):
     """A plugin's part in the life of agents. Every method works in the transaction of what it follows."""
 
-    def set_sleeptime(self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool) -> None:
+    def set_sleeptime(
+        self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
+    ) -> None:
         """Give the agent another that works on its memory, or let that rest. Raises Invalid."""
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
         """Prepare for the agent's deletion; returns the ids of agents that go with it. Raises Conflict."""
 
-    def groups(self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+    def groups(
+        self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]
+    ) -> Mapping[str, dict[str, Any]]:
         """Return the groups that these agents manage as JSON, by the manager's id."""
 
-    def end_turn(self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> Sequence[str]:
+    def end_turn(
+        self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]
+    ) -> Sequence[str]:
         """Plan what follows the end of a turn; returns the ids of the runs that are planned."""
 
 
-def set_sleeptime(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool) -> None:
+def set_sleeptime(
+    tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
+) -> None:
     """Switch on or off that another agent works on this one's memory. Raises Invalid, Unsupported."""
     followers = runtime.plugins.agent_followers()
     if is_on and not followers:
@@ -48,7 +56,9 @@ def delete_followers(tx: Transaction, runtime: Runtime, scope: Scope, agent: Age
     return [id for one in runtime.plugins.agent_followers() for id in one.delete(tx, scope, agent)]
 
 
-def with_groups(tx: Transaction, runtime: Runtime, states: Sequence[AgentState]) -> list[AgentState]:
+def with_groups(
+    tx: Transaction, runtime: Runtime, states: Sequence[AgentState]
+) -> list[AgentState]:
     """Return the agents with the groups that they manage."""
     ids = [state.agent.id for state in states if MANAGES in state.agent.settings]
     if not ids:

@@ -13,7 +13,9 @@ from ricordo.storage import conversations, messages, runs
 from ricordo.storage.engine.store import Transaction
 
 
-def store_heard(tx: Transaction, scope: Scope, conversation_id: str, heard: Sequence[NewMessage]) -> int:
+def store_heard(
+    tx: Transaction, scope: Scope, conversation_id: str, heard: Sequence[NewMessage]
+) -> int:
     """Store messages in the conversation and put them into its window, those whose otid it has left out.
 
     Returns how many were stored. Raises NotFound, and Busy while a turn runs there, which holds the window.
@@ -21,7 +23,11 @@ def store_heard(tx: Transaction, scope: Scope, conversation_id: str, heard: Sequ
     conversations.lock(tx, conversation_id)
     conversation = require_own(scope, conversations.require(tx, scope, conversation_id))
     otids = [message.otid for message in heard if message.otid]
-    known = {message.otid for message in messages.by_otids(tx, conversation_id, otids)} if otids else set()
+    known = (
+        {message.otid for message in messages.by_otids(tx, conversation_id, otids)}
+        if otids
+        else set()
+    )
     fresh = [message for message in heard if message.otid is None or message.otid not in known]
     if not fresh:
         return 0
@@ -42,6 +48,10 @@ def store_heard(tx: Transaction, scope: Scope, conversation_id: str, heard: Sequ
     if conversation.waits and (last := messages.by_ids(tx, window[-1:])) and last[0].is_waiting:
         place -= 1
     conversations.save_window(
-        tx, conversation_id, [*window[:place], *ids, *window[place:]], conversation.prompt_key, added=len(new)
+        tx,
+        conversation_id,
+        [*window[:place], *ids, *window[place:]],
+        conversation.prompt_key,
+        added=len(new),
     )
     return len(new)

@@ -34,7 +34,11 @@ class PastMessage:
 
 
 async def import_messages(
-    store: Store, scope: Scope, agent_id: str, past: Sequence[PastMessage], conversation_id: str | None = None
+    store: Store,
+    scope: Scope,
+    agent_id: str,
+    past: Sequence[PastMessage],
+    conversation_id: str | None = None,
 ) -> list[str]:
     """Store the messages in the conversation (None: the agent's default one); returns their ids in order.
 
@@ -44,7 +48,9 @@ async def import_messages(
     """
     counted = Counter(item.otid for item in past if item.otid)
     if twice := next((otid for otid, count in counted.items() if count > 1), None):
-        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
+        raise Invalid(
+            f"Two of these messages have the otid {twice}. Give every message an otid of its own."
+        )
     id = conversation_id or conversations.default_id(agent_id)
 
     def check(tx: Transaction) -> str:
@@ -91,7 +97,11 @@ def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) 
     for message in messages.by_otids(tx, conversation_id, list(sent)) if sent else ():
         otid = message.otid or ""
         item = sent[otid]
-        if (message.role, message.parts, message.name) != (item.role, tuple(map(TextPart, item.texts)), item.name):
+        if (message.role, message.parts, message.name) != (
+            item.role,
+            tuple(map(TextPart, item.texts)),
+            item.name,
+        ):
             raise Conflict(
                 f"The otid {otid} stands for another message of this conversation, {message.id}. "
                 "Give yours an otid of its own, or send what was sent with this one before."
@@ -101,7 +111,10 @@ def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) 
 
 
 def _times(past: Sequence[PastMessage], where: tzinfo, now: int) -> list[int]:
-    given = [None if item.created_at is None else parse_timestamp(item.created_at, where) for item in past]
+    given = [
+        None if item.created_at is None else parse_timestamp(item.created_at, where)
+        for item in past
+    ]
     dated = next((place for place, time in enumerate(given) if time is not None), None)
     # A microsecond apart, and none of them after what is said from now on.
     before = now - len(given) if dated is None else (given[dated] or 0) - dated - 1

@@ -27,7 +27,15 @@ from ricordo.agents.conversations import (
 from ricordo.agents.followers import set_sleeptime, with_groups
 from ricordo.agents.request import NewMessage
 from ricordo.domain.agent import Agent, AgentState, AgentType, Conversation
-from ricordo.domain.block import DEFAULT_LIMIT, SHARED_POLICY, Block, Chain, Policy, new_in, require_label
+from ricordo.domain.block import (
+    DEFAULT_LIMIT,
+    SHARED_POLICY,
+    Block,
+    Chain,
+    Policy,
+    new_in,
+    require_label,
+)
 from ricordo.domain.clock import zone
 from ricordo.domain.ids import new_id, unique
 from ricordo.domain.message import Message
@@ -127,7 +135,9 @@ async def prepare(runtime: Runtime, scope: Scope, spec: AgentSpec) -> tuple[Agen
 def warn_of_small_window(agent: Agent) -> None:
     if agent.context_window < _SMALL_WINDOW:
         told = {"agent": agent.id, "tokens": agent.context_window}
-        log.warning("the context window of an agent is small: little but its prompt fits", extra=told)
+        log.warning(
+            "the context window of an agent is small: little but its prompt fits", extra=told
+        )
 
 
 async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
@@ -163,7 +173,9 @@ async def cancel_runs(
     outcome: dict[str, bool] = {}
     for run_id in is_open if run_ids is None else run_ids:
         outcome[run_id] = run_id in is_open and await cancel_run(runtime, scope, run_id)
-    for id in await runtime.store.read(lambda tx: conversations.waiting_of_agent(tx, scope, agent_id)):
+    for id in await runtime.store.read(
+        lambda tx: conversations.waiting_of_agent(tx, scope, agent_id)
+    ):
         denied = await runtime.store.write(lambda tx, id=id: deny_waiting(tx, id))  # type: ignore[misc]
         if denied and denied.run_id and (run_ids is None or denied.run_id in run_ids):
             outcome[denied.run_id] = True
@@ -172,7 +184,9 @@ async def cancel_runs(
 
 def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> Block:
     """A block from its spec, not yet stored. Raises Invalid for a label or a value that cannot be."""
-    given = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {"tags": tuple(unique(spec.tags))}
+    given = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {
+        "tags": tuple(unique(spec.tags))
+    }
     # What everybody's prompt shows is not changed by what a page or a document said.
     given["policy"] = spec.policy or (SHARED_POLICY if spec.shared else "direct")
     block = new_in(chain, require_label(given.pop("label")), scope.user_id, tx.clock.now(), **given)
@@ -189,7 +203,9 @@ def require_told_apart(own: Sequence[Block]) -> None:
     """Raise Invalid where two blocks of an agent have one label."""
     labels = [block.label for block in own]
     if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise Invalid(f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.')
+        raise Invalid(
+            f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.'
+        )
 
 
 def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
@@ -208,7 +224,9 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
     blocks.attach(tx, agent_id, [block])
 
 
-def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, info: ModelInfo) -> AgentState:
+def insert_agent(
+    tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpec, info: ModelInfo
+) -> AgentState:
     """Store the agent of a prepared spec. Raises NotFound, Invalid, Conflict."""
     agent = _agent(tx, scope, spec, info)
     chain = Chain(new_id("chain"), scope.organization_id, "agent", agent.id)
@@ -216,7 +234,9 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*made, *shared)
     require_told_apart(attached)
-    base = base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime) if spec.has_base_tools else ()
+    base = (
+        base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime) if spec.has_base_tools else ()
+    )
     given = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))
     conversation = Conversation(
         id=conversations.default_id(agent.id),
@@ -231,10 +251,16 @@ def insert_agent(tx: Transaction, runtime: Runtime, scope: Scope, spec: AgentSpe
     agent = replace(agent, tool_rules=rules_of(spec, given))
     tags = tuple(sorted(set(spec.tags)))
     agents.insert_one(tx, agent, tags)
-    made = blocks.insert_all(tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}"))
+    made = blocks.insert_all(
+        tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}")
+    )
     attached = (*made, *shared)
     blocks.attach(tx, agent.id, attached, is_new=True)
-    seen = _seen(tx, agent, conversation.user_id, attached) if shared or conversation.user_id else tuple(made)
+    seen = (
+        _seen(tx, agent, conversation.user_id, attached)
+        if shared or conversation.user_id
+        else tuple(made)
+    )
     state = AgentState(agent, conversation, seen, given, (), tags)
     begun, key = _first_messages(tx, runtime, state, spec)
     window = tuple(message.id for message in begun)
@@ -261,7 +287,9 @@ def whole_agent(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) 
     return with_groups(tx, runtime, [state])[0]
 
 
-def _seen(tx: Transaction, agent: Agent, user_id: str | None, attached: Sequence[Block]) -> tuple[Block, ...]:
+def _seen(
+    tx: Transaction, agent: Agent, user_id: str | None, attached: Sequence[Block]
+) -> tuple[Block, ...]:
     """Return the blocks in a conversation of the new agent with this user: theirs too, and of what is attached no other user's."""
     tags = {block.id: block.tags for block in attached}
     seen = blocks.of_agent(tx, agent.id, user_id, agent.course, memory_id=agent.memory_id)
@@ -287,12 +315,18 @@ def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> A
     )
 
 
-def _first_messages(tx: Transaction, runtime: Runtime, state: AgentState, spec: AgentSpec) -> tuple[list[Message], str]:
+def _first_messages(
+    tx: Transaction, runtime: Runtime, state: AgentState, spec: AgentSpec
+) -> tuple[list[Message], str]:
     """The first messages of a conversation, the system message first, and the key that tells from what that was made."""
     system, key = system_message(tx, runtime, state)
     if spec.beginning is not None:
         return [system, *given_messages(state, tx.clock, spec.beginning)], key
-    provider = runtime.organization_providers.known(state.agent.organization_id).get(state.agent.model).info.provider
+    provider = (
+        runtime.organization_providers.known(state.agent.organization_id)
+        .get(state.agent.model)
+        .info.provider
+    )
     return [system, *initial_messages(state, tx.clock, provider)], key
 
 
@@ -300,7 +334,9 @@ def rules_of(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
     """The agent's own rules, those of its base tools where it wants them, and a request for approval where a tool asks for it."""
     traits = traits_of(spec.agent_type)
     wants_base = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules
-    named = {rule.tool_name for rule in spec.tool_rules if rule.type in ("exit_loop", "continue_loop")}
+    named = {
+        rule.tool_name for rule in spec.tool_rules if rule.type in ("exit_loop", "continue_loop")
+    }
     base = base_rules(tool.name for tool in given if tool.name not in named) if wants_base else ()
     if wants_base and not {rule.tool_name for rule in traits.rules} - {tool.name for tool in given}:
         base = (*traits.rules, *base)
@@ -317,7 +353,9 @@ def each_once(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
     return tuple(kept)
 
 
-def _reset(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> tuple[AgentState, int]:
+def _reset(
+    tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str
+) -> tuple[AgentState, int]:
     """Start the conversation over; of its old messages, those up to the seq that is returned may remain to be purged."""
     state = agents.load_whole(tx, scope, agent_id)
     conversation = require_own(scope, state.conversation)

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ricordo.agents.agent_types import traits_of
-from ricordo.agents.context_limit import calibrate, compact, fitted, is_too_long, learn, outlined, with_fitting_budget
+from ricordo.agents.context_limit import (
+    calibrate,
+    compact,
+    fitted,
+    is_too_long,
+    learn,
+    outlined,
+    with_fitting_budget,
+)
 from ricordo.agents.feed import Deltas
 from ricordo.agents.request import Answered, StepDraft, TurnContext
 from ricordo.agents.step_decisions import (
@@ -82,7 +90,9 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
             else:
                 yield item
         if reply is None:
-            raise ModelError("llm_empty_response", "The model ended its answer without one. Try again.")
+            raise ModelError(
+                "llm_empty_response", "The model ended its answer without one. Try again."
+            )
         parsed = parse_reply(reply, offered)
         reply = replace(reply, parts=parsed.parts)
         if not parsed.is_waiting and any(_acts_outside(turn, call) for call in parsed.calls):
@@ -93,22 +103,33 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
             action = NextAction("max_steps")
         saved = await save_step(turn, step, reply, action, results)
         # The tokens would show the secrets that were taken out of the texts.
-        yield replace(saved, logprobs=reply.logprobs) if reply.logprobs and not turn.removed else saved
+        yield (
+            replace(saved, logprobs=reply.logprobs)
+            if reply.logprobs and not turn.removed
+            else saved
+        )
         if parsed.is_waiting:
             yield ApprovalAsked(turn.run.id, turn.window[-1])
     yield RunEnded(turn.run)
 
 
 def _acts_outside(turn: TurnContext, call: ToolCallPart) -> bool:
-    return any(tool.name == call.name and turn.runtime.toolbox.acts_outside(tool) for tool in turn.state.tools)
+    return any(
+        tool.name == call.name and turn.runtime.toolbox.acts_outside(tool)
+        for tool in turn.state.tools
+    )
 
 
 def _new_step(turn: TurnContext, number: int) -> StepDraft:
-    memory = WorkingMemory(turn.state, turn.edit_guard(), schemas_in(turn.runtime.settings.data_dir))
+    memory = WorkingMemory(
+        turn.state, turn.edit_guard(), schemas_in(turn.runtime.settings.data_dir)
+    )
     return StepDraft(number, memory, turn.runtime.store.clock.now())
 
 
-async def resume_after_approval(turn: TurnContext, answer: Answered) -> tuple[StepSaved, NextAction]:
+async def resume_after_approval(
+    turn: TurnContext, answer: Answered
+) -> tuple[StepSaved, NextAction]:
     """Run the approved calls, take the client's results, and save them; returns what comes next."""
     step = replace(_new_step(turn, 0), id=answer.request.step_id or "")
     offered = offer_tools(turn)
@@ -120,11 +141,15 @@ async def resume_after_approval(turn: TurnContext, answer: Answered) -> tuple[St
     return await save_step(turn, step, None, action, results), action
 
 
-async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -> AsyncIterator[Event | ModelReply]:
+async def ask_model(
+    turn: TurnContext, step: StepDraft, offered: OfferedTools
+) -> AsyncIterator[Event | ModelReply]:
     """One answer of the model. What does not fit its window, or is a picture it cannot take, is reduced and asked again."""
     thoughts = THINKING if offered.how.thinks_in_arguments else None
     words = SPOKEN if offered.how.spoken else None
-    deltas = Deltas(turn.run.id, step.id, step.message_id, thoughts=thoughts, words=words, held=offered.gated)
+    deltas = Deltas(
+        turn.run.id, step.id, step.message_id, thoughts=thoughts, words=words, held=offered.gated
+    )
     refusal: ModelError | None = None
     is_blind = False
     judged = 0
@@ -136,7 +161,9 @@ async def ask_model(turn: TurnContext, step: StepDraft, offered: OfferedTools) -
             try:
                 request = await _cut_to_fit(turn, offered)
             except SystemPromptTooLong as error:
-                raise refusal or error from None  # where the provider refused, its own words say more than our count
+                raise (
+                    refusal or error
+                ) from None  # where the provider refused, its own words say more than our count
         if is_blind:
             request = replace(request, messages=without_pictures(request.messages))
         request = with_fitting_budget(turn, request)
@@ -184,7 +211,11 @@ async def _answer_of(
 
 
 def build_request(
-    turn: TurnContext, offered: OfferedTools, *, is_first: bool = False, window: Sequence[Message] | None = None
+    turn: TurnContext,
+    offered: OfferedTools,
+    *,
+    is_first: bool = False,
+    window: Sequence[Message] | None = None,
 ) -> ModelRequest:
     """The model's input for this step (with this `window`); rebuilds the system message only where it has to change."""
     agent, asked, now = turn.state.agent, turn.request, turn.runtime.store.clock.now()
@@ -192,7 +223,12 @@ def build_request(
     provider = turn.model.info.provider
     is_small = turn.profile != "full"
     prompt = system_prompt(
-        turn.state, provider, now, recall_count=recall_count, rule_lines=turn.rules.lines, is_brief=is_small
+        turn.state,
+        provider,
+        now,
+        recall_count=recall_count,
+        rule_lines=turn.rules.lines,
+        is_brief=is_small,
     )
     if not prompt.is_current(turn.prompt_key, first_step=is_first):
         turn.refresh_system(prompt.text, prompt.key, now)
@@ -204,7 +240,11 @@ def build_request(
     packs = traits_of(agent.agent_type).packs_user_messages
     is_plain = turn.reads_plain_results
     shown = transcript(
-        window, agent.timezone, agent.context_window, packs_user_messages=packs, has_plain_results=is_plain
+        window,
+        agent.timezone,
+        agent.context_window,
+        packs_user_messages=packs,
+        has_plain_results=is_plain,
     )
     settings = agent.model_settings
     if settings.max_output_tokens is None:
@@ -229,7 +269,9 @@ def build_request(
     )
 
 
-async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> list[ToolReturnPart]:
+async def run_tools(
+    turn: TurnContext, step: StepDraft, parsed: ParsedReply
+) -> list[ToolReturnPart]:
     """The results of the step's calls, in the order of the calls; none while the reply waits."""
     if parsed.is_waiting:
         return []
@@ -266,12 +308,20 @@ async def run_tools(turn: TurnContext, step: StepDraft, parsed: ParsedReply) -> 
 
     attached = {tool.name: tool for tool in turn.state.tools}
     toolbox = turn.runtime.toolbox
-    notices = turn.reads.notices(parsed.calls, {name for name, tool in attached.items() if toolbox.is_read_only(tool)})
-    results = await toolbox.run([call for call in parsed.calls if call.call_id not in notices], attached, context)
+    notices = turn.reads.notices(
+        parsed.calls, {name for name, tool in attached.items() if toolbox.is_read_only(tool)}
+    )
+    results = await toolbox.run(
+        [call for call in parsed.calls if call.call_id not in notices], attached, context
+    )
     step.tools_ns = time.monotonic_ns() - began
     known = {result.call_id: result for result in (*results, *parsed.refused)} | notices
     # Of a reply that waited some calls are neither: they were denied, or done by the client.
-    return [known[part.call_id] for part in parsed.parts if isinstance(part, ToolCallPart) and part.call_id in known]
+    return [
+        known[part.call_id]
+        for part in parsed.parts
+        if isinstance(part, ToolCallPart) and part.call_id in known
+    ]
 
 
 @dataclass(slots=True)
@@ -297,7 +347,9 @@ async def _cut_to_fit(turn: TurnContext, offered: OfferedTools) -> ModelRequest:
     return fitted(turn, request)
 
 
-def _refused_a_picture(turn: TurnContext, request: ModelRequest, error: ModelError, *, is_last: bool) -> bool:
+def _refused_a_picture(
+    turn: TurnContext, request: ModelRequest, error: ModelError, *, is_last: bool
+) -> bool:
     """Whether the model may have refused a picture; learns from a request that was too long, and raises any other error."""
     # Some servers answer 400 to a picture and some 500; without this one picture would silence the agent for good.
     may_be_a_picture = error.kind in _MAY_BE_A_PICTURE and has_pictures(request.messages)

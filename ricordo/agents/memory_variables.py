@@ -10,7 +10,9 @@ from ricordo.errors import Invalid
 _VARIABLE = re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
 
 
-def fill_variables(blocks: Sequence[BlockSpec], variables: Mapping[str, str]) -> tuple[BlockSpec, ...]:
+def fill_variables(
+    blocks: Sequence[BlockSpec], variables: Mapping[str, str]
+) -> tuple[BlockSpec, ...]:
     """Return the blocks with values in place of `{{name}}`; a variable without a value stays as it is."""
 
     def filled(text: str) -> str:
@@ -19,7 +21,9 @@ def fill_variables(blocks: Sequence[BlockSpec], variables: Mapping[str, str]) ->
     return tuple(replace(block, value=filled(block.value)) for block in blocks)
 
 
-def require_variables(blocks: Sequence[BlockSpec], variables: Mapping[str, str], owner: str) -> None:
+def require_variables(
+    blocks: Sequence[BlockSpec], variables: Mapping[str, str], owner: str
+) -> None:
     """Raise Invalid for a value whose variable is in no block of the `owner`, which an error names."""
     names = {name for block in blocks for name in _VARIABLE.findall(block.value)}
     if unknown := sorted(variables.keys() - names):

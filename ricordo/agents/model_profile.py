@@ -17,14 +17,22 @@ from ricordo.tools.toolbox import Toolbox, unstored_tool
 PROFILE = "model_profile"  # among an agent's settings
 _TYPES: frozenset[AgentType] = frozenset({"letta_v1_agent", "split_thread_agent"})
 REMEMBER, CORRECT, SEARCH = "remember", "correct", "search"
-_TOOLS: dict[ModelProfile, tuple[str, ...]] = {"full": (), "small": (REMEMBER, CORRECT, SEARCH), "notes": (SEARCH,)}
+_TOOLS: dict[ModelProfile, tuple[str, ...]] = {
+    "full": (),
+    "small": (REMEMBER, CORRECT, SEARCH),
+    "notes": (SEARCH,),
+}
 _PROMPTS: dict[ModelProfile, str] = {"small": "small", "notes": "small_notes"}
 
 
 def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> ModelProfile:
     """Return the agent's profile, else the server's; by default that of the model's size and window."""
     choice: ProfileChoice = agent.settings.get(PROFILE) or of_server
-    if agent.agent_type not in _TYPES or info.handle == LIBRARIAN or (choice == "auto" and not info.is_small):
+    if (
+        agent.agent_type not in _TYPES
+        or info.handle == LIBRARIAN
+        or (choice == "auto" and not info.is_small)
+    ):
         return "full"
     return "small" if choice == "auto" else choice
 
@@ -43,7 +51,9 @@ def with_profile(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> 
     return replace(state, agent=agent, tools=tools)
 
 
-def _replaced_tools(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> tuple[Tool, ...] | None:
+def _replaced_tools(
+    state: AgentState, profile: ModelProfile, toolbox: Toolbox
+) -> tuple[Tool, ...] | None:
     """Return the profile's tools and those that the agent has beside the usual ones; None where its tools were chosen.
 
     They count as chosen where a usual one is missing, or where a rule, an approval or the agent's prompt names one of them.
@@ -61,7 +71,9 @@ def _replaced_tools(state: AgentState, profile: ModelProfile, toolbox: Toolbox) 
     if taken & {REMEMBER, CORRECT}:
         return None
     organization_id = state.agent.organization_id
-    own = [unstored_tool(toolbox.unstored(name), organization_id) for name in _wanted(profile, taken)]
+    own = [
+        unstored_tool(toolbox.unstored(name), organization_id) for name in _wanted(profile, taken)
+    ]
     return (*own, *others)
 
 

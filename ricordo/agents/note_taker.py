@@ -60,7 +60,9 @@ def add_note_job(tx: Transaction, run: Run) -> None:
 def _job(run: Run) -> Job:
     payload = {"run_id": run.id, "agent_id": run.agent_id, "conversation_id": run.conversation_id}
     key = f"notes:{run.conversation_id}"
-    return Job(KIND, run.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=run.user_id)
+    return Job(
+        KIND, run.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=run.user_id
+    )
 
 
 async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
@@ -75,7 +77,12 @@ async def note_run(runtime: Runtime, run: Run, *, fills_gaps: bool = True) -> No
 
 
 async def _take(
-    runtime: Runtime, job: Job, write: Write, *, fills_gaps: bool = True, report: Report = lambda _done, _total: None
+    runtime: Runtime,
+    job: Job,
+    write: Write,
+    *,
+    fills_gaps: bool = True,
+    report: Report = lambda _done, _total: None,
 ) -> None:
     """Ask the agent's model for the facts in each message of the run, and write those that are none of its inventions."""
     run_id = job.payload["run_id"]
@@ -84,7 +91,11 @@ async def _take(
     model = (await runtime.organization_providers.of(job.organization_id)).get(state.agent.model)
     if profile_of(state.agent, model.info, runtime.settings.model_profile) != "notes":
         return
-    said = [place for place, one in enumerate(window) if one.run_id == run_id and _is_persons(one, state)]
+    said = [
+        place
+        for place, one in enumerate(window)
+        if one.run_id == run_id and _is_persons(one, state)
+    ]
     for number, place in enumerate(said, 1):
         message, question = window[place], _question_before(window, place)
         statements = stated(message.text)
@@ -100,18 +111,28 @@ async def _take(
                     raise
                 log.warning("no notes were taken by the model", extra={"run": run_id})
             notes += unnoted(statements, notes) if fills_gaps else []
-        await write(lambda tx, one=message, new=notes, reply=reply: _write(tx, runtime, job, one, new, reply))  # type: ignore[misc]
+        await write(
+            lambda tx, one=message, new=notes, reply=reply: _write(
+                tx, runtime, job, one, new, reply
+            )
+        )  # type: ignore[misc]
         report(number, len(said))
 
 
 def _is_persons(message: Message, state: AgentState) -> bool:
     """Return whether the conversation's own user said this: what others say, or a program sends, is no fact about them."""
-    return message.is_said and bool(message.text.strip()) and message.user_id == state.conversation.user_id
+    return (
+        message.is_said
+        and bool(message.text.strip())
+        and message.user_id == state.conversation.user_id
+    )
 
 
 def _load(tx: Transaction, job: Job) -> AgentState:
     scope = Scope(job.organization_id)
-    return effective(agents.load(tx, scope, job.payload["agent_id"], job.payload["conversation_id"]))
+    return effective(
+        agents.load(tx, scope, job.payload["agent_id"], job.payload["conversation_id"])
+    )
 
 
 def _around(tx: Transaction, state: AgentState, run_id: str) -> list[Message]:
@@ -119,7 +140,10 @@ def _around(tx: Transaction, state: AgentState, run_id: str) -> list[Message]:
     window = messages.by_ids(tx, state.conversation.window[-20:])
     of_run = messages.of_run(tx, run_id)
     known = {message.id for message in of_run}
-    return [*(message for message in window if message.id not in known and _is_before(message, of_run)), *of_run]
+    return [
+        *(message for message in window if message.id not in known and _is_before(message, of_run)),
+        *of_run,
+    ]
 
 
 def _is_before(message: Message, of_run: Sequence[Message]) -> bool:
@@ -130,18 +154,27 @@ def _question_before(window: Sequence[Message], place: int) -> str:
     """The question that a message of a few words answers; "" where there is none."""
     if len(window[place].text.split()) > _SHORT_ANSWER:
         return ""
-    before = next((one for one in reversed(window[:place]) if one.role == "assistant" and one.text.strip()), None)
+    before = next(
+        (one for one in reversed(window[:place]) if one.role == "assistant" and one.text.strip()),
+        None,
+    )
     words = before.text.strip() if before else ""
     return words.replace("\n", " ").rsplit(". ", 1)[-1] if words.endswith("?") else ""
 
 
-def _request(state: AgentState, message: Message, statements: Sequence[str], question: str) -> ModelRequest:
+def _request(
+    state: AgentState, message: Message, statements: Sequence[str], question: str
+) -> ModelRequest:
     said = f"Message: {' '.join(statements)}"
     if question:
         said = f"Asked: {question}\n{said}"
-    system = state.conversation.new_message("system", (TextPart(text("note_taker")),), message.created_at)
+    system = state.conversation.new_message(
+        "system", (TextPart(text("note_taker")),), message.created_at
+    )
     user = state.conversation.new_message("user", (TextPart(said),), message.created_at)
-    settings = ModelSettings(temperature=0, max_output_tokens=ANSWER_TOKENS, reasoning_effort="none")
+    settings = ModelSettings(
+        temperature=0, max_output_tokens=ANSWER_TOKENS, reasoning_effort="none"
+    )
     return ModelRequest((system, user), settings=settings, user_id=message.user_id)
 
 
@@ -150,13 +183,25 @@ def _text(reply: ModelReply) -> str:
 
 
 def _write(
-    tx: Transaction, runtime: Runtime, job: Job, message: Message, notes: Sequence[str], reply: ModelReply | None
+    tx: Transaction,
+    runtime: Runtime,
+    job: Job,
+    message: Message,
+    notes: Sequence[str],
+    reply: ModelReply | None,
 ) -> None:
     """Write the notes on one message, and what the call for them used."""
     state, settings = _load(tx, job), runtime.settings
     schemas = schemas_in(settings.data_dir)
     if reply and reply.usage.total_tokens:
-        spent = Expense(job.organization_id, PURPOSE, state.agent.model, reply.usage, state.agent.id, job.user_id)
+        spent = Expense(
+            job.organization_id,
+            PURPOSE,
+            state.agent.model,
+            reply.usage,
+            state.agent.id,
+            job.user_id,
+        )
         runs.add_expense(tx, spent)
     memory = WorkingMemory(state, schemas=schemas)
     for words in to_forget(message.text):
@@ -180,14 +225,24 @@ def _edit(memory: WorkingMemory, old: str | None, new: str | None) -> None:
     """Note a fact, or strike out the line that `old` names; what memory refuses is left out."""
     block = person_block(memory.current())
     value = block.value if block else ""
-    edit: FactEdit | None = with_fact(value, new or "") if old is None else with_correction(value, old, "")
+    edit: FactEdit | None = (
+        with_fact(value, new or "") if old is None else with_correction(value, old, "")
+    )
     if edit is None:
         return
     try:
         if block:
-            memory.write(block.shown_label, edit.value, new_id("call"), shown="nothing", reason=EditReason(_REASON))
+            memory.write(
+                block.shown_label,
+                edit.value,
+                new_id("call"),
+                shown="nothing",
+                reason=EditReason(_REASON),
+            )
         elif edit.after:
-            memory.create(NEW_LABEL, edit.value, NEW_DESCRIPTION, new_id("call"), EditReason(_REASON))
+            memory.create(
+                NEW_LABEL, edit.value, NEW_DESCRIPTION, new_id("call"), EditReason(_REASON)
+            )
     except RicordoError as error:
         log.info("a note was not taken", extra={"reason": type(error).__name__})
 

@@ -47,7 +47,9 @@ class _Examination:
             self.found.append(f"{count} {fault}")
 
 
-def repair(tx: Transaction, conversation_id: str, *, is_alone: bool, is_dry: bool = False) -> Repair:
+def repair(
+    tx: Transaction, conversation_id: str, *, is_alone: bool, is_dry: bool = False
+) -> Repair:
     """Repair the conversation and return what was wrong; one in which a turn runs is left as it is, and so is any with `is_dry`.
 
     `is_alone`: no server uses the database, so no open run is alive.
@@ -95,7 +97,12 @@ def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
     organization_id, _ = damage.agent_of(tx, agent_id)
     now = tx.clock.now()
     made = Conversation(
-        conversations.default_id(agent_id), organization_id, agent_id, is_default=True, created_at=now, updated_at=now
+        conversations.default_id(agent_id),
+        organization_id,
+        agent_id,
+        is_default=True,
+        created_at=now,
+        updated_at=now,
     )
     system = _system(tx, made)
     conversations.insert_one(tx, replace(made, window=(system.id,), message_count=1))
@@ -112,7 +119,9 @@ def _examined(tx: Transaction, conversation_id: str) -> _Examination:
     _begin_with_system_message(tx, examined)
     rows = damage.count_rows(tx, conversation.id)
     if conversation.forked_from is None and conversation.message_count != rows:
-        examined.found.append(f"{conversation.message_count} messages were counted where {rows} are stored")
+        examined.found.append(
+            f"{conversation.message_count} messages were counted where {rows} are stored"
+        )
     percent = conversation.token_percent
     if percent is not None and not _LOWEST_PERCENT <= percent <= _HIGHEST_PERCENT:
         examined.found.append(f"tokens were estimated at {percent} percent, and are at 100 now")
@@ -130,16 +139,21 @@ def _read_window(tx: Transaction, examined: _Examination) -> None:
     lineage = {span.conversation_id for span in conversations.lineage(tx, examined.conversation)}
     for found in (stored[id] for id in ids if id in stored):
         message = found.message
-        is_foreign_prompt = message.role == "system" and message.conversation_id != examined.conversation.id
+        is_foreign_prompt = (
+            message.role == "system" and message.conversation_id != examined.conversation.id
+        )
         if message.conversation_id not in lineage or is_foreign_prompt or not _is_sendable(message):
             continue
         examined.window.append(message)
         if not found.is_readable:
             examined.unreadable.append(message)
     examined.note(
-        len(named) - len(examined.window), "entries of the window were doubled, missing, empty or foreign, and left it"
+        len(named) - len(examined.window),
+        "entries of the window were doubled, missing, empty or foreign, and left it",
     )
-    examined.note(len(examined.unreadable), "messages had unreadable parts, which are plain text now")
+    examined.note(
+        len(examined.unreadable), "messages had unreadable parts, which are plain text now"
+    )
 
 
 def _is_sendable(message: Message) -> bool:
@@ -148,7 +162,9 @@ def _is_sendable(message: Message) -> bool:
         return False
     if message.tool_returns:
         return message.role in _ANSWERING
-    return bool(message.text.strip()) or any(not isinstance(part, TextPart) for part in message.parts)
+    return bool(message.text.strip()) or any(
+        not isinstance(part, TextPart) for part in message.parts
+    )
 
 
 def _deny_abandoned_calls(tx: Transaction, examined: _Examination) -> None:
@@ -168,7 +184,9 @@ def _deny_abandoned_calls(tx: Transaction, examined: _Examination) -> None:
 def _begin_with_system_message(tx: Transaction, examined: _Examination) -> None:
     own = damage.prompt_of(tx, examined.conversation.id)
     first = examined.window[0] if examined.window else None
-    is_current = own is None or own.id not in examined.conversation.window or (first and first.id == own.id)
+    is_current = (
+        own is None or own.id not in examined.conversation.window or (first and first.id == own.id)
+    )
     if first is not None and first.role == "system" and is_current:
         return
     if own is None:

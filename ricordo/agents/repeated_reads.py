@@ -27,7 +27,9 @@ class RepeatedReads:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     is_over: bool = False
 
-    def notices(self, calls: Sequence[ToolCallPart], read_only: Collection[str]) -> dict[str, ToolReturnPart]:
+    def notices(
+        self, calls: Sequence[ToolCallPart], read_only: Collection[str]
+    ) -> dict[str, ToolReturnPart]:
         """Return the results of those calls that are not run, by call id; counts all of them."""
         notices: dict[str, ToolReturnPart] = {}
         for call in calls:

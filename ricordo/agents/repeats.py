@@ -27,7 +27,9 @@ def require_own_otids(request: TurnRequest) -> None:
     """Raise Invalid where two messages of one request have the same otid."""
     otids = _otids(request)
     if twice := next((otid for otid in otids if otids.count(otid) > 1), None):
-        raise Invalid(f"Two of these messages have the otid {twice}. Give every message an otid of its own.")
+        raise Invalid(
+            f"Two of these messages have the otid {twice}. Give every message an otid of its own."
+        )
 
 
 def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Run | None:
@@ -35,22 +37,34 @@ def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Ru
     if not (request.is_retry and request.body_hash):
         return None
     since = tx.clock.now() - REPEAT_WINDOW
-    run = runs.with_same_body(tx, conversation_of(request), request.body_hash, since, other_than=other_than)
+    run = runs.with_same_body(
+        tx, conversation_of(request), request.body_hash, since, other_than=other_than
+    )
     scope = request.scope
-    return run if run and run.organization_id == scope.organization_id and scope.sees(run.user_id) else None
+    return (
+        run
+        if run and run.organization_id == scope.organization_id and scope.sees(run.user_id)
+        else None
+    )
 
 
 def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
     """The run that took these very messages; raises Conflict where one of their otids stands for another message."""
     otids = _otids(request)
     known = (
-        {message.otid or "": message for message in messages.by_otids(tx, conversation_of(request), otids)}
+        {
+            message.otid or "": message
+            for message in messages.by_otids(tx, conversation_of(request), otids)
+        }
         if otids
         else {}
     )
     if not known:
         return None
-    sent: list[NewMessage | Approval] = [*([request.approval] if request.approval else []), *request.messages]
+    sent: list[NewMessage | Approval] = [
+        *([request.approval] if request.approval else []),
+        *request.messages,
+    ]
     (run_id, *others) = {message.run_id for message in known.values()}
     if run_id and not others and all(_is_same(one, known.get(one.otid or "")) for one in sent):
         return runs.get(tx, request.scope, run_id)
@@ -67,8 +81,12 @@ def same_decision(tx: Transaction, request: TurnRequest) -> Run | None:
     if approval is None:
         return None
     newest = Page(limit=_DECISIONS)
-    stored = messages.page(tx, request.scope, newest, conversation_id=conversation_of(request), role="approval")
-    run_id = next((one.run_id for one in stored if one.run_id and _is_same_decision(approval, one)), None)
+    stored = messages.page(
+        tx, request.scope, newest, conversation_id=conversation_of(request), role="approval"
+    )
+    run_id = next(
+        (one.run_id for one in stored if one.run_id and _is_same_decision(approval, one)), None
+    )
     return runs.get(tx, request.scope, run_id) if run_id else None
 
 
@@ -84,7 +102,9 @@ def was_broken_off(run: Run) -> bool:
 
 def input_of(tx: Transaction, run: Run) -> list[Message]:
     """What was said in this run, without what the agent answered."""
-    return [one for one in messages.of_run(tx, run.id) if one.step_id is None and one.role in _INPUT]
+    return [
+        one for one in messages.of_run(tx, run.id) if one.step_id is None and one.role in _INPUT
+    ]
 
 
 def conversation_of(request: TurnRequest) -> str:
@@ -92,7 +112,10 @@ def conversation_of(request: TurnRequest) -> str:
 
 
 def _otids(request: TurnRequest) -> list[str]:
-    otids = [request.approval.otid if request.approval else None, *(message.otid for message in request.messages)]
+    otids = [
+        request.approval.otid if request.approval else None,
+        *(message.otid for message in request.messages),
+    ]
     return [otid for otid in otids if otid]
 
 
@@ -114,7 +137,9 @@ def _is_same_decision(approval: Approval, stored: Message) -> bool:
     decided = [part for part in stored.parts if isinstance(part, ApprovalPart)]
     # Older clients name the message that asked, or its call.
     is_named = any(approval.request_id in (part.request_id, part.call_id) for part in decided)
-    return is_named and all((one.approves, one.reason) == (approval.approves, approval.reason) for one in decided)
+    return is_named and all(
+        (one.approves, one.reason) == (approval.approves, approval.reason) for one in decided
+    )
 
 
 def _by_call(parts: Sequence[object]) -> dict[str, object]:

@@ -44,7 +44,13 @@ class NewMessage:
     is_untrusted: bool = False
 
     def signed(self, message: Message) -> Message:
-        return replace(message, otid=self.otid, name=self.name, sender_id=self.sender_id, group_id=self.group_id)
+        return replace(
+            message,
+            otid=self.otid,
+            name=self.name,
+            sender_id=self.sender_id,
+            group_id=self.group_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +79,16 @@ class Answered:
     def calls_to_run(self) -> list[ToolCallPart]:
         """The calls that may run now: those that never had to wait, and the approved ones."""
         calls = [call for call in self.request.tool_calls if call.call_id not in self.returns]
-        return [call for call in calls if not call.is_gated or self.decisions[call.call_id].approves]
+        return [
+            call for call in calls if not call.is_gated or self.decisions[call.call_id].approves
+        ]
 
     def results(self, run: Sequence[ToolReturnPart]) -> list[ToolReturnPart]:
         """The results of all calls, in their order: those that were run, the client's, and the denied."""
         known = {result.call_id: result for result in run} | self.returns
         return [
-            known.get(call.call_id) or failed_result(call, DENIED.format(reason=self.decisions[call.call_id].reason))
+            known.get(call.call_id)
+            or failed_result(call, DENIED.format(reason=self.decisions[call.call_id].reason))
             for call in self.request.tool_calls
         ]
 
@@ -193,17 +202,25 @@ class TurnContext:
     def output_budget(self) -> int | None:
         """The bound of an answer for an agent that sets none."""
         window, chosen = self.state.agent.context_window, self.runtime.settings.max_output_tokens
-        return usual_output_tokens(self.model.info, window, is_small=self.profile != "full", chosen=chosen)
+        return usual_output_tokens(
+            self.model.info, window, is_small=self.profile != "full", chosen=chosen
+        )
 
     def refresh_system(self, text: str, key: str, now: int) -> None:
-        self.window[0] = replace(self.window[0].with_text(text), created_at=self.window[0].created_at or now)
+        self.window[0] = replace(
+            self.window[0].with_text(text), created_at=self.window[0].created_at or now
+        )
         self.prompt_key = key
         self.prompt_changed = True
 
     def is_untrusted(self) -> bool:
         """Whether the step's prompt holds untrusted content."""
         is_read = any(message.is_untrusted for message in self.window)
-        return is_read or self.state.shows_files or any(block.is_untrusted for block in self.state.blocks)
+        return (
+            is_read
+            or self.state.shows_files
+            or any(block.is_untrusted for block in self.state.blocks)
+        )
 
     def said(self) -> tuple[str, ...]:
         """The messages of the conversation's user in this turn, including those before the calls that waited for approval."""
@@ -213,12 +230,20 @@ class TurnContext:
         """When the turn's first message came, before the calls that waited for approval."""
         begins = _beginning_of(self)
         is_there = self.approval and begins and self.window[begins].is_said
-        return min(self.run.created_at, self.window[begins].created_at) if is_there else self.run.created_at
+        return (
+            min(self.run.created_at, self.window[begins].created_at)
+            if is_there
+            else self.run.created_at
+        )
 
     def view_began(self) -> int:
         """Return when the oldest message was said that is in view."""
         own = self.state.conversation.id
-        said = (one for one in self.window if one.role not in ("system", "summary") and one.conversation_id == own)
+        said = (
+            one
+            for one in self.window
+            if one.role not in ("system", "summary") and one.conversation_id == own
+        )
         return min((one.created_at for one in said), default=self.began_at())
 
     def evicted_count(self) -> int:
@@ -259,7 +284,9 @@ class StepDraft:
     tools_ns: int = 0
     jobs: list[Job] = field(default_factory=list)
 
-    def record(self, turn: TurnContext, created_at: int, stop: StopReason | None, **more: Any) -> Step:
+    def record(
+        self, turn: TurnContext, created_at: int, stop: StopReason | None, **more: Any
+    ) -> Step:
         """The step as it is stored, whatever came of its call to the model; `more` is what is known beside."""
         run, info = turn.run, turn.model.info
         values: dict[str, Any] = {
@@ -273,7 +300,9 @@ class StepDraft:
             "started_at": self.started_at,
             "step_ns": time.monotonic_ns() - self.began_ns,
         }
-        return Step(self.id, run.organization_id, run.agent_id, run.id, run.conversation_id, **values | more)
+        return Step(
+            self.id, run.organization_id, run.agent_id, run.id, run.conversation_id, **values | more
+        )
 
 
 def _beginning_of(turn: TurnContext) -> int:

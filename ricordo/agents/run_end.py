@@ -33,7 +33,11 @@ _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
 def close_run(
-    tx: Transaction, run: Run, reason: StopReason, error: dict[str, Any] | None = None, failed: FailedCall | None = None
+    tx: Transaction,
+    run: Run,
+    reason: StopReason,
+    error: dict[str, Any] | None = None,
+    failed: FailedCall | None = None,
 ) -> Run | None:
     """End the run for this reason, whoever holds its lease; None where it had ended already.
 
@@ -56,12 +60,16 @@ def close_run(
         return ended
     said = messages.of_run(tx, run.id)
     # What was summed up meanwhile has left the window for good.
-    summed = [part for message in said for part in message.parts if isinstance(part, CompactionPart)]
+    summed = [
+        part for message in said for part in message.parts if isinstance(part, CompactionPart)
+    ]
     known = {*conversation.window, *(gone for part in summed for gone in part.evicted)}
     missing = [message for message in said if message.id not in known]
     entering = [] if error and error["type"] in _REFUSED else missing
     why = _why_without_result(reason, error)
-    if results := _results_of_answer(tx, conversation, said, why) or _results_for_open_calls(said, why):
+    if results := _results_of_answer(tx, conversation, said, why) or _results_for_open_calls(
+        said, why
+    ):
         results = replace(results, id=new_id("message"), created_at=now, run_id=run.id)
         insert_messages(tx, [results])
         # Right behind the answer they belong to, ahead of what was said beside it.
@@ -133,7 +141,9 @@ def close_all(tx: Transaction) -> list[Run]:
 
 def denied(tx: Transaction, request: Message, why: str) -> Message:
     """The message that answers every call of this request with a denial; not yet stored."""
-    made = replace(request, id=new_id("message"), role="tool", otid=None, seq=0, created_at=tx.clock.now())
+    made = replace(
+        request, id=new_id("message"), role="tool", otid=None, seq=0, created_at=tx.clock.now()
+    )
     return replace(made, parts=given_up(request, why))
 
 
@@ -146,13 +156,24 @@ def add_callback(tx: Transaction, run: Run) -> None:
     if run.ended_at is None or not run.callback.get("url"):
         return
     payload, key = {"run_id": run.id}, f"{CALLBACK}:{run.id}"
-    job = Job(CALLBACK, run.organization_id, payload, key=key, most_attempts=_CALLBACK_ATTEMPTS, user_id=run.user_id)
+    job = Job(
+        CALLBACK,
+        run.organization_id,
+        payload,
+        key=key,
+        most_attempts=_CALLBACK_ATTEMPTS,
+        user_id=run.user_id,
+    )
     jobs.add(tx, job)
 
 
-def _results_of_answer(tx: Transaction, conversation: Conversation, said: list[Message], why: str) -> Message | None:
+def _results_of_answer(
+    tx: Transaction, conversation: Conversation, said: list[Message], why: str
+) -> Message | None:
     """Results for calls that waited and whose answer was taken up by this run, but not carried out: the client's own are kept."""
-    answer = next((message for message in said if message.role == "approval" and not message.tool_calls), None)
+    answer = next(
+        (message for message in said if message.role == "approval" and not message.tool_calls), None
+    )
     if answer is None or answer.id in conversation.window:
         return None
     request = messages.by_ids(tx, conversation.window[-1:])

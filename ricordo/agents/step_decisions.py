@@ -23,7 +23,13 @@ from ricordo.domain.tool import Tool, ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.memory.working_memory import EditReason
 from ricordo.storage.conversations import is_any_default
-from ricordo.tools.presentation import ToolPresentation, parse_call, prefill, schema_for, without_nulls
+from ricordo.tools.presentation import (
+    ToolPresentation,
+    parse_call,
+    prefill,
+    schema_for,
+    without_nulls,
+)
 from ricordo.tools.rules import Allowed, DeadEnd, FinishedCall, Rulebook
 from ricordo.tools.toolbox import SearchedStore, failed_result, schema_of
 
@@ -39,9 +45,7 @@ _NOT_IN_A_CALL: frozenset[ToolType] = frozenset(
 SEARCH_MEMORY = "search_memory"
 # So many of its own tools an agent may call before it has to call one that the client wants.
 _OWN_CALLS = 5
-REMINDER = (
-    "Your reply called no tool, so the user has not seen it. Call a tool now; to answer the user, call send_message."
-)
+REMINDER = "Your reply called no tool, so the user has not seen it. Call a tool now; to answer the user, call send_message."
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,11 @@ def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rule
 
 def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
     """The agent, with calls of this tool waiting for approval or not."""
-    rules = [rule for rule in agent.tool_rules if (rule.type, rule.tool_name) != ("requires_approval", tool_name)]
+    rules = [
+        rule
+        for rule in agent.tool_rules
+        if (rule.type, rule.tool_name) != ("requires_approval", tool_name)
+    ]
     if is_wanted:
         rules.append(ToolRule(tool_name, "requires_approval"))
     return agent if len(rules) == len(agent.tool_rules) else replace(agent, tool_rules=tuple(rules))
@@ -126,7 +134,9 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     bare = {schema.name: schema for schema in schemas if schema.name in names}
     quotes = any(block.rule == "explicit" for block in turn.state.blocks)
     # In a conversation about a user the agent's own blocks are the user's once they are edited.
-    reasons = turn.state.conversation.user_id is not None or any(block.is_users for block in turn.state.blocks)
+    reasons = turn.state.conversation.user_id is not None or any(
+        block.is_users for block in turn.state.blocks
+    )
     editing: frozenset[str] = frozenset()
     if quotes or reasons:
         toolbox = turn.runtime.toolbox
@@ -142,7 +152,10 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
         speech = turn.request.response_format or agent.model_settings.response_format
         how = replace(how, heartbeat=True, thinks_in_arguments=thinks, response_format=speech)
         must_call = True
-    tools = {name: schema_for(tool, how, is_terminal=name in rules.terminal) for name, tool in bare.items()}
+    tools = {
+        name: schema_for(tool, how, is_terminal=name in rules.terminal)
+        for name, tool in bare.items()
+    }
     hidden = _useless_searches(turn, attached) - wanted
     is_over = turn.reads.is_over and not must_call and not rules.before_exit(turn.finished)
     if turn.reads.is_over and not is_over:
@@ -151,7 +164,9 @@ def offer_tools(turn: TurnContext) -> OfferedTools:
     choice: ToolChoice = "none" if not is_any else "required" if must_call else "auto"
     gated = client | {name for name in tools if name in rules.gated}
     forced = next(iter(wanted)) if len(wanted) == 1 else None
-    return OfferedTools(tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced, hidden, is_over)
+    return OfferedTools(
+        tools, bare, choice, allowed, how, gated, client, rules.is_ordered, forced, hidden, is_over
+    )
 
 
 def _tools_in_a_call(attached: Sequence[Tool]) -> list[Tool]:
@@ -165,7 +180,9 @@ def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[
     stores: set[SearchedStore] = set()
     talk = turn.state.conversation
     # Beside a user's default conversation there may be more than the newest that were looked at.
-    has_others = turn.state.has_other_conversations or (talk.user_id is not None and not is_any_default(talk))
+    has_others = turn.state.has_other_conversations or (
+        talk.user_id is not None and not is_any_default(talk)
+    )
     if turn.evicted_count() or has_others:
         stores.add("messages")
     if any(archive.passage_count for archive in turn.state.archives):
@@ -173,7 +190,9 @@ def _useless_searches(turn: TurnContext, attached: Sequence[Tool]) -> frozenset[
     named = {name for rule in turn.state.agent.tool_rules for name in _names_in(rule)}
     toolbox = turn.runtime.toolbox
     searches = {tool.name: toolbox.searches(tool) for tool in attached if tool.name not in named}
-    return frozenset(name for name, searched in searches.items() if searched and not searched & stores)
+    return frozenset(
+        name for name, searched in searches.items() if searched and not searched & stores
+    )
 
 
 def _names_in(rule: ToolRule) -> Iterator[str]:
@@ -185,7 +204,9 @@ def _names_in(rule: ToolRule) -> Iterator[str]:
 def _with_words(parts: Sequence[Part], words: str) -> list[Part]:
     """Return the parts of a reply with words that are said before its calls."""
     begin = BETWEEN_WORDS if any(isinstance(part, TextPart) for part in parts) else ""
-    place = next((place for place, part in enumerate(parts) if isinstance(part, ToolCallPart)), len(parts))
+    place = next(
+        (place for place, part in enumerate(parts) if isinstance(part, ToolCallPart)), len(parts)
+    )
     return [*parts[:place], TextPart(f"{begin}{words}"), *parts[place:]]
 
 
@@ -235,7 +256,9 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
                 stop = "invalid_tool_call"
         parts.append(stored)
     is_waiting = any(call.is_gated for call in calls)
-    return ParsedReply(tuple(parts), tuple(calls), _marked(refused), wants_heartbeat, stop, reasons, is_waiting)
+    return ParsedReply(
+        tuple(parts), tuple(calls), _marked(refused), wants_heartbeat, stop, reasons, is_waiting
+    )
 
 
 def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
@@ -247,27 +270,43 @@ def parse_approved(answer: Answered, offered: OfferedTools) -> ParsedReply:
         if call.name not in offered.tools:
             refused.append(_refusal(call, offered))
         elif not call.is_gated and offered.is_ordered:
-            refused.append(failed_result(call, ONE_BY_ONE))  # as it was when it was made: nobody was asked about it
+            refused.append(
+                failed_result(call, ONE_BY_ONE)
+            )  # as it was when it was made: nobody was asked about it
         elif not call.is_gated and call.name in offered.gated:
-            refused.append(failed_result(call, f"{call.name} has to wait for approval by now. Call it again."))
+            refused.append(
+                failed_result(call, f"{call.name} has to wait for approval by now. Call it again.")
+            )
         elif call.name in offered.client:
-            refused.append(failed_result(call, f"{call.name} is run by the client, which sent no result of it."))
+            refused.append(
+                failed_result(
+                    call, f"{call.name} is run by the client, which sent no result of it."
+                )
+            )
         else:
             bare = offered.bare.get(call.name)
             taken = parse_call(without_nulls(call, bare), offered.how, bare)
             calls.append(replace(call, arguments=taken.arguments))
             reasons[call.call_id] = EditReason(taken.reasoning, quote=taken.quote)
-    wants_heartbeat = any(parse_call(call, offered.how).wants_heartbeat for call in answer.request.tool_calls)
-    return ParsedReply(answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, reasons=reasons)
+    wants_heartbeat = any(
+        parse_call(call, offered.how).wants_heartbeat for call in answer.request.tool_calls
+    )
+    return ParsedReply(
+        answer.request.parts, tuple(calls), _marked(refused), wants_heartbeat, reasons=reasons
+    )
 
 
-def parse_nested(name: str, arguments: Mapping[str, Any], offered: OfferedTools) -> ToolCallPart | ToolReturnPart:
+def parse_nested(
+    name: str, arguments: Mapping[str, Any], offered: OfferedTools
+) -> ToolCallPart | ToolReturnPart:
     """The call that a tool makes of another one, as it is run; or why it must not be."""
     call = ToolCallPart(new_id("call"), name, orjson.dumps(arguments).decode())
     if name not in offered.tools:
         return _refusal(call, offered)
     if name in offered.gated:
-        return failed_result(call, f"{name} needs an approval, or is run by the client. Call it yourself.")
+        return failed_result(
+            call, f"{name} needs an approval, or is run by the client. Call it yourself."
+        )
     call = without_nulls(call, offered.bare.get(name))
     try:
         return _with_fixed_arguments(call, call.arguments, offered)[1]
@@ -298,9 +337,15 @@ def next_action(
     if outcome is None and reply and reply.finish == "length":
         action = NextAction("max_tokens_exceeded")
     elif outcome is None:
-        action = NextAction(heartbeat=REMINDER) if speaks_by_tools and offered.tools else NextAction("end_turn")
+        action = (
+            NextAction(heartbeat=REMINDER)
+            if speaks_by_tools and offered.tools
+            else NextAction("end_turn")
+        )
     elif outcome.stops:
-        is_silent = speaks_by_tools and not parsed.wants_heartbeat  # it would have ended without the rule
+        is_silent = (
+            speaks_by_tools and not parsed.wants_heartbeat
+        )  # it would have ended without the rule
         action = NextAction("end_turn" if is_silent else "tool_rule")
     elif not speaks_by_tools:
         action = NextAction()
@@ -309,17 +354,29 @@ def next_action(
     elif any(result.status == "error" for result in results):
         action = NextAction(heartbeat=AFTER_FAILURE)
     else:
-        action = NextAction(heartbeat=REQUESTED) if parsed.wants_heartbeat else NextAction("end_turn")
-    if action.stop in ("end_turn", "tool_rule") and (missing := turn.rules.before_exit(turn.finished)):
-        action = NextAction(heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}.")
+        action = (
+            NextAction(heartbeat=REQUESTED) if parsed.wants_heartbeat else NextAction("end_turn")
+        )
+    if action.stop in ("end_turn", "tool_rule") and (
+        missing := turn.rules.before_exit(turn.finished)
+    ):
+        action = NextAction(
+            heartbeat=f"Before you end your turn you must still call: {', '.join(missing)}."
+        )
     # A model that was told to call a tool and answers in words again would go on so up to the limit of steps.
-    is_repeated = outcome is None and action.heartbeat is not None and action.heartbeat == before.heartbeat
+    is_repeated = (
+        outcome is None and action.heartbeat is not None and action.heartbeat == before.heartbeat
+    )
     return NextAction("no_tool_call") if is_repeated else action
 
 
 def finished_calls(results: Sequence[ToolReturnPart]) -> list[FinishedCall]:
     """Results as the tool rules count them: a refused call is none."""
-    return [FinishedCall(one.name, one.content, one.status == "success") for one in results if not one.is_refused]
+    return [
+        FinishedCall(one.name, one.content, one.status == "success")
+        for one in results
+        if not one.is_refused
+    ]
 
 
 def _marked(refused: Sequence[ToolReturnPart]) -> tuple[ToolReturnPart, ...]:
@@ -334,10 +391,14 @@ def _with_fixed_arguments(
     run = replace(stored, arguments=arguments)
     if not (values := offered.allowed.prefilled.get(stored.name)):
         return stored, run
-    return prefill(stored, values, offered.tools[stored.name]), prefill(run, values, offered.bare[stored.name])
+    return prefill(stored, values, offered.tools[stored.name]), prefill(
+        run, values, offered.bare[stored.name]
+    )
 
 
 def _refusal(call: ToolCallPart, offered: OfferedTools) -> ToolReturnPart:
     # The beginning is a wire fact of the retired Letta V1 server.
     names = ", ".join(name for name in offered.tools if name not in offered.hidden)
-    return failed_result(call, f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{names}]")
+    return failed_result(
+        call, f"[ToolConstraintError] Cannot call {call.name}, valid tools include: [{names}]"
+    )

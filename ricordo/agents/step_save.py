@@ -71,7 +71,11 @@ async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> S
 
 
 async def save_step(
-    turn: TurnContext, step: StepDraft, reply: ModelReply | None, action: NextAction, results: Sequence[ToolReturnPart]
+    turn: TurnContext,
+    step: StepDraft,
+    reply: ModelReply | None,
+    action: NextAction,
+    results: Sequence[ToolReturnPart],
 ) -> StepSaved:
     """Save the step, and the end of the run with it where no step follows. Raises LeaseLost.
 
@@ -156,7 +160,15 @@ async def save_compaction(
         _save_window(tx, turn, [one for one in window if one.id not in untold], run, added=1)
         if summary.usage.total_tokens:
             runs.add_expense(
-                tx, Expense(run.organization_id, "compaction", summary.model, summary.usage, run.agent_id, run.user_id)
+                tx,
+                Expense(
+                    run.organization_id,
+                    "compaction",
+                    summary.model,
+                    summary.usage,
+                    run.agent_id,
+                    run.user_id,
+                ),
             )
         for trace in kept:
             runs.insert_trace(tx, trace)
@@ -178,7 +190,9 @@ async def _finish(write: Awaitable[T]) -> T:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
-        if not task.cancelled() and (error := task.exception()):  # else asyncio counts it as never retrieved
+        if not task.cancelled() and (
+            error := task.exception()
+        ):  # else asyncio counts it as never retrieved
             log.info("what a cancelled turn was saving failed", extra={"error": error})
         raise
 
@@ -195,11 +209,17 @@ def _advance(turn: TurnContext, new: Sequence[Message]) -> None:
 
 def _count(turn: TurnContext, added: int) -> None:
     counted = turn.state.conversation.message_count + added
-    turn.state = replace(turn.state, conversation=replace(turn.state.conversation, message_count=counted))
+    turn.state = replace(
+        turn.state, conversation=replace(turn.state.conversation, message_count=counted)
+    )
 
 
 def _with_delayed(turn: TurnContext, new: Sequence[Message]) -> list[Message]:
-    return [*turn.window, *new, *(turn.delayed if any(message.role == "tool" for message in new) else ())]
+    return [
+        *turn.window,
+        *new,
+        *(turn.delayed if any(message.role == "tool" for message in new) else ()),
+    ]
 
 
 def _put(tx: Transaction, turn: TurnContext, new: Sequence[Message], run: Run) -> None:
@@ -207,7 +227,9 @@ def _put(tx: Transaction, turn: TurnContext, new: Sequence[Message], run: Run) -
     _save_window(tx, turn, _with_delayed(turn, new), run, added=turn.unsaved + len(new))
 
 
-def _save_window(tx: Transaction, turn: TurnContext, window: Sequence[Message], run: Run, *, added: int) -> None:
+def _save_window(
+    tx: Transaction, turn: TurnContext, window: Sequence[Message], run: Run, *, added: int
+) -> None:
     """Save the in-context ids, with the system message where it changed, and what the run's end changes of the conversation."""
     if turn.prompt_changed:
         messages.rewrite(tx, turn.window[0])
@@ -251,8 +273,13 @@ def _assistant_message(
 ) -> Message:
     is_gated = any(isinstance(part, ToolCallPart) and part.is_gated for part in reply.parts)
     role: Role = "approval" if is_gated else "assistant"
-    parts = tuple(_without(part, turn.removed) for part in reply.parts) if turn.removed else reply.parts
-    message, model = turn.run.new_message(role, parts, now, step.id), reply.model or turn.model.info.name
+    parts = (
+        tuple(_without(part, turn.removed) for part in reply.parts) if turn.removed else reply.parts
+    )
+    message, model = (
+        turn.run.new_message(role, parts, now, step.id),
+        reply.model or turn.model.info.name,
+    )
     return replace(message, id=step.message_id, model=model, is_untrusted=is_untrusted)
 
 
@@ -282,14 +309,23 @@ def _outcomes(
             content = truncate(told, limits.get(result.name, DEFAULT_RETURN_LIMIT))
         if (notes := step.memory.notes.get(call_id)) and result.status == "success":
             content = f"{content}\n\n[{' '.join(notes)}]"
-        outcomes.append(result if content is result.content else replace(result, content=content, is_json=False))
+        outcomes.append(
+            result if content is result.content else replace(result, content=content, is_json=False)
+        )
     return outcomes
 
 
-def _record(turn: TurnContext, step: StepDraft, reply: ModelReply, run: Run, edits: EditContext, now: int) -> Step:
+def _record(
+    turn: TurnContext, step: StepDraft, reply: ModelReply, run: Run, edits: EditContext, now: int
+) -> Step:
     """The step's record, with what of memory its prompt held: versions of blocks by id, and the passages that were found."""
     versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
-    found = [source for message in turn.window for result in message.tool_returns for source in result.sources]
+    found = [
+        source
+        for message in turn.window
+        for result in message.tool_returns
+        for source in result.sources
+    ]
     passages = [source for source in unique(found) if source.startswith("passage-")]
     return step.record(
         turn,
@@ -299,6 +335,8 @@ def _record(turn: TurnContext, step: StepDraft, reply: ModelReply, run: Run, edi
         usage=reply.usage,
         model_ns=step.model_ns,
         tools_ns=step.tools_ns,
-        memory={name: held for name, held in (("blocks", versions), ("passages", passages)) if held},
+        memory={
+            name: held for name, held in (("blocks", versions), ("passages", passages)) if held
+        },
         is_untrusted=edits.is_untrusted,
     )

@@ -38,12 +38,23 @@ FailedCall = tuple[Step, Trace | None]
 """The step of a call to a model that gave no answer, and its trace where one is kept."""
 EVERY = 3600.0  # seconds between two looks for traces that have to go
 # How long a text, and how many items a list may have, tried one after the other until all of it fits.
-_REDUCTIONS = ((50_000, 10**9), (10_000, 10**9), (2_000, 10**9), (400, 1_000), (80, 64), (80, 16), (80, 4), (80, 1))
+_REDUCTIONS = (
+    (50_000, 10**9),
+    (10_000, 10**9),
+    (2_000, 10**9),
+    (400, 1_000),
+    (80, 64),
+    (80, 16),
+    (80, 4),
+    (80, 1),
+)
 # Of the calls that one compaction made, as many traces are kept at most, the last ones.
 _MOST_OF_SUMMARY = 20
 
 
-def trace_of(turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None) -> Trace | None:
+def trace_of(
+    turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None
+) -> Trace | None:
     """The trace of an answered call, where one is to be kept; with `errors` only of an answer that ended its run as failed."""
     is_error = stop is not None and status_after(stop) == "failed"
     if step.asked is None or not _is_kept(turn, is_error=is_error):
@@ -58,14 +69,26 @@ def begin_exchange(turn: TurnContext, step: StepDraft) -> Exchange | None:
 
 
 def _call(
-    request: ModelRequest, info: ModelInfo, exchange: Exchange | None, answered: ModelReply | Mapping[str, Any]
+    request: ModelRequest,
+    info: ModelInfo,
+    exchange: Exchange | None,
+    answered: ModelReply | Mapping[str, Any],
 ) -> Call:
     asked = given = None
     try:
         asked = exchange.request() if exchange else None
-        given = exchange.response() if exchange and asked and isinstance(answered, ModelReply) else None
-    except (AttributeError, TypeError, RecursionError) as error:  # what a server sends may have any form
-        log.warning("the payloads of a model's call cannot be put together", extra={"error": type(error).__name__})
+        given = (
+            exchange.response() if exchange and asked and isinstance(answered, ModelReply) else None
+        )
+    except (
+        AttributeError,
+        TypeError,
+        RecursionError,
+    ) as error:  # what a server sends may have any form
+        log.warning(
+            "the payloads of a model's call cannot be put together",
+            extra={"error": type(error).__name__},
+        )
     own = _reply_to_json(answered) if isinstance(answered, ModelReply) else dict(answered)
     return asked or request_to_json(request, info), given or own
 
@@ -113,7 +136,9 @@ def traces_of_summary(turn: TurnContext, calls: deque[Call] | None) -> list[Trac
     return [trace for trace in made if trace]
 
 
-def failed_call(turn: TurnContext, reason: StopReason, error: Mapping[str, Any] | None) -> FailedCall | None:
+def failed_call(
+    turn: TurnContext, reason: StopReason, error: Mapping[str, Any] | None
+) -> FailedCall | None:
     """The call that a turn was waiting for when it ended for this reason; None where it waited for none."""
     draft = turn.asking
     if draft is None or draft.asked is None:
@@ -125,7 +150,9 @@ def failed_call(turn: TurnContext, reason: StopReason, error: Mapping[str, Any] 
     if not _is_kept(turn, is_error=status == "failed"):
         return step, None
     answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
-    return step, _trace(turn, draft.id, _call(draft.asked, turn.model.info, draft.exchange, answered))
+    return step, _trace(
+        turn, draft.id, _call(draft.asked, turn.model.info, draft.exchange, answered)
+    )
 
 
 def _is_kept(turn: TurnContext, *, is_error: bool) -> bool:
@@ -138,16 +165,24 @@ def request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
     asked = asdict(replace(request, messages=()))
     asked |= {"model": info.handle, "endpoint": info.endpoint, "user": asked.pop("user_id")}
     asked["messages"] = [
-        {"role": message.role, "parts": _parts(message.parts)} | ({"name": message.name} if message.name else {})
+        {"role": message.role, "parts": _parts(message.parts)}
+        | ({"name": message.name} if message.name else {})
         for message in request.messages
     ]
-    asked["settings"] = {name: value for name, value in asked["settings"].items() if value not in (None, {})}
+    asked["settings"] = {
+        name: value for name, value in asked["settings"].items() if value not in (None, {})
+    }
     return {name: value for name, value in asked.items() if value is not None}
 
 
 def _reply_to_json(reply: ModelReply) -> Json:
     usage = {name: value for name, value in asdict(reply.usage).items() if value is not None}
-    return {"model": reply.model, "finish": reply.finish, "parts": _parts(reply.parts), "usage": usage}
+    return {
+        "model": reply.model,
+        "finish": reply.finish,
+        "parts": _parts(reply.parts),
+        "usage": usage,
+    }
 
 
 def shortened(value: Json, most: int) -> str:
@@ -184,14 +219,21 @@ def _trace(turn: TurnContext, step_id: str, call: Call) -> Trace | None:
         response = shortened(redact_json(answered), most)
     except (TypeError, ValueError, RecursionError) as error:
         # Whatever a tool's schema or a setting holds that JSON cannot: to keep a trace is no reason to fail a turn.
-        log.warning("a trace cannot be written", extra={"run": turn.run.id, "error": type(error).__name__})
+        log.warning(
+            "a trace cannot be written", extra={"run": turn.run.id, "error": type(error).__name__}
+        )
         return None
     run = turn.run
-    return Trace(step_id, run.id, run.organization_id, request, response, turn.runtime.store.clock.now())
+    return Trace(
+        step_id, run.id, run.organization_id, request, response, turn.runtime.store.clock.now()
+    )
 
 
 def _parts(parts: tuple[Part, ...]) -> list[Json]:
-    return [_picture(part) if isinstance(part, ImagePart) else parts_to_json([part])[0] for part in parts]
+    return [
+        _picture(part) if isinstance(part, ImagePart) else parts_to_json([part])[0]
+        for part in parts
+    ]
 
 
 def _picture(part: ImagePart) -> Json:
@@ -208,13 +250,19 @@ def _reduced(value: Any, length: int, items: int) -> Any:
     match value:
         case str() if len(value) > length:
             half = length // 2
-            return f"{value[:half]}… ({len(value) - 2 * half:,} characters left out) …{value[-half:]}"
+            return (
+                f"{value[:half]}… ({len(value) - 2 * half:,} characters left out) …{value[-half:]}"
+            )
         case dict():
             return {name: _reduced(item, length, items) for name, item in value.items()}
         case list():
             if len(value) > items:
                 first = items // 2
-                value = [*value[:first], f"{len(value) - items:,} items left out", *value[first - items :]]
+                value = [
+                    *value[:first],
+                    f"{len(value) - items:,} items left out",
+                    *value[first - items :],
+                ]
             return [_reduced(item, length, items) for item in value]
         case _:
             return value

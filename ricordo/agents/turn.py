@@ -131,7 +131,9 @@ class LiveRun:
     `work` does the work and yields its events, at last RunEnded once the run's end is saved.
     """
 
-    def __init__(self, runtime: Runtime, run: Run, work: Callable[[], AsyncIterator[Event]]) -> None:
+    def __init__(
+        self, runtime: Runtime, run: Run, work: Callable[[], AsyncIterator[Event]]
+    ) -> None:
         self._runtime = runtime
         self._run = run
         self._work = work
@@ -152,7 +154,9 @@ class LiveRun:
     async def _after_close(self, _run: Run) -> None:
         """Do what belongs to a run that did not end by itself, before its readers are told."""
 
-    def _close_in(self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None) -> Run | None:
+    def _close_in(
+        self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
+    ) -> Run | None:
         """End the run in this transaction; None where it had ended already."""
         return close_run(tx, self._run, reason, error)
 
@@ -222,7 +226,11 @@ class LiveRun:
         except asyncio.CancelledError:
             ending = _Ending("cancelled", "cancelled", "The turn was stopped before it had ended.")
             if self._runtime.is_stopping:
-                ending = _Ending("error", INTERRUPTED, "The server stopped during this turn. Send the message again.")
+                ending = _Ending(
+                    "error",
+                    INTERRUPTED,
+                    "The server stopped during this turn. Send the message again.",
+                )
         except PartFailed as error:
             ending = _ending_of(error.ended)
         except ModelError as error:
@@ -238,7 +246,9 @@ class LiveRun:
             ending = _Ending("error", kind, str(error))
         except Exception as error:
             log.exception("turn failed", extra={"run": self._run.id})
-            ending = _Ending("error", "internal_error", "An unknown error occurred", type(error).__name__)
+            ending = _Ending(
+                "error", "internal_error", "An unknown error occurred", type(error).__name__
+            )
         return await self._close(ending)
 
     async def _close(self, ending: _Ending) -> RunEnded | Failed:
@@ -252,7 +262,9 @@ class LiveRun:
         if ended is None:
             # The run ended by another hand: a cancel from another process, or a save that went through while we were stopped.
             try:
-                ended = await self._runtime.store.read(lambda tx: runs.get(tx, Scope(run.organization_id), run.id))
+                ended = await self._runtime.store.read(
+                    lambda tx: runs.get(tx, Scope(run.organization_id), run.id)
+                )
             except NotFound:
                 return deleted(run, self._runtime)
         await self._after_close(ended)
@@ -261,7 +273,12 @@ class LiveRun:
         if ended.status in ("completed", "cancelled"):
             return RunEnded(ended)
         stored = ended.error or {}
-        return Failed(ended, stored.get("type", ending.kind), stored.get("message", ending.message), ending.detail)
+        return Failed(
+            ended,
+            stored.get("type", ending.kind),
+            stored.get("message", ending.message),
+            ending.detail,
+        )
 
 
 async def keep_lease(runtime: Runtime, run: Run, stop: Callable[[], None]) -> None:
@@ -292,9 +309,13 @@ class Turn(LiveRun):
         # Report Invalid only for a compaction request; inside a turn it is an internal error.
         return isinstance(error, Invalid) and self._context.request.compaction is not None
 
-    def _close_in(self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None) -> Run | None:
+    def _close_in(
+        self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
+    ) -> Run | None:
         also_save = self._context.request.also_save
-        ended = close_run(tx, self._context.run, reason, error, failed_call(self._context, reason, error))
+        ended = close_run(
+            tx, self._context.run, reason, error, failed_call(self._context, reason, error)
+        )
         if ended and also_save:
             also_save(tx, ended, ())
         # A step that ends its turn adds the job itself.
@@ -345,7 +366,9 @@ class PastTurn:
             yield StepSaved(self.run_id, None, tuple(said))
         if run.status == "failed":
             error = run.error or {}
-            yield Failed(run, error.get("type", "internal_error"), error.get("message", "The run failed."))
+            yield Failed(
+                run, error.get("type", "internal_error"), error.get("message", "The run failed.")
+            )
         else:
             tokens = await self.runtime.store.read(lambda tx: runs.context_tokens(tx, self.run_id))
             yield RunEnded(replace(run, context_tokens=tokens))
@@ -355,7 +378,9 @@ class PastTurn:
             return None
         try:
             return await self.begin_again()
-        except RicordoError:  # somebody else has the conversation by now: the reader is told of the interruption
+        except (
+            RicordoError
+        ):  # somebody else has the conversation by now: the reader is told of the interruption
             return None
 
     async def cancel(self) -> None:
@@ -366,7 +391,9 @@ class PastTurn:
         """Return when the run has ended."""
         while (await self._read()).ended_at is None:
             # Another process cannot wake us; and if it is gone, nobody but us may ever ask for this run.
-            if not await self.runtime.store.write(lambda tx: heal(tx, runs.get(tx, self.scope, self.run_id))):
+            if not await self.runtime.store.write(
+                lambda tx: heal(tx, runs.get(tx, self.scope, self.run_id))
+            ):
                 await asyncio.sleep(_POLL)
 
     async def _read(self) -> Run:

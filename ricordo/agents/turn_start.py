@@ -29,7 +29,14 @@ from ricordo.agents.repeats import (
     was_broken_off,
     was_cut_off,
 )
-from ricordo.agents.request import Answered, Approval, NewMessage, TurnContext, TurnRequest, WindowLimit
+from ricordo.agents.request import (
+    Answered,
+    Approval,
+    NewMessage,
+    TurnContext,
+    TurnRequest,
+    WindowLimit,
+)
 from ricordo.agents.run_end import given_up, heal
 from ricordo.agents.step_decisions import finished_calls, rulebook
 from ricordo.domain.agent import AgentState
@@ -60,9 +67,7 @@ STILL_WAITING = (
     "Please approve or deny the pending request before continuing."
 )
 # A wire fact too. It is what the agent reads where an answer to calls comes again after its run was broken off.
-KEEP_ALIVE = (
-    "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
-)
+KEEP_ALIVE = "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
 EXPIRED = "The request for approval was not answered in time, so the tool call was denied."
 
 
@@ -77,7 +82,9 @@ async def start_turn(runtime: Runtime, request: TurnRequest) -> TurnContext | st
     is_looked_up = False
     for _ in range(_ATTEMPTS):
         try:
-            return await runtime.store.write(lambda tx: _open(tx, runtime, request, repeated, is_looked_up))  # noqa: B023 - awaited at once
+            return await runtime.store.write(
+                lambda tx: _open(tx, runtime, request, repeated, is_looked_up)  # noqa: B023
+            )
         except _Unlisted as unlisted:
             await models.look_up(unlisted.args[0])
             is_looked_up = True
@@ -165,7 +172,9 @@ def _open(
     limit = WindowLimit(token_percent=state.conversation.token_percent or 100)
     if is_borrowed:
         limit = WindowLimit(own_window=own.agent.context_window)
-    turn = TurnContext(runtime, request, run, state, model, window, prompt_key, rules, limit, profile=profile)
+    turn = TurnContext(
+        runtime, request, run, state, model, window, prompt_key, rules, limit, profile=profile
+    )
     if cut_off and (said := input_of(tx, cut_off)):
         _take_over(tx, turn, said)
     else:
@@ -179,7 +188,10 @@ def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> Ag
     """Return the state with the tools and rules that the request adds for this turn."""
     if not request.added_tools:
         return state
-    tools = [unstored_tool(runtime.toolbox.unstored(name), state.agent.organization_id) for name in request.added_tools]
+    tools = [
+        unstored_tool(runtime.toolbox.unstored(name), state.agent.organization_id)
+        for name in request.added_tools
+    ]
     agent = replace(state.agent, tool_rules=(*state.agent.tool_rules, *request.added_rules))
     return replace(state, agent=agent, tools=(*state.tools, *tools))
 
@@ -250,7 +262,9 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
     shown = {(block.chain_id, block.label): block.shown_label for block in turn.state.blocks}
     time = local_time(now, turn.state.agent.timezone)
     events = [
-        rejection_event(shown.get((one.chain_id, one.label), one.label), one.proposal_id, one.reason, time)
+        rejection_event(
+            shown.get((one.chain_id, one.label), one.label), one.proposal_id, one.reason, time
+        )
         for one in found
     ]
     return [turn.run.new_message("user", (event,), now) for event in events]
@@ -278,7 +292,9 @@ def _due(tx: Transaction, turn: TurnContext) -> Approval | None:
 def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: int) -> Message:
     """Match the answer with the calls that wait for it; returns it as a message."""
     if approval.otid and messages.by_otids(tx, turn.run.conversation_id, [approval.otid]):
-        raise Collision("This answer was accepted before.")  # before it is said that nothing waits for it
+        raise Collision(
+            "This answer was accepted before."
+        )  # before it is said that nothing waits for it
     turn.approval = answered(turn.window, approval)
     asking = turn.approval.request
     if asking.group_id and not turn.run.metadata:
@@ -287,7 +303,10 @@ def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: 
         runs.save_metadata(tx, turn.run)
     turn.finished = finished_before(turn.window)
     return _stored(
-        NewMessage("approval", turn.approval.parts, approval.otid), turn.run, now, bool(turn.approval.returns)
+        NewMessage("approval", turn.approval.parts, approval.otid),
+        turn.run,
+        now,
+        bool(turn.approval.returns),
     )
 
 
@@ -303,7 +322,9 @@ def answered(window: Sequence[Message], approval: Approval) -> Answered:
     gated = {call.call_id: call for call in request.tool_calls if call.is_gated}
     if approval.approves is not None:
         if approval.request_id not in (None, "", request.id, *gated):
-            raise Invalid(f"Invalid approval request ID. Expected '{request.id}' but received '{approval.request_id}'.")
+            raise Invalid(
+                f"Invalid approval request ID. Expected '{request.id}' but received '{approval.request_id}'."
+            )
         parts = tuple(ApprovalPart(id, approval.approves, approval.reason) for id in gated)
     if len(gated) == len(parts) == 1:
         # Older clients name the message that asked in place of its only call.
@@ -318,10 +339,14 @@ def answered(window: Sequence[Message], approval: Approval) -> Answered:
     if sorted(ids) != sorted(gated):
         raise Invalid(f"Invalid tool call IDs. Expected '{list(gated)}', but received '{ids}'.")
     # What the client says is untrusted, and it does not say which tool a result is of.
-    decided = [replace(one, request_id=request.id) for one in parts if isinstance(one, ApprovalPart)]
+    decided = [
+        replace(one, request_id=request.id) for one in parts if isinstance(one, ApprovalPart)
+    ]
     sent = [one for one in parts if isinstance(one, ToolReturnPart)]
     given = [replace(one, is_untrusted=True, request_id=request.id) for one in sent]
-    returns = {one.call_id: replace(one, is_untrusted=True, name=gated[one.call_id].name) for one in sent}
+    returns = {
+        one.call_id: replace(one, is_untrusted=True, name=gated[one.call_id].name) for one in sent
+    }
     return Answered(request, {part.call_id: part for part in decided}, returns, (*decided, *given))
 
 
@@ -395,7 +420,9 @@ def new_run(tx: Transaction, request: TurnRequest) -> Run:
 
 
 def _stored(item: NewMessage, run: Run, now: int, is_untrusted: bool) -> Message:
-    return replace(item.signed(run.new_message(item.role, item.parts, now)), is_untrusted=is_untrusted)
+    return replace(
+        item.signed(run.new_message(item.role, item.parts, now)), is_untrusted=is_untrusted
+    )
 
 
 def is_others(said: NewMessage, scope: Scope, user_id: str | None) -> bool:

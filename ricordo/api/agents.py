@@ -22,7 +22,13 @@ from ricordo.agents.memory_variables import fill_variables, require_variables
 from ricordo.agents.step_decisions import rulebook
 from ricordo.api.call import Here, Paging, RequestContext, agent_json, note, whole_agent
 from ricordo.api.messages import new_message
-from ricordo.api.models.agents import AgentFields, AgentRequest, AgentResponse, AgentUpdate, ContextResponse
+from ricordo.api.models.agents import (
+    AgentFields,
+    AgentRequest,
+    AgentResponse,
+    AgentUpdate,
+    ContextResponse,
+)
 from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.tools import read_rule
 from ricordo.api.routing import Routes
@@ -47,7 +53,12 @@ _OLDER_SETTINGS = (
     ("response_format", "response_format"),
 )
 _PLAIN = ("system", "metadata", "hidden")
-_KEPT_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy", "model_profile")
+_KEPT_SETTINGS = (
+    "max_files_open",
+    "per_file_view_window_char_limit",
+    "user_block_policy",
+    "model_profile",
+)
 
 
 @router.post("/", response_model=AgentResponse)
@@ -55,8 +66,12 @@ async def create(here: Here, body: AgentRequest) -> Json:
     """Make an agent."""
     await _require_window(here, body, body.model_handle)
     if body.agent_type == "voice_convo_agent" and not body.enable_sleeptime:
-        raise Unsupported("A voice_convo_agent needs another agent that keeps its memory. Send enable_sleeptime: true.")
-    return agent_json(here, await create_agent(here.runtime, here.scope, spec_of(here.runtime, body)))
+        raise Unsupported(
+            "A voice_convo_agent needs another agent that keeps its memory. Send enable_sleeptime: true."
+        )
+    return agent_json(
+        here, await create_agent(here.runtime, here.scope, spec_of(here.runtime, body))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +83,24 @@ class AgentFilters:
     tags: Annotated[list[str] | None, Query()] = None
     match_all_tags: bool = False
     hidden: bool | None = None
-    identity_id: Annotated[str | None, Query(description="Kept to this user, by the id as an identity.")] = None
-    identifier_keys: Annotated[list[str] | None, Query(description="Kept to any of these users.")] = None
-    template_id: Annotated[str | None, Query(description="Made from this version of a template.")] = None
+    identity_id: Annotated[
+        str | None, Query(description="Kept to this user, by the id as an identity.")
+    ] = None
+    identifier_keys: Annotated[
+        list[str] | None, Query(description="Kept to any of these users.")
+    ] = None
+    template_id: Annotated[
+        str | None, Query(description="Made from this version of a template.")
+    ] = None
     base_template_id: Annotated[str | None, Query(description="Made from this template.")] = None
     created_by_id: Annotated[str | None, Query(description="Made by this user.")] = None
     last_stop_reason: Annotated[
-        StopReason | None, Query(description="Whose last turn, in the default conversation, ended for this reason.")
+        StopReason | None,
+        Query(description="Whose last turn, in the default conversation, ended for this reason."),
     ] = None
-    sort_by: Annotated[AgentOrder | None, Query(description="The older name of `order_by`, which goes first.")] = None
+    sort_by: Annotated[
+        AgentOrder | None, Query(description="The older name of `order_by`, which goes first.")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +112,10 @@ class AgentPaging(Paging):
 
 @router.get("/", response_model=list[AgentResponse])
 def list_agents(
-    tx: Transaction, here: Here, paging: Annotated[AgentPaging, Depends()], which: Annotated[AgentFilters, Depends()]
+    tx: Transaction,
+    here: Here,
+    paging: Annotated[AgentPaging, Depends()],
+    which: Annotated[AgentFilters, Depends()],
 ) -> list[Json]:
     """Agents, by default newest first; by name, by a piece of it, by tags, or by the users they are kept to."""
     user_ids = users.ids_of(tx, here.scope, which.identity_id, which.identifier_keys or ())
@@ -106,7 +133,10 @@ def list_agents(
         **given(name=which.name, hidden=which.hidden, created_by=which.created_by_id),
     }
     found = agents.page(tx, here.scope, paging.page(), *conditions, **wanted)
-    return [agent_json(here, state) for state in with_groups(tx, here.runtime, here.runtime.complete_all(tx, found))]
+    return [
+        agent_json(here, state)
+        for state in with_groups(tx, here.runtime, here.runtime.complete_all(tx, found))
+    ]
 
 
 @router.get("/count", response_model=int)
@@ -129,11 +159,15 @@ async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
     before = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
     await _require_window(here, body, body.model_handle or before.agent.model)
     if body.system is not None:
-        body = body.model_copy(update={"system": chosen_system(body.system, "", here.runtime.settings.data_dir)})
+        body = body.model_copy(
+            update={"system": chosen_system(body.system, "", here.runtime.settings.data_dir)}
+        )
     handle = body.model_handle
     remodelled = await change_model(here.runtime, before.agent, handle) if handle else None
     named = body.embedding_handle
-    embedding = await here.runtime.models.embedders.choose(named) if named else before.agent.embedding
+    embedding = (
+        await here.runtime.models.embedders.choose(named) if named else before.agent.embedding
+    )
 
     def change(tx: Transaction) -> Json:
         agents.lock(tx, here.scope, agent_id)
@@ -177,7 +211,9 @@ async def context(
     def read(tx: Transaction) -> Json:
         state = effective(agents.load(tx, here.scope, agent_id, conversation.id))
         tools = [schema_of(tool) for tool in state.tools]
-        return ContextResponse.from_window(state, messages.by_ids(tx, state.conversation.window), tools)
+        return ContextResponse.from_window(
+            state, messages.by_ids(tx, state.conversation.window), tools
+        )
 
     return await here.store.read(read)
 
@@ -191,14 +227,18 @@ async def _require_window(here: RequestContext, body: AgentFields, handle: str |
     info = await models.require(handle or (await here.runtime.models.find_default()).handle)
     if info.context_window != DEFAULT_CONTEXT_WINDOW and limit > info.context_window:
         # A wire fact of the retired Letta V1 server.
-        raise Invalid(f"Context window limit ({limit}) is greater than maximum of ({info.context_window})")
+        raise Invalid(
+            f"Context window limit ({limit}) is greater than maximum of ({info.context_window})"
+        )
 
 
 def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
     """Return the agent that a body asks for. Raises Invalid."""
     sequence = body.initial_message_sequence
     settings = _settings(body)
-    memory_blocks = tuple(block.spec(runtime.settings.data_dir) for block in body.memory_blocks or ())
+    memory_blocks = tuple(
+        block.spec(runtime.settings.data_dir) for block in body.memory_blocks or ()
+    )
     if body.memory_variables:
         require_variables(memory_blocks, body.memory_variables, "agent")
         memory_blocks = fill_variables(memory_blocks, body.memory_variables)
@@ -219,7 +259,10 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
         settings=settings,
         blocks=memory_blocks,
         block_ids=tuple(body.block_ids or ()),
-        tool_names=(*(body.tools or ()), *(MULTI_AGENT_TOOLS if body.include_multi_agent_tools else ())),
+        tool_names=(
+            *(body.tools or ()),
+            *(MULTI_AGENT_TOOLS if body.include_multi_agent_tools else ()),
+        ),
         tool_ids=tuple(body.tool_ids or ()),
         has_base_tools=body.include_base_tools is not False,
         has_base_rules=body.include_base_tool_rules,
@@ -235,20 +278,25 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
     )
 
 
-def _sealed(runtime: Runtime, body: AgentFields, stored: Mapping[str, str]) -> dict[str, str] | None:
+def _sealed(
+    runtime: Runtime, body: AgentFields, stored: Mapping[str, str]
+) -> dict[str, str] | None:
     """The agent's secrets, encrypted, by their names; None where none were sent. An empty value keeps the stored one."""
     sent = body.all_secrets
     if not sent:
         return None if sent is None else {}
     secret = Secret(runtime.settings.data_dir)
     return {
-        name: secret.encrypt(value) if value or name not in stored else stored[name] for name, value in sent.items()
+        name: secret.encrypt(value) if value or name not in stored else stored[name]
+        for name, value in sent.items()
     }
 
 
 def _settings(body: AgentFields, current: CompactionSettings | None = None) -> dict[str, Any]:
     """What is kept as JSON: how files are shown, the policy of users' new blocks, and how the window is made smaller."""
-    settings = {name: value for name in _KEPT_SETTINGS if (value := getattr(body, name)) is not None}
+    settings = {
+        name: value for name in _KEPT_SETTINGS if (value := getattr(body, name)) is not None
+    }
     if body.compaction_settings is not None:
         settings["compaction"] = asdict(body.compaction_settings.settings(current))
     return settings
@@ -290,7 +338,9 @@ def _changed(tx: Transaction, agent: Agent, body: AgentUpdate, user_id: str) -> 
     )
 
 
-def _change_attachments(tx: Transaction, here: RequestContext, agent_id: str, body: AgentUpdate) -> None:
+def _change_attachments(
+    tx: Transaction, here: RequestContext, agent_id: str, body: AgentUpdate
+) -> None:
     if body.tool_ids is not None:
         wanted = tools.by_ids(tx, here.scope, list(dict.fromkeys(body.tool_ids)))
         tools.detach_all(tx, agent_id)

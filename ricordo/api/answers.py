@@ -148,7 +148,10 @@ class LargeAnswer(Response):
     """A body in pieces, which are sent as fast as the client takes them, and let go."""
 
     def __init__(
-        self, pieces: Iterator[bytes], status: int = 200, headers: Sequence[tuple[bytes, bytes]] = _JSON_HEADERS
+        self,
+        pieces: Iterator[bytes],
+        status: int = 200,
+        headers: Sequence[tuple[bytes, bytes]] = _JSON_HEADERS,
     ) -> None:
         self._pieces = deque(_joined(pieces))
         self.size = sum(map(len, self._pieces))
@@ -158,9 +161,13 @@ class LargeAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as of every response
         """Send it."""
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         while self._pieces:
-            await send({"type": "http.response.body", "body": self._pieces.popleft(), "more_body": True})
+            await send(
+                {"type": "http.response.body", "body": self._pieces.popleft(), "more_body": True}
+            )
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -205,7 +212,9 @@ async def read_answer(
     return response
 
 
-async def counted_answer(budget: AnswerBudget, scope: Scope, response: Response, *, reads: bool) -> Response:
+async def counted_answer(
+    budget: AnswerBudget, scope: Scope, response: Response, *, reads: bool
+) -> Response:
     """Return this answer, which counts while it is sent. Raises HTTPException (503) for a read."""
     if (size := _size_of(response)) > SMALL:
         ticket = budget.ticket(scope)

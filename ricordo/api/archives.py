@@ -9,7 +9,15 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query, Response
 
 from ricordo.agents.deletion import delete_archive
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, embedding_of, note, whole_agent
+from ricordo.api.call import (
+    Here,
+    Paged,
+    RequestContext,
+    agent_json,
+    embedding_of,
+    note,
+    whole_agent,
+)
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.archives import (
     MOST_SKIPPED,
@@ -37,7 +45,9 @@ from ricordo.storage import agents, archives
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1", tags=["archives"], scope="archives")
-_memory = Routes(prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"], scope="archives")
+_memory = Routes(
+    prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"], scope="archives"
+)
 # Rows of one transaction, so that a batch never holds up a turn for long.
 _PORTION = 500
 
@@ -95,7 +105,9 @@ def modify(tx: Transaction, here: Here, archive_id: str, body: ArchiveUpdate) ->
     changed = replace(
         archive,
         name=body.name or archive.name,
-        description=body.description if "description" in body.model_fields_set else archive.description,
+        description=body.description
+        if "description" in body.model_fields_set
+        else archive.description,
         metadata=archive.metadata if body.metadata is None else body.metadata,
         updated_at=tx.clock.now(),
     )
@@ -137,7 +149,9 @@ async def create_passages(here: Here, archive_id: str, body: PassageBatchRequest
     return await _file(here, archive_id, body.passages)
 
 
-@router.delete("/archives/{archive_id}/passages/{passage_id}", status_code=204, response_class=Response)
+@router.delete(
+    "/archives/{archive_id}/passages/{passage_id}", status_code=204, response_class=Response
+)
 @needs("archives:write", "memory:write")
 def delete_passage(tx: Transaction, here: Here, archive_id: str, passage_id: str) -> Response:
     """Delete a passage of the archive."""
@@ -187,7 +201,10 @@ async def list_passages(
     """The passages of the agent's archives, by default oldest first; `search` is a piece of the text."""
 
     def read(tx: Transaction) -> tuple[Sequence[Archive], Sequence[Passage]]:
-        known, page = agents.load(tx, here.scope, agent_id).archives, paging.page(default=100, order="asc")
+        known, page = (
+            agents.load(tx, here.scope, agent_id).archives,
+            paging.page(default=100, order="asc"),
+        )
         ids = [archive.id for archive in known]
         return known, archives.page_of_passages(tx, ids, page, search_text=search, scope=here.scope)
 
@@ -198,7 +215,9 @@ async def list_passages(
         if config := one["embedding_config"]:
             by_model.setdefault(config["handle"], []).append(one)
     for handle, same in by_model.items():
-        vectors = await here.runtime.models.embedders.get(handle).embed([one["text"] for one in same])
+        vectors = await here.runtime.models.embedders.get(handle).embed(
+            [one["text"] for one in same]
+        )
         for one, vector in zip(same, vectors, strict=True):
             one["embedding"] = vector
     return shown
@@ -211,25 +230,50 @@ class ArchivalQuery:
     tags: Annotated[list[str] | None, Query()] = None
     tag_match_mode: Literal["any", "all"] = "any"
     top_k: Annotated[int | None, Query(ge=1, le=100)] = None
-    offset: Annotated[int, Query(ge=0, le=MOST_SKIPPED, description="How many of the best results to pass over.")] = 0
+    offset: Annotated[
+        int, Query(ge=0, le=MOST_SKIPPED, description="How many of the best results to pass over.")
+    ] = 0
     start_datetime: str | None = None
     end_datetime: str | None = None
 
-    def filter(self, archive_ids: tuple[str, ...], where: tzinfo, subject_id: str | None) -> PassageFilter:
-        start = parse_date(self.start_datetime, where, name="start_datetime") if self.start_datetime else None
-        end = parse_date(self.end_datetime, where, name="end_datetime", end=True) if self.end_datetime else None
-        return PassageFilter(archive_ids, tuple(self.tags or ()), self.tag_match_mode == "all", subject_id, start, end)
+    def filter(
+        self, archive_ids: tuple[str, ...], where: tzinfo, subject_id: str | None
+    ) -> PassageFilter:
+        start = (
+            parse_date(self.start_datetime, where, name="start_datetime")
+            if self.start_datetime
+            else None
+        )
+        end = (
+            parse_date(self.end_datetime, where, name="end_datetime", end=True)
+            if self.end_datetime
+            else None
+        )
+        return PassageFilter(
+            archive_ids,
+            tuple(self.tags or ()),
+            self.tag_match_mode == "all",
+            subject_id,
+            start,
+            end,
+        )
 
 
 @_memory.get("/search", response_model=PassageSearchResponse)
-async def search_passages(here: Here, agent_id: str, query: str, wanted: Annotated[ArchivalQuery, Depends()]) -> Json:
+async def search_passages(
+    here: Here, agent_id: str, query: str, wanted: Annotated[ArchivalQuery, Depends()]
+) -> Json:
     """The best matching passages of the agent's archives, best first; dates without a zone are read in the agent's own."""
 
     def filter_of(tx: Transaction) -> PassageFilter:
         ids = tuple(archive.id for archive in archives.of_agent(tx, agent_id))
-        return wanted.filter(ids, zone(agents.timezone(tx, here.scope, agent_id)), here.scope.subject_id)
+        return wanted.filter(
+            ids, zone(agents.timezone(tx, here.scope, agent_id)), here.scope.subject_id
+        )
 
-    found = await here.runtime.recall.passages(query, filter_of, wanted.top_k or 10, offset=wanted.offset)
+    found = await here.runtime.recall.passages(
+        query, filter_of, wanted.top_k or 10, offset=wanted.offset
+    )
     return {"results": [PassageHitResponse.of(hit) for hit in found], "count": len(found)}
 
 
@@ -288,4 +332,6 @@ def _passage(here: RequestContext, passage: Passage, known: Sequence[Archive]) -
 
 def _json(here: RequestContext, archive: Archive) -> Json:
     embedding = embedding_of(here, archive.embedding)
-    return ArchiveResponse.of(archive, embedding=embedding and embedding.handle, embedding_config=embedding)
+    return ArchiveResponse.of(
+        archive, embedding=embedding and embedding.handle, embedding_config=embedding
+    )

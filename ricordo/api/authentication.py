@@ -39,7 +39,9 @@ MOST_FAILURES, _FAILURES_COUNT, DELAY = 20, 60.0, 1.0
 CALL = "ricordo_call_"
 _calls: dict[tuple[Path, str], Scope] = {}
 _WORK = frozenset(
-    f"{family}:{kind}" for family in ("agents", "messages", "memory", "archives", "tools") for kind in ("read", "write")
+    f"{family}:{kind}"
+    for family in ("agents", "messages", "memory", "archives", "tools")
+    for kind in ("read", "write")
 )
 _MINUTE = 60
 _LOCAL = Scope()
@@ -125,14 +127,18 @@ class Authentication:
 
         `is_near` says that the caller is on this machine: there the operator's tokens count too.
         """
-        if self._key is not None and hmac.compare_digest(key.encode("utf-8", "surrogatepass"), self._key):
+        if self._key is not None and hmac.compare_digest(
+            key.encode("utf-8", "surrogatepass"), self._key
+        ):
             return _ADMINISTRATOR
         if key.startswith(OPERATOR):
             return _ADMINISTRATOR if is_near and is_operator_token(self._secret, key) else None
         digest = self._digest_of(key)
         if digest is None:
             return _calls.get((self._data_dir, key))
-        if self._key is not None and hmac.compare_digest(digest, keys.hash_of(self.secret, self._key.decode())):
+        if self._key is not None and hmac.compare_digest(
+            digest, keys.hash_of(self.secret, self._key.decode())
+        ):
             return _ADMINISTRATOR  # a session of the key in the settings
         now = time.monotonic()
         known = self._known.get(digest)
@@ -164,21 +170,33 @@ class Authentication:
             is_stored = key.startswith(keys.PREFIX) and not key.startswith(CALL)
             return keys.hash_of(self.secret, key) if is_stored else None
         text, _, signature = key.removeprefix(_SESSION).rpartition("_")
-        if not hmac.compare_digest(signature.encode("utf-8", "surrogatepass"), self._sign(text).encode()):
+        if not hmac.compare_digest(
+            signature.encode("utf-8", "surrogatepass"), self._sign(text).encode()
+        ):
             return None
         digest, _, until = text.partition("_")
         left = int(until) - time.time()
-        return digest if 0 < left <= SESSION_SECONDS + _SESSION_LEEWAY else None  # more: by a clock that was wrong
+        return (
+            digest if 0 < left <= SESSION_SECONDS + _SESSION_LEEWAY else None
+        )  # more: by a clock that was wrong
 
     def _sign(self, text: str) -> str:
-        return hmac.digest(self._secret.derive("sessions"), text.encode("utf-8", "surrogatepass"), "sha256").hex()
+        return hmac.digest(
+            self._secret.derive("sessions"), text.encode("utf-8", "surrogatepass"), "sha256"
+        ).hex()
 
     async def slow_down(self, address: str, key: str) -> None:
         """Wait before an unknown key of this address is looked up, where many were unknown within a minute."""
         failures = self._failures.get(_network(address))
-        if failures is None or failures.times < MOST_FAILURES or time.monotonic() - failures.since > _FAILURES_COUNT:
+        if (
+            failures is None
+            or failures.times < MOST_FAILURES
+            or time.monotonic() - failures.since > _FAILURES_COUNT
+        ):
             return
-        is_operators = self._key is not None and hmac.compare_digest(key.encode("utf-8", "surrogatepass"), self._key)
+        is_operators = self._key is not None and hmac.compare_digest(
+            key.encode("utf-8", "surrogatepass"), self._key
+        )
         # A key that was right before is not slowed down by others at its address.
         if not is_operators and keys.hash_of(self.secret, key) not in self._known:
             await asyncio.sleep(DELAY)
@@ -208,7 +226,11 @@ class Authentication:
 
     async def require_key(self, runtime: Runtime) -> None:
         """Raise Invalid where other machines could call a server that has no key."""
-        if self._host in LOOPBACK or self._key is not None or await runtime.store.read(keys.are_any):
+        if (
+            self._host in LOOPBACK
+            or self._key is not None
+            or await runtime.store.read(keys.are_any)
+        ):
             return
         raise Invalid(
             f"RICORDO_HOST={self._host} can be reached from other machines, so a key is needed. Make one with `ricordo key "

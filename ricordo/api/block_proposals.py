@@ -4,7 +4,12 @@ from fastapi import Response
 
 from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.base import Json
-from ricordo.api.models.memory import ApproveRequest, DecidedResponse, ProposalResponse, RejectRequest
+from ricordo.api.models.memory import (
+    ApproveRequest,
+    DecidedResponse,
+    ProposalResponse,
+    RejectRequest,
+)
 from ricordo.api.proposals import After, Decided, Limit, Status, decided, listed
 from ricordo.api.routing import Routes, needs
 from ricordo.api.users import waiting_for
@@ -38,25 +43,37 @@ async def list_of_block(
 
 @router.post("/{proposal_id}/approve", response_model=DecidedResponse)
 @needs("memory:approve", "memory:override")
-async def approve(here: Here, block_id: str, proposal_id: str, body: ApproveRequest | None = None) -> Response | Json:
+async def approve(
+    here: Here, block_id: str, proposal_id: str, body: ApproveRequest | None = None
+) -> Response | Json:
     """Make what is proposed the block's next version, as for a user's block. A user's block is decided on by its owner alone."""
 
     def work(tx: Transaction) -> Decided | Conflicted:
         _require(tx, here, block_id, proposal_id)
-        done = approval.approve(tx, here.scope, proposal_id, here.scope.actor, body=body.body if body else None)
-        return done if isinstance(done, Conflicted) else (done.proposal, done.block, waiting_for(tx, done.block))
+        done = approval.approve(
+            tx, here.scope, proposal_id, here.scope.actor, body=body.body if body else None
+        )
+        return (
+            done
+            if isinstance(done, Conflicted)
+            else (done.proposal, done.block, waiting_for(tx, done.block))
+        )
 
     return await decided(await here.store.write(work))
 
 
 @router.post("/{proposal_id}/reject", response_model=DecidedResponse)
 @needs("memory:approve", "memory:override")
-async def reject(here: Here, block_id: str, proposal_id: str, body: RejectRequest | None = None) -> Response | Json:
+async def reject(
+    here: Here, block_id: str, proposal_id: str, body: RejectRequest | None = None
+) -> Response | Json:
     """Leave the block as it is; the proposal is kept with the reason."""
 
     def work(tx: Transaction) -> Decided:
         block = _require(tx, here, block_id, proposal_id)
-        rejected = approval.reject(tx, here.scope, proposal_id, here.scope.actor, reason=body.reason if body else None)
+        rejected = approval.reject(
+            tx, here.scope, proposal_id, here.scope.actor, reason=body.reason if body else None
+        )
         return rejected, block, waiting_for(tx, block)
 
     return await decided(await here.store.write(work))
@@ -64,7 +81,10 @@ async def reject(here: Here, block_id: str, proposal_id: str, body: RejectReques
 
 def _require(tx: Transaction, here: RequestContext, block_id: str, proposal_id: str) -> Block:
     """The block, if the proposal is one for it; raises NotFound."""
-    block, proposal = blocks.get(tx, here.scope, block_id), proposals.get(tx, here.scope, proposal_id)
+    block, proposal = (
+        blocks.get(tx, here.scope, block_id),
+        proposals.get(tx, here.scope, proposal_id),
+    )
     if (proposal.chain_id, proposal.label) != (block.chain_id, block.label):
         raise NotFound(f"Proposal with ID {proposal_id} not found")
     return block

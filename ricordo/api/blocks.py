@@ -46,12 +46,19 @@ from ricordo.storage.engine.store import Transaction
 router = Routes(prefix="/v1", tags=["blocks"], scope="agents")
 AgentNumber = Annotated[int, Query(ge=0, le=MAX_COUNT)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="How many versions at most.")]
-Before = Annotated[str | None, Query(max_length=40, description="Only versions older than this one.")]
-At = Annotated[str | None, Query(max_length=40, description="As of this version; by default the current one.")]
-From = Annotated[
-    str | None, Query(alias="from", max_length=40, description="The older version; that before the newer.")
+Before = Annotated[
+    str | None, Query(max_length=40, description="Only versions older than this one.")
 ]
-To = Annotated[str | None, Query(max_length=40, description="The newer version; by default the current one.")]
+At = Annotated[
+    str | None, Query(max_length=40, description="As of this version; by default the current one.")
+]
+From = Annotated[
+    str | None,
+    Query(alias="from", max_length=40, description="The older version; that before the newer."),
+]
+To = Annotated[
+    str | None, Query(max_length=40, description="The newer version; by default the current one.")
+]
 
 
 @router.post("/blocks/", response_model=BlockResponse)
@@ -60,7 +67,9 @@ def create(tx: Transaction, here: Here, body: BlockRequest) -> Block:
     chain = Chain(new_id("chain"), here.scope.organization_id, "block", "")
     block = new_block(tx, here.scope, body.spec(here.runtime.settings.data_dir), chain)
     chain = replace(chain, owner_id=block.id)
-    return blocks.insert_all(tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}"))[0]
+    return blocks.insert_all(
+        tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}")
+    )[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +85,26 @@ class BlockQuery:
     name: Annotated[str | None, Query(description="Templates of this name: there are none.")] = None
     templates_only: Annotated[bool, Query(description="Only templates: there are none.")] = False
     identity_id: Annotated[str | None, Query(description="Attached to this identity.")] = None
-    identifier_keys: Annotated[list[str] | None, Query(description="Attached to any of these users.")] = None
-    connected_to_agents_count_eq: Annotated[
-        list[AgentNumber] | None, Query(description="Attached to so many agents, or to one of these numbers.")
+    identifier_keys: Annotated[
+        list[str] | None, Query(description="Attached to any of these users.")
     ] = None
-    connected_to_agents_count_gt: Annotated[AgentNumber | None, Query(description="Attached to more agents.")] = None
-    connected_to_agents_count_lt: Annotated[AgentNumber | None, Query(description="Attached to fewer agents.")] = None
+    connected_to_agents_count_eq: Annotated[
+        list[AgentNumber] | None,
+        Query(description="Attached to so many agents, or to one of these numbers."),
+    ] = None
+    connected_to_agents_count_gt: Annotated[
+        AgentNumber | None, Query(description="Attached to more agents.")
+    ] = None
+    connected_to_agents_count_lt: Annotated[
+        AgentNumber | None, Query(description="Attached to fewer agents.")
+    ] = None
 
     def filter(self, tx: Transaction, scope: Scope) -> blocks.BlockFilter:
-        searched = {"label": self.label_search, "value": self.value_search, "description": self.description_search}
+        searched = {
+            "label": self.label_search,
+            "value": self.value_search,
+            "description": self.description_search,
+        }
         user_ids = users.ids_of(tx, scope, self.identity_id, self.identifier_keys or ())
         return blocks.BlockFilter(
             label=self.label,
@@ -103,9 +123,13 @@ class BlockQuery:
 
 
 @router.get("/blocks/", response_model=list[BlockResponse])
-async def list_blocks(here: Here, paging: Paged, which: Annotated[BlockQuery, Depends()]) -> Sequence[Block]:
+async def list_blocks(
+    here: Here, paging: Paged, which: Annotated[BlockQuery, Depends()]
+) -> Sequence[Block]:
     """Blocks, by default newest first; by label, a piece of label, value or description, tags, identities, or numbers of agents."""
-    return await here.store.read(lambda tx: blocks.listed(tx, here.scope, paging.page(), which.filter(tx, here.scope)))
+    return await here.store.read(
+        lambda tx: blocks.listed(tx, here.scope, paging.page(), which.filter(tx, here.scope))
+    )
 
 
 @router.get("/blocks/count", response_model=int)
@@ -122,7 +146,9 @@ def retrieve(tx: Transaction, here: Here, block_id: str) -> Block:
 
 @router.patch("/blocks/{block_id}", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
-def modify(tx: Transaction, here: Here, block_id: str, body: BlockUpdate, if_match: IfMatch = None) -> Response:
+def modify(
+    tx: Transaction, here: Here, block_id: str, body: BlockUpdate, if_match: IfMatch = None
+) -> Response:
     """Change a block; fields that are left out stay. Agents see it at their next turn.
 
     Where the block is a user's and its policy wants that, the change of text or label becomes a proposal: `proposal_id`, and the
@@ -164,20 +190,26 @@ def list_of_agent(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> 
     return blocks.listed(tx, here.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
 
 
-@router.get("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
+@router.get(
+    "/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse
+)
 def retrieve_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str) -> Block:
     """The agent's block with this label."""
     return _labelled(tx, agents.load(tx, here.scope, agent_id), here.scope, block_label)
 
 
-@router.patch("/agents/{agent_id}/core-memory/blocks/attach/{block_id}", response_model=AgentResponse)
+@router.patch(
+    "/agents/{agent_id}/core-memory/blocks/attach/{block_id}", response_model=AgentResponse
+)
 def attach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
     """Put a block into the agent's prompt."""
     attach_block(tx, here.scope, agent_id, block_id)
     return whole_agent(tx, here, agent_id)
 
 
-@router.patch("/agents/{agent_id}/core-memory/blocks/detach/{block_id}", response_model=AgentResponse)
+@router.patch(
+    "/agents/{agent_id}/core-memory/blocks/detach/{block_id}", response_model=AgentResponse
+)
 def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
     """Take a block out of the agent's prompt; the block itself stays."""
     agents.require(tx, here.scope, agent_id)
@@ -186,10 +218,17 @@ def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
     return whole_agent(tx, here, agent_id)
 
 
-@router.patch("/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse)
+@router.patch(
+    "/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse
+)
 @needs("agents:write", "memory:write")
 def modify_of_agent(
-    tx: Transaction, here: Here, agent_id: str, block_label: str, body: BlockUpdate, if_match: IfMatch = None
+    tx: Transaction,
+    here: Here,
+    agent_id: str,
+    block_label: str,
+    body: BlockUpdate,
+    if_match: IfMatch = None,
 ) -> Response:
     """Change the agent's block with this label; fields that are left out stay.
 
@@ -201,7 +240,9 @@ def modify_of_agent(
     if not block.is_users and (block.shared or block.is_read_only):
         _require_agents(here.scope)
     if user_id and needs_copy(block, user_id):
-        block = copy_of(tx, state.agent, block, users_chain(tx, state.agent, user_id).id, here.scope.actor)
+        block = copy_of(
+            tx, state.agent, block, users_chain(tx, state.agent, user_id).id, here.scope.actor
+        )
         block = blocks.get(tx, here.scope, block.id)
     return _change(tx, here, block, body, if_match)
 
@@ -215,7 +256,9 @@ def list_versions(
     return page_of(tx, block.chain_id, block.label, limit, before)
 
 
-@router.get("/blocks/{block_id}/versions/{sha}", response_model=VersionTextResponse, name="retrieve")
+@router.get(
+    "/blocks/{block_id}/versions/{sha}", response_model=VersionTextResponse, name="retrieve"
+)
 def retrieve_version(tx: Transaction, here: Here, block_id: str, sha: str) -> Json:
     """The block as it was at a version of its memory, named by its id or the first seven digits of it or more."""
     block = blocks.get(tx, here.scope, block_id)
@@ -236,16 +279,23 @@ def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) ->
     reason = body.message or f"Restore {block.label} as of {version.id.hex()[:12]}"
     if text == block.value:
         return _shown(Submitted(block))
-    return _shown(submission.change(tx, block, replace(block, value=text), here.submission(reason=reason)))
+    return _shown(
+        submission.change(tx, block, replace(block, value=text), here.submission(reason=reason))
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class LineQuery:
     """Which lines of a long answer are wanted."""
 
-    after: Annotated[int, Query(ge=0, le=MAX_COUNT, description="Only lines after this number.")] = 0
+    after: Annotated[
+        int, Query(ge=0, le=MAX_COUNT, description="Only lines after this number.")
+    ] = 0
     limit: Annotated[
-        int | None, Query(ge=1, le=MAX_COUNT, description="How many lines at most; RICORDO_MAX_LINES bounds it.")
+        int | None,
+        Query(
+            ge=1, le=MAX_COUNT, description="How many lines at most; RICORDO_MAX_LINES bounds it."
+        ),
     ] = None
 
     def most(self, here: RequestContext) -> int:
@@ -264,9 +314,13 @@ async def list_lines(here: Here, block_id: str, part: Lines, at: At = None) -> J
 
 
 @router.get("/blocks/{block_id}/compare", response_model=ComparisonResponse)
-async def compare(here: Here, block_id: str, part: Lines, from_: From = None, to: To = None) -> Json:
+async def compare(
+    here: Here, block_id: str, part: Lines, from_: From = None, to: To = None
+) -> Json:
     """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
-    return await comparison_of(here, lambda tx: _place(tx, here, block_id), part, older=from_, newer=to)
+    return await comparison_of(
+        here, lambda tx: _place(tx, here, block_id), part, older=from_, newer=to
+    )
 
 
 def _place(tx: Transaction, here: RequestContext, block_id: str) -> Place:
@@ -292,7 +346,9 @@ def _writable(tx: Transaction, scope: Scope, block_id: str) -> Block:
 
 def _require_agents(scope: Scope) -> None:
     if scope.subject_id is not None and not scope.may("agents:write"):
-        raise Forbidden("This block is not yours alone: to change it for everybody takes the scope agents:write.")
+        raise Forbidden(
+            "This block is not yours alone: to change it for everybody takes the scope agents:write."
+        )
 
 
 def _shown(done: Submitted) -> Response:
@@ -300,7 +356,9 @@ def _shown(done: Submitted) -> Response:
     return told(answer(BlockResponse.of(done.block, proposal_id=proposal_id)), done)
 
 
-def _change(tx: Transaction, here: RequestContext, block: Block, body: BlockUpdate, if_match: str | None) -> Response:
+def _change(
+    tx: Transaction, here: RequestContext, block: Block, body: BlockUpdate, if_match: str | None
+) -> Response:
     require_match(block, if_match)
     scope = here.scope
     sent = body.model_fields_set
@@ -315,7 +373,9 @@ def _change(tx: Transaction, here: RequestContext, block: Block, body: BlockUpda
         changes["shared"] = body.shared
         chain = versions.lock(tx, block.chain_id)
         if body.shared and chain and chain.owner_kind == "user":
-            raise Invalid("A user's block cannot be shared. Share a block of the agent's, or of its own.")
+            raise Invalid(
+                "A user's block cannot be shared. Share a block of the agent's, or of its own."
+            )
         if body.shared and not block.shared and block.policy == "direct":
             changes["policy"] = SHARED_POLICY
     changes |= _policy_changes(tx, block, body)
@@ -333,7 +393,11 @@ def _change(tx: Transaction, here: RequestContext, block: Block, body: BlockUpda
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:
     """The policy that was sent. The flag of the retired Letta V1 server overrides it, so a change of one changes the other."""
     if body.policy is not None:
-        return {"policy": body.policy} if body.read_only is not None else {"policy": body.policy, "read_only": False}
+        return (
+            {"policy": body.policy}
+            if body.read_only is not None
+            else {"policy": body.policy, "read_only": False}
+        )
     if body.read_only is False and block.policy == "read_only":
         chain = versions.lock(tx, block.chain_id)
         return {"policy": "propose" if chain and chain.owner_kind == "user" else "direct"}
@@ -343,13 +407,21 @@ def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[st
 def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str) -> None:
     for agent_id in blocks.agent_ids(tx, block.id):
         if any(other.label == label for other in blocks.attached(tx, agent_id)):
-            raise Conflict(f'Agent {agent_id} has another block labelled "{label}". Choose another label.')
-    same_chain = blocks.page(tx, scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=block.chain_id))
+            raise Conflict(
+                f'Agent {agent_id} has another block labelled "{label}". Choose another label.'
+            )
+    same_chain = blocks.page(
+        tx, scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=block.chain_id)
+    )
     if same_chain:
-        raise Conflict(f'There is another block labelled "{label}" beside this one. Choose another label.')
+        raise Conflict(
+            f'There is another block labelled "{label}" beside this one. Choose another label.'
+        )
 
 
-def page_of(tx: Transaction, chain_id: str, label: str, limit: int, before: str | None) -> Sequence[BlockVersion]:
+def page_of(
+    tx: Transaction, chain_id: str, label: str, limit: int, before: str | None
+) -> Sequence[BlockVersion]:
     """The versions of a block, newest first, also of one that was deleted. Raises NotFound where there never was one."""
     end = history.get(tx, chain_id, before).number if before else None
     found = history.page(tx, chain_id, label=label, limit=limit, before=end)
@@ -364,14 +436,23 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
     return VersionTextResponse.of(version, body=_text_of(tx, version))
 
 
-async def lines_of(here: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None) -> Json:
+async def lines_of(
+    here: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None
+) -> Json:
     """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
     blame = await blame_beside(here.store, find, at)
-    return await offload(partial(BlameResponse.from_blame, blame, part.after, part.most(here)), blame.count * 100)
+    return await offload(
+        partial(BlameResponse.from_blame, blame, part.after, part.most(here)), blame.count * 100
+    )
 
 
 async def comparison_of(
-    here: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, *, older: str | None, newer: str | None
+    here: RequestContext,
+    find: Callable[[Transaction], Place],
+    part: LineQuery,
+    *,
+    older: str | None,
+    newer: str | None,
 ) -> Json:
     """Two versions of a block compared. Raises NotFound, Conflict."""
 
@@ -381,13 +462,19 @@ async def comparison_of(
         if older:
             before: BlockVersion | None = _version_at(tx, chain_id, label, older)
         else:
-            before = next(iter(history.page(tx, chain_id, label=label, limit=1, before=after.number)), None)
+            before = next(
+                iter(history.page(tx, chain_id, label=label, limit=1, before=after.number)), None
+            )
         both = (before, after)
-        return label, [(one.id.hex(), _text_of(tx, one) or "") if one else (None, "") for one in both]
+        return label, [
+            (one.id.hex(), _text_of(tx, one) or "") if one else (None, "") for one in both
+        ]
 
     async with few_at_once():
         label, (one, other) = await here.store.read(read)
-        compare = partial(ComparisonResponse.from_texts, one, other, label, after=part.after, most=part.most(here))
+        compare = partial(
+            ComparisonResponse.from_texts, one, other, label, after=part.after, most=part.most(here)
+        )
         # Words take longer than bytes.
         return await offload(compare, (len(one[1]) + len(other[1])) * 16)
 
@@ -407,7 +494,9 @@ def _version_at(tx: Transaction, chain_id: str, label: str, sha: str) -> BlockVe
 
 
 def _absent_at(label: str, sha: str) -> NotFound:
-    return NotFound(f'There was no memory block "{label}" at version {sha[:40]}. Choose another version.')
+    return NotFound(
+        f'There was no memory block "{label}" at version {sha[:40]}. Choose another version.'
+    )
 
 
 def _text_of(tx: Transaction, version: BlockVersion) -> str | None:

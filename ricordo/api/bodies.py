@@ -47,7 +47,11 @@ class LargeBodies:
                 self._taken += size if own > _LARGE else own + size
             own += size
             if own > _LARGE and own < self._taken > MOST_AT_ONCE:
-                raise HTTPException(503, "Too many large requests are read at once. Send it again in a moment.", _LATER)
+                raise HTTPException(
+                    503,
+                    "Too many large requests are read at once. Send it again in a moment.",
+                    _LATER,
+                )
             return message
 
         async def answer(message: Message) -> None:
@@ -99,7 +103,12 @@ def decode(content: bytes) -> Any:
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
-        fault = {"type": "json_invalid", "loc": ("body", error.pos), "ctx": {"error": error.msg}, "msg": ""}
+        fault = {
+            "type": "json_invalid",
+            "loc": ("body", error.pos),
+            "ctx": {"error": error.msg},
+            "msg": "",
+        }
         raise RequestValidationError([fault]) from error
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, "There was an error parsing the body") from error
@@ -111,7 +120,9 @@ def validated(model: Callable[[Any], T], sent: Any) -> T:
         return model(sent)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
-        raise RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in faults]) from error
+        raise RequestValidationError(
+            [{**fault, "loc": ("body", *fault["loc"])} for fault in faults]
+        ) from error
 
 
 def _checked(content: bytes, check: Check) -> Any:

@@ -18,7 +18,16 @@ from ricordo.api.models.warnings import warn
 from ricordo.domain.agent import AgentState
 from ricordo.domain.ids import is_id
 from ricordo.domain.model import EmbeddingInfo, ModelInfo
-from ricordo.domain.scope import ACTING_SCOPE, ADMIN, IMPERSONATE, NOBODY, REQUEST_SCOPE, Actor, Scope, User
+from ricordo.domain.scope import (
+    ACTING_SCOPE,
+    ADMIN,
+    IMPERSONATE,
+    NOBODY,
+    REQUEST_SCOPE,
+    Actor,
+    Scope,
+    User,
+)
 from ricordo.errors import Forbidden, NotFound, Unsupported
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.submission import Submission, Submitted
@@ -102,7 +111,9 @@ def _require_ids(named: Mapping[str, str]) -> None:
         prefix = ID_PREFIXES.get(name)
         if prefix and not is_id(value, prefix):
             told = f"This is no id: it is {prefix}- and a lower-case UUID of version 4"
-            raise RequestValidationError([{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": told}])
+            raise RequestValidationError(
+                [{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": told}]
+            )
 
 
 def _require_fields(sent: Any, allowed: Collection[str]) -> None:
@@ -110,13 +121,19 @@ def _require_fields(sent: Any, allowed: Collection[str]) -> None:
     if not isinstance(sent, dict):
         raise Forbidden("With a token of a browser the body has to be a JSON object.")
     if more := sorted(sent.keys() - allowed):
-        raise Forbidden(f"With a token of a browser the field {more[0][:80]} cannot be sent. Leave it out.")
+        raise Forbidden(
+            f"With a token of a browser the field {more[0][:80]} cannot be sent. Leave it out."
+        )
     said = sent.get("messages")
     for message in said if isinstance(said, list) else ():
         # By `message_type` a message may have the role of one that was answered. An answer to a call that waits has none.
-        named = [message.get("role"), message.get("message_type")] if isinstance(message, dict) else []
+        named = (
+            [message.get("role"), message.get("message_type")] if isinstance(message, dict) else []
+        )
         if not set(map(str, filter(None, named))) <= _USERS_ROLES:
-            raise Forbidden("With a token of a browser a message has the role user. Send another role with a key.")
+            raise Forbidden(
+                "With a token of a browser a message has the role user. Send another role with a key."
+            )
 
 
 def _require_known(request: Request) -> None:
@@ -152,7 +169,9 @@ async def for_user(here: RequestContext, user: str | None, *, reads: bool = True
 
     def find(tx: Transaction) -> User:
         if scope.subject_id is not None and users.find(tx, scope, user) is None:
-            raise Forbidden("With your key you cannot ask for what is about another user. Leave user_id out.")
+            raise Forbidden(
+                "With your key you cannot ask for what is about another user. Leave user_id out."
+            )
         return users.require(tx, scope, user)
 
     named = await here.store.read(find)
@@ -161,7 +180,9 @@ async def for_user(here: RequestContext, user: str | None, *, reads: bool = True
     if named.disabled_at is not None:
         raise Forbidden(f'The user "{named.name[:80]}" is disabled.')
     if not scope.may(IMPERSONATE):
-        raise Forbidden(f"Your key lacks the scope {IMPERSONATE}, so it cannot act for a user. Leave user_id out.")
+        raise Forbidden(
+            f"Your key lacks the scope {IMPERSONATE}, so it cannot act for a user. Leave user_id out."
+        )
     return replace(here, scope=scope.acting_for(named))
 
 
@@ -171,20 +192,30 @@ async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
     A user who is new is made, unless the request only reads. Raises NotFound, Invalid, Forbidden.
     """
     named = request.headers.get(USER_HEADER.decode())
-    name = named if named is not None else request.path_params.get("user_id") if scope.subject_id == NOBODY else None
+    name = (
+        named
+        if named is not None
+        else request.path_params.get("user_id")
+        if scope.subject_id == NOBODY
+        else None
+    )
     if name is None:
         return scope
     acting = await scope_of_user(store, scope, name, makes=request.method not in ("GET", "HEAD"))
     if acting is None and (named is None or scope.subject_id == NOBODY):
         raise NotFound(f'There is no user "{name[:80]}". Check the name.')
-    return acting or replace(scope, subject_id=NOBODY)  # a user who is not there yet sees what is shared
+    return acting or replace(
+        scope, subject_id=NOBODY
+    )  # a user who is not there yet sees what is shared
 
 
 async def scope_of_user(store: Store, scope: Scope, name: str, *, makes: bool) -> Scope | None:
     """Return the scope in which the caller acts for this user, who is made where new, or None. Raises Invalid, Forbidden."""
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
     if user is None and makes:
-        user = await store.write(lambda tx: users.find_or_make(tx, Scope(scope.organization_id), name))
+        user = await store.write(
+            lambda tx: users.find_or_make(tx, Scope(scope.organization_id), name)
+        )
     if user is None:
         return None
     if user.disabled_at is not None:
@@ -195,7 +226,9 @@ async def scope_of_user(store: Store, scope: Scope, name: str, *, makes: bool) -
 def require_administrator(request: Request) -> None:
     """Raise Forbidden for all but administrators."""
     if not request.scope[REQUEST_SCOPE].may(ADMIN):
-        raise Forbidden(f"This key lacks the scope {ADMIN}. Ask an administrator for a key that has it.")
+        raise Forbidden(
+            f"This key lacks the scope {ADMIN}. Ask an administrator for a key that has it."
+        )
 
 
 Here = Annotated[RequestContext, Depends(_call)]
@@ -205,22 +238,30 @@ Here = Annotated[RequestContext, Depends(_call)]
 class Paging:
     """The query parameters of a list."""
 
-    before: Annotated[str | None, Query(description="Only items before the one with this id.")] = None
+    before: Annotated[str | None, Query(description="Only items before the one with this id.")] = (
+        None
+    )
     after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
     limit: Annotated[int | None, Query(ge=1, le=1000, description="How many items at most.")] = None
     order: Annotated[
-        Literal["asc", "desc"] | None, Query(description="By time of creation, oldest or newest first.")
+        Literal["asc", "desc"] | None,
+        Query(description="By time of creation, oldest or newest first."),
     ] = None
     order_by: Annotated[Literal["created_at"] | None, Query(description="What to order by.")] = None
     ascending: Annotated[bool | None, Query(description="The older way to say `order`.")] = None
     user_id: Annotated[
-        str | None, Query(description="Only what this user sees, by id or name: what is theirs, and what is shared.")
+        str | None,
+        Query(
+            description="Only what this user sees, by id or name: what is theirs, and what is shared."
+        ),
     ] = None
 
     def page(self, *, default: int = 50, order: Literal["asc", "desc"] = "desc") -> Page:
         if self.ascending is not None:
             order = "asc" if self.ascending else "desc"
-        return Page(self.limit or default, self.before, self.after, self.order or order, is_bounded=True)
+        return Page(
+            self.limit or default, self.before, self.after, self.order or order, is_bounded=True
+        )
 
     def page_by_time(self, *, default: int) -> Page:
         """Return the page where `before` means older and `after` newer in either order: what is newest or oldest of these."""
@@ -246,7 +287,11 @@ def note(message: str) -> Json:
 def agent_json(here: RequestContext, state: AgentState) -> Json:
     """Return an agent, also where its model's provider is no longer configured: it can still be looked at."""
     try:
-        info = here.runtime.organization_providers.known(here.scope.organization_id).get(state.agent.model).info
+        info = (
+            here.runtime.organization_providers.known(here.scope.organization_id)
+            .get(state.agent.model)
+            .info
+        )
     except NotFound:
         provider, _, name = state.agent.model.partition("/")
         info = ModelInfo(state.agent.model, provider, name, "openai", state.agent.context_window)

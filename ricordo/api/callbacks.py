@@ -49,7 +49,9 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
         raise failure
 
 
-async def deliver(runtime: Runtime, job: Job, url: str, body: bytes) -> tuple[Json, RicordoError | None]:
+async def deliver(
+    runtime: Runtime, job: Job, url: str, body: bytes
+) -> tuple[Json, RicordoError | None]:
     """Send a signed body to the address; returns what to note of it, and why it was not taken."""
     now = runtime.store.clock.now()
     key = await asyncio.to_thread(signing_key, runtime.settings.data_dir)
@@ -62,12 +64,20 @@ async def deliver(runtime: Runtime, job: Job, url: str, body: bytes) -> tuple[Js
     status: int | None = None
     failure: RicordoError | None = None
     try:
-        status = await post(url, body, headers, allow_private=runtime.settings.allow_private_callbacks)
+        status = await post(
+            url, body, headers, allow_private=runtime.settings.allow_private_callbacks
+        )
         if not 200 <= status < 300:
-            failure = Unavailable(f"The address answered with the status {status} where one of success was expected.")
+            failure = Unavailable(
+                f"The address answered with the status {status} where one of success was expected."
+            )
     except RicordoError as error:
         failure = error
-    return {"sent_at": now, "status_code": status, "error": str(failure) if failure else None}, failure
+    return {
+        "sent_at": now,
+        "status_code": status,
+        "error": str(failure) if failure else None,
+    }, failure
 
 
 def _body(run: Run, result: Json) -> bytes:
@@ -80,7 +90,11 @@ def _body(run: Run, result: Json) -> bytes:
             "status": run.status,
             "stop_reason": run.stop_reason,
             "completed_at": ended,
-            "metadata": {**run.metadata, **({"error": run.error} if run.error else {}), "result": result},
+            "metadata": {
+                **run.metadata,
+                **({"error": run.error} if run.error else {}),
+                "result": result,
+            },
         }
     )
 

@@ -24,7 +24,15 @@ from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import INVALID_REQUEST, collect, run_turn
 from ricordo.api.call import Here, Paged, RequestContext, note
 from ricordo.api.errors import model_failure
-from ricordo.api.messages import Types, keeps_some, outcome_json, stream_turn, turn_request, turn_response, types_of
+from ricordo.api.messages import (
+    Types,
+    keeps_some,
+    outcome_json,
+    stream_turn,
+    turn_request,
+    turn_response,
+    types_of,
+)
 from ricordo.api.models.base import (
     MAX_COUNT,
     AuthorFields,
@@ -56,7 +64,9 @@ router = Routes(prefix="/v1", tags=["conversations"], scope="messages")
 _compaction = Routes(prefix="/v1", tags=["messages"], scope="messages")
 _ONE = "/conversations/{conversation_id}"
 _IS_ARCHIVED = {"unarchived": False, "archived": True, "all": None}
-AgentId = Annotated[str | None, Query(description='Whose conversation, where it is named "default".')]
+AgentId = Annotated[
+    str | None, Query(description='Whose conversation, where it is named "default".')
+]
 
 
 class IsolationFields(RequestModel):
@@ -87,7 +97,9 @@ class ConversationFields(IsolationFields):
         self.refuse_unsupported()
         sent = self.model_fields_set
         values: dict[str, Any] = {
-            name: getattr(self, name) for name in ("summary", "description", "model") if name in sent
+            name: getattr(self, name)
+            for name in ("summary", "description", "model")
+            if name in sent
         }
         if "model_settings" in sent:
             values["model_settings"] = self.model_settings.changes() if self.model_settings else {}
@@ -115,7 +127,9 @@ class ConversationUpdate(ConversationFields):
         last = self.last_message_at
         values = super().changes(now)
         if "last_message_at" in self.model_fields_set:
-            values["last_message_at"] = None if last is None else parse_timestamp(last, UTC, name="last_message_at")
+            values["last_message_at"] = (
+                None if last is None else parse_timestamp(last, UTC, name="last_message_at")
+            )
         return values
 
 
@@ -147,10 +161,16 @@ class ConversationQuery:
 
     agent_id: str | None = None
     archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
-    archived: Annotated[bool | None, Query(description="The shorter way to say `archive_status`.")] = None
+    archived: Annotated[
+        bool | None, Query(description="The shorter way to say `archive_status`.")
+    ] = None
     summary_search: TextPiece = None
-    user_id: Annotated[str | None, Query(description="Only those about this user, by id or name.")] = None
-    before: Annotated[str | None, Query(description="Only items before the one with this id.")] = None
+    user_id: Annotated[
+        str | None, Query(description="Only those about this user, by id or name.")
+    ] = None
+    before: Annotated[str | None, Query(description="Only items before the one with this id.")] = (
+        None
+    )
     after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
     limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 50
     order: Annotated[Literal["asc", "desc"], Query(description="Oldest or newest first.")] = "desc"
@@ -162,7 +182,9 @@ class ConversationQuery:
     def filter(self, scope: Scope) -> ConversationFilter:
         is_archived = _IS_ARCHIVED[self.archive_status] if self.archived is None else self.archived
         user_id = scope.subject if self.user_id else None
-        return ConversationFilter(self.agent_id, is_archived, self.summary_search, self.order_by, user_id)
+        return ConversationFilter(
+            self.agent_id, is_archived, self.summary_search, self.order_by, user_id
+        )
 
 
 class ConversationResponse(AuthorFields):
@@ -197,15 +219,22 @@ async def create(here: Here, agent_id: str, body: ConversationRequest | None = N
     """Make another conversation of the agent, which shares its memory and tools."""
     given = body or ConversationRequest()
     values = given.changes(here.store.clock.now())
-    return await _shown(here, await create_conversation(here.runtime, here.scope, agent_id, values, given.user_id))
+    return await _shown(
+        here, await create_conversation(here.runtime, here.scope, agent_id, values, given.user_id)
+    )
 
 
 @router.get("/conversations/", response_model=list[ConversationResponse])
-def list_conversations(tx: Transaction, here: Here, which: Annotated[ConversationQuery, Depends()]) -> list[Json]:
+def list_conversations(
+    tx: Transaction, here: Here, which: Annotated[ConversationQuery, Depends()]
+) -> list[Json]:
     """Conversations, by default the most recent message first; without agents' own and hidden ones."""
     if which.agent_id:
         agents.require(tx, here.scope, which.agent_id)
-    return [_json(tx, here, one) for one in conversations.page(tx, here.scope, which.page(), which.filter(here.scope))]
+    return [
+        _json(tx, here, one)
+        for one in conversations.page(tx, here.scope, which.page(), which.filter(here.scope))
+    ]
 
 
 @router.get(_ONE, response_model=ConversationResponse)
@@ -215,11 +244,15 @@ async def retrieve(here: Here, conversation_id: str, agent_id: AgentId = None) -
 
 
 @router.patch(_ONE, response_model=ConversationResponse)
-async def modify(here: Here, conversation_id: str, body: ConversationUpdate, agent_id: AgentId = None) -> Json:
+async def modify(
+    here: Here, conversation_id: str, body: ConversationUpdate, agent_id: AgentId = None
+) -> Json:
     """Change a conversation; fields that are left out stay. Its next turn follows."""
     conversation = await _named(here, conversation_id, agent_id)
     changes = body.changes(here.store.clock.now())
-    return await _shown(here, await change_conversation(here.runtime, here.scope, conversation.id, changes))
+    return await _shown(
+        here, await change_conversation(here.runtime, here.scope, conversation.id, changes)
+    )
 
 
 @router.delete(_ONE, response_model=NoteResponse)
@@ -288,7 +321,9 @@ async def send(here: Here, conversation_id: str, body: ConversationSendRequest) 
     conversation = await _named(here, conversation_id, body.agent_id)
     if body.streaming:
         return await stream_turn(here, conversation.agent_id, body, conversation.id)
-    turn = await run_turn(here.runtime, await turn_request(here, conversation.agent_id, body, conversation.id))
+    turn = await run_turn(
+        here.runtime, await turn_request(here, conversation.agent_id, body, conversation.id)
+    )
     return turn_response(await collect(turn), body)
 
 
@@ -309,19 +344,26 @@ async def list_messages(
         return group_id in (None, message.group_id) and has_piece(message)
 
     conversation = await _named(here, conversation_id, agent_id)
-    found = await here.store.read(lambda tx: conversations.page_of_history(tx, here.scope, conversation, page, keeps))
+    found = await here.store.read(
+        lambda tx: conversations.page_of_history(tx, here.scope, conversation, page, keeps)
+    )
     return messages_response(found, view)
 
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
-async def compact_own(here: Here, agent_id: str, body: CompactRequest | None = None) -> Response | Json:
+async def compact_own(
+    here: Here, agent_id: str, body: CompactRequest | None = None
+) -> Response | Json:
     """Summarize the older part of the agent's default conversation; the messages stay in its history."""
     return await _compact(here, DEFAULT, agent_id, body or CompactRequest())
 
 
 @_compaction.post("/conversations/{conversation_id}/compact", response_model=CompactResponse)
 async def compact(
-    here: Here, conversation_id: str, body: CompactRequest | None = None, agent_id: str | None = None
+    here: Here,
+    conversation_id: str,
+    body: CompactRequest | None = None,
+    agent_id: str | None = None,
 ) -> Response | Json:
     """Summarize the older part of a conversation; the messages stay in its history."""
     asked = body or CompactRequest()
@@ -356,10 +398,16 @@ async def _compact(
     here: RequestContext, conversation_id: str, agent_id: str | None, body: CompactRequest
 ) -> Response | Json:
     conversation = await _named(here, conversation_id, agent_id)
-    usual = (await here.store.read(lambda tx: agents.load(tx, here.scope, conversation.agent_id))).agent.compaction
+    usual = (
+        await here.store.read(lambda tx: agents.load(tx, here.scope, conversation.agent_id))
+    ).agent.compaction
     settings = body.compaction_settings.settings(usual) if body.compaction_settings else usual
     request = TurnRequest(
-        here.scope, conversation.agent_id, conversation_id=conversation.id, compaction=settings, purpose="compaction"
+        here.scope,
+        conversation.agent_id,
+        conversation_id=conversation.id,
+        compaction=settings,
+        purpose="compaction",
     )
     result = await collect(await run_turn(here.runtime, request))
     if result.failure:

@@ -82,7 +82,9 @@ async def _ours(_request: Request, error: RicordoError) -> Response:
 
 def status_of(error: RicordoError) -> int:
     """Return the HTTP status that the API answers this error with."""
-    return MODEL_STATUS.get(error.kind, 500) if isinstance(error, ModelError) else _answer_of(error)[0]
+    return (
+        MODEL_STATUS.get(error.kind, 500) if isinstance(error, ModelError) else _answer_of(error)[0]
+    )
 
 
 def _answer_of(error: RicordoError) -> tuple[int, str]:
@@ -121,7 +123,11 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> R
     faults = [_fault(fault) for fault in every[:_MOST_FAULTS]]
     told = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults]
     more = f"; and {len(every) - len(faults)} more" if len(every) > len(faults) else ""
-    content: Json = {"trace_id": "", "detail": f"INVALID_ARGUMENT: {'; '.join(told)}{more}", "errors": faults}
+    content: Json = {
+        "trace_id": "",
+        "detail": f"INVALID_ARGUMENT: {'; '.join(told)}{more}",
+        "errors": faults,
+    }
     if any(fault["loc"][0] == "path" for fault in faults):
         name = next(fault["loc"][1] for fault in faults if fault["loc"][0] == "path")
         prefix = ID_PREFIXES.get(str(name), "agent")
@@ -131,7 +137,10 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> R
 
 def _fault(fault: Json) -> Json:
     """Return where it is and what is wrong there, without the names of our own types, and not at length."""
-    place = [each if isinstance(each, int) else _shortened(each, _LONGEST_NAME) for each in fault["loc"][:_DEEPEST]]
+    place = [
+        each if isinstance(each, int) else _shortened(each, _LONGEST_NAME)
+        for each in fault["loc"][:_DEEPEST]
+    ]
     words = str(fault["msg"]).removeprefix("Value error, ").replace(" after validation", "")
     if fault["type"] == "union_tag_invalid":  # pydantic's own sentence repeats what was sent
         words = f"Input tag is none of the expected tags: {fault['ctx']['expected_tags']}"
@@ -170,7 +179,9 @@ async def _disconnected(request: Request, _error: Exception) -> Response:
 
 
 async def _unknown(request: Request, error: Exception) -> Response:
-    log.error("request failed", exc_info=error, extra={"method": request.method, "path": request.url.path})
+    log.error(
+        "request failed", exc_info=error, extra={"method": request.method, "path": request.url.path}
+    )
     return _answered(request, {"detail": "An unknown error occurred"}, 500)
 
 

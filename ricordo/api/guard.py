@@ -57,7 +57,14 @@ _Refusal = tuple[int, str]
 FIELDS = "ricordo.fields"
 # Headers by which proxies and networks of proxies name the address that asks; `Forwarded` (RFC 7239) has a form of its own.
 _ASKED_FOR = frozenset(
-    (b"x-forwarded-for", b"x-real-ip", b"cf-connecting-ip", b"true-client-ip", b"x-client-ip", b"fastly-client-ip")
+    (
+        b"x-forwarded-for",
+        b"x-real-ip",
+        b"cf-connecting-ip",
+        b"true-client-ip",
+        b"x-client-ip",
+        b"fastly-client-ip",
+    )
 )
 _FORWARDED_FOR = re.compile(rb'for\s{0,9}=\s{0,9}("[^"]*"|[^;,\s]*)', re.IGNORECASE)
 
@@ -109,7 +116,9 @@ def _way(line: str) -> _Way:
         line = line.replace(f"<{name}>", f"(?P<{name}>{pattern(kind)[1:-1]})")
     access, method, path, *more = line.replace("?PAGE", _PAGE).replace("SEND", _SEND).split()
     query = frozenset(one[1:] for one in more if one[0] == "?")
-    return _Way(access, method, re.compile(path), query, frozenset(one for one in more if one[0] != "?"))
+    return _Way(
+        access, method, re.compile(path), query, frozenset(one for one in more if one[0] != "?")
+    )
 
 
 WAYS = tuple(map(_way, _WAYS.strip().splitlines()))
@@ -154,7 +163,9 @@ class Guard:
         if caller and caller.limits and path not in self._open_paths:
             if seconds := self._limits.count(caller.limits):
                 told = f"This key was used too often within a minute. Wait {seconds} s, or ask for a higher limit."
-                await refuse(429, told, {"retry-after": str(seconds)}, path=path)(scope, receive, send)
+                await refuse(429, told, {"retry-after": str(seconds)}, path=path)(
+                    scope, receive, send
+                )
                 return
             if most := caller.limits.max_body_bytes or self._most_bytes:
                 receive = limit_body(scope, receive, most)
@@ -167,7 +178,9 @@ class Guard:
                 await self._to_login(scope)(scope, receive, send)
                 return
             asks = status == 401 and _GIT_PATH.match(path)
-            headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
+            headers = (
+                {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
+            )
             if status == 401 and (metadata := self._resources.get(path)):
                 address = f"{str(Request(scope).base_url).rstrip('/')}{metadata}"
                 headers = {"www-authenticate": f'Bearer resource_metadata="{address}"'}
@@ -178,29 +191,45 @@ class Guard:
     async def _refusal(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
         runtime: Any = getattr(scope["app"].state, "runtime", None)
-        path = get_route_path(scope) or "/"  # without the path below which a proxy or another app serves this one
+        path = (
+            get_route_path(scope) or "/"
+        )  # without the path below which a proxy or another app serves this one
         is_open = path in self._open_paths
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
         # The program of a tool is nobody else, also where others need no key; nor is a page with a token.
         is_tool = key.startswith((CALL, TOKEN))
-        if local := None if is_tool else await self._authentication.local(runtime, asks=path not in _HEALTH):
+        if (
+            local := None
+            if is_tool
+            else await self._authentication.local(runtime, asks=path not in _HEALTH)
+        ):
             scope[REQUEST_SCOPE] = local
             return self._foreign(scope)
         cookie = "" if key or path in _HEALTH else _cookie(_header(headers, b"cookie"))
-        is_from_elsewhere = not _is_own_page(headers) and (cookie or (is_open and _is_page(headers)))
+        is_from_elsewhere = not _is_own_page(headers) and (
+            cookie or (is_open and _is_page(headers))
+        )
         if is_from_elsewhere and scope["method"] not in _SAFE:
-            return 403, "With a login only pages of this server may write. Programs send a key instead."
+            return (
+                403,
+                "With a login only pages of this server may write. Programs send a key instead.",
+            )
         if is_open and not cookie:
             return None
         if key or cookie:
             is_near, address = _is_near(scope), (scope.get("client") or ("",))[0]
             await self._authentication.slow_down(address, key or cookie)
-            scope[REQUEST_SCOPE] = await self._authentication.scope_of(runtime, key or cookie, is_near=is_near)
+            scope[REQUEST_SCOPE] = await self._authentication.scope_of(
+                runtime, key or cookie, is_near=is_near
+            )
             if scope[REQUEST_SCOPE] is None:
                 self._authentication.note_failure(address)
         if scope.get(REQUEST_SCOPE) is None and not is_open:
             why = "This key is unknown, expired or revoked. " if key or cookie else ""
-            return 401, f"{why}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
+            return (
+                401,
+                f"{why}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key.",
+            )
         return None
 
     def _to_login(self, scope: Scope) -> Response:
@@ -208,20 +237,28 @@ class Guard:
         if scope["method"] == "GET":  # what a form sent is gone, and its address may show nothing
             query = scope["query_string"].decode("latin-1")
             asked = quote(get_route_path(scope) or "/") + (f"?{query}" if query else "")
-        address = f"{scope.get('root_path', '').rstrip('/')}{self._login}?next={quote(asked, safe='')}"
+        address = (
+            f"{scope.get('root_path', '').rstrip('/')}{self._login}?next={quote(asked, safe='')}"
+        )
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
     def _foreign(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
         if _is_passed_on(headers):
-            return 403, "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY."
+            return (
+                403,
+                "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY.",
+            )
         host = _header(headers, b"host").decode("latin-1")
         if _hostname(host) not in self._hosts:
             sentence = f'This server is not known as "{_hostname(host)}".'
             return 403, f"{sentence} Use http://127.0.0.1, or set RICORDO_API_KEY."
         origin = _header(headers, b"origin").decode("latin-1")
         if origin and _split(origin).netloc != host:
-            return 403, f"Pages of {origin} may not use this server; only its own may, and programs."
+            return (
+                403,
+                f"Pages of {origin} may not use this server; only its own may, and programs.",
+            )
         return None
 
 
@@ -238,19 +275,34 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     """Why a token may not ask this. Whatever is not among the WAYS is refused before anything of the request is looked at."""
     if reach.path:
         is_there = get_route_path(scope) == reach.path
-        return None if is_there else (403, f"This token is for {reach.path} alone. Use a key for everything else.")
+        return (
+            None
+            if is_there
+            else (403, f"This token is for {reach.path} alone. Use a key for everything else.")
+        )
     if not _is_from(scope, reach):
         return 403, f"This token is for pages of {reach.origin} alone."
-    path, query = get_route_path(scope), parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    path, query = (
+        get_route_path(scope),
+        parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True),
+    )
     found = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == scope["method"])
     way, named = next(((way, match.groupdict()) for way, match in found if match), (None, {}))
     if way is None:
-        return 403, "A token of a browser does not reach this route. docs/access-tokens.md lists those that it reaches."
+        return (
+            403,
+            "A token of a browser does not reach this route. docs/access-tokens.md lists those that it reaches.",
+        )
     if unknown := [name for name, _ in query if name not in way.query]:
-        return 403, f"With a token of a browser the query parameter {unknown[0][:80]} cannot be used. Leave it out."
+        return (
+            403,
+            f"With a token of a browser the query parameter {unknown[0][:80]} cannot be used. Leave it out.",
+        )
     agents = [value for name, value in query if name == "agent_id"]
     if named:
-        agents = [await scope["app"].state.runtime.store.read(lambda tx: _agent_of(tx, caller, named))]
+        agents = [
+            await scope["app"].state.runtime.store.read(lambda tx: _agent_of(tx, caller, named))
+        ]
     if len(agents) != 1 or (agents[0], way.access) not in reach.agents:
         return (
             404,
@@ -287,7 +339,9 @@ def origin_of(url: str) -> str:
     if parts.scheme not in _PORTS or not parts.hostname or parts.username or parts.password:
         return ""
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}" + (f":{port}" if port not in (None, _PORTS[parts.scheme]) else "")
+    return f"{parts.scheme}://{host}" + (
+        f":{port}" if port not in (None, _PORTS[parts.scheme]) else ""
+    )
 
 
 def _preflight(scope: Scope) -> Response | None:
@@ -297,12 +351,16 @@ def _preflight(scope: Scope) -> Response | None:
     """
     asked = _header(scope["headers"], b"access-control-request-method").decode("latin-1")
     path = get_route_path(scope)
-    if scope["method"] != "OPTIONS" or not any(way.method == asked and way.path.fullmatch(path) for way in WAYS):
+    if scope["method"] != "OPTIONS" or not any(
+        way.method == asked and way.path.fullmatch(path) for way in WAYS
+    ):
         return None
     headers = {
         "access-control-allow-origin": "*",
         "access-control-allow-methods": asked,
-        "access-control-allow-headers": _header(scope["headers"], b"access-control-request-headers").decode("latin-1"),
+        "access-control-allow-headers": _header(
+            scope["headers"], b"access-control-request-headers"
+        ).decode("latin-1"),
         "access-control-max-age": "600",
     }
     return Response(status_code=204, headers=headers)
@@ -346,11 +404,15 @@ def _is_navigation(scope: Scope) -> bool:
     """Whether a browser opens a page, or sends the form of one."""
     headers = scope["headers"]
     mode = _header(headers, b"sec-fetch-mode")
-    asks_page = mode == b"navigate" or (not mode and _header(headers, b"accept").startswith(b"text/html"))
+    asks_page = mode == b"navigate" or (
+        not mode and _header(headers, b"accept").startswith(b"text/html")
+    )
     return scope["method"] in ("GET", "POST") and asks_page
 
 
-def refuse(status: int, detail: str, headers: dict[str, str] | None = None, *, path: str = "") -> Response:
+def refuse(
+    status: int, detail: str, headers: dict[str, str] | None = None, *, path: str = ""
+) -> Response:
     """Return the answer to a request that no route sees; OpenAI's clients read what `error` says."""
     content = with_openai_error({"detail": detail}, status, path)
     return Response(orjson.dumps(content), status, headers, "application/json")
@@ -368,23 +430,38 @@ def openai_type(status: int) -> str:
     return _OPENAI_TYPES.get(status, "invalid_request_error")
 
 
-def openai_error(message: str, kind: str, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+def openai_error(
+    message: str, kind: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
     """Return a refusal as OpenAI's clients read it."""
-    text = message.encode("utf-8", "replace").decode()  # a name that was sent may hold half a character
+    text = message.encode(
+        "utf-8", "replace"
+    ).decode()  # a name that was sent may hold half a character
     return {"error": {"type": kind, "message": text, "param": param, "code": code}}
 
 
 def _is_near(scope: Scope) -> bool:
     """Whether the caller is on this machine."""
     client, server = scope.get("client") or ("",), scope.get("server") or ("",)
-    return client[0] in LOOPBACK or client[0].startswith("127.") or (client[0] != "" and client[0] == server[0])
+    return (
+        client[0] in LOOPBACK
+        or client[0].startswith("127.")
+        or (client[0] != "" and client[0] == server[0])
+    )
 
 
 def _is_passed_on(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether a proxy says that another machine asks, or asks itself and does not say for whom."""
     named = [value for name, value in headers if name in _ASKED_FOR]
-    named += [asker for name, value in headers if name == b"forwarded" for asker in _FORWARDED_FOR.findall(value)]
-    addresses = [_bare_address(each) for value in named for each in value.decode("latin-1").split(",")]
+    named += [
+        asker
+        for name, value in headers
+        if name == b"forwarded"
+        for asker in _FORWARDED_FOR.findall(value)
+    ]
+    addresses = [
+        _bare_address(each) for value in named for each in value.decode("latin-1").split(",")
+    ]
     if not addresses:
         return any(name in (b"via", b"forwarded") for name, _ in headers)
     return any(address not in LOOPBACK for address in addresses)

@@ -23,7 +23,9 @@ class JobQuery:
     """Which jobs are wanted."""
 
     active: bool = False
-    statuses: Annotated[list[WireStatus] | None, Query(description="Only jobs with one of these statuses.")] = None
+    statuses: Annotated[
+        list[WireStatus] | None, Query(description="Only jobs with one of these statuses.")
+    ] = None
     kind: Annotated[str | None, Query(description="Only jobs that do this kind of work.")] = None
 
     def wanted(self) -> list[str] | None:

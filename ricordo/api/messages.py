@@ -21,7 +21,12 @@ from ricordo.api.call import Here, Paged, Paging, RequestContext, agent_json
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, given
-from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
+from ricordo.api.models.messages import (
+    AnyMessage,
+    MessageFormat,
+    message_responses,
+    messages_response,
+)
 from ricordo.api.models.runs import RunResponse, StopReasonResponse, UsageResponse
 from ricordo.api.models.turns import (
     NO_LOGPROBS,
@@ -50,9 +55,7 @@ from ricordo.storage import messages
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-_NO_LOGPROBS = (
-    "There are none: the model gives none, or a secret was removed, or the answer was made for an earlier request."
-)
+_NO_LOGPROBS = "There are none: the model gives none, or a secret was removed, or the answer was made for an earlier request."
 Types = Annotated[list[str] | None, Query()]
 router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"], scope="messages")
 
@@ -88,9 +91,13 @@ async def begin_async(
 ) -> Run:
     """Begin what the body asks for in the background, and return its run. Raises Invalid for an address that is not called."""
     if body.callback_url:
-        require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
+        require_callable(
+            body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks
+        )
     callback = {"url": body.callback_url} if body.callback_url else {}
-    request = await turn_request(here, agent_id, body, conversation_id, is_background=True, callback=callback)
+    request = await turn_request(
+        here, agent_id, body, conversation_id, is_background=True, callback=callback
+    )
     return await begin_recorded(here.runtime, request, message_view(body), begin)
 
 
@@ -125,7 +132,11 @@ async def list_messages(
 
     `after` is for newer ones and `before` for older ones, whatever the order.
     """
-    wanted = (await open_conversation(here.runtime, here.scope, which.conversation_id or DEFAULT, agent_id)).id
+    wanted = (
+        await open_conversation(
+            here.runtime, here.scope, which.conversation_id or DEFAULT, agent_id
+        )
+    ).id
     equal = given(conversation_id=wanted, group_id=which.group_id)
     return await here.store.read(lambda tx: by_time(tx, here, paging, which.view(), **equal))
 
@@ -133,7 +144,9 @@ async def list_messages(
 @router.post("/messages/cancel", response_model=dict[str, str])
 async def cancel(here: Here, agent_id: str, body: CancelRequest | None = None) -> dict[str, str]:
     """Cancel the agent's running turns, or those that are named."""
-    return outcome_json(await cancel_runs(here.runtime, here.scope, agent_id, body.run_ids if body else None))
+    return outcome_json(
+        await cancel_runs(here.runtime, here.scope, agent_id, body.run_ids if body else None)
+    )
 
 
 @router.patch("/reset-messages", response_model=AgentResponse)
@@ -142,7 +155,9 @@ async def reset(here: Here, agent_id: str) -> Json:
     return agent_json(here, await reset_messages(here.runtime, here.scope, agent_id))
 
 
-def by_time(tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: Any) -> list[Json]:
+def by_time(
+    tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: Any
+) -> list[Json]:
     """One page of messages with these values in these columns, oldest first: by default the newest."""
     page = paging.page_by_time(default=100)
 
@@ -202,7 +217,9 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
     said = tuple(new_message(item) for item in sent if isinstance(item, MessageRequest))
     approvals = [item for item in sent if isinstance(item, ApprovalDecisionRequest)]
     if len(approvals) > 1:
-        raise Invalid("There are two answers to one request for approval. Send one that names all calls.")
+        raise Invalid(
+            "There are two answers to one request for approval. Send one that names all calls."
+        )
     if body.input is not None:
         said = (NewMessage("user", _parts(body.input)),)
     return TurnRequest(
@@ -213,7 +230,9 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
         max_steps=body.max_steps,
         streams_tokens=body.stream_tokens,
         client_tools=tuple(_client_tool(tool) for tool in body.client_tools or ()),
-        client_skills=tuple(ClientSkill(one.name, one.description, one.location) for one in body.client_skills or ()),
+        client_skills=tuple(
+            ClientSkill(one.name, one.description, one.location) for one in body.client_skills or ()
+        ),
         model=body.override_model,
         system=body.override_system,
         request_config=message_view(body).to_json(),
@@ -247,17 +266,35 @@ def turn_response(result: Answer, body: SendRequest) -> Response:
 
 
 def turn_json(result: Answer, view: MessageFormat) -> Json:
-    ending = {"stop_reason": StopReasonResponse.of(result.run), "usage": UsageResponse.of(result.run)}
-    tokens = {name: result.logprobs.get(name) for name in ("content", "refusal")} if result.logprobs else None
-    return {"messages": messages_response(result.messages, view), **ending, "logprobs": tokens, "turns": None}
+    ending = {
+        "stop_reason": StopReasonResponse.of(result.run),
+        "usage": UsageResponse.of(result.run),
+    }
+    tokens = (
+        {name: result.logprobs.get(name) for name in ("content", "refusal")}
+        if result.logprobs
+        else None
+    )
+    return {
+        "messages": messages_response(result.messages, view),
+        **ending,
+        "logprobs": tokens,
+        "turns": None,
+    }
 
 
 async def stream_turn(
-    here: RequestContext, agent_id: str, body: SendRequest, conversation_id: str | None = None, begin: Begin = run_turn
+    here: RequestContext,
+    agent_id: str,
+    body: SendRequest,
+    conversation_id: str | None = None,
+    begin: Begin = run_turn,
 ) -> Response:
     """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
     body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])
-    request = await turn_request(here, agent_id, body, conversation_id, is_background=body.background)
+    request = await turn_request(
+        here, agent_id, body, conversation_id, is_background=body.background
+    )
     request = replace(request, logprobs=None)
     view = message_view(body)
     if body.background:
@@ -277,7 +314,12 @@ async def stream_turn(
 
 def new_message(message: MessageRequest) -> NewMessage:
     return NewMessage(
-        message.role, _parts(message.content), message.otid, message.name, message.sender_id, message.group_id
+        message.role,
+        _parts(message.content),
+        message.otid,
+        message.name,
+        message.sender_id,
+        message.group_id,
     )
 
 
@@ -290,7 +332,9 @@ def _approval(body: ApprovalDecisionRequest) -> Approval:
     if body.approvals:
         return Approval(tuple(_decision(item) for item in body.approvals), otid=body.otid)
     if body.approve is None:
-        raise Invalid("An approval needs approvals, one for each call that waits, or approve for all of them.")
+        raise Invalid(
+            "An approval needs approvals, one for each call that waits, or approve for all of them."
+        )
     return Approval((), body.otid, body.approve, body.reason, body.approval_request_id)
 
 
@@ -315,8 +359,12 @@ def _client_tool(tool: Mapping[str, Any]) -> ToolSchema:
     name = tool.get("name")
     parameters = tool.get("parameters") or {"type": "object", "properties": {}}
     if not isinstance(name, str) or not name or not isinstance(parameters, dict):
-        raise Invalid("Each of client_tools needs a name, and parameters that are a JSON schema of an object.")
-    return ToolSchema(name, str(tool.get("description") or ""), {"type": "object", "properties": {}, **parameters})
+        raise Invalid(
+            "Each of client_tools needs a name, and parameters that are a JSON schema of an object."
+        )
+    return ToolSchema(
+        name, str(tool.get("description") or ""), {"type": "object", "properties": {}, **parameters}
+    )
 
 
 def _parts(content: str | Sequence[TextContent | ImageContent]) -> tuple[Part, ...]:
@@ -335,5 +383,7 @@ def _part(item: TextContent | ImageContent) -> Part:
         try:
             b64decode(source.data, validate=True)
         except ValueError as error:
-            raise Invalid(f"The data of the picture is not base64 ({error}). Encode the file's bytes.") from error
+            raise Invalid(
+                f"The data of the picture is not base64 ({error}). Encode the file's bytes."
+            ) from error
     return ImagePart(source.media_type, source.data, source.url, source.detail)

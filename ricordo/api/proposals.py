@@ -93,7 +93,9 @@ async def reject_many(here: Here, user_id: str, body: BulkDecisionRequest) -> Re
 def undo(tx: Transaction, here: Here, user_id: str, run_id: str) -> Undone:
     """Take back what a run changed in the user's memory, as new versions; what was written since stays, and its proposals go."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
-    touched = any(version.chain_id == memory.chain.id for version in history.of_run(tx, here.scope, run_id))
+    touched = any(
+        version.chain_id == memory.chain.id for version in history.of_run(tx, here.scope, run_id)
+    )
     which = ProposalFilter(chain_id=memory.chain.id, run_id=run_id)
     if not touched and not proposals.page(tx, here.scope, Page(limit=1), which):
         raise NotFound(f"Run with ID {run_id} not found")
@@ -102,10 +104,17 @@ def undo(tx: Transaction, here: Here, user_id: str, run_id: str) -> Undone:
 
 @router.get(_BLOCK + "/diffs", response_model=list[ProposalResponse])
 async def list_of_block(
-    here: Here, user_id: str, label: str, status: Status = "waiting", limit: Limit = 50, after: After = None
+    here: Here,
+    user_id: str,
+    label: str,
+    status: Status = "waiting",
+    limit: Limit = 50,
+    after: After = None,
 ) -> list[Json]:
     """Proposals for one block of the user, newest first; by default those that wait. Pages end as those of all do."""
-    return await _list(here, user_id, label, status, Page(limit=limit, after=after, is_bounded=True))
+    return await _list(
+        here, user_id, label, status, Page(limit=limit, after=after, is_bounded=True)
+    )
 
 
 @router.post(_BLOCK + "/propose", response_model=ProposalResponse)
@@ -115,9 +124,13 @@ async def propose(here: Here, user_id: str, label: str, body: ProposalRequest) -
     def work(tx: Transaction) -> Proposal:
         # With an empty old_string a new block is proposed, also the first of a person.
         memory = user_memory.open_memory(tx, here.scope, user_id, makes=not body.old_string)
-        options = ProposalOptions(body.reasoning, body.confidence, body.replace_all, expiry_of(here.runtime.settings))
+        options = ProposalOptions(
+            body.reasoning, body.confidence, body.replace_all, expiry_of(here.runtime.settings)
+        )
         by = _proposer(tx, here, memory, body.agent_id)
-        made = user_memory.propose_edit(tx, memory, label, body.old_string, body.new_string, by, options)
+        made = user_memory.propose_edit(
+            tx, memory, label, body.old_string, body.new_string, by, options
+        )
         block = user_memory.find(tx, memory, label)
         if block and block.schema_ref:
             schema = schemas_in(here.runtime.settings.data_dir)(block.schema_ref)
@@ -140,7 +153,9 @@ async def approve(
 
     def work(tx: Transaction) -> Decided | Conflicted:
         memory = _require(tx, here, user_id, label, diff_id)
-        done = approval.approve(tx, _scope_of(here, memory), diff_id, here.actor_for(memory.user), body=text)
+        done = approval.approve(
+            tx, _scope_of(here, memory), diff_id, here.actor_for(memory.user), body=text
+        )
         if isinstance(done, Conflicted):
             return done
         return done.proposal, done.block, waiting_for(tx, done.block)
@@ -158,7 +173,9 @@ async def reject(
     def work(tx: Transaction) -> Decided:
         memory = _require(tx, here, user_id, label, diff_id)
         reason = body.reason if body else None
-        rejected = approval.reject(tx, _scope_of(here, memory), diff_id, here.actor_for(memory.user), reason=reason)
+        rejected = approval.reject(
+            tx, _scope_of(here, memory), diff_id, here.actor_for(memory.user), reason=reason
+        )
         block = user_memory.find(tx, memory, label)
         return rejected, block, waiting_for(tx, block)
 
@@ -168,12 +185,16 @@ async def reject(
 async def decided(done: Decided | Conflicted) -> Response | Json:
     """Answer with what was decided, or with 409 and the texts that collide."""
     if isinstance(done, Conflicted):
-        return text_conflict(done.proposal.note, TextConflict.of(done, proposal_id=done.proposal.id, how=_HOW))
+        return text_conflict(
+            done.proposal.note, TextConflict.of(done, proposal_id=done.proposal.id, how=_HOW)
+        )
     # A diff of long texts takes its time, so neither a transaction nor the event loop waits for it.
     return await asyncio.to_thread(DecidedResponse.from_proposal, *done)
 
 
-async def _list(here: RequestContext, user_id: str, label: str | None, status: str, wanted: Page) -> list[Json]:
+async def _list(
+    here: RequestContext, user_id: str, label: str | None, status: str, wanted: Page
+) -> list[Json]:
     def of_label(tx: Transaction) -> ProposalFilter:
         memory = user_memory.open_memory(tx, here.scope, user_id)
         which = ProposalFilter(chain_id=memory.chain.id, label=label)
@@ -204,7 +225,10 @@ async def listed(
 
 
 async def _decide_many(
-    here: RequestContext, user_id: str, body: BulkDecisionRequest, decision: Literal["approve", "reject"]
+    here: RequestContext,
+    user_id: str,
+    body: BulkDecisionRequest,
+    decision: Literal["approve", "reject"],
 ) -> Response:
     def read(tx: Transaction) -> tuple[UserMemory, list[str]]:
         memory = user_memory.open_memory(tx, here.scope, user_id)
@@ -223,12 +247,16 @@ async def _decide_many(
         try:
             proposal = await here.store.write(partial(decide, id=id))
         except RicordoError as error:
-            outcomes.append(OutcomeResponse.of(None, id=id, status="failed", detail=str(error), version=None))
+            outcomes.append(
+                OutcomeResponse.of(None, id=id, status="failed", detail=str(error), version=None)
+            )
         else:
             why = proposal.note if proposal.status == "conflicted" else None
             outcomes.append(OutcomeResponse.of(proposal, detail=why))
     response = answer(outcomes)
-    left = await here.store.read(lambda tx: sum(proposals.waiting_counts(tx, memory.chain.id).values()))
+    left = await here.store.read(
+        lambda tx: sum(proposals.waiting_counts(tx, memory.chain.id).values())
+    )
     response.headers["x-waiting"] = str(left)
     return response
 
@@ -237,7 +265,9 @@ def _scope_of(here: RequestContext, memory: UserMemory) -> Scope:
     return replace(here.scope, subject_id=memory.user.id)
 
 
-def _require(tx: Transaction, here: RequestContext, user_id: str, label: str, diff_id: str) -> UserMemory:
+def _require(
+    tx: Transaction, here: RequestContext, user_id: str, label: str, diff_id: str
+) -> UserMemory:
     """The memory of the user. Raises NotFound unless the proposal is one for this block of the user."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
     proposal = proposals.get(tx, here.scope, diff_id)
@@ -246,7 +276,9 @@ def _require(tx: Transaction, here: RequestContext, user_id: str, label: str, di
     return memory
 
 
-def _proposer(tx: Transaction, here: RequestContext, memory: UserMemory, agent_id: str | None) -> Actor:
+def _proposer(
+    tx: Transaction, here: RequestContext, memory: UserMemory, agent_id: str | None
+) -> Actor:
     """The author as the user reads it: an agent of this server by its name, any other as it calls itself; else the caller.
 
     Raises Forbidden where the caller runs no agents, so that nobody speaks in the name of another.

@@ -22,7 +22,9 @@ router = Routes(prefix="/v1/providers", tags=["providers"], scope="providers")
 
 def _require_name(name: str) -> str:
     if "/" in name or not name.isprintable() or name.strip() != name:
-        raise ValueError("must not hold a slash, a line's end, or a space at its ends: it begins its models' handles")
+        raise ValueError(
+            "must not hold a slash, a line's end, or a space at its ends: it begins its models' handles"
+        )
     return name
 
 
@@ -42,11 +44,17 @@ class ProviderUpdate(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def _without_empty_texts(cls, value: Any) -> Any:
-        return {name: each for name, each in value.items() if each != ""} if isinstance(value, dict) else value
+        return (
+            {name: each for name, each in value.items() if each != ""}
+            if isinstance(value, dict)
+            else value
+        )
 
     def keys(self, before: Keys | None = None) -> Keys:
         before = before or Keys()
-        return Keys(_plain(self.api_key) or before.api_key, _plain(self.access_key) or before.access_key)
+        return Keys(
+            _plain(self.api_key) or before.api_key, _plain(self.access_key) or before.access_key
+        )
 
 
 class ProviderCheckRequest(ProviderUpdate):
@@ -90,7 +98,11 @@ def _plain(key: SecretStr | None) -> str | None:
 
 @router.get("/", response_model=list[ProviderResponse])
 def list_providers(
-    tx: Transaction, here: Here, paging: Paged, name: str | None = None, provider_type: str | None = None
+    tx: Transaction,
+    here: Here,
+    paging: Paged,
+    name: str | None = None,
+    provider_type: str | None = None,
 ) -> Sequence[OrganizationProvider]:
     """The organization's own providers, by default newest first; those of this name, or of this type."""
     return providers.page(tx, here.scope, paging.page(), name=name, provider_type=provider_type)
@@ -135,9 +147,15 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Organiza
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
         # Else a caller who may change the address, but does not know the key, could have it sent to an address of theirs.
-        raise Invalid("Send api_key together with a new base_url: a stored key goes to no other address.")
+        raise Invalid(
+            "Send api_key together with a new base_url: a stored key goes to no other address."
+        )
     # A key that this server cannot read can still be replaced.
-    old = Keys() if body.api_key and (body.access_key or before.provider_type != "bedrock") else models.keys_of(before)
+    old = (
+        Keys()
+        if body.api_key and (body.access_key or before.provider_type != "bedrock")
+        else models.keys_of(before)
+    )
     keys = body.keys(old)
     models.require_usable(_with(before, body), keys)
     secret = models.seal(keys)
@@ -145,8 +163,15 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Organiza
     def change(tx: Transaction) -> OrganizationProvider:
         stored = providers.get(tx, here.scope, provider_id)
         if (stored.secret, stored.base_url) != (before.secret, before.base_url):
-            raise Collision("The provider was changed by another request. Read it again, then repeat the change.")
-        changed = replace(_with(stored, body), secret=secret, updated_at=tx.clock.now(), updated_by=here.scope.user_id)
+            raise Collision(
+                "The provider was changed by another request. Read it again, then repeat the change."
+            )
+        changed = replace(
+            _with(stored, body),
+            secret=secret,
+            updated_at=tx.clock.now(),
+            updated_by=here.scope.user_id,
+        )
         providers.update(tx, changed)
         return changed
 
@@ -203,7 +228,15 @@ async def _checked(here: RequestContext, provider: OrganizationProvider, keys: K
 def _new(here: RequestContext, name: str, body: ProviderCheckRequest) -> OrganizationProvider:
     by, where = here.scope.user_id, (body.base_url, body.region, body.api_version)
     return OrganizationProvider(
-        "", here.scope.organization_id, name, body.provider_type, 0, 0, *where, created_by=by, updated_by=by
+        "",
+        here.scope.organization_id,
+        name,
+        body.provider_type,
+        0,
+        0,
+        *where,
+        created_by=by,
+        updated_by=by,
     )
 
 

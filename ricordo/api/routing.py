@@ -87,9 +87,17 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
     # Each route that is matched before takes its time: a search is short enough for that to count.
     LazyRouter(
         "ricordo.api.search",
-        ("/v1/messages/search", "/v1/agents/messages/search", "/v1/passages/search", "/v1/agents/*/messages/import"),
+        (
+            "/v1/messages/search",
+            "/v1/agents/messages/search",
+            "/v1/passages/search",
+            "/v1/agents/*/messages/import",
+        ),
     ),
-    LazyRouter("ricordo.api.conversations", ("/v1/conversations", "/v1/agents/*/recompile", "/v1/agents/*/summarize")),
+    LazyRouter(
+        "ricordo.api.conversations",
+        ("/v1/conversations", "/v1/agents/*/recompile", "/v1/agents/*/summarize"),
+    ),
     LazyRouter("ricordo.api.block_proposals", ("/v1/blocks/*/diffs",)),
     LazyRouter("ricordo.api.blocks", ("/v1/blocks", "/v1/agents/*/core-memory")),
     LazyRouter("ricordo.api.tools", ("/v1/tools", "/v1/agents/*/tools")),
@@ -97,7 +105,10 @@ CORE_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.providers", ("/v1/providers",)),
     LazyRouter("ricordo.api.runs", ("/v1/runs", "/v1/steps", "/v1/messages")),
     LazyRouter("ricordo.api.jobs", ("/v1/jobs",)),
-    LazyRouter("ricordo.api.archives", ("/v1/archives", "/v1/agents/*/archives", "/v1/agents/*/archival-memory")),
+    LazyRouter(
+        "ricordo.api.archives",
+        ("/v1/archives", "/v1/agents/*/archives", "/v1/agents/*/archival-memory"),
+    ),
 )
 # A block's label may hold slashes: what can follow one is matched before the label itself, and features before both.
 LABEL_ROUTES: tuple[LazyRouter, ...] = (
@@ -105,7 +116,12 @@ LABEL_ROUTES: tuple[LazyRouter, ...] = (
     LazyRouter("ricordo.api.users", ("/users/*/blocks",)),
 )
 # A turn needs these: they are imported before the first answer.
-AT_START = ("ricordo.api.server", "ricordo.api.agents", "ricordo.api.messages", "ricordo.api.stored_streams")
+AT_START = (
+    "ricordo.api.server",
+    "ricordo.api.agents",
+    "ricordo.api.messages",
+    "ricordo.api.stored_streams",
+)
 
 
 # Items of a list whose answer is made beside the event loop.
@@ -123,7 +139,10 @@ class LazyRoute(APIRoute):
         self.is_built = False
         # By what a request is matched.
         self.methods = {method.upper() for method in given.get("methods") or ["GET"]}
-        self.path, self.endpoint = path, _answering(endpoint, given.get("response_model"), self.methods)
+        self.path, self.endpoint = (
+            path,
+            _answering(endpoint, given.get("response_model"), self.methods),
+        )
         self.name = given.get("name") or get_name(endpoint)
         # One of these the caller must have; None until the router says so, empty where anybody may call it.
         self.scopes: tuple[str, ...] | None = getattr(endpoint, "scopes", None)
@@ -199,7 +218,9 @@ def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> C
         if not is_async and only_reads:
             request = given["here"].request
             work = partial(_called, endpoint, given)
-            return await read_answer(budget_of(request.app), request.scope, given["here"].store, work, make)
+            return await read_answer(
+                budget_of(request.app), request.scope, given["here"].store, work, make
+            )
         if is_async:
             made = await endpoint(**given)
         else:
@@ -242,11 +263,20 @@ def refusal_of(scope: Scope, needed: tuple[str, ...] | None) -> tuple[int, str] 
         return 401, "This server needs a key. Send it as `Authorization: Bearer …`."
     if not caller.may(*(needed or (ADMIN,))):
         wanted = " or ".join(needed or (ADMIN,))
-        return 403, f"This key lacks the scope {wanted}. Ask an administrator for a key that has it."
-    if any(name.lower() == USER_HEADER for name, _ in scope["headers"]) and not caller.may(IMPERSONATE):
+        return (
+            403,
+            f"This key lacks the scope {wanted}. Ask an administrator for a key that has it.",
+        )
+    if any(name.lower() == USER_HEADER for name, _ in scope["headers"]) and not caller.may(
+        IMPERSONATE
+    ):
         return 403, "This key may not act for other users. Leave out the header x-ricordo-user."
     user = scope.get("path_params", {}).get("user_id")
-    if user is not None and caller.role == "user" and user not in (caller.user_id, caller.identifier):
+    if (
+        user is not None
+        and caller.role == "user"
+        and user not in (caller.user_id, caller.identifier)
+    ):
         return 404, f'There is no user "{user[:80]}". Check the name.'
     return None
 
@@ -334,7 +364,11 @@ class Application(FastAPI):
     """
 
     def __init__(
-        self, features: Sequence[LazyRouter] = (), base: str = "", answers: AnswerBudget | None = None, **options: Any
+        self,
+        features: Sequence[LazyRouter] = (),
+        base: str = "",
+        answers: AnswerBudget | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(**options)
         self._base = base
@@ -355,7 +389,9 @@ class Application(FastAPI):
         if scope["type"] == "http" and (path := get_route_path(scope)).startswith("/latest/"):
             # Another name of /v1, as in the retired Letta V1 server.
             scope["path"] = f"{scope['path'].removesuffix(path)}/v1{path.removeprefix('/latest')}"
-        if scope["type"] != "http" or REQUEST_SCOPE in scope:  # what this server asks of itself is no traffic
+        if (
+            scope["type"] != "http" or REQUEST_SCOPE in scope
+        ):  # what this server asks of itself is no traffic
             await super().__call__(scope, receive, send)
             return
         began = perf_counter()
@@ -367,7 +403,9 @@ class Application(FastAPI):
 
     def setup(self) -> None:
         """Serve the document; the framework would make it and write it on the event loop, which takes seconds."""
-        self.add_route("/openapi.json", self._answer_document, name="openapi", include_in_schema=False)
+        self.add_route(
+            "/openapi.json", self._answer_document, name="openapi", include_in_schema=False
+        )
 
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once. That takes seconds: on the event loop ask `document` for it."""
@@ -419,10 +457,14 @@ def _explaining(scope: Scope, receive: Receive, send: Send, statuses: list[int])
         if message.get("status") == 413:
             is_answered = True
             most = scope.get(MAX_BODY_SIZE_SCOPE_KEY, 0) // 1024**2
-            words = f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
+            words = (
+                f"The request is longer than {most} MB. Send less, or raise RICORDO_MAX_BODY_MB."
+            )
             if (own := scope.get(MOST_BYTES)) and own < most * 1024**2:
                 words = f"The request is longer than the {own:,} bytes that this key may send at once. Send less."
-            await refuse(413, words, {"connection": "close"}, path=get_route_path(scope))(scope, receive, send)
+            await refuse(413, words, {"connection": "close"}, path=get_route_path(scope))(
+                scope, receive, send
+            )
         elif not is_answered:
             await send(message)
 

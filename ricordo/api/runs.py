@@ -11,7 +11,12 @@ from ricordo.api.call import Here, Paged, Paging, RequestContext, note
 from ricordo.api.messages import Types, by_time, keeps_some, run_view, types_of
 from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
-from ricordo.api.models.messages import AnyMessage, MessageFormat, message_responses, messages_response
+from ricordo.api.models.messages import (
+    AnyMessage,
+    MessageFormat,
+    message_responses,
+    messages_response,
+)
 from ricordo.api.models.runs import (
     Feedback,
     FeedbackRequest,
@@ -51,13 +56,21 @@ class RunQuery:
 
 
 @router.get("/", response_model=list[RunResponse])
-def list_runs(tx: Transaction, here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]) -> Sequence[Run]:
+def list_runs(
+    tx: Transaction, here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]
+) -> Sequence[Run]:
     """Runs, by default newest first; of agents, of a conversation, by status, or those still open."""
     agent_ids = [*(which.agent_ids or ()), *((which.agent_id,) if which.agent_id else ())]
     statuses = [*(which.statuses or ()), *(("created", "running") if which.active else ())]
-    equal = given(conversation_id=which.conversation_id, background=which.background, stop_reason=which.stop_reason)
+    equal = given(
+        conversation_id=which.conversation_id,
+        background=which.background,
+        stop_reason=which.stop_reason,
+    )
     equal |= given(user_id=here.scope.subject if paging.user_id else None)
-    return runs.page(tx, here.scope, paging.page(default=100), agent_ids=agent_ids, statuses=statuses, **equal)
+    return runs.page(
+        tx, here.scope, paging.page(default=100), agent_ids=agent_ids, statuses=statuses, **equal
+    )
 
 
 @router.get("/active", response_model=list[RunResponse])
@@ -71,7 +84,9 @@ def list_active(
     """Runs that are still open, newest first: the older way to say `active` of the list."""
     wanted = [*(agent_ids or ()), *((agent_id,) if agent_id else ())]
     equal = given(background=background)
-    return runs.page(tx, here.scope, Page(limit=100), agent_ids=wanted, statuses=["created", "running"], **equal)
+    return runs.page(
+        tx, here.scope, Page(limit=100), agent_ids=wanted, statuses=["created", "running"], **equal
+    )
 
 
 @router.get("/{run_id}", response_model=RunResponse)
@@ -91,9 +106,13 @@ def delete(tx: Transaction, here: Here, run_id: str) -> Json:
 def metrics(tx: Transaction, here: Here, run_id: str) -> Json:
     """How long the run took, how many steps it had, and which tools it used."""
     run = runs.get(tx, here.scope, run_id)
-    names = unique([call.name for message in messages.of_run(tx, run_id) for call in message.tool_calls])
+    names = unique(
+        [call.name for message in messages.of_run(tx, run_id) for call in message.tool_calls]
+    )
     known = tools.by_names(tx, here.scope, names) if names else {}
-    return RunMetricsResponse.of(run, tools_used=[known[name].id for name in names if name in known])
+    return RunMetricsResponse.of(
+        run, tools_used=[known[name].id for name in names if name in known]
+    )
 
 
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
@@ -132,10 +151,17 @@ class StepQuery:
     has_feedback: bool | None = None
     tags: Annotated[list[str] | None, Query(description="Steps with any of these tags.")] = None
     trace_ids: Annotated[
-        list[str] | None, Query(description="Steps with any of these as their `trace_id`: it is null for all, so none.")
+        list[str] | None,
+        Query(
+            description="Steps with any of these as their `trace_id`: it is null for all, so none."
+        ),
     ] = None
-    start_date: Annotated[str | None, Query(description="Steps from this day or time on, UTC without a zone.")] = None
-    end_date: Annotated[str | None, Query(description="Steps up to this day or time, UTC without a zone.")] = None
+    start_date: Annotated[
+        str | None, Query(description="Steps from this day or time on, UTC without a zone.")
+    ] = None
+    end_date: Annotated[
+        str | None, Query(description="Steps up to this day or time, UTC without a zone.")
+    ] = None
 
     def filter(self) -> StepFilter:
         """All else that is asked of them; raises Invalid for dates that are none."""
@@ -155,7 +181,11 @@ def list_all_steps(
 ) -> Sequence[Step]:
     """Steps, by default newest first; of an agent or a model, by feedback, tags and dates."""
     return runs.page_of_steps(
-        tx, here.scope, paging.page(), which.filter(), **given(agent_id=which.agent_id, model=which.model)
+        tx,
+        here.scope,
+        paging.page(),
+        which.filter(),
+        **given(agent_id=which.agent_id, model=which.model),
     )
 
 
@@ -243,7 +273,9 @@ def lineage(tx: Transaction, here: Here, message_id: str) -> Json:
         message,
         message_id=message.id,
         is_untrusted=bool(step and step.is_untrusted),
-        blocks=[ContextBlockResponse.of(known.get(id), block_id=id, sha=sha) for id, sha in held.items()],
+        blocks=[
+            ContextBlockResponse.of(known.get(id), block_id=id, sha=sha) for id, sha in held.items()
+        ],
         passages=passages,
         forgotten_passage_ids=[id for id in named if id not in {one.id for one in passages}],
         changed=history.of_step(tx, scope, message.run_id or "", step_id) if step_id else [],

@@ -10,7 +10,15 @@ from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
 from ricordo.api.call import Here, RequestContext, for_user
 from ricordo.api.models.archives import MOST_SKIPPED, FoundPassageResponse, RelevanceResponse, few
-from ricordo.api.models.base import From, Items, Json, RequestModel, RequestPart, ResponseModel, Timestamp
+from ricordo.api.models.base import (
+    From,
+    Items,
+    Json,
+    RequestModel,
+    RequestPart,
+    ResponseModel,
+    Timestamp,
+)
 from ricordo.api.models.messages import StoredMessageFields, ToolCallResponse
 from ricordo.api.models.turns import TextContent
 from ricordo.api.routing import Routes, needs
@@ -38,11 +46,15 @@ class _SearchRequest(RequestModel):
     query: str | None = None
     search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
     limit: int = Field(50, ge=1, le=100)
-    offset: int = Field(0, ge=0, le=MOST_SKIPPED, description="How many of the best results to pass over.")
+    offset: int = Field(
+        0, ge=0, le=MOST_SKIPPED, description="How many of the best results to pass over."
+    )
     start_date: str | None = None
     end_date: str | None = None
     agent_id: str | None = None
-    user_id: str | None = Field(None, description="Only what this user sees: what is theirs, and what is shared.")
+    user_id: str | None = Field(
+        None, description="Only what this user sees: what is theirs, and what is shared."
+    )
 
     def span(self, where: tzinfo) -> tuple[int | None, int | None]:
         """Return the first and the last wanted timestamp, in microseconds UTC; raises Invalid."""
@@ -77,21 +89,27 @@ def _is_nobodys(user_id: str | None) -> bool:
 
 
 def _results(parts: Sequence[ToolReturnPart]) -> list[Json]:
-    return [{"tool_call_id": part.call_id, "status": part.status, "func_response": part.content} for part in parts]
+    return [
+        {"tool_call_id": part.call_id, "status": part.status, "func_response": part.content}
+        for part in parts
+    ]
 
 
 class FoundMessageResponse(ResponseModel):
     """What a user or an agent said that a search found."""
 
     message_type: Annotated[
-        Literal["user_message", "assistant_message"], From("message.role", lambda role: f"{role}_message")
+        Literal["user_message", "assistant_message"],
+        From("message.role", lambda role: f"{role}_message"),
     ]
     content: Annotated[str, From("message", searchable_text)]
     message_id: Annotated[str, From("message.id")]
     agent_id: Annotated[str, From("message.agent_id")]
     conversation_id: Annotated[str, From("message.conversation_id")]
     created_at: Annotated[Timestamp, From("message.created_at")]
-    shared: Annotated[bool, From("message.user_id", _is_nobodys)] = Field(description="True where it is about no user.")
+    shared: Annotated[bool, From("message.user_id", _is_nobodys)] = Field(
+        description="True where it is about no user."
+    )
     relevance: RelevanceResponse
 
 
@@ -99,7 +117,9 @@ class StoredMessageResponse(StoredMessageFields):
     """A message as it is stored, in one piece."""
 
     role: Literal["user", "assistant", "tool"]
-    content: Annotated[list[Json], From("text", lambda text: [{"type": "text", "text": text}] if text else [])]
+    content: Annotated[
+        list[Json], From("text", lambda text: [{"type": "text", "text": text}] if text else [])
+    ]
     tool_calls: list[ToolCallResponse]
     tool_returns: Annotated[list[Json], From(convert=_results)]
 
@@ -157,7 +177,11 @@ class PastMessageRequest(RequestPart):
 
     @property
     def texts(self) -> list[str]:
-        return [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+        return (
+            [self.content]
+            if isinstance(self.content, str)
+            else [part.text for part in self.content]
+        )
 
 
 class ImportRequest(RequestModel):
@@ -184,9 +208,13 @@ async def search_messages(here: Here, body: MessageSearchRequest) -> Sequence[Fo
     return await _messages(here, body)
 
 
-@router.post("/agents/messages/search", response_model=list[StoredMessageHitResponse], tags=["search"])
+@router.post(
+    "/agents/messages/search", response_model=list[StoredMessageHitResponse], tags=["search"]
+)
 @needs("messages:read")
-async def search_stored_messages(here: Here, body: StoredMessageSearchRequest) -> Sequence[FoundMessage]:
+async def search_stored_messages(
+    here: Here, body: StoredMessageSearchRequest
+) -> Sequence[FoundMessage]:
     """The same search; messages come whole, with their ranks, and results of tools are among them where `roles` names "tool"."""
     return await _messages(here, body)
 
@@ -210,7 +238,9 @@ async def search_passages(here: Here, body: PassageSearchRequest) -> Sequence[Fo
         tags, is_all = tuple(body.tags or ()), body.tag_match_mode == "all"
         return PassageFilter(tuple(ids), tags, is_all, here.scope.subject_id, start, end)
 
-    return await here.runtime.recall.passages(body.query or "", wanted, body.limit, body.search_mode, body.offset)
+    return await here.runtime.recall.passages(
+        body.query or "", wanted, body.limit, body.search_mode, body.offset
+    )
 
 
 @router.post("/agents/{agent_id}/messages/import", response_model=ImportResponse, tags=["messages"])
@@ -219,9 +249,18 @@ async def import_past(here: Here, agent_id: str, body: ImportRequest) -> Json:
 
     Send an `otid` with each message, and the request can be repeated: what is stored already is not stored again.
     """
-    past = [PastMessage(item.role, tuple(item.texts), item.name, item.created_at, item.otid) for item in body.messages]
-    conversation = await open_conversation(here.runtime, here.scope, body.conversation_id or "default", agent_id)
-    return {"message_ids": await import_messages(here.store, here.scope, agent_id, past, conversation.id)}
+    past = [
+        PastMessage(item.role, tuple(item.texts), item.name, item.created_at, item.otid)
+        for item in body.messages
+    ]
+    conversation = await open_conversation(
+        here.runtime, here.scope, body.conversation_id or "default", agent_id
+    )
+    return {
+        "message_ids": await import_messages(
+            here.store, here.scope, agent_id, past, conversation.id
+        )
+    }
 
 
 def _zone(tx: Transaction, here: RequestContext, body: _SearchRequest) -> tzinfo:
@@ -233,7 +272,9 @@ async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequenc
     conversation_id = body.conversation_id
     if conversation_id == "default":
         if not body.agent_id:
-            raise Unsupported('Each agent has a conversation "default" of its own. Name the agent with agent_id.')
+            raise Unsupported(
+                'Each agent has a conversation "default" of its own. Name the agent with agent_id.'
+            )
         own = await open_conversation(here.runtime, here.scope, "default", body.agent_id)
         conversation_id = own.id
 
@@ -247,7 +288,16 @@ async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequenc
         start, end = body.span(where)
         roles = tuple(body.roles or _SPOKEN)
         return MessageFilter(
-            tuple(ids), conversation_id, roles, here.scope.subject_id, start, end, shared, own_first=True
+            tuple(ids),
+            conversation_id,
+            roles,
+            here.scope.subject_id,
+            start,
+            end,
+            shared,
+            own_first=True,
         )
 
-    return await here.runtime.recall.messages(body.query or "", wanted, body.limit, body.search_mode, body.offset)
+    return await here.runtime.recall.messages(
+        body.query or "", wanted, body.limit, body.search_mode, body.offset
+    )

@@ -41,7 +41,9 @@ async def list_models(
     if is_missing and not default.fault and here.runtime.models.has_default():
         # Its provider gives no list, or lists it by another name.
         infos = [here.runtime.models.get(default.handle).info, *infos]
-    models = [ModelResponse.of(info) | {"is_default": info.handle == default.handle} for info in infos]
+    models = [
+        ModelResponse.of(info) | {"is_default": info.handle == default.handle} for info in infos
+    ]
     return [
         model
         for model in models

@@ -36,7 +36,10 @@ from ricordo.llm.argument_stream import ArgumentStream
 
 log = logging.getLogger(__name__)
 STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "Server-sent events",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
 }
 DONE = b"data: [DONE]\n\n"
 _PREFIX = b"data: "
@@ -50,7 +53,9 @@ class SseEncoder:
     With `first` the events are numbered from there: their `seq_id`.
     """
 
-    def __init__(self, view: MessageFormat, clock: Clock, *, has_tokens: bool, first: int | None = None) -> None:
+    def __init__(
+        self, view: MessageFormat, clock: Clock, *, has_tokens: bool, first: int | None = None
+    ) -> None:
         self._view = view
         self._clock = clock
         self._has_tokens = has_tokens
@@ -79,9 +84,17 @@ class SseEncoder:
             case RunEnded():
                 reason = self._data(StopReasonResponse.of(event.run))
                 is_cancelled = event.run.stop_reason == "cancelled"
-                return [reason, *([] if is_cancelled else [self._data(UsageResponse.of(event.run))]), DONE]
+                return [
+                    reason,
+                    *([] if is_cancelled else [self._data(UsageResponse.of(event.run))]),
+                    DONE,
+                ]
             case Failed():
-                error: Json = {"message_type": "error_message", "run_id": event.run.id, "error_type": event.kind}
+                error: Json = {
+                    "message_type": "error_message",
+                    "run_id": event.run.id,
+                    "error_type": event.kind,
+                }
                 error |= {"message": event.message, "detail": event.detail, "seq_id": None}
                 reason = self._data(StopReasonResponse.of(event.run))
                 return [reason, b"event: error\n" + self._data(error), DONE]
@@ -98,7 +111,9 @@ class SseEncoder:
             self._add(wire["id"] + field, wire[field])
             self._proofs.update([wire["id"] + wire["signature"]] if wire.get("signature") else ())
         elif kind == "tool_call_message":
-            calls = wire["tool_calls"] if isinstance(wire["tool_calls"], list) else [wire["tool_calls"]]
+            calls = (
+                wire["tool_calls"] if isinstance(wire["tool_calls"], list) else [wire["tool_calls"]]
+            )
             for call in calls:
                 self._add(wire["id"] + call["tool_call_id"], call.get("arguments", ""))
         elif "otid" in wire:
@@ -133,19 +148,34 @@ class SseEncoder:
         return [{**wire, field: _rest(whole, sent)}]
 
     def _unsent_calls(self, wire: Json) -> list[Json]:
-        sent = {call["tool_call_id"]: self._sent.get(wire["id"] + call["tool_call_id"]) for call in wire["tool_calls"]}
+        sent = {
+            call["tool_call_id"]: self._sent.get(wire["id"] + call["tool_call_id"])
+            for call in wire["tool_calls"]
+        }
         whole_calls = [call for call in wire["tool_calls"] if sent[call["tool_call_id"]] is None]
         rests = [
             {"tool_call_id": call["tool_call_id"], "arguments": rest}
             for call in wire["tool_calls"]
-            if (known := sent[call["tool_call_id"]]) is not None and (rest := _rest_of_call(call["arguments"], known))
+            if (known := sent[call["tool_call_id"]]) is not None
+            and (rest := _rest_of_call(call["arguments"], known))
         ]
-        whole = [{**wire, "tool_call": whole_calls[0], "tool_calls": whole_calls}] if whole_calls else []
+        whole = (
+            [{**wire, "tool_call": whole_calls[0], "tool_calls": whole_calls}]
+            if whole_calls
+            else []
+        )
         return whole + [{**wire, "tool_call": rest, "tool_calls": rest} for rest in rests]
 
     def _delta(self, event: Delta) -> list[bytes]:
         if isinstance(event, ToolCallDelta) and (words := self._words(event)) is not None:
-            event = TextDelta(event.run_id, event.step_id, event.message_id, event.part, words, speaker=event.speaker)
+            event = TextDelta(
+                event.run_id,
+                event.step_id,
+                event.message_id,
+                event.part,
+                words,
+                speaker=event.speaker,
+            )
             if not words:
                 return []
         wire = {**self._base(event), **_delta_fields(event)}
@@ -159,7 +189,9 @@ class SseEncoder:
         key = event.message_id + event.call_id
         if event.name == self._view.tool_name and self._view.speaks_by_tool:
             self._speeches.add(key)
-            self._speakers.setdefault(event.message_id, (event.call_id, ArgumentStream(self._view.tool_argument)))
+            self._speakers.setdefault(
+                event.message_id, (event.call_id, ArgumentStream(self._view.tool_argument))
+            )
         if key not in self._speeches:
             return None
         # Of several speeches in one message the first is sent in deltas, and the others whole: so each stays in one piece.
@@ -196,7 +228,9 @@ def sse_response(chunks: AsyncIterator[bytes], cut_off: Sequence[bytes] | None =
     return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
 
 
-async def _to_their_end(chunks: AsyncIterator[bytes], cut_off: Sequence[bytes]) -> AsyncIterator[bytes]:
+async def _to_their_end(
+    chunks: AsyncIterator[bytes], cut_off: Sequence[bytes]
+) -> AsyncIterator[bytes]:
     try:
         async for chunk in chunks:
             yield chunk
@@ -233,7 +267,9 @@ async def sse_stream(
             if event is None:
                 continue
             upcoming = None
-            for chunk in encoder.encode(event) if has_pings or not isinstance(event, ToolProgress) else ():
+            for chunk in (
+                encoder.encode(event) if has_pings or not isinstance(event, ToolProgress) else ()
+            ):
                 yield chunk
             if isinstance(event, RunEnded | Failed):
                 return

@@ -54,12 +54,18 @@ _FINISH_LIMIT = 10.0
 Begin = Callable[[Runtime, TurnRequest], Awaitable[LiveTurn]]
 
 
-async def begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin = run_turn) -> Run:
+async def begin_recorded(
+    runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin = run_turn
+) -> Run:
     # Once the run is there its stream has to be stored, also when the caller leaves at this very moment.
-    return await asyncio.shield(asyncio.ensure_future(_begin_recorded(runtime, request, view, begin)))
+    return await asyncio.shield(
+        asyncio.ensure_future(_begin_recorded(runtime, request, view, begin))
+    )
 
 
-async def _begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin) -> Run:
+async def _begin_recorded(
+    runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin
+) -> Run:
     turn = await begin(runtime, request)
     events = turn.events()
     started = await anext(events)
@@ -76,7 +82,9 @@ async def _begin_recorded(runtime: Runtime, request: TurnRequest, view: MessageF
 class Recording:
     """Stores the stream of one turn of this process, in batches. It lives as long as the turn, whoever reads or leaves."""
 
-    def __init__(self, runtime: Runtime, run_id: str, encoder: SseEncoder, events: AsyncGenerator[Event]) -> None:
+    def __init__(
+        self, runtime: Runtime, run_id: str, encoder: SseEncoder, events: AsyncGenerator[Event]
+    ) -> None:
         self._runtime = runtime
         self._run_id = run_id
         self._encoder = encoder
@@ -142,7 +150,9 @@ class Recording:
                 await store.write(lambda tx: runs.append_events(tx, run_id, first, batch))
             except Collision:
                 # A commit whose answer was lost has stored it; another's events mean that we were thought dead.
-                stored = await store.read(lambda tx: runs.events_after(tx, run_id, first - 1, len(batch)))
+                stored = await store.read(
+                    lambda tx: runs.events_after(tx, run_id, first - 1, len(batch))
+                )
                 return [event.data for event in stored] == list(batch)
             except Unavailable:
                 if delay is None:
@@ -210,7 +220,9 @@ async def _read_part(runtime: Runtime, run: Run, position: int, most: int) -> _S
         if events := runs.events_after(tx, run.id, position, most):
             return _StoredPart(events)
         try:
-            return _StoredPart([], runs.get(tx, Scope(run.organization_id), run.id), runs.last_event(tx, run.id))
+            return _StoredPart(
+                [], runs.get(tx, Scope(run.organization_id), run.id), runs.last_event(tx, run.id)
+            )
         except NotFound:
             return _StoredPart([])
 
@@ -251,7 +263,10 @@ async def complete(runtime: Runtime, run: Run) -> None:
     if stored and stored[-1].data.encode() == DONE:
         return
     encoder = SseEncoder(
-        MessageFormat.from_json(run.request_config), runtime.store.clock, has_tokens=False, first=first
+        MessageFormat.from_json(run.request_config),
+        runtime.store.clock,
+        has_tokens=False,
+        first=first,
     )
     encoder.resume(event.data.encode() for event in stored)
     missing: list[str] = []
@@ -273,7 +288,9 @@ class ResumeRequest(RequestPart):
     batch_size: int | None = Field(100, ge=1, le=1000)
     run_id: str | None = Field(None, description="The run; without it the conversation's newest.")
     otid: str | None = Field(None, description="The otid of a message that the run took.")
-    agent_id: str | None = Field(None, description="Whose own thread is meant by the conversation `default`.")
+    agent_id: str | None = Field(
+        None, description="Whose own thread is meant by the conversation `default`."
+    )
 
     def resumption(self) -> Resumption:
         """How the stream is read."""
@@ -296,7 +313,9 @@ async def resume(here: Here, run_id: str, body: Resume = None) -> Response:
     return stream_of(here, run, (body or ResumeRequest()).resumption())
 
 
-@router.post("/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=STREAM)
+@router.post(
+    "/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=STREAM
+)
 @needs("messages:read")
 async def resume_conversation(here: Here, conversation_id: str, body: Resume = None) -> Response:
     """The stream of the conversation's running turn, else of its newest; or of the run that is named."""
@@ -313,13 +332,22 @@ def stream_of(here: RequestContext, run: Run, resumption: Resumption) -> Respons
             f"GET /v1/runs/{run.id}/messages."
         )
     kept = here.runtime.settings.stream_hours
-    if run.ended_at is not None and run.ended_at < here.store.clock.now() - round(kept * 3600 * SECOND):
-        sentence = f"The stream of {run.id} is kept for {kept:g} hours after its end, and has expired."
-        return answer({"detail": f"{sentence} Read its messages instead: GET /v1/runs/{run.id}/messages."}, 410)
+    if run.ended_at is not None and run.ended_at < here.store.clock.now() - round(
+        kept * 3600 * SECOND
+    ):
+        sentence = (
+            f"The stream of {run.id} is kept for {kept:g} hours after its end, and has expired."
+        )
+        return answer(
+            {"detail": f"{sentence} Read its messages instead: GET /v1/runs/{run.id}/messages."},
+            410,
+        )
     return sse_response(follow(here.runtime, run, resumption))
 
 
-def _run_of(tx: Transaction, here: RequestContext, conversation_id: str, wanted: ResumeRequest) -> Run:
+def _run_of(
+    tx: Transaction, here: RequestContext, conversation_id: str, wanted: ResumeRequest
+) -> Run:
     agent_id = wanted.agent_id if conversation_id == DEFAULT else None
     conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id).id
     if wanted.run_id:

@@ -31,8 +31,12 @@ class ToolQuery:
     search: TextPiece = None
     tool_types: Names = None
     exclude_tool_types: Names = None
-    return_only_letta_tools: Annotated[bool, Query(description="Only tools whose type begins with `letta`.")] = False
-    exclude_letta_tools: Annotated[bool, Query(description="Only tools whose type does not.")] = False
+    return_only_letta_tools: Annotated[
+        bool, Query(description="Only tools whose type begins with `letta`.")
+    ] = False
+    exclude_letta_tools: Annotated[bool, Query(description="Only tools whose type does not.")] = (
+        False
+    )
 
     def filter(self) -> tools.ToolFilter:
         return tools.ToolFilter(
@@ -41,7 +45,8 @@ class ToolQuery:
             types=tuple(self.tool_types or ()),
             other_types=tuple(self.exclude_tool_types or ()),
             search=self.search or "",
-            is_built_in=(True,) * self.return_only_letta_tools + (False,) * self.exclude_letta_tools,
+            is_built_in=(True,) * self.return_only_letta_tools
+            + (False,) * self.exclude_letta_tools,
         )
 
 
@@ -116,5 +121,7 @@ def change_approval(
         raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
     changed = with_approval(state.agent, tool_name, wanted)
     if changed != state.agent:
-        agents.update(tx, replace(changed, updated_by=here.scope.user_id, updated_at=tx.clock.now()))
+        agents.update(
+            tx, replace(changed, updated_by=here.scope.user_id, updated_at=tx.clock.now())
+        )
     return whole_agent(tx, here, agent_id)

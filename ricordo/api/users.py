@@ -15,7 +15,18 @@ import orjson
 from fastapi import Depends, Query, Request, Response
 
 from ricordo.api.answers import Headed, answer
-from ricordo.api.blocks import At, Before, From, Limit, Lines, To, comparison_of, lines_of, one_of, page_of
+from ricordo.api.blocks import (
+    At,
+    Before,
+    From,
+    Limit,
+    Lines,
+    To,
+    comparison_of,
+    lines_of,
+    one_of,
+    page_of,
+)
 from ricordo.api.bodies import decode, validated
 from ricordo.api.call import Here, RequestContext, note, told
 from ricordo.api.errors import text_conflict
@@ -62,17 +73,27 @@ PUT_BODY: dict[str, Any] = {
     }
 }
 PROPOSED: dict[int | str, dict[str, Any]] = {
-    202: {"model": ProposalResponse, "description": "The block is not there yet; making it waits for its owner"}
+    202: {
+        "model": ProposalResponse,
+        "description": "The block is not there yet; making it waits for its owner",
+    }
 }
 Message = Annotated[
     str | None,
-    Query(max_length=10_000, description="Why, as its history will say; for formats that have no field for it."),
+    Query(
+        max_length=10_000,
+        description="Why, as its history will say; for formats that have no field for it.",
+    ),
 ]
 
 
-async def read_sent(here: Here, request: Request, user_id: str, label: str, message: Message = None) -> PutBlockRequest:
+async def read_sent(
+    here: Here, request: Request, user_id: str, label: str, message: Message = None
+) -> PutBlockRequest:
     """What was sent to be written, in whichever format. Raises Invalid with the lines that are wrong, Unsupported."""
-    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    media_type = (
+        request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    )
     content = await request.body()
     if media_type == "application/json" or media_type.endswith("+json"):
         sent = await offload(partial(decode, content), len(content))
@@ -139,13 +160,19 @@ async def list_lines(here: Here, user_id: str, label: str, part: Lines, at: At =
 
 
 @router.get(_ONE + "/compare", response_model=ComparisonResponse)
-async def compare(here: Here, user_id: str, label: str, part: Lines, from_: From = None, to: To = None) -> Json:
+async def compare(
+    here: Here, user_id: str, label: str, part: Lines, from_: From = None, to: To = None
+) -> Json:
     """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
-    return await comparison_of(here, lambda tx: (_chain_id(tx, here, user_id), label), part, older=from_, newer=to)
+    return await comparison_of(
+        here, lambda tx: (_chain_id(tx, here, user_id), label), part, older=from_, newer=to
+    )
 
 
 @router.post(_ONE + "/restore", response_model=UserBlockResponse)
-def restore(tx: Transaction, here: Here, user_id: str, label: str, body: RestoreRequest) -> Response:
+def restore(
+    tx: Transaction, here: Here, user_id: str, label: str, body: RestoreRequest
+) -> Response:
     """Make the text that the block had at a version its next version; a block that was deleted comes back."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
     edit = here.submission(memory.user, body.message)
@@ -157,7 +184,9 @@ async def retrieve(
     here: Here,
     user_id: str,
     label: str,
-    format: Annotated[Literal["json", "markdown", "toml"], Query(description="How it is shown.")] = "json",
+    format: Annotated[
+        Literal["json", "markdown", "toml"], Query(description="How it is shown.")
+    ] = "json",
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """One block, with its ETag; as Markdown with a front matter or as TOML where that is asked for."""
@@ -175,7 +204,12 @@ async def retrieve(
 
 @router.put(_ONE, response_model=UserBlockResponse, responses=PROPOSED, openapi_extra=PUT_BODY)
 async def put(
-    here: Here, user_id: str, label: str, body: Sent, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+    here: Here,
+    user_id: str,
+    label: str,
+    body: Sent,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Write a block's text, and create the user and the block where they are new. The text may also be sent as Markdown or TOML.
 
@@ -188,7 +222,11 @@ async def put(
         _require(tx, memory, label, if_match, if_none_match)
         settings = body.settings()
         # What a new block cannot be created with, and what null takes back.
-        rest = {name: settings.pop(name) for name in list(settings) if settings[name] is None or name == "metadata"}
+        rest = {
+            name: settings.pop(name)
+            for name in list(settings)
+            if settings[name] is None or name == "metadata"
+        }
         options = PutOptions(message=body.message, expected=body.version, **settings)
         edit = here.submission(memory.user, body.message)
         done = submission.put(tx, memory, label, body.body, options, edit)
@@ -205,7 +243,12 @@ async def put(
 
 @router.patch(_ONE, response_model=UserBlockResponse)
 def modify(
-    tx: Transaction, here: Here, user_id: str, label: str, body: UserBlockUpdate, if_match: IfMatch = None
+    tx: Transaction,
+    here: Here,
+    user_id: str,
+    label: str,
+    body: UserBlockUpdate,
+    if_match: IfMatch = None,
 ) -> Response:
     """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
@@ -225,7 +268,12 @@ def modify(
 
 @router.delete(_ONE, response_model=NoteResponse)
 def delete(
-    tx: Transaction, here: Here, user_id: str, label: str, message: Message = None, if_match: IfMatch = None
+    tx: Transaction,
+    here: Here,
+    user_id: str,
+    label: str,
+    message: Message = None,
+    if_match: IfMatch = None,
 ) -> Response:
     """Delete a block. Its history stays, and any version of it can be restored."""
     memory = user_memory.open_memory(tx, here.scope, user_id)
@@ -242,7 +290,9 @@ def waiting_for(tx: Transaction, block: Block | None) -> int:
     return proposals.waiting_counts(tx, block.chain_id).get(block.label, 0) if block else 0
 
 
-def _shown(tx: Transaction, block: Block, known: str | None = None, proposal_id: str | None = None) -> Response:
+def _shown(
+    tx: Transaction, block: Block, known: str | None = None, proposal_id: str | None = None
+) -> Response:
     shown = UserBlockResponse.of(block, pending=waiting_for(tx, block), proposal_id=proposal_id)
     return tagged(block, orjson.dumps(shown), "application/json", known)
 
@@ -260,14 +310,20 @@ def _chain_id(tx: Transaction, here: RequestContext, user_id: str) -> str:
 
 
 def _require(
-    tx: Transaction, memory: UserMemory, label: str, if_match: str | None, if_none_match: str | None = None
+    tx: Transaction,
+    memory: UserMemory,
+    label: str,
+    if_match: str | None,
+    if_none_match: str | None = None,
 ) -> None:
     if if_match is not None or if_none_match is not None:
         versions.lock(tx, memory.chain.id)
         require_match(user_memory.find(tx, memory, label), if_match, if_none_match)
 
 
-async def _collision(here: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale) -> Response:
+async def _collision(
+    here: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale
+) -> Response:
     """Say why a text could not be merged, with all three texts, as far as they are known."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
@@ -289,8 +345,12 @@ async def show_as(here: RequestContext, block: Block, format: str) -> tuple[str,
     """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
     for offered in here.runtime.plugins.block_formats():
         if offered.name == format:
-            schema = await asyncio.to_thread(find_schema, block.schema_ref, here.runtime.settings.data_dir)
-            text = await offload(partial(offered.write, block.label, block.value, schema), len(block.value))
+            schema = await asyncio.to_thread(
+                find_schema, block.schema_ref, here.runtime.settings.data_dir
+            )
+            text = await offload(
+                partial(offered.write, block.label, block.value, schema), len(block.value)
+            )
             return text, f"{offered.media_type}; charset=utf-8"
     raise Unsupported(f"This server cannot show a block as {format}. Use json.")
 
@@ -307,7 +367,11 @@ async def _with_defaults(here: RequestContext, user_id: str, label: str, sent: A
     if existing is not None and existing.schema_ref == ref:
         return sent
     schema = await asyncio.to_thread(require_schema, ref, here.runtime.settings.data_dir)
-    return sent if existing is not None else {"body": starting_text(schema), **starting_settings(schema), **sent}
+    return (
+        sent
+        if existing is not None
+        else {"body": starting_text(schema), **starting_settings(schema), **sent}
+    )
 
 
 def _find(tx: Transaction, here: RequestContext, user_id: str, label: str) -> Block | None:

@@ -59,9 +59,7 @@ class PostgresWorker:
         try:
             await self._app.open_async()
         except Exception as error:
-            reason = (
-                "The connections of the job queue could not be opened. See that PostgreSQL takes some more of them."
-            )
+            reason = "The connections of the job queue could not be opened. See that PostgreSQL takes some more of them."
             raise Unavailable(reason) from error
         await self._worker.open()
         self._tasks = [
@@ -83,8 +81,12 @@ class PostgresWorker:
     def _make_app(self) -> Any:
         import procrastinate  # slow, and SQLite does without; the extra that brings psycopg brings it too
 
-        logging.getLogger("procrastinate").setLevel(logging.WARNING)  # it has two lines to say about every wake-up
-        connector = procrastinate.PsycopgConnector(conninfo=self._address, min_size=1, max_size=_CONNECTIONS)
+        logging.getLogger("procrastinate").setLevel(
+            logging.WARNING
+        )  # it has two lines to say about every wake-up
+        connector = procrastinate.PsycopgConnector(
+            conninfo=self._address, min_size=1, max_size=_CONNECTIONS
+        )
         app = procrastinate.App(connector=connector)
         app.job_manager = _SteadyManager(app.job_manager, self._store)  # type: ignore[assignment]
 
@@ -112,7 +114,10 @@ class PostgresWorker:
                     stalled_worker_timeout=pace.silence,
                 )
             except Exception as error:
-                log.warning("the queue's worker stopped; it starts again", extra={"error": type(error).__name__})
+                log.warning(
+                    "the queue's worker stopped; it starts again",
+                    extra={"error": type(error).__name__},
+                )
             await asyncio.sleep(pace.poll)
 
     async def _send_missing(self) -> None:
@@ -124,9 +129,14 @@ class PostgresWorker:
                     await self._store.write(wake_ups.send_missing)
                 if (now := asyncio.get_running_loop().time()) - swept >= pace.sweep:
                     swept = now
-                    self._suspects = await self._store.write(lambda tx: wake_ups.delete_idle(tx, self._suspects))
+                    self._suspects = await self._store.write(
+                        lambda tx: wake_ups.delete_idle(tx, self._suspects)
+                    )
             except Exception as error:
-                log.warning("wake-ups could not be sent; it is tried again", extra={"error": type(error).__name__})
+                log.warning(
+                    "wake-ups could not be sent; it is tried again",
+                    extra={"error": type(error).__name__},
+                )
             await asyncio.sleep(pace.poll)
 
 
@@ -149,7 +159,10 @@ class _SteadyManager:
             except UniqueViolation:
                 continue  # two workers took two wake-ups of one key at once, and the other one was quicker
             except Exception as error:
-                log.warning("no wake-up could be fetched; it is tried again", extra={"error": type(error).__name__})
+                log.warning(
+                    "no wake-up could be fetched; it is tried again",
+                    extra={"error": type(error).__name__},
+                )
                 # A worker that seemed dead was deleted by another server; it registers again.
                 await self.update_heartbeat(worker_id)
                 await asyncio.sleep(0.5)
@@ -157,7 +170,9 @@ class _SteadyManager:
         return None
 
     async def finish_job(self, job: Any, status: Any, delete_job: bool) -> None:  # noqa: ARG002 - procrastinate's signature
-        await self._write(lambda tx: wake_ups.finish(tx, [job.id]), "a wake-up stays until it is swept")
+        await self._write(
+            lambda tx: wake_ups.finish(tx, [job.id]), "a wake-up stays until it is swept"
+        )
 
     async def update_heartbeat(self, worker_id: int) -> None:
         failed = "the queue's worker gave no sign; it is tried again"

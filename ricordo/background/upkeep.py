@@ -43,7 +43,14 @@ async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
             yield
         finally:
             spent = [
-                Expense(job.organization_id, "embedding", handle, Usage(count), _agent_of(job), job.user_id)
+                Expense(
+                    job.organization_id,
+                    "embedding",
+                    handle,
+                    Usage(count),
+                    _agent_of(job),
+                    job.user_id,
+                )
                 for handle, count in tokens.items()
             ]
             if spent:

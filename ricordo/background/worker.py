@@ -78,7 +78,12 @@ class Worker:
     """
 
     def __init__(
-        self, runtime: Runtime, handlers: Iterable[JobHandler], *, is_alone: bool, pace: Pace | None = None
+        self,
+        runtime: Runtime,
+        handlers: Iterable[JobHandler],
+        *,
+        is_alone: bool,
+        pace: Pace | None = None,
     ) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self.pace = pace or Pace()
@@ -125,7 +130,9 @@ class Worker:
         if ending := [one.end for one in running if one.end]:
             _, late = await asyncio.wait(ending, timeout=_STOP_LIMIT)
             if late:
-                log.warning("jobs that do not stop are left to the next server", extra={"jobs": len(late)})
+                log.warning(
+                    "jobs that do not stop are left to the next server", extra={"jobs": len(late)}
+                )
 
     async def run_one(self, id: str) -> None:
         """Claim this job and run it to its end; nothing where it is not there to be claimed."""
@@ -146,7 +153,8 @@ class Worker:
             return None  # another job with its key was claimed at this very moment: it is found again after that one
         except RicordoError as error:
             log.warning(
-                "a job could not be claimed; it is found again", extra={"job": id, "error": type(error).__name__}
+                "a job could not be claimed; it is found again",
+                extra={"job": id, "error": type(error).__name__},
             )
             return None
         return self._spawn(job) if job else None
@@ -211,14 +219,19 @@ class Worker:
             await self._store.write(lambda tx: jobs.release(tx, job))
         except Exception as error:
             # Its key is free all the same once this worker was silent for a while.
-            log.warning("a cancelled job could not be released", extra={"job": job.id, "error": type(error).__name__})
+            log.warning(
+                "a cancelled job could not be released",
+                extra={"job": job.id, "error": type(error).__name__},
+            )
 
     async def _fail(self, this: _RunningJob, error: BaseException) -> None:
         job = this.job
         wait = None if isinstance(error, Invalid | NotFound) else retry_after(job.attempts)
         facts = {"job": job.id, "kind": job.kind, "attempt": job.attempts, "of": job.most_attempts}
         unexpected = None if isinstance(error, RicordoError) else error
-        log.warning("a job failed", extra=facts | {"error": type(error).__name__}, exc_info=unexpected)
+        log.warning(
+            "a job failed", extra=facts | {"error": type(error).__name__}, exc_info=unexpected
+        )
         await self._save(lambda tx: jobs.fail(tx, this.current(), describe(error), wait), job)
 
     async def _save(self, end: Callable[[Transaction], bool], job: Job) -> None:
@@ -227,10 +240,16 @@ class Worker:
             await asyncio.sleep(delay)
             try:
                 if not await self._store.write(end):
-                    log.warning("a job ended that this server had lost", extra={"job": job.id, "kind": job.kind})
+                    log.warning(
+                        "a job ended that this server had lost",
+                        extra={"job": job.id, "kind": job.kind},
+                    )
                     await self._release(job)
             except Exception as error:
-                log.warning("the end of a job could not be saved", extra={"job": job.id, "error": type(error).__name__})
+                log.warning(
+                    "the end of a job could not be saved",
+                    extra={"job": job.id, "error": type(error).__name__},
+                )
             else:
                 return
 
@@ -260,7 +279,9 @@ class Worker:
         if not (running := list(self._running.values())):
             return
         progress = {one.job.id: one.progress for one in running if one.progress}
-        kept = await self._store.write(lambda tx: jobs.renew(tx, self.name, [one.job for one in running], progress))
+        kept = await self._store.write(
+            lambda tx: jobs.renew(tx, self.name, [one.job for one in running], progress)
+        )
         for one in running:
             if one.job.id not in kept and one.work and not one.work.done():
                 # It was cancelled, deleted, or taken over while this server was frozen.
@@ -276,7 +297,9 @@ class Worker:
     async def _sweep(self, silence: float | None = None) -> None:
         silent_for = round((self.pace.silence if silence is None else silence) * SECOND)
         live = frozenset(self._running)
-        if freed := await self._store.write(lambda tx: jobs.take_over(tx, silent_for=silent_for, live=live)):
+        if freed := await self._store.write(
+            lambda tx: jobs.take_over(tx, silent_for=silent_for, live=live)
+        ):
             log.warning("freed jobs that a stopped server left running", extra={"jobs": len(freed)})
 
     async def _mend_times(self) -> None:
@@ -300,7 +323,9 @@ def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
     known: dict[str, JobHandler] = {}
     for handler in handlers:
         if handler.kind in known:
-            raise Invalid(f'Jobs of kind "{handler.kind}" have two handlers. Remove the plugin that brings the second.')
+            raise Invalid(
+                f'Jobs of kind "{handler.kind}" have two handlers. Remove the plugin that brings the second.'
+            )
         if handler.every_seconds is not None and handler.every_seconds < 1:
             raise Invalid(
                 f'Jobs of kind "{handler.kind}" would come more than once a second. Let them come more seldom.'
@@ -327,7 +352,9 @@ class Schedule:
 
     def __init__(self, handlers: Iterable[JobHandler]) -> None:
         self._periods = {
-            one.kind: round(one.every_seconds * SECOND) for one in handlers if one.every_seconds is not None
+            one.kind: round(one.every_seconds * SECOND)
+            for one in handlers
+            if one.every_seconds is not None
         }
         self._last: dict[str, int] = {}
 
@@ -345,5 +372,11 @@ def _job(kind: str, slot: int) -> Job:
     id = f"job-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:32]}"
     key = f"{jobs.PERIODIC}{kind}"
     return Job(
-        kind, LOCAL_ORGANIZATION, {"slot": slot}, key=key, is_single=True, most_attempts=_PERIODIC_ATTEMPTS, id=id
+        kind,
+        LOCAL_ORGANIZATION,
+        {"slot": slot},
+        key=key,
+        is_single=True,
+        most_attempts=_PERIODIC_ATTEMPTS,
+        id=id,
     )

@@ -38,7 +38,8 @@ class PlainErrors(TyperGroup):
             if error.errno not in NO_ROOM:
                 raise
             typer.echo(
-                f"ricordo: {error.filename or 'A file'} cannot be written: {error.strerror}. Free some space.", err=True
+                f"ricordo: {error.filename or 'A file'} cannot be written: {error.strerror}. Free some space.",
+                err=True,
             )
             raise typer.Exit(FAULT) from None
         except KeyboardInterrupt:
@@ -89,14 +90,18 @@ def run_server(
     host: str | None = typer.Option(None, help="Address to listen on.  [127.0.0.1]"),
     port: int | None = typer.Option(None, help="Port to listen on; 0 takes a free one.  [8283]"),
     data_dir: Path | None = typer.Option(None, help="Folder for all data.  [~/.ricordo]"),
-    database_url: str | None = typer.Option(None, help="Address of the database.  [ricordo.db in the data folder]"),
+    database_url: str | None = typer.Option(
+        None, help="Address of the database.  [ricordo.db in the data folder]"
+    ),
 ) -> None:
     """Start the server."""
     # The collector would examine the imported modules again and again, a sixth of the start. `serve` switches it on.
     gc.disable()
     from ricordo.settings import load_settings
 
-    settings, providers = load_settings(host=host, port=port, data_dir=data_dir, database_url=database_url)
+    settings, providers = load_settings(
+        host=host, port=port, data_dir=data_dir, database_url=database_url
+    )
     from ricordo.cli.sockets import listening
 
     # Before the slow imports, so that a port in use is reported at once.
@@ -108,9 +113,13 @@ def run_server(
 
 @app.command("chat")
 def run_chat(
-    agent: str | None = typer.Option(None, help="Name or id of the agent.  [ricordo, created at first use]"),
+    agent: str | None = typer.Option(
+        None, help="Name or id of the agent.  [ricordo, created at first use]"
+    ),
     model: str | None = typer.Option(None, help="Handle of the model to give the agent."),
-    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
+    server: str | None = typer.Option(
+        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+    ),
 ) -> None:
     """Talk with an agent. If no server is running, one is started for this chat."""
     from ricordo.cli.chat import chat
@@ -122,8 +131,12 @@ def run_chat(
 @agent.command("model")
 def run_agent_model(
     name: str = typer.Argument(help="Name or id of the agent."),
-    handle: str | None = typer.Argument(None, help="Handle of the model to give it.  [shows the one it has]"),
-    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
+    handle: str | None = typer.Argument(
+        None, help="Handle of the model to give it.  [shows the one it has]"
+    ),
+    server: str | None = typer.Option(
+        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+    ),
 ) -> None:
     """Show the model of an agent, or change it. Its memory and messages stay."""
     from ricordo.cli.chat import set_model
@@ -133,10 +146,16 @@ def run_agent_model(
 
 @app.command("doctor")
 def run_doctor(
-    what: str | None = typer.Argument(None, help="models: try the models, and show which can run an agent."),
-    model: str | None = typer.Option(None, help="Handle of one model to try, such as openai/gpt-4.1."),
+    what: str | None = typer.Argument(
+        None, help="models: try the models, and show which can run an agent."
+    ),
+    model: str | None = typer.Option(
+        None, help="Handle of one model to try, such as openai/gpt-4.1."
+    ),
     repair: bool = typer.Option(
-        False, "--repair", help="Repair conversations whose agents could not answer. Stop the server first."
+        False,
+        "--repair",
+        help="Repair conversations whose agents could not answer. Stop the server first.",
     ),
 ) -> None:
     """Check this installation and report problems."""
@@ -172,8 +191,12 @@ def list_settings() -> None:
 
 @search.command("reindex")
 def rebuild_index(
-    vectors_only: bool = typer.Option(False, "--vectors-only", help="Rebuild only the vectors, not the words."),
-    partition: list[str] = typer.Option([], help="Id of an agent or archive; can be repeated.  [all]"),
+    vectors_only: bool = typer.Option(
+        False, "--vectors-only", help="Rebuild only the vectors, not the words."
+    ),
+    partition: list[str] = typer.Option(
+        [], help="Id of an agent or archive; can be repeated.  [all]"
+    ),
 ) -> None:
     """Rebuild the search index from messages and passages. Searches use the old one until the new one is ready."""
     from ricordo.cli.search import reindex

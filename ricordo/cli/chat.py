@@ -45,7 +45,9 @@ def chat(*, agent: str | None = None, model: str | None = None, server: str | No
         talk = Chat(client, window, _choose(client, agent, model))
         if window.is_live:
             name, handle = talk.agent["name"], talk.agent["model"]
-            window.tell(f"{name} ({handle}) at {client.address}. /help lists the commands, Ctrl-D leaves.")
+            window.tell(
+                f"{name} ({handle}) at {client.address}. /help lists the commands, Ctrl-D leaves."
+            )
         if better := better_model(client, talk.agent):
             show = window.tell if window.is_live else window.complain
             show(
@@ -115,7 +117,9 @@ def find_agent(client: Client, name_or_id: str) -> Json:
             pass  # a name may begin like an id
     if named := client.agents(name_or_id):
         return named[0]
-    raise NotFound(f'There is no agent "{name_or_id}". /agents lists them in a chat; /new {name_or_id} creates it.')
+    raise NotFound(
+        f'There is no agent "{name_or_id}". /agents lists them in a chat; /new {name_or_id} creates it.'
+    )
 
 
 def better_model(client: Client, agent: Json) -> str | None:
@@ -141,7 +145,9 @@ def run_command(chat: Chat, line: str) -> None:
     name, _, argument = line[1:].partition(" ")
     command = COMMANDS.get(name.lower())
     if command is None:
-        raise Invalid(f"There is no /{name}. /help lists the commands; // begins a message with a slash.")
+        raise Invalid(
+            f"There is no /{name}. /help lists the commands; // begins a message with a slash."
+        )
     argument = argument.strip()
     if command.argument.isupper() and not argument:
         raise Invalid(f"/{name} needs more: /{name} {command.argument}")
@@ -173,7 +179,9 @@ def _new(chat: Chat, name: str) -> None:
 def _blocks(chat: Chat, _argument: str) -> None:
     for block in _read_blocks(chat):
         size = f"{len(block['value'])} of {block['limit']} characters"
-        chat.screen.tell(f"{block['label']}  {size}  {shortened(block['description'] or '')}".rstrip())
+        chat.screen.tell(
+            f"{block['label']}  {size}  {shortened(block['description'] or '')}".rstrip()
+        )
 
 
 def _block(chat: Chat, label: str) -> None:
@@ -191,7 +199,9 @@ def _model(chat: Chat, handle: str) -> None:
         chat.screen.tell(f"{chat.agent['name']} now uses {chat.agent['model']}.")
         return
     current = chat.client.agent(chat.agent["id"])["model"]
-    for known in sorted({current, *(model["handle"] for model in chat.client.ask("GET", "/v1/models/"))}):
+    for known in sorted(
+        {current, *(model["handle"] for model in chat.client.ask("GET", "/v1/models/"))}
+    ):
         chat.screen.tell(f"{'*' if known == current else ' '} {known}")
 
 
@@ -202,7 +212,11 @@ def _search(chat: Chat, words: str) -> None:
     for result in results:
         tags = f"  [{', '.join(result['tags'])}]" if result["tags"] else ""
         chat.screen.tell(f"{result['timestamp'][:10]}  {result['content']}{tags}")
-    count = f"{len(results)} found in the archive, best first" if results else "Nothing found in the archive"
+    count = (
+        f"{len(results)} found in the archive, best first"
+        if results
+        else "Nothing found in the archive"
+    )
     chat.screen.tell(f"{count}. To search what was said, ask {chat.agent['name']} about it.")
 
 

@@ -35,7 +35,9 @@ class Client:
             return request
 
         if not self.address.startswith(("http://", "https://")):
-            raise Invalid(f'"{address}" is not an address of a server. Write it as http://host:8283.')
+            raise Invalid(
+                f'"{address}" is not an address of a server. Write it as http://host:8283.'
+            )
         try:
             self._http = httpx2.Client(
                 base_url=self.address, auth=sign, timeout=_TIMEOUT, mounts=dict.fromkeys(_LOOPBACK)
@@ -53,7 +55,9 @@ class Client:
         except httpx2.TransportError:
             return None
         except (httpx2.InvalidURL, httpx2.HTTPError) as error:
-            raise Invalid(f"{self.address} cannot be called: {error}. Write an address as http://host:8283.") from None
+            raise Invalid(
+                f"{self.address} cannot be called: {error}. Write an address as http://host:8283."
+            ) from None
         health = _object(response)
         if response.status_code != 200 or health.get("status") != "ok":
             raise Invalid(f"What answers at {self.address} is not Ricordo. Choose another address.")
@@ -73,13 +77,25 @@ class Client:
         return found
 
     def create_agent(self, name: str, blocks: Mapping[str, str], model: str | None = None) -> Json:
-        body: Json = {"name": name, "memory_blocks": [{"label": label, "value": blocks[label]} for label in blocks]}
-        made: Json = self.ask("POST", "/v1/agents/", body=body | ({"model": model} if model else {}))
+        body: Json = {
+            "name": name,
+            "memory_blocks": [{"label": label, "value": blocks[label]} for label in blocks],
+        }
+        made: Json = self.ask(
+            "POST", "/v1/agents/", body=body | ({"model": model} if model else {})
+        )
         return made
 
     def default_model(self) -> str | None:
         """Return the handle of the model that agents get which name none; None where a server does not tell."""
-        return next((model["handle"] for model in self.ask("GET", "/v1/models/") if model.get("is_default")), None)
+        return next(
+            (
+                model["handle"]
+                for model in self.ask("GET", "/v1/models/")
+                if model.get("is_default")
+            ),
+            None,
+        )
 
     def change_model(self, agent_id: str, handle: str) -> Json:
         changed: Json = self.ask("PATCH", f"/v1/agents/{agent_id}", body={"model": handle})
@@ -89,13 +105,17 @@ class Client:
         """Send a message and yield the events of the answer, token by token. Leaving early does not stop the agent."""
         body = {"messages": [{"role": "user", "content": text}], "stream_tokens": True}
         try:
-            with self._http.stream("POST", f"/v1/agents/{agent_id}/messages/stream", json=body) as response:
+            with self._http.stream(
+                "POST", f"/v1/agents/{agent_id}/messages/stream", json=body
+            ) as response:
                 if response.status_code != 200:
                     response.read()
                     raise refusal(response)
                 yield from _events(response.iter_lines())
         except httpx2.TransportError as error:
-            raise Unavailable(f"The connection to {self.address} broke: {error or type(error).__name__}.") from None
+            raise Unavailable(
+                f"The connection to {self.address} broke: {error or type(error).__name__}."
+            ) from None
 
     def events_of(self, path: str, body: Json, headers: Mapping[str, str]) -> Iterator[str]:
         """Send a body, and yield the JSON texts of the answer: its events as they come, or its one body, or none."""
@@ -104,16 +124,24 @@ class Client:
             with self._http.stream("POST", path, json=body, headers=accepts) as response:
                 if response.headers.get("content-type", "").startswith("text/event-stream"):
                     lines = response.iter_lines()
-                    yield from (line[5:].strip() for line in lines if line.startswith("data:") and line[5:].strip())
+                    yield from (
+                        line[5:].strip()
+                        for line in lines
+                        if line.startswith("data:") and line[5:].strip()
+                    )
                     return
                 content = response.read().decode()
                 if response.status_code >= 400 and "jsonrpc" not in _object(response):
                     raise refusal(response)
                 yield from [content] if content else []
         except httpx2.TransportError as error:
-            raise Unavailable(f"The connection to {self.address} broke: {error or type(error).__name__}.") from None
+            raise Unavailable(
+                f"The connection to {self.address} broke: {error or type(error).__name__}."
+            ) from None
 
-    def ask(self, method: str, path: str, *, query: Json | None = None, body: Json | None = None) -> Any:
+    def ask(
+        self, method: str, path: str, *, query: Json | None = None, body: Json | None = None
+    ) -> Any:
         """Return the JSON that the server answers. Raises RicordoError with the server's own sentence."""
         try:
             response = self._http.request(method, path, params=query, json=body)
@@ -141,7 +169,9 @@ def running_server(settings: Settings, address: str | None = None) -> Iterator[C
 
     Raises Unavailable if no server answers at `address`.
     """
-    with closing(Client(address or address_of(settings.host, settings.port), _key_of(settings, address))) as client:
+    with closing(
+        Client(address or address_of(settings.host, settings.port), _key_of(settings, address))
+    ) as client:
         is_there = client.version() is not None
         if address and not is_there:
             raise Unavailable(f"No server answers at {address}. Start it, or leave --server out.")
@@ -157,21 +187,30 @@ def any_server(address: str | None, before_start: Callable[[Settings], None]) ->
             yield client
             return
     before_start(settings)
-    from ricordo.cli.serve import background_server  # slow to load, and needed only where no server runs
+    from ricordo.cli.serve import (
+        background_server,
+    )  # slow to load, and needed only where no server runs
 
-    with background_server(settings, providers) as own, closing(Client(own, _key_of(settings, None))) as client:
+    with (
+        background_server(settings, providers) as own,
+        closing(Client(own, _key_of(settings, None))) as client,
+    ):
         yield client
 
 
 def require_database(settings: Settings, consequence: str) -> None:
     """Raise NotFound where the settings name a file that does not exist."""
     if settings.postgres_url is None and not settings.database_path.exists():
-        raise NotFound(f"There is no database at {settings.database_path}, so there is {consequence}.")
+        raise NotFound(
+            f"There is no database at {settings.database_path}, so there is {consequence}."
+        )
 
 
 def set_up_quiet_logs(settings: Settings) -> None:
     """Show errors alone, as beside what a command prints, unless the settings name another level."""
-    set_up_logs("error" if settings.log_level == "info" else settings.log_level, settings.log_format)
+    set_up_logs(
+        "error" if settings.log_level == "info" else settings.log_level, settings.log_format
+    )
 
 
 def refusal(response: httpx2.Response) -> RicordoError:
@@ -182,12 +221,16 @@ def refusal(response: httpx2.Response) -> RicordoError:
             return Forbidden(
                 "The key in RICORDO_API_KEY is not one of this server, or expired or was revoked. Correct it, or leave it out."
             )
-        return Forbidden("This server requires a key. Set RICORDO_API_KEY to one that an administrator gave you.")
+        return Forbidden(
+            "This server requires a key. Set RICORDO_API_KEY to one that an administrator gave you."
+        )
     error = answer.get("error")
     detail = error.get("message") if isinstance(error, dict) else answer.get("detail")
     text = str(detail or f"The server answered with status {status}.")
     code, _, rest = text.partition(": ")
-    return _ERRORS.get(status, Invalid if status < 500 else Unavailable)(rest if code.isupper() and rest else text)
+    return _ERRORS.get(status, Invalid if status < 500 else Unavailable)(
+        rest if code.isupper() and rest else text
+    )
 
 
 def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:

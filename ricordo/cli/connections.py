@@ -43,7 +43,9 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether no request would be lost with it."""
-        return self._phase is not _Phase.BODY and (self.cycle is None or self.cycle.response_complete)
+        return self._phase is not _Phase.BODY and (
+            self.cycle is None or self.cycle.response_complete
+        )
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -80,7 +82,12 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= MOST_PIPELINED:
-            self._fail((400, f"More than {MOST_PIPELINED} requests wait on this connection. Wait for their answers."))
+            self._fail(
+                (
+                    400,
+                    f"More than {MOST_PIPELINED} requests wait on this connection. Wait for their answers.",
+                )
+            )
         super().on_headers_complete()
         self._enter(_Phase.BODY)
 
@@ -106,11 +113,18 @@ class BoundedConnection(HttpToolsProtocol):
         if self._phase is not _Phase.WHOLE and now - self._since > allowed:
             if is_head and not self._has_begun and not self._unparsed:
                 self.transport.close()  # nothing was asked
-            self._refuse(408, f"The {self._phase.value} of the request did not arrive in time. Send it again.")
+            self._refuse(
+                408,
+                f"The {self._phase.value} of the request did not arrive in time. Send it again.",
+            )
         # Only there is nothing more written, so that what is left tells how much was taken.
         is_full = self.flow.write_paused or self.transport.is_closing()
         unsent = self.transport.get_write_buffer_size() if is_full else 0
-        if not unsent or not self._unsent or self._unsent - unsent > SLOWEST * (now - self._unsent_since):
+        if (
+            not unsent
+            or not self._unsent
+            or self._unsent - unsent > SLOWEST * (now - self._unsent_since)
+        ):
             self._unsent, self._unsent_since = unsent, now
         elif now - self._unsent_since > self._seconds:
             self.transport.abort()
@@ -127,7 +141,10 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _too_long(self) -> _Refusal:
         kilobytes = self._settings.max_header_kb
-        return 431, f"The head of the request is longer than {kilobytes} kB. Send less, or raise RICORDO_MAX_HEADER_KB."
+        return (
+            431,
+            f"The head of the request is longer than {kilobytes} kB. Send less, or raise RICORDO_MAX_HEADER_KB.",
+        )
 
     def _fail(self, refusal: _Refusal) -> None:
         """Stop the parser, which then asks for the refusal."""
@@ -136,19 +153,27 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _limit(self, connections: Iterable["BoundedConnection"], most: int) -> None:
         """Close the connection of these that is idle for the longest time, or else refuse this one, where they are too many."""
-        others = [other for other in connections if other is not self and not other.transport.is_closing()]
+        others = [
+            other for other in connections if other is not self and not other.transport.is_closing()
+        ]
         if len(others) < most or self.transport.is_closing():
             return
         if idle := [other for other in others if other.is_idle]:
             min(idle, key=lambda other: other._since).transport.abort()
         else:
-            self._refuse(503, f"There are {most} connections, which is the most. Close some, or raise the setting.")
+            self._refuse(
+                503,
+                f"There are {most} connections, which is the most. Close some, or raise the setting.",
+            )
 
     def _refuse(self, status: int, detail: str) -> None:
         if self.transport.is_closing():
             return
         if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
             body = orjson.dumps({"detail": detail})
-            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            head = (
+                b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+                % len(body)
+            )
             self.transport.write(STATUS_LINE[status] + head + body)
         self.transport.close()

@@ -40,12 +40,18 @@ from ricordo.storage.migrations import MIGRATIONS
 
 Level = Literal["ok", "warning", "wrong"]
 _COLOURS = {"ok": "green", "warning": "yellow", "wrong": "red"}
-_LITTLE_SPACE, _NO_SPACE = 500 * 1024**2, 16 * 1024**2  # bytes; a message with its index takes some kilobytes
+_LITTLE_SPACE, _NO_SPACE = (
+    500 * 1024**2,
+    16 * 1024**2,
+)  # bytes; a message with its index takes some kilobytes
 _SHOWN_CONVERSATIONS = 10
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
 # What a provider needs besides its key: the setting, the package, the extra that installs it.
-_EXTRAS = (("anthropic_api_key", "anthropic", "anthropic"), ("gemini_api_key", "google-genai", "google"))
+_EXTRAS = (
+    ("anthropic_api_key", "anthropic", "anthropic"),
+    ("gemini_api_key", "google-genai", "google"),
+)
 _SMALL_WINDOW = 16_384  # tokens: prompt, tools and memory take a third of it
 
 
@@ -64,7 +70,9 @@ _wrong = partial(DoctorFinding, level="wrong")
 def examine() -> Iterator[DoctorFinding]:
     """Check everything, and yield one finding after the other."""
     yield DoctorFinding("version", __version__)
-    yield DoctorFinding("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    yield DoctorFinding(
+        "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    )
     try:
         settings, providers = load_settings()
     except Invalid as error:
@@ -83,7 +91,9 @@ def examine() -> Iterator[DoctorFinding]:
         yield _wrong("host", str(error))
     else:
         yield _keys(settings, database)
-    named = [listed.variable for listed in listed_settings(ProviderSettings) if listed.value is not None]
+    named = [
+        listed.variable for listed in listed_settings(ProviderSettings) if listed.value is not None
+    ]
     yield DoctorFinding("providers", f"set: {', '.join(named)}" if named else "none set")
     for key, package, extra in _EXTRAS:
         if getattr(providers, key) and not _is_installed(package):
@@ -96,7 +106,9 @@ def examine() -> Iterator[DoctorFinding]:
         return
     yield from asyncio.run(_models(settings, providers, plugins))
     for name, text in plugins.findings(settings):
-        yield DoctorFinding(name, text.removeprefix("!"), "warning" if text.startswith("!") else "ok")
+        yield DoctorFinding(
+            name, text.removeprefix("!"), "warning" if text.startswith("!") else "ok"
+        )
     yield DoctorFinding("plugins", ", ".join(plugins.names))
 
 
@@ -121,13 +133,17 @@ def _data_folder(folder: Path) -> DoctorFinding:
     # A missing folder will be created below the nearest one that exists.
     nearest = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
-        return _wrong("data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR.")
+        return _wrong(
+            "data folder", f"{nearest} cannot be written. Choose another RICORDO_DATA_DIR."
+        )
     free = shutil.disk_usage(nearest).free
     state = "" if folder.exists() else ", made at the first start"
     text = f"{folder}{state}, {_size(free)} free"
     if free < _LITTLE_SPACE:
         level: Level = "wrong" if free < _NO_SPACE else "warning"
-        return DoctorFinding("data folder", f"{text}. Free some space: without it nothing can be stored.", level)
+        return DoctorFinding(
+            "data folder", f"{text}. Free some space: without it nothing can be stored.", level
+        )
     return DoctorFinding("data folder", text)
 
 
@@ -135,10 +151,17 @@ def _remote_folders(settings: Settings) -> Iterator[DoctorFinding]:
     data = settings.data_dir
     for folder in settings.folders_of_remotes if settings.remote_folders else ():
         if not folder.is_dir():
-            yield _warning("remote folder", f"{folder} does not exist. Create it, or correct RICORDO_REMOTE_FOLDERS.")
+            yield _warning(
+                "remote folder",
+                f"{folder} does not exist. Create it, or correct RICORDO_REMOTE_FOLDERS.",
+            )
         elif not os.access(folder, os.W_OK | os.X_OK):
-            yield _warning("remote folder", f"{folder} cannot be written, so remotes there cannot be synced.")
-        elif folder in (data, *data.parents) or (data in folder.parents and folder != data / "remotes"):
+            yield _warning(
+                "remote folder", f"{folder} cannot be written, so remotes there cannot be synced."
+            )
+        elif folder in (data, *data.parents) or (
+            data in folder.parents and folder != data / "remotes"
+        ):
             text = f"{folder} overlaps the data folder {data}, so a remote could be among Ricordo's own files."
             yield _warning("remote folder", f"{text} Choose a separate folder.")
 
@@ -155,7 +178,9 @@ def _database(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
         case "sound":
             return _schema(str(path), database.schema, f"{_size(database.size)}, sound")
         case "shared":
-            vectors = f"with pgvector {database.vectors}" if database.vectors else "without pgvector"
+            vectors = (
+                f"with pgvector {database.vectors}" if database.vectors else "without pgvector"
+            )
             name = f"{database.name} on PostgreSQL {database.version}"
             return _schema(name, database.schema, f"{_size(database.size)}, {vectors}")
 
@@ -193,7 +218,9 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
         "warning",
     )
     for one in found[:_SHOWN_CONVERSATIONS]:
-        yield _warning("conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}")
+        yield _warning(
+            "conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}"
+        )
 
 
 def _running_server(settings: Settings) -> DoctorFinding:
@@ -244,7 +271,9 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
         return _wrong("secret key", str(error))
     if settings.api_key or are_stored:
         which = [
-            name for name, is_set in (("RICORDO_API_KEY", settings.api_key), ("stored keys", are_stored)) if is_set
+            name
+            for name, is_set in (("RICORDO_API_KEY", settings.api_key), ("stored keys", are_stored))
+            if is_set
         ]
         return DoctorFinding("keys", f"every request needs one: {' and '.join(which)}")
     if settings.host in LOOPBACK and settings.oidc_issuer:
@@ -252,7 +281,10 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
     if settings.host in LOOPBACK:
         return DoctorFinding("keys", "none: whoever uses this machine is the administrator")
     text = f"none, and RICORDO_HOST={settings.host} can be reached from other machines, so the server does not start. Make one"
-    return _wrong("keys", f"{text} with `ricordo key create --user NAME --role admin`, or set RICORDO_API_KEY.")
+    return _wrong(
+        "keys",
+        f"{text} with `ricordo key create --user NAME --role admin`, or set RICORDO_API_KEY.",
+    )
 
 
 def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, bool]:
@@ -267,7 +299,9 @@ def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, b
     return QueueResponse.of(queue), database.servers > 0
 
 
-async def _models(settings: Settings, providers: ProviderSettings, plugins: Plugins) -> list[DoctorFinding]:
+async def _models(
+    settings: Settings, providers: ProviderSettings, plugins: Plugins
+) -> list[DoctorFinding]:
     models = open_models(settings, providers, plugins)
     try:
         default = await models.find_default()
@@ -276,14 +310,24 @@ async def _models(settings: Settings, providers: ProviderSettings, plugins: Plug
         local = _local_models(settings, [info.handle for info in found])
         windows = _small_windows([info for info in listed if info.endpoint_type == "ollama"])
         handle, embedding = default.handle, models.embedders.default_handle()
-        source = "built in, stores and finds, not a language model" if handle == LIBRARIAN else default.reason
+        source = (
+            "built in, stores and finds, not a language model"
+            if handle == LIBRARIAN
+            else default.reason
+        )
         if default.fault:
             chosen = [_wrong("default model", line) for line in default.lines]
         else:
-            chosen = [await _required("default model", f"{handle}: {source}", models.require(handle))]
+            chosen = [
+                await _required("default model", f"{handle}: {source}", models.require(handle))
+            ]
             chosen += [_warning("better model", line) for line in default.lines]
         if embedding is None:
-            why = "RICORDO_EMBEDDING" if settings.embedding else "pip install 'ricordo[embeddings]' adds meaning"
+            why = (
+                "RICORDO_EMBEDDING"
+                if settings.embedding
+                else "pip install 'ricordo[embeddings]' adds meaning"
+            )
             words = DoctorFinding("embedding", f"none: search uses words only ({why})")
         else:
             words = await _required("embedding", embedding, models.embedders.require(embedding))
@@ -305,11 +349,17 @@ def _local_models(settings: Settings, handles: list[str]) -> DoctorFinding:
         return DoctorFinding("local models", "not looked for (RICORDO_FIND_LOCAL_MODELS)")
     counts = Counter(handle.partition("/")[0] for handle in handles)
     counted = [f"{server} ({count})" for server, count in sorted(counts.items())]
-    return DoctorFinding("local models", ", ".join(counted) or "no model server found on this machine")
+    return DoctorFinding(
+        "local models", ", ".join(counted) or "no model server found on this machine"
+    )
 
 
 def _small_windows(infos: list[ModelInfo]) -> Iterator[DoctorFinding]:
-    small = [f"{info.handle} ({info.context_window:,} tokens)" for info in infos if info.context_window < _SMALL_WINDOW]
+    small = [
+        f"{info.handle} ({info.context_window:,} tokens)"
+        for info in infos
+        if info.context_window < _SMALL_WINDOW
+    ]
     advice = f"Start Ollama with OLLAMA_CONTEXT_LENGTH={_SMALL_WINDOW * 2} or more, and set it for Ricordo too."
     if small:
         yield _warning("windows", f"small for an agent: {', '.join(small)}. {advice}")
@@ -339,8 +389,12 @@ def repair_database() -> bool:
         for fault in one.found:
             typer.echo(f"    {fault}")
     busy = sum(one.is_busy for one in repaired)
-    outcome = f"{len(repaired) - busy:,} repaired, {busy:,} busy" if repaired else "nothing to repair"
-    typer.echo(f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: {outcome}.")
+    outcome = (
+        f"{len(repaired) - busy:,} repaired, {busy:,} busy" if repaired else "nothing to repair"
+    )
+    typer.echo(
+        f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: {outcome}."
+    )
     if busy:
         typer.echo("A turn is running in the busy ones. Repeat this when it has ended.")
     return not busy
@@ -352,7 +406,11 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
     count = after = 0
     while portion := damage.some_conversations(tx, after):
         count, after = count + len(portion), portion[-1][0]
-        found += [one for _, id in portion if (one := repair(tx, id, is_alone=is_alone, is_dry=True)).found]
+        found += [
+            one
+            for _, id in portion
+            if (one := repair(tx, id, is_alone=is_alone, is_dry=True)).found
+        ]
     return count, found
 
 
@@ -362,7 +420,9 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
     repaired: list[Repair] = []
     for one in found:
         if one.found == (LOST,):
-            made = await store.write(partial(restore_default_conversation, agent_id=one.conversation_id))
+            made = await store.write(
+                partial(restore_default_conversation, agent_id=one.conversation_id)
+            )
             repaired.append(Repair(made, (LOST,)))
             count += 1
         else:

@@ -68,7 +68,9 @@ class ModelReport:
         return f"{CAN}, but {', '.join(self.weak)}" if self.weak else CAN
 
     def line(self, width: int) -> str:
-        answers, calls, streams = ("yes" if seen else "no" for seen in (self.answers, self.calls, self.streams))
+        answers, calls, streams = (
+            "yes" if seen else "no" for seen in (self.answers, self.calls, self.streams)
+        )
         right = f"{self.right}/{self.calls}"
         return (
             f"{self.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {self.seconds:>7.1f}  "
@@ -109,11 +111,15 @@ TASKS = (
         lambda _notes, calls: any(name in _SEARCHES for name in calls),
         is_needed=False,
     ),
-    ModelTask("calls tools for nothing", "Thank you!", lambda _notes, calls: not calls, is_needed=False),
+    ModelTask(
+        "calls tools for nothing", "Thank you!", lambda _notes, calls: not calls, is_needed=False
+    ),
 )
 
 
-async def examine_model(runtime: Runtime, model: ChatModel, *, limit: float = TASK_SECONDS) -> ModelReport:
+async def examine_model(
+    runtime: Runtime, model: ChatModel, *, limit: float = TASK_SECONDS
+) -> ModelReport:
     """Give one model all tasks with one profile after the other, until one fits; nothing is raised.
 
     `limit` is the longest time for one task, in seconds.
@@ -138,7 +144,9 @@ async def examine_model(runtime: Runtime, model: ChatModel, *, limit: float = TA
         else:
             report = replace(first, profile=None) if first else report
     except TimeoutError:
-        report = replace(first or report, profile=None, error=f"took longer than {limit:.0f} s for one task")
+        report = replace(
+            first or report, profile=None, error=f"took longer than {limit:.0f} s for one task"
+        )
     except RicordoError as error:
         report = replace(first or report, profile=None, error=" ".join(str(error).split()))
     report.seconds = time.monotonic() - began
@@ -155,9 +163,13 @@ def _profiles(model: ChatModel) -> Sequence[ModelProfile]:
 async def _greet(model: ChatModel, report: ModelReport) -> None:
     said = (TextPart("Say hello in one short sentence."),)
     chunks = 0
-    async for item in model.answer(ModelRequest((Message("", "", "", "user", said, 0),), stream=True)):
+    async for item in model.answer(
+        ModelRequest((Message("", "", "", "user", said, 0),), stream=True)
+    ):
         if isinstance(item, ModelReply):
-            report.answers = any(isinstance(part, TextPart) and part.text.strip() for part in item.parts)
+            report.answers = any(
+                isinstance(part, TextPart) and part.text.strip() for part in item.parts
+            )
         chunks += isinstance(item, TextChunk)
     report.streams = chunks > 1
 
@@ -168,7 +180,9 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
     spec = AgentSpec(blocks=blocks, model=report.handle, settings={PROFILE: report.profile})
     agent = (await create_agent(runtime, scope, spec)).agent
     message = NewMessage("user", (TextPart(task.says),))
-    answer = await collect(await run_turn(runtime, TurnRequest(scope, agent.id, (message,), max_steps=MOST_STEPS)))
+    answer = await collect(
+        await run_turn(runtime, TurnRequest(scope, agent.id, (message,), max_steps=MOST_STEPS))
+    )
     if answer.failure:
         raise Unavailable(answer.failure.message)
     if report.profile == "notes":
@@ -177,7 +191,9 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
     parts = [part for message in answer.messages for part in message.parts]
     calls = [part.name for part in parts if isinstance(part, ToolCallPart)]
     report.calls += len(calls)
-    report.right += sum(isinstance(part, ToolReturnPart) and part.status == "success" for part in parts)
+    report.right += sum(
+        isinstance(part, ToolReturnPart) and part.status == "success" for part in parts
+    )
     has_spoken = bool(answer.messages and answer.messages[-1].text.strip())
     return has_spoken and task.is_done("".join(block.value for block in shown), calls)
 
@@ -192,7 +208,9 @@ async def _handles(models: Models) -> tuple[list[str], list[str]]:
     for provider, listed in by_provider.items():
         others = [each for each in listed if each not in (chosen, LIBRARIAN)]
         if len(others) > MOST_OF_ONE:
-            left.append(f"{provider} lists {len(listed)} models. Try one of them with: --model {others[0]}")
+            left.append(
+                f"{provider} lists {len(listed)} models. Try one of them with: --model {others[0]}"
+            )
         else:
             handles += others
     return handles, left
@@ -204,12 +222,18 @@ def _lessons(model: ChatModel) -> list[str]:
     return learned.lines() if learned else []
 
 
-def open_trial(settings: Settings, providers: ProviderSettings, folder: Path) -> AbstractAsyncContextManager[Runtime]:
-    trial = settings.model_copy(update={"data_dir": folder, "database_url": None, "embedding": "none"})
+def open_trial(
+    settings: Settings, providers: ProviderSettings, folder: Path
+) -> AbstractAsyncContextManager[Runtime]:
+    trial = settings.model_copy(
+        update={"data_dir": folder, "database_url": None, "embedding": "none"}
+    )
     return open_runtime(trial, providers)
 
 
-async def examine_models(handle: str | None = None, *, say: Callable[[str], None] = typer.echo) -> bool:
+async def examine_models(
+    handle: str | None = None, *, say: Callable[[str], None] = typer.echo
+) -> bool:
     """Try the configured models, or one by its handle, and print the table; returns whether all can run an agent."""
     settings, providers = load_settings()
     models = open_models(settings, providers, load_plugins(FEATURES))

@@ -172,11 +172,16 @@ class AnswerPrinter:
     def _note_calls(self, event: Json) -> None:
         calls = event.get("tool_calls") or event["tool_call"]
         if isinstance(calls, list):
-            self._calls |= {call["tool_call_id"]: (call["name"], call["arguments"]) for call in calls}
+            self._calls |= {
+                call["tool_call_id"]: (call["name"], call["arguments"]) for call in calls
+            }
             return
         # A piece of a call: first its name, then its arguments in parts.
         name, arguments = self._calls.get(calls["tool_call_id"], ("", ""))
-        self._calls[calls["tool_call_id"]] = (name or calls.get("name", ""), arguments + calls.get("arguments", ""))
+        self._calls[calls["tool_call_id"]] = (
+            name or calls.get("name", ""),
+            arguments + calls.get("arguments", ""),
+        )
 
     def _show_result(self, result: Json) -> None:
         self._stop_speaking()
@@ -206,13 +211,18 @@ def _fields(arguments: str) -> str:
         return shortened(arguments)
     if not isinstance(fields, dict):
         return shortened(arguments)
-    return ", ".join(f"{name}={shortened(json.dumps(value, ensure_ascii=False))}" for name, value in fields.items())
+    return ", ".join(
+        f"{name}={shortened(json.dumps(value, ensure_ascii=False))}"
+        for name, value in fields.items()
+    )
 
 
 class ProgressLine:
     """Shows how much of the work is done."""
 
-    def __init__(self, *, is_live: bool | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, is_live: bool | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._is_live = sys.stdout.isatty() if is_live is None else is_live
         self._clock = clock
         self._shown_at = float("-inf")
@@ -245,13 +255,19 @@ def as_typed(text: str) -> str:
     if found and script.exists() and script.samefile(found):
         return text
     path = script.relative_to(here) if script.is_relative_to(here) else script
-    command = shlex.quote(str(path)) if script.exists() else f"{shlex.quote(sys.executable)} -m ricordo.cli"
+    command = (
+        shlex.quote(str(path))
+        if script.exists()
+        else f"{shlex.quote(sys.executable)} -m ricordo.cli"
+    )
     return text.replace("`ricordo ", f"`{command} ")
 
 
 def printable(text: str) -> str:
     """Remove control characters, which could control the terminal."""
-    return "".join(character for character in text if character in "\n\t" or character.isprintable())
+    return "".join(
+        character for character in text if character in "\n\t" or character.isprintable()
+    )
 
 
 def shortened(text: str, width: int = _WIDEST_FIELD) -> str:

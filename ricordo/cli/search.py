@@ -33,8 +33,12 @@ async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
         if vectors_only and runtime.models.embedders.default_handle() is None:
             raise NotFound("There is no embedding model. Name one in RICORDO_EMBEDDING.")
         wanted = await _wanted(runtime.store, partitions)
-        documents = await runtime.store.read(lambda tx: {id: rebuild.count_documents(tx, id) for id, _ in wanted})
-        typer.echo(f"{sum(documents.values()):,} documents in {len(wanted):,} partitions of {address(settings)}")
+        documents = await runtime.store.read(
+            lambda tx: {id: rebuild.count_documents(tx, id) for id, _ in wanted}
+        )
+        typer.echo(
+            f"{sum(documents.values()):,} documents in {len(wanted):,} partitions of {address(settings)}"
+        )
         is_whole = True
         watch = _IndexWatch(runtime.store, documents)
         try:
@@ -76,7 +80,10 @@ class _IndexWatch:
         """Rebuild these partitions; returns whether each was."""
 
         def ask(tx: Transaction) -> list[Job]:
-            return [rebuild.add_job(tx, owner_id, home, vectors_only=vectors_only) for owner_id, home in partitions]
+            return [
+                rebuild.add_job(tx, owner_id, home, vectors_only=vectors_only)
+                for owner_id, home in partitions
+            ]
 
         found = await self._store.write(ask)
         ids = [job.id for job in found]

@@ -45,7 +45,9 @@ _LOOK_SECONDS = 1.0
 _TURN_SECONDS = 0.001
 
 
-def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]) -> None:
+def serve(
+    settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]
+) -> None:
     """Run the server on these sockets until it is stopped. Raises RicordoError if it cannot start."""
     set_up_logs(settings.log_level, settings.log_format)
     limit_heaps()
@@ -54,7 +56,9 @@ def serve(settings: Settings, providers: ProviderSettings, sockets: Sequence[soc
     port = sockets[0].getsockname()[1]
     try:
         app = create_app(settings.model_copy(update={"port": port}), providers)
-        server = Server(app, settings, announce=lambda runtime: _announce(runtime, app.state.looking, port))
+        server = Server(
+            app, settings, announce=lambda runtime: _announce(runtime, app.state.looking, port)
+        )
         # The command switched the collector off during imports; it need not examine what was imported.
         gc.freeze()
         gc.enable()
@@ -95,7 +99,9 @@ def background_server(settings: Settings, providers: ProviderSettings) -> Iterat
             thread.start()
             is_settled.wait()
             if failure and isinstance(failure[0], Conflict):
-                raise Conflict(f"{failure[0]} To talk with that server, name its address by --server.")
+                raise Conflict(
+                    f"{failure[0]} To talk with that server, name its address by --server."
+                )
             if failure:
                 raise failure[0]
             yield address_of("127.0.0.1", port)
@@ -113,7 +119,11 @@ class Server(uvicorn.Server):
     """uvicorn with the app's start and stop around it, so that their failures are raised instead of logged."""
 
     def __init__(
-        self, app: FastAPI, settings: Settings, *, announce: Callable[[Runtime], Awaitable[None]] | None = None
+        self,
+        app: FastAPI,
+        settings: Settings,
+        *,
+        announce: Callable[[Runtime], Awaitable[None]] | None = None,
     ) -> None:
         entry: ASGIApp = RequestLog(app) if settings.log_level == "debug" else app
         super().__init__(
@@ -213,7 +223,9 @@ def _tell(said: DefaultModel, looking: "asyncio.Task[DefaultModel]") -> None:
         return
     default = looking.result()
     changed = (
-        [f"New agents use the model {default.handle} ({default.reason})."] if default.handle != said.handle else []
+        [f"New agents use the model {default.handle} ({default.reason})."]
+        if default.handle != said.handle
+        else []
     )
     for line in (*changed, *default.lines):
         typer.echo(as_typed(line))

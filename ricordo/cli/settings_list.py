@@ -15,7 +15,10 @@ from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_se
 
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
 _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
-    ("An option of `ricordo serve` overrides the environment, which overrides a file .env in this folder.", Settings),
+    (
+        "An option of `ricordo serve` overrides the environment, which overrides a file .env in this folder.",
+        Settings,
+    ),
     ("Model providers. A provider without its variable is never called.", ProviderSettings),
     ("Vector databases. One is called only for archives that use it.", VectorSettings),
 )
@@ -39,8 +42,14 @@ def show_settings() -> bool:
             current = "not set" if setting.value is None else setting.value
             if setting.default:
                 is_default = setting.value is None
-                current = f"{setting.default} (default)" if is_default else f"{current} (default: {setting.default})"
-            typer.echo(f"{typer.style(setting.variable, bold=True)} = {current}\n    {setting.meaning}\n")
+                current = (
+                    f"{setting.default} (default)"
+                    if is_default
+                    else f"{current} (default: {setting.default})"
+                )
+            typer.echo(
+                f"{typer.style(setting.variable, bold=True)} = {current}\n    {setting.meaning}\n"
+            )
     try:
         load_settings()
     except Invalid as error:
@@ -55,7 +64,9 @@ def listed_settings(kind: type[BaseSettings] = Settings) -> list[ListedSetting]:
     listed = []
     for name, field in kind.model_fields.items():
         alias = field.validation_alias
-        names = [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [name]
+        names = (
+            [str(choice) for choice in alias.choices] if isinstance(alias, AliasChoices) else [name]
+        )
         if issubclass(kind, Settings | FeatureSettings):
             names = [PREFIX + name]
         variable = next((choice for choice in names if choice.upper() in given), names[0]).upper()

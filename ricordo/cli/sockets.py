@@ -24,7 +24,11 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
         for family, name in addresses_of(host):
             wanted = port or (sockets[0].getsockname()[1] if sockets else 0)
             try:
-                sockets.append(opened.enter_context(socket.create_server((name, wanted), family=family, backlog=2048)))
+                sockets.append(
+                    opened.enter_context(
+                        socket.create_server((name, wanted), family=family, backlog=2048)
+                    )
+                )
             except OSError as error:
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                     raise Unavailable(_why_not(error, host, wanted)) from None

@@ -31,7 +31,12 @@ ENABLE_SLEEPTIME, SLEEPS_FOR, MANAGES = "enable_sleeptime", "sleeps_for", "manag
 MESSAGE_BUFFER = "message_buffer"
 # Files that are open at a time, and characters of each that are shown, by the context window in tokens up to which they hold
 # (the retired Letta V1 server's).
-_FILE_LIMITS = ((8_000, 3, 5_000), (32_000, 5, 15_000), (128_000, 10, 25_000), (200_000, 10, 40_000))
+_FILE_LIMITS = (
+    (8_000, 3, 5_000),
+    (32_000, 5, 15_000),
+    (128_000, 10, 25_000),
+    (200_000, 10, 40_000),
+)
 _MOST_FILE_LIMITS = (15, 40_000)
 
 
@@ -128,7 +133,11 @@ class Agent:
 
     @property
     def _file_limits(self) -> tuple[int, int]:
-        limits = ((files, characters) for tokens, files, characters in _FILE_LIMITS if self.context_window <= tokens)
+        limits = (
+            (files, characters)
+            for tokens, files, characters in _FILE_LIMITS
+            if self.context_window <= tokens
+        )
         return next(limits, _MOST_FILE_LIMITS)
 
     @property

@@ -18,7 +18,18 @@ DEFAULT_LIMIT = 100_000
 Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
 OwnerKind = Literal["user", "agent", "block"]
 # Labels are paths in a git tree and routes in the API, so these words cannot be parts of them (design §4).
-_RESERVED = {".", "..", ".git", "history", "versions", "diffs", "restore", "propose", "blame", "compare"}
+_RESERVED = {
+    ".",
+    "..",
+    ".git",
+    "history",
+    "versions",
+    "diffs",
+    "restore",
+    "propose",
+    "blame",
+    "compare",
+}
 # What the two blocks that most agents have are for, where nobody says: without words a model reads an empty description.
 DEFAULT_DESCRIPTIONS = {
     "persona": (
@@ -172,10 +183,19 @@ def require_label(label: str) -> str:
     """The label in normal form, if it can name a block: letters, digits and most signs, `/` between parts."""
     label = normal_name(label)
     parts = label.split("/")
-    if not label or len(label) > 255 or any(not part.strip() for part in parts) or _CONTROL.search(label):
-        raise Invalid(f'Block label "{label[:80]}" cannot be used. Use words, with "/" between them for folders.')
+    if (
+        not label
+        or len(label) > 255
+        or any(not part.strip() for part in parts)
+        or _CONTROL.search(label)
+    ):
+        raise Invalid(
+            f'Block label "{label[:80]}" cannot be used. Use words, with "/" between them for folders.'
+        )
     if taken := next((part for part in parts if part.lower() in _RESERVED), None):
-        raise Invalid(f'Block label "{label}" cannot be used: "{taken}" has a meaning of its own. Choose another word.')
+        raise Invalid(
+            f'Block label "{label}" cannot be used: "{taken}" has a meaning of its own. Choose another word.'
+        )
     if not fits_git(label):
         raise Invalid(
             f'Block label "{label}" cannot be used: it is a file in a clone of its owner\'s memory, and git keeps such names for '

@@ -21,7 +21,9 @@ RESERVED = ("block", "body", "format", "layout")
 LARGEST = 2**63 - 1  # what TOML promises to keep of a whole number
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
-_NAMING = f"Use letters, digits and _, at most 100, a letter first, and none of: {', '.join(RESERVED)}."
+_NAMING = (
+    f"Use letters, digits and _, at most 100, a letter first, and none of: {', '.join(RESERVED)}."
+)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LONGEST_TITLE = 200
 _MUST_BE: dict[FieldKind, str] = {
@@ -83,15 +85,27 @@ class SchemaField:
         found: list[tuple[str, str]] = []
         if not _NAME.fullmatch(self.name) or self.name in RESERVED:
             found.append(("", f'"{self.name[:80]}" cannot be the name of a field. {_NAMING}'))
-        if not self.title.strip() or self.title != self.title.strip() or _CONTROL.search(self.title):
+        if (
+            not self.title.strip()
+            or self.title != self.title.strip()
+            or _CONTROL.search(self.title)
+        ):
             found.append(
-                ("title", '"title" must be one line of text without spaces around it. Write it as "Full name".')
+                (
+                    "title",
+                    '"title" must be one line of text without spaces around it. Write it as "Full name".',
+                )
             )
         elif len(self.title) > _LONGEST_TITLE:
             found.append(("title", f'"title" may have {_LONGEST_TITLE} characters. Shorten it.'))
-        for key, limit, kinds in (("max_length", self.max_length, WORDED), ("max_items", self.max_items, ("list",))):
+        for key, limit, kinds in (
+            ("max_length", self.max_length, WORDED),
+            ("max_items", self.max_items, ("list",)),
+        ):
             if limit is not None and self.kind not in kinds:
-                found.append((key, f'"{key}" has no meaning where "kind" is {self.kind}. Take it out.'))
+                found.append(
+                    (key, f'"{key}" has no meaning where "kind" is {self.kind}. Take it out.')
+                )
             elif limit is not None and limit < 1:
                 found.append((key, f'"{key}" must be 1 or more.'))
         if self.default is not None and (fault := self.fault(self.default)):
@@ -121,7 +135,11 @@ class BlockSchema:
             raise Invalid(f'The block schema "{self.name}" cannot be used: {faults[0]}')
 
     def by_heading(self) -> dict[str, SchemaField]:
-        return {key: each for each in self.fields for key in (heading_key(each.title), heading_key(each.name))}
+        return {
+            key: each
+            for each in self.fields
+            for key in (heading_key(each.title), heading_key(each.name))
+        }
 
 
 def heading_key(heading: str) -> str:
@@ -136,7 +154,12 @@ def same_headings(fields: Sequence[SchemaField]) -> list[tuple[SchemaField, str]
     for each in fields:
         for words in dict.fromkeys((heading_key(each.title), heading_key(each.name))):
             if words in taken:
-                found.append((each, f'"{each.name}" and "{taken[words]}" cannot be told apart. Change a title.'))
+                found.append(
+                    (
+                        each,
+                        f'"{each.name}" and "{taken[words]}" cannot be told apart. Change a title.',
+                    )
+                )
                 break
             taken[words] = each.name
     return found
@@ -156,4 +179,6 @@ def _is_of(kind: FieldKind, value: object) -> bool:
             return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
         case "number":
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return is_number and (abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value))  # type: ignore[arg-type]
+            return is_number and (
+                abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
+            )  # type: ignore[arg-type]

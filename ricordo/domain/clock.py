@@ -66,7 +66,9 @@ def zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise Invalid(f'Time zone "{name}" is unknown. Use an IANA name, such as "Europe/Rome" or "UTC".') from error
+        raise Invalid(
+            f'Time zone "{name}" is unknown. Use an IANA name, such as "Europe/Rome" or "UTC".'
+        ) from error
 
 
 def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int:
@@ -76,12 +78,16 @@ def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int
     """
     try:
         parsed = datetime.fromisoformat(text)
-        if end and len(text) <= len("2026-01-01"):  # every ISO form with a time is longer, every bare date is not
+        if end and len(text) <= len(
+            "2026-01-01"
+        ):  # every ISO form with a time is longer, every bare date is not
             parsed += timedelta(days=1, microseconds=-1)
         return min(max(to_micros(parsed, where), EARLIEST), LATEST)
     except (ValueError, OverflowError) as error:
         # A wire fact: agents of the retired Letta V1 server know this sentence.
-        raise Invalid(f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)") from error
+        raise Invalid(
+            f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
+        ) from error
 
 
 def parse_timestamp(text: str, where: tzinfo, *, name: str = "created_at") -> int:
@@ -119,4 +125,6 @@ class Backoff:
         """
         least, most = self.spread
         steps = min(attempt - 1, 100)  # beyond that a float overflows
-        return min(self.first * self.factor**steps, self.longest) * (least + (most - least) * chance())
+        return min(self.first * self.factor**steps, self.longest) * (
+            least + (most - least) * chance()
+        )

@@ -114,4 +114,14 @@ class Failed:
 
 
 Delta = TextDelta | ReasoningDelta | ToolCallDelta
-Event = RunStarted | Delta | MessageRestarted | ToolProgress | StepSaved | ApprovalAsked | Compacted | RunEnded | Failed
+Event = (
+    RunStarted
+    | Delta
+    | MessageRestarted
+    | ToolProgress
+    | StepSaved
+    | ApprovalAsked
+    | Compacted
+    | RunEnded
+    | Failed
+)

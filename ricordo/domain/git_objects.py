@@ -33,7 +33,9 @@ def object_id(kind: Kind, body: bytes) -> bytes:
     >>> object_id("blob", b"Name: Ada\\n").hex()
     '2273db61e2992c4e5b35786f6b4396069998020a'
     """
-    return hashlib.sha1(b"%s %d\0" % (kind.encode(), len(body)) + body, usedforsecurity=False).digest()
+    return hashlib.sha1(
+        b"%s %d\0" % (kind.encode(), len(body)) + body, usedforsecurity=False
+    ).digest()
 
 
 def blob_id(text: str) -> bytes:
@@ -54,7 +56,8 @@ def fits_git(label: str) -> bool:
     *folders, name = label.split("/")
     # What is not shown is not seen by some file systems either.
     plain = (
-        "".join(sign for sign in part if unicodedata.category(sign) != "Cf").casefold() for part in (*folders, name)
+        "".join(sign for sign in part if unicodedata.category(sign) != "Cf").casefold()
+        for part in (*folders, name)
     )
     # A folder that ends like a file would meet the file of that name.
     return (

@@ -54,8 +54,13 @@ def _leader(sign: str) -> str:
     while new:
         alike |= new
         # In either case: a Cyrillic "н" is no "h", but its capital is an "H". From ASCII on, look-alikes add nothing.
-        cased = {form for one in new if not one.isascii() for form in (one, one.lower(), one.upper())}
+        cased = {
+            form for one in new if not one.isascii() for form in (one, one.lower(), one.upper())
+        }
         found = cased | {near["c"] for one in cased for near in table.get(one, ())}
         new = {near for near in found - alike if len(near) == 1}
-    leader = min((near.casefold() for near in alike), key=lambda near: (not near.isascii(), not near.isalpha(), near))
+    leader = min(
+        (near.casefold() for near in alike),
+        key=lambda near: (not near.isascii(), not near.isalpha(), near),
+    )
     return leader.translate(_ASCII)

@@ -110,7 +110,16 @@ class CompactionPart:
     is_whole: bool = False  # all that was said left, and not the oldest part alone
 
 
-Part = TextPart | EventPart | ImagePart | ReasoningPart | ToolCallPart | ToolReturnPart | ApprovalPart | CompactionPart
+Part = (
+    TextPart
+    | EventPart
+    | ImagePart
+    | ReasoningPart
+    | ToolCallPart
+    | ToolReturnPart
+    | ApprovalPart
+    | CompactionPart
+)
 _KINDS: dict[str, type[Part]] = {
     "text": TextPart,
     "event": EventPart,

@@ -13,7 +13,13 @@ from ricordo.errors import Invalid
 LIBRARIAN = "ricordo/librarian"
 DEFAULT_CONTEXT_WINDOW = 128_000
 SMALL_WINDOW = 8_192  # tokens
-_PLAIN_SETTINGS = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format", "thinks_in_arguments")
+_PLAIN_SETTINGS = (
+    "temperature",
+    "max_output_tokens",
+    "parallel_tool_calls",
+    "response_format",
+    "thinks_in_arguments",
+)
 
 ToolChoice = Literal["auto", "required", "none"]
 # "full": the agent's own prompt and tools. "small": a short prompt and three tools. "notes": a short prompt, and notes that are

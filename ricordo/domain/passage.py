@@ -80,4 +80,6 @@ def require_tags(tags: Sequence[str]) -> None:
     if len(tags) > MOST_TAGS:
         raise Invalid(f"There are {len(tags)} tags, of which {MOST_TAGS} are allowed. Use fewer.")
     if longest > LONGEST_TAG:
-        raise Invalid(f"A tag has {longest} characters, of which {LONGEST_TAG} are allowed. Shorten it.")
+        raise Invalid(
+            f"A tag has {longest} characters, of which {LONGEST_TAG} are allowed. Shorten it."
+        )

@@ -83,7 +83,9 @@ _CODE = re.compile(
     rf"|(?:[A-Za-z]+[_-])+(?:{_NOUN})\W*|[a-z]+(?:{_NOUN.title()})\W*",
     re.DOTALL,
 )
-_DATE_OR_LENGTH = re.compile(r"\d{4}-\d\d-\d\d|\d{1,3}[-+]?(?:char|digit|letter|sign|zeichen)\w*", re.IGNORECASE)
+_DATE_OR_LENGTH = re.compile(
+    r"\d{4}-\d\d-\d\d|\d{1,3}[-+]?(?:char|digit|letter|sign|zeichen)\w*", re.IGNORECASE
+)
 
 
 def _is_key(found: re.Match[str]) -> bool:
@@ -120,7 +122,9 @@ def _is_broken_key(found: re.Match[str]) -> bool:
     pieces = [line.strip(" \t>|\r\\") for line in rest]
     are_parts = all(len(_DIGIT.findall(piece)) >= 2 and not piece.isdigit() for piece in pieces)
     whole = first.rstrip(" \t\r\\") + "".join(pieces)
-    return are_parts and any(len(_DIGIT.findall(piece)) >= 4 for piece in _PIECES.findall(whole) if len(piece) >= 12)
+    return are_parts and any(
+        len(_DIGIT.findall(piece)) >= 4 for piece in _PIECES.findall(whole) if len(piece) >= 12
+    )
 
 
 def _is_no_code(found: re.Match[str]) -> bool:
@@ -140,7 +144,11 @@ def _is_named_key(found: re.Match[str]) -> bool:
     secret = found["secret"]
     if not _is_no_code(found):
         return False
-    return found["sign"] == "=" or _is_key(found) or (len(secret) >= 16 and any(one.isdigit() for one in secret))
+    return (
+        found["sign"] == "="
+        or _is_key(found)
+        or (len(secret) >= 16 and any(one.isdigit() for one in secret))
+    )
 
 
 def _is_password(found: re.Match[str]) -> bool:
@@ -151,7 +159,9 @@ def _is_password(found: re.Match[str]) -> bool:
     ends_line = found.string[found.end() : found.end() + 1] in ("", "\n", "\r")
     if found["sign"] == "=" or (found["sign"] == ":" and ends_line and len(word) >= 6):
         return True
-    if found["sign"].isalpha() and _OWN.search(found.string, max(0, found.start() - 40), found.start()):
+    if found["sign"].isalpha() and _OWN.search(
+        found.string, max(0, found.start() - 40), found.start()
+    ):
         # Somebody's own password, said in a word that ends the sentence.
         is_end = bool(_SENTENCE_END.match(found.string, found.start("secret") + len(word)))
         if is_end and len(word) >= 4 and word.isalpha() and word.lower() not in _STATES:
@@ -161,7 +171,11 @@ def _is_password(found: re.Match[str]) -> bool:
 
 
 def _rule(
-    kind: str, marks: str, pattern: str, is_one: Callable[[re.Match[str]], bool] | None = None, sign: str = ""
+    kind: str,
+    marks: str,
+    pattern: str,
+    is_one: Callable[[re.Match[str]], bool] | None = None,
+    sign: str = "",
 ) -> _Rule:
     return _Rule(kind, tuple(marks.lower().split("|")), re.compile(pattern), is_one, sign)
 
@@ -204,8 +218,14 @@ _RULES = (
     ),
     _rule("api key", "key-", r"(?<![\w-])(?P<secret>key-[0-9a-f]{32})(?![\w-])"),
     _rule("token", "eyj", r"(?<![\w-])(?P<secret>eyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]{0,2000})"),
-    _rule("token", "bearer ", r"(?i)(?<!\w)bearer (?P<secret>[\w.~+/=-]{15,2000}[\w~+/=-])", _is_key),
-    _rule("token", "authorization", r"(?i)authorization[\"']?\s?[:=]\s?[\"']?basic (?P<secret>[\w+/=-]{8,2000})"),
+    _rule(
+        "token", "bearer ", r"(?i)(?<!\w)bearer (?P<secret>[\w.~+/=-]{15,2000}[\w~+/=-])", _is_key
+    ),
+    _rule(
+        "token",
+        "authorization",
+        r"(?i)authorization[\"']?\s?[:=]\s?[\"']?basic (?P<secret>[\w+/=-]{8,2000})",
+    ),
     _rule("token", ":aa", r"(?<![\w:-])(?P<secret>\d{8,10}:AA[\w-]{32,40})(?![\w-])"),
     _rule(
         "token",
@@ -242,9 +262,15 @@ _STARTED = rf"\b(?P<secret>(?:{_STARTS})[-_][\w-]{{12,}}|AKIA[0-9A-Z]{{16}}|AIza
 _STRICT_RULES = (
     _rule("password", "://", _LOGIN),
     *_RULES,
-    _rule("credential", "bearer |basic ", r"(?i)(?:(?<=bearer )|(?<=basic ))(?P<secret>[\w.~+/=-]{8,})"),
+    _rule(
+        "credential",
+        "bearer |basic ",
+        r"(?i)(?:(?<=bearer )|(?<=basic ))(?P<secret>[\w.~+/=-]{8,})",
+    ),
     *_by_sign(
-        "credential", ["akia", "aiza", *(start + sign for start in _STARTS.split("|") for sign in "-_")], _STARTED
+        "credential",
+        ["akia", "aiza", *(start + sign for start in _STARTS.split("|") for sign in "-_")],
+        _STARTED,
     ),
     _rule(
         "credential",
@@ -254,7 +280,9 @@ _STRICT_RULES = (
         _is_no_code,
     ),
 )
-_SECRET_FIELD = re.compile(r"(?i)headers$|^authorization$|^cookie$|api[-_]?key$|secret$|passw(or)?d$|token$")
+_SECRET_FIELD = re.compile(
+    r"(?i)headers$|^authorization$|^cookie$|api[-_]?key$|secret$|passw(or)?d$|token$"
+)
 _BEGIN_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _END_KEY = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_TEXT = re.compile(r"(?:[ \t\r\n]*[A-Za-z0-9+/=]{16,100})*")
@@ -288,7 +316,9 @@ def redact(text: str, *, is_strict: bool = False) -> Redacted:
 def without(text: str, secrets: Mapping[str, str]) -> str:
     """The text with a placeholder for each of these secrets, with their kinds, as they are or as JSON writes them."""
     for secret in sorted(secrets, key=len, reverse=True):
-        forms = dict.fromkeys((secret, *(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False))))
+        forms = dict.fromkeys(
+            (secret, *(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))
+        )
         for form in forms:
             text = text.replace(form, PLACEHOLDER.format(secrets[secret]))
     return text
@@ -300,7 +330,10 @@ def redact_values(value: Any) -> Any:
         case str():
             return redact(value).text
         case dict():
-            return {redact_values(name): _redact_field(f"{name}: ", item) for name, item in value.items()}
+            return {
+                redact_values(name): _redact_field(f"{name}: ", item)
+                for name, item in value.items()
+            }
         case list() | tuple():
             return type(value)(map(redact_values, value))
         case _:
@@ -349,14 +382,20 @@ class _Undisguised(_Plain):
         return at + self._shifts[bisect_right(self._starts, at) - 1]
 
 
-def _without_secrets(text: str, rules: Sequence[_Rule], secrets: dict[str, str], view: type[_Plain]) -> str:
+def _without_secrets(
+    text: str, rules: Sequence[_Rule], secrets: dict[str, str], view: type[_Plain]
+) -> str:
     seen = view(text)
     if "PRIVATE KEY" in seen.read:
         text = _replaced(text, seen, _private_keys(seen.read), secrets)
         seen = view(text)
     small = seen.read.lower()
     for rule in rules:
-        if rule.sign in small and any(map(small.__contains__, rule.marks)) and (spans := _secrets(seen.read, rule)):
+        if (
+            rule.sign in small
+            and any(map(small.__contains__, rule.marks))
+            and (spans := _secrets(seen.read, rule))
+        ):
             text = _replaced(text, seen, spans, secrets)
             seen = view(text)
     return text
@@ -381,7 +420,9 @@ def redact_json(value: Any) -> Any:
             return redact(value, is_strict=True).text
         case dict():
             return {
-                redact_json(name): HIDDEN if _SECRET_FIELD.search(name) and item else redact_json(item)
+                redact_json(name): HIDDEN
+                if _SECRET_FIELD.search(name) and item
+                else redact_json(item)
                 for name, item in value.items()
             }
         case list() | tuple():

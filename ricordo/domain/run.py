@@ -82,7 +82,9 @@ class Run:
 
     def ended(self, reason: StopReason, now: int, error: dict[str, Any] | None = None) -> "Run":
         status, duration = status_after(reason), (now - self.created_at) * 1000
-        return replace(self, status=status, stop_reason=reason, error=error, ended_at=now, duration_ns=duration)
+        return replace(
+            self, status=status, stop_reason=reason, error=error, ended_at=now, duration_ns=duration
+        )
 
     @property
     def turn_ids(self) -> list[str]:
@@ -102,7 +104,9 @@ class Run:
         """The tokens of the run, or of all turns of a talk: its own row counts none, as they are counted in theirs."""
         return Usage(**self.metadata["usage"]) if "usage" in self.metadata else self.usage
 
-    def new_message(self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None) -> Message:
+    def new_message(
+        self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None
+    ) -> Message:
         """A message that this run brings, not yet stored."""
         return Message(
             id=new_id("message"),

@@ -21,7 +21,12 @@ ACTING_SCOPE = "ricordo.acting"
 RECORDED_SCOPE = "ricordo.recorded"
 OVERRIDE, IMPERSONATE, APPROVE = "memory:override", "users:impersonate", "memory:approve"
 _FAMILIES = ("agents", "messages", "memory", "archives", "tools", "providers", "users")
-SCOPES = (*(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")), APPROVE, OVERRIDE, IMPERSONATE)
+SCOPES = (
+    *(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")),
+    APPROVE,
+    OVERRIDE,
+    IMPERSONATE,
+)
 """The scopes by family, without `admin`: `<family>:read` and `<family>:write`, and three that stand alone.
 
 - `memory:approve`: decide on proposals, and write as the owner, for the user that the key belongs to or acts for
@@ -42,7 +47,9 @@ _WORKS = (
 ROLE_SCOPES: Mapping[Role, frozenset[str]] = {
     "admin": ALL_SCOPES - {OVERRIDE, IMPERSONATE},
     "developer": frozenset(
-        f"{family}:{kind}" for family in ("agents", "messages", "archives", "tools") for kind in ("read", "write")
+        f"{family}:{kind}"
+        for family in ("agents", "messages", "archives", "tools")
+        for kind in ("read", "write")
     )
     | {"providers:read"},
     "user": frozenset((*_WORKS, APPROVE)),
@@ -157,7 +164,13 @@ class Scope:
         """Return the scope in which the caller acts for this user, narrowed to them, where it may act for others."""
         if not self.may(IMPERSONATE) or self.subject == user.id:
             return self
-        return replace(self, user_id=user.id, user_name=user.name, subject_id=user.id, identifier=user.identifier)
+        return replace(
+            self,
+            user_id=user.id,
+            user_name=user.name,
+            subject_id=user.id,
+            identifier=user.identifier,
+        )
 
     @property
     def actor(self) -> Actor:
@@ -167,7 +180,11 @@ class Scope:
             return Actor("service", self.key_id or self.caller, name)
         if self.may(OVERRIDE) and self.role != "user":
             return Actor("administrator", self.user_id, self.user_name)
-        name = f"{self.caller} for {self.user_name}" if self.caller and self.subject else self.user_name
+        name = (
+            f"{self.caller} for {self.user_name}"
+            if self.caller and self.subject
+            else self.user_name
+        )
         return Actor("user", self.user_id, name)
 
     def owns(self, user_id: str | None) -> bool:
@@ -177,7 +194,9 @@ class Scope:
     def require_owns(self, user_id: str | None) -> None:
         """Raise Forbidden where the caller may read what is about this user (None: shared), but not change it."""
         if not self.owns(user_id):
-            raise Forbidden("This is shared with others, so your key cannot change it. Ask an administrator.")
+            raise Forbidden(
+                "This is shared with others, so your key cannot change it. Ask an administrator."
+            )
 
     def sees(self, user_id: str | None) -> bool:
         """Return whether the caller may see what is about this user (None: shared)."""
@@ -189,4 +208,6 @@ def background_scope(user: User, name: str) -> Scope:
 
     It acts as a user, so that an agent which is kept to others does nothing for this one.
     """
-    return Scope(user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES).acting_for(user)
+    return Scope(
+        user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES
+    ).acting_for(user)

@@ -31,17 +31,70 @@ _LONG_RUN = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS},}}")
 # Fields of requests that hold names, wherever they stand.
 NAME_FIELDS = frozenset(
     {
-        *("agent_name", "block_label", "course", "file_name", "filename", "group", "identifier", "identifier_key"),
-        *("label", "labels", "name", "names", "new_label", "old_label", "path", "tag", "tags", "title", "user_id"),
+        *(
+            "agent_name",
+            "block_label",
+            "course",
+            "file_name",
+            "filename",
+            "group",
+            "identifier",
+            "identifier_key",
+        ),
+        *(
+            "label",
+            "labels",
+            "name",
+            "names",
+            "new_label",
+            "old_label",
+            "path",
+            "tag",
+            "tags",
+            "title",
+            "user_id",
+        ),
     }
 )
 # Fields whose content is kept to the byte: programs, keys and passwords, and what a provider signed.
 VERBATIM_FIELDS = frozenset(
     {
-        *("access_key", "access_secret", "access_token", "api_key", "api_secret", "auth_token", "client_secret"),
-        *("code", "code_verifier", "credentials", "custom_headers", "data", "encrypted_content", "env", "env_vars"),
-        *("environment_variables", "headers", "password", "redacted_reasoning", "refresh_token", "refresh_token_enc"),
-        *("secret", "secrets", "signature", "source_code", "thinking_signature", "token", "token_enc"),
+        *(
+            "access_key",
+            "access_secret",
+            "access_token",
+            "api_key",
+            "api_secret",
+            "auth_token",
+            "client_secret",
+        ),
+        *(
+            "code",
+            "code_verifier",
+            "credentials",
+            "custom_headers",
+            "data",
+            "encrypted_content",
+            "env",
+            "env_vars",
+        ),
+        *(
+            "environment_variables",
+            "headers",
+            "password",
+            "redacted_reasoning",
+            "refresh_token",
+            "refresh_token_enc",
+        ),
+        *(
+            "secret",
+            "secrets",
+            "signature",
+            "source_code",
+            "thinking_signature",
+            "token",
+            "token_enc",
+        ),
         # History that came with the ids of its versions.
         *("tool_exec_environment_variables", "versions"),
     }
@@ -135,7 +188,11 @@ def _joiner(run: re.Match[str]) -> str:
     """The first of a run of joiners where letters on both sides can need it, else nothing."""
     text = run.string
     is_inside = run.start() > 0 and run.end() < len(text)
-    return run[0][0] if is_inside and _can_join(text[run.start() - 1]) and _can_join(text[run.end()]) else ""
+    return (
+        run[0][0]
+        if is_inside and _can_join(text[run.start() - 1]) and _can_join(text[run.end()])
+        else ""
+    )
 
 
 def _can_join(sign: str) -> bool:

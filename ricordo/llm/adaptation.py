@@ -62,7 +62,10 @@ class LearnedModel:
 
     def learn_window(self, tokens: int) -> None:
         """Remember that the model's window is smaller than its server tells."""
-        self.store.learn(self.key, replace(self.dialect, window=max(1, tokens), told_window=self.info.context_window))
+        self.store.learn(
+            self.key,
+            replace(self.dialect, window=max(1, tokens), told_window=self.info.context_window),
+        )
 
     def note_count(self, conversation_id: str, estimate: int, counted: int) -> None:
         """Note a prompt that was taken, and compare the server's count of it with our estimate."""
@@ -70,7 +73,9 @@ class LearnedModel:
         self.store.note_count(self.key, conversation_id, estimate, counted)
 
 
-def lessons_of(info: ModelInfo, store: LearnedDialects | None = None, owner: str = "") -> LearnedModel:
+def lessons_of(
+    info: ModelInfo, store: LearnedDialects | None = None, owner: str = ""
+) -> LearnedModel:
     """Return the lessons of a model, of the server's own provider or of an organization that is the `owner`."""
     return LearnedModel(store or LearnedDialects(), (owner, info.endpoint or "", info.name), info)
 
@@ -128,7 +133,9 @@ class Adaptation:
         store.note_accepted(key, request_tokens(request))
         if self.is_guess:
             known = self._helped.get(self.learned)
-            calls = store.note_help(key, self.learned, known.calls if known else 0, request.messages[-1].id)
+            calls = store.note_help(
+                key, self.learned, known.calls if known else 0, request.messages[-1].id
+            )
             if calls < (DOUBTFUL_CALLS if self.is_doubtful else GUESS_CALLS):
                 return
         store.learn(key, self.learned, is_guess=self.is_guess)
@@ -139,10 +146,16 @@ class Adaptation:
         if not helped:
             return
         ids, sent = {message.id for message in request.messages}, self.build(request, self.learned)
-        wrong = [guess for guess, one in helped.items() if one.message_id in ids and self.build(request, guess) != sent]
+        wrong = [
+            guess
+            for guess, one in helped.items()
+            if one.message_id in ids and self.build(request, guess) != sent
+        ]
         self.model.store.disprove(self.model.key, wrong)
 
-    def answer_refusal(self, error: ModelError, request: ModelRequest, *, is_last: bool) -> ModelError | None:
+    def answer_refusal(
+        self, error: ModelError, request: ModelRequest, *, is_last: bool
+    ) -> ModelError | None:
         """Return None where the call is to be made again in another form, else the error, judged.
 
         With `is_last` no retry is left for an error that might pass.
@@ -159,22 +172,35 @@ class Adaptation:
     def _answer_form(
         self, error: ModelError, refusal: Refusal, request: ModelRequest, *, is_last: bool
     ) -> ModelError | None:
-        is_refusal = error.status in _REFUSED or (error.status is None and error.kind == "llm_bad_request")
-        may_be = is_refusal or error.status in _FAILED or (error.status is None and error.kind == "llm_error")
+        is_refusal = error.status in _REFUSED or (
+            error.status is None and error.kind == "llm_bad_request"
+        )
+        may_be = (
+            is_refusal
+            or error.status in _FAILED
+            or (error.status is None and error.kind == "llm_error")
+        )
         if not may_be or not refusal.is_about_form:
             return error
         if self._try_first(lessons(refusal, self.learned), request, is_guess=False):
             return None
         if is_refusal and self._is_too_long(refusal, request):
             return self._answer_length(_too_long(error), refusal, request)
-        if (is_refusal or is_last) and self.may_guess and not _has_pictures(request) and self._guess(request):
+        if (
+            (is_refusal or is_last)
+            and self.may_guess
+            and not _has_pictures(request)
+            and self._guess(request)
+        ):
             self.is_doubtful = not is_refusal
             return None
         if is_refusal and self.may_guess and self._may_be_too_long(request):
             return _too_long(error)
         return error
 
-    def _try_first(self, forms: Iterable[LearnedDialect], request: ModelRequest, *, is_guess: bool) -> bool:
+    def _try_first(
+        self, forms: Iterable[LearnedDialect], request: ModelRequest, *, is_guess: bool
+    ) -> bool:
         """Take the first form that changes the request."""
         if self._tries >= MOST_LESSONS:
             return False
@@ -198,14 +224,18 @@ class Adaptation:
     def _is_too_long(self, refusal: Refusal, request: ModelRequest) -> bool:
         accepted = self.model.store.accepted(self.model.key)
         window = self.model.window or self.model.info.context_window
-        return is_too_long(refusal.words, estimate=request_tokens(request), window=window, accepted=accepted)
+        return is_too_long(
+            refusal.words, estimate=request_tokens(request), window=window, accepted=accepted
+        )
 
     def _may_be_too_long(self, request: ModelRequest) -> bool:
         """Return whether no form helped, and the request is larger than all that was ever taken."""
         estimate, accepted = request_tokens(request), self.model.store.accepted(self.model.key)
         return estimate > (accepted or _LARGE)
 
-    def _answer_length(self, error: ModelError, refusal: Refusal, request: ModelRequest) -> ModelError | None:
+    def _answer_length(
+        self, error: ModelError, refusal: Refusal, request: ModelRequest
+    ) -> ModelError | None:
         """Ask for a shorter answer where that alone makes room; else say what window the words name."""
         estimate = request_tokens(request)
         budget = next((refusal.body[name] for name in _BUDGETS if name in refusal.body), 0)
@@ -222,10 +252,14 @@ class Adaptation:
 
 def _too_long(error: ModelError) -> ModelError:
     """Return the error as one of a request that was too long."""
-    judged = ModelError("context_window_exceeded", str(error), status=error.status, words=error.words)
+    judged = ModelError(
+        "context_window_exceeded", str(error), status=error.status, words=error.words
+    )
     judged.is_judged = True
     return judged
 
 
 def _has_pictures(request: ModelRequest) -> bool:
-    return any(isinstance(part, ImagePart) for message in request.messages for part in message.parts)
+    return any(
+        isinstance(part, ImagePart) for message in request.messages for part in message.parts
+    )

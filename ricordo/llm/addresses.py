@@ -24,15 +24,21 @@ _CONNECT = 3.0  # of these for one of the machines behind a name
 _MOST = 3  # of which so many are tried
 _PORTS = {"http": 80, "https": 443}
 # Global by their number, but answered inside of a cloud's own network: what a machine's credentials are asked for there.
-_METADATA = frozenset(map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254")))
+_METADATA = frozenset(
+    map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254"))
+)
 # Global by their number too: a site's own addresses of old, and forms that stand for an IPv4 address by a network's own rules.
-_INNER = tuple(map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96")))
+_INNER = tuple(
+    map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
+)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _UNREADABLE = "The address cannot be read. Give one as https://host/path."
 
 # For the connections to models.
 MAX_CONNECTIONS = 100
-LIMITS = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=40, keepalive_expiry=60)
+LIMITS = httpx2.Limits(
+    max_connections=MAX_CONNECTIONS, max_keepalive_connections=40, keepalive_expiry=60
+)
 # A proxy named in the environment is for the world outside, never for a server on this machine.
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
@@ -56,7 +62,9 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
     if parts.scheme not in _PORTS or not parts.host:
         raise Invalid("The address must begin with http:// or https:// and name a host.")
     if parts.userinfo:
-        raise Invalid("The address holds a name or password, which would be kept and shown. Leave it out.")
+        raise Invalid(
+            "The address holds a name or password, which would be kept and shown. Leave it out."
+        )
     if not allow_private:
         require_public_host(parts.host, setting=setting)
 
@@ -65,22 +73,30 @@ def require_public_host(host: str, *, setting: str) -> None:
     """Raise Invalid where this is, by its very words, this machine or one of a private network; `setting` allows those."""
     is_number = False
     with suppress(OSError, UnicodeError):
-        is_number = bool(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST))  # also takes 127.1 for a number
+        is_number = bool(
+            socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
+        )  # also takes 127.1 for a number
     if (is_number or host == "localhost") and not is_public(host):
         raise Invalid(_refusal(host, setting))
 
 
-def connect(host: str, port: int, timeout: float, *, allow_private: bool, setting: str) -> socket.socket:
+def connect(
+    host: str, port: int, timeout: float, *, allow_private: bool, setting: str
+) -> socket.socket:
     """Connect to a machine behind a name at a number that was checked, `timeout` seconds each. Raises Invalid, Unavailable."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        *others, last = _checked(host, [str(one[4][0]) for one in found], setting, allow_private=allow_private)
+        *others, last = _checked(
+            host, [str(one[4][0]) for one in found], setting, allow_private=allow_private
+        )
         for number in others:
             with suppress(OSError):
                 return socket.create_connection((number, port), timeout)
         return socket.create_connection((last, port), timeout)
     except (OSError, UnicodeError) as error:
-        raise Unavailable(f"{host}:{port} cannot be reached ({type(error).__name__}). Check it.") from error
+        raise Unavailable(
+            f"{host}:{port} cannot be reached ({type(error).__name__}). Check it."
+        ) from error
 
 
 async def post(
@@ -99,7 +115,9 @@ async def post(
     try:
         async with (
             asyncio.timeout(timeout),
-            httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=waits) as client,
+            httpx2.AsyncClient(
+                transport=transport, trust_env=False, follow_redirects=False, timeout=waits
+            ) as client,
             # Nothing of the answer's body is read.
             client.stream("POST", _parsed(url), content=body, headers=dict(headers)) as answer,
         ):
@@ -143,7 +161,9 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         except (OSError, UnicodeError) as error:
             raise httpx2.ConnectError(str(error), request=request) from error
         try:
-            *others, last = _checked(url.host, numbers, self._setting, allow_private=self._allow_private)
+            *others, last = _checked(
+                url.host, numbers, self._setting, allow_private=self._allow_private
+            )
         except Invalid as error:
             raise PrivateAddress(str(error), request=request) from error
         for number in others:
@@ -164,7 +184,9 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         pool = self._pools.get((url.host, number))
         if pool is None:
             # Certificates take a while to load, which nobody else should wait for.
-            made = await asyncio.to_thread(httpx2.AsyncHTTPTransport, trust_env=False, limits=self._limits)
+            made = await asyncio.to_thread(
+                httpx2.AsyncHTTPTransport, trust_env=False, limits=self._limits
+            )
             pool = self._pools.setdefault((url.host, number), made)
         return await pool.handle_async_request(pinned)
 
@@ -210,7 +232,9 @@ class PublicConnections(Connections):
     def _open(self) -> httpx2.AsyncClient:
         # No proxy, which would resolve the name again; no redirect, which would lead to an address nobody checked.
         transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
-        return BoundedClient(timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False)
+        return BoundedClient(
+            timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False
+        )
 
 
 async def _lookup(host: str, port: int) -> list[str]:

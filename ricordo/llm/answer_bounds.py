@@ -45,12 +45,16 @@ class BoundReached(ModelError):
 class BoundedClient(httpx2.AsyncClient):
     """A client whose answers have a limit of unzipped bytes and of time; an error's body is cut, others raise BoundReached."""
 
-    async def send(self, request: httpx2.Request, *, stream: bool = False, **how: Any) -> httpx2.Response:
+    async def send(
+        self, request: httpx2.Request, *, stream: bool = False, **how: Any
+    ) -> httpx2.Response:
         exchange = EXCHANGE.get()
         if exchange:
             exchange.begin(await request.aread())
         seconds = request.extensions.get("timeout", self.timeout.as_dict()).get("read")
-        deadline = None if seconds is None else asyncio.get_running_loop().time() + seconds * SILENCES
+        deadline = (
+            None if seconds is None else asyncio.get_running_loop().time() + seconds * SILENCES
+        )
         try:
             # Each byte of the head ends a silence.
             async with asyncio.timeout_at(deadline):
@@ -70,14 +74,22 @@ class BoundedClient(httpx2.AsyncClient):
 class _BoundedStream(httpx2.AsyncByteStream):
     """The unzipped body of a response, which httpx2 unzips in pieces of at most 1 MiB."""
 
-    def __init__(self, response: httpx2.Response, deadline: float | None, exchange: Exchange | None) -> None:
+    def __init__(
+        self, response: httpx2.Response, deadline: float | None, exchange: Exchange | None
+    ) -> None:
         self._exchange = exchange
-        self._request, self._deadline, self._is_error = response.request, deadline, response.status_code >= 400
+        self._request, self._deadline, self._is_error = (
+            response.request,
+            deadline,
+            response.status_code >= 400,
+        )
         self._has_events = response.headers.get("content-type", "").startswith("text/event-stream")
         self._raw = cast("httpx2.AsyncByteStream", response.stream)
         self._pieces: AsyncIterable[bytes] = self._raw
         if "content-encoding" in response.headers:
-            zipped = httpx2.Response(200, headers=response.headers, stream=self._raw, request=response.request)
+            zipped = httpx2.Response(
+                200, headers=response.headers, stream=self._raw, request=response.request
+            )
             self._pieces = zipped.aiter_bytes()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -159,15 +171,22 @@ class CallIds:
         if ids == calls:
             return reply
         left = iter(ids)
-        parts = (replace(part, call_id=next(left)) if isinstance(part, ToolCallPart) else part for part in reply.parts)
+        parts = (
+            replace(part, call_id=next(left)) if isinstance(part, ToolCallPart) else part
+            for part in reply.parts
+        )
         return replace(reply, parts=tuple(parts))
 
     def _id(self, index: int, call_id: str) -> str:
         given, id = self._ids.get(index, (None, ""))
         if given == call_id:
             return id
-        self._used = self._used or {call.call_id for message in self._messages for call in message.tool_calls}
-        id = call_id if _PLAIN_ID.fullmatch(call_id) and call_id not in self._used else new_call_id()
+        self._used = self._used or {
+            call.call_id for message in self._messages for call in message.tool_calls
+        }
+        id = (
+            call_id if _PLAIN_ID.fullmatch(call_id) and call_id not in self._used else new_call_id()
+        )
         self._used.add(id)
         self._ids[index] = call_id, id
         return id

@@ -47,7 +47,9 @@ def instruction(response_format: Mapping[str, Any] | None) -> str:
     )
 
 
-def with_instruction(messages: tuple[Message, ...], response_format: Mapping[str, Any] | None) -> tuple[Message, ...]:
+def with_instruction(
+    messages: tuple[Message, ...], response_format: Mapping[str, Any] | None
+) -> tuple[Message, ...]:
     """Return the messages with the instruction at the end of the system message, which is the first."""
     words = instruction(response_format)
     if not words:
@@ -61,7 +63,10 @@ def in_format(reply: ModelReply, request: ModelRequest) -> ModelReply:
         return reply
     text = _text(reply)
     if tool := next((tool for tool in request.tools if tool.name == request.forced_tool), None):
-        found = next((one for one in _candidates(text) if not _fault(one, tool.parameters, is_object=True)), None)
+        found = next(
+            (one for one in _candidates(text) if not _fault(one, tool.parameters, is_object=True)),
+            None,
+        )
         if found is None:
             return reply
         call = ToolCallPart(new_call_id(), tool.name, found)

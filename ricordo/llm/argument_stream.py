@@ -66,7 +66,9 @@ class ArgumentStream:
         if isinstance(found, str):
             del rows[self._key]
         others = ",".join(filter(None, rows.values()))
-        return found if isinstance(found, str) else "", f"{{{others}}}" if is_whole else others and "{" + others
+        return found if isinstance(
+            found, str
+        ) else "", f"{{{others}}}" if is_whole else others and "{" + others
 
     def _ends(self, piece: str) -> bool:
         """Whether this piece closes the object."""

@@ -31,7 +31,8 @@ NOTATIONS = (
     ),
     Notation("DeepSeek V3.2 and V4", r"<dsml:|<?/?[|｜]{1,2}DSML[|｜]"),
     Notation(
-        "Llama, Qwen's coders, Anthropic's older way, MiniMax", rf"<{_SPACE}(?:function|invoke|tool)(?:=|\s+name\s*=)"
+        "Llama, Qwen's coders, Anthropic's older way, MiniMax",
+        rf"<{_SPACE}(?:function|invoke|tool)(?:=|\s+name\s*=)",
     ),
     Notation(
         "Llama 3 and 4, InternLM, Command, Apertus",
@@ -40,7 +41,8 @@ NOTATIONS = (
     Notation("Mistral, LM Studio", r"\[TOOL_(?:CALLS?|REQUEST)\]"),
     Notation("Phi-4-mini", r"\bfunctools(?=\[)"),
     Notation(
-        "gpt-oss", r"<\|(?:channel|start|constrain)\|>|(?:\bassistant)?(?:commentary)?[ \t]{0,9}\bto=(?=functions\.)"
+        "gpt-oss",
+        r"<\|(?:channel|start|constrain)\|>|(?:\bassistant)?(?:commentary)?[ \t]{0,9}\bto=(?=functions\.)",
     ),
     Notation("Gemma 4", r"\bcall:(?=[\w.-]{1,128}\{)"),
 )

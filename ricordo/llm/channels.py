@@ -15,7 +15,9 @@ _SPOKEN_CALL = re.compile(
     r"(?<=<\|channel\|>)(commentary[ \t]{0,9}to=functions\.[\w.-]{1,128})[ \t]{0,9}(?:json|code)?\s{0,9}(?=\{)"
 )
 _RECIPIENT = re.compile(r"\bto=([\w.:-]{1,128})")
-_IN_WORDS = re.compile(r"(?:analysis(?=[A-Z])|assistantfinal|assistantcommentary|assistantanalysis)")
+_IN_WORDS = re.compile(
+    r"(?:analysis(?=[A-Z])|assistantfinal|assistantcommentary|assistantanalysis)"
+)
 
 
 @dataclass(slots=True)
@@ -68,7 +70,11 @@ def split_channels(text: str) -> Channels:
 
 def _with_signs(text: str) -> str:
     text = text if text.startswith("assistant") else f"assistant{text}"
-    text = _SPOKEN.sub("<|end|><|start|>assistant<|channel|>", f" {text}").removeprefix(" ").removeprefix("<|end|>")
+    text = (
+        _SPOKEN.sub("<|end|><|start|>assistant<|channel|>", f" {text}")
+        .removeprefix(" ")
+        .removeprefix("<|end|>")
+    )
     return _SPOKEN_CALL.sub(r"\1<|message|>", _SPOKEN_CHANNEL.sub(r"\1<|message|>", text))
 
 

@@ -43,7 +43,9 @@ class Embedder(Protocol):
     def handle(self) -> str:
         """Which model this is, as `provider/name`."""
 
-    async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:
+    async def embed(
+        self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document"
+    ) -> list[list[float]]:
         """One vector of length 1 a text, in order; zeros for one without words. Raises ModelError after retries, Unavailable."""
 
 
@@ -62,7 +64,9 @@ async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:
         if isinstance(item, ModelReply):
             reply = item
     if reply is None:
-        raise RuntimeError("A chat model ended without a reply; `answer` must yield one last of all.")
+        raise RuntimeError(
+            "A chat model ended without a reply; `answer` must yield one last of all."
+        )
     return reply
 
 

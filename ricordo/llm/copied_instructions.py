@@ -23,7 +23,9 @@ def copies_instructions(text: str, request: ModelRequest) -> bool:
     system = "\n".join(message.text for message in request.messages if message.role == "system")
     if not any(answer in plain for own, plain in _own_texts() if own in system):
         return False
-    said = next((message.text for message in reversed(request.messages) if message.role == "user"), "")
+    said = next(
+        (message.text for message in reversed(request.messages) if message.role == "user"), ""
+    )
     return answer not in _plain(said)
 
 

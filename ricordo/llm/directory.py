@@ -86,7 +86,9 @@ class ModelDirectory:
     def split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str] | None:
         """Return provider and name of a handle, None without such; `may_be_down` counts local servers not found yet."""
         name, _, model = handle.partition("/")
-        provider = self._providers.get(name) or (self._local_servers.get(name) if may_be_down else None)
+        provider = self._providers.get(name) or (
+            self._local_servers.get(name) if may_be_down else None
+        )
         return (provider, model) if provider and model else None
 
     def listed(self, provider: Provider) -> ModelList:
@@ -110,15 +112,23 @@ class ModelDirectory:
         return await self._lists[provider.name].read(partial(self._list, provider))
 
     async def ask_all(self) -> list[ModelList]:
-        return [each for each in await asyncio.gather(*map(self.ask, tuple(self._providers.values()))) if each]
+        return [
+            each
+            for each in await asyncio.gather(*map(self.ask, tuple(self._providers.values())))
+            if each
+        ]
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
         """Look for the servers of this machine that are not known yet: all of them, or the one that the handle names."""
         named = None if handle is None else handle.partition("/")[0]
-        wanted = [server for name, server in self._local_servers.items() if name not in self._providers]
+        wanted = [
+            server for name, server in self._local_servers.items() if name not in self._providers
+        ]
         if named is None:
             self.empty.clear()
-        await asyncio.gather(*(self._probe(server) for server in wanted if named in (None, server.name)))
+        await asyncio.gather(
+            *(self._probe(server) for server in wanted if named in (None, server.name))
+        )
         return self.found
 
     async def _list(self, provider: Provider) -> ModelList:
@@ -187,7 +197,9 @@ class Registry(Generic[Model]):
         for listed in self._directory.all_listed():
             known += [info.handle for info in self._infos(listed)]
         # The sentence is a wire fact: clients of the retired Letta V1 server match it.
-        return NotFound(f"Handle {handle} not found, must be one of {[*self._added, *known][:NAMED_HANDLES]}")
+        return NotFound(
+            f"Handle {handle} not found, must be one of {[*self._added, *known][:NAMED_HANDLES]}"
+        )
 
     def _infos(self, listed: ModelList) -> Sequence[ModelInfo | EmbeddingInfo]:
         raise NotImplementedError

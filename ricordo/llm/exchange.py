@@ -40,7 +40,11 @@ class Exchange:
     def request(self) -> Json | None:
         """Return the request's JSON, of pictures only their size; None where nothing was sent, or no JSON."""
         body = read_json(self._sent)
-        return {name: _without_pictures(item) for name, item in body.items()} if isinstance(body, dict) else None
+        return (
+            {name: _without_pictures(item) for name, item in body.items()}
+            if isinstance(body, dict)
+            else None
+        )
 
     def response(self) -> Json | None:
         """Return the answer's JSON, put together where it was a stream of completions, else its events; None for no JSON."""
@@ -68,11 +72,17 @@ def _completion(events: Iterable[Json]) -> Json:
     whole: Json = {}
     choices: dict[int, Json] = {}
     for event in events:
-        whole |= {name: value for name, value in event.items() if value is not None and name != "choices"}
+        whole |= {
+            name: value for name, value in event.items() if value is not None and name != "choices"
+        }
         for choice in event["choices"]:
             if isinstance(choice, dict):
                 known = choices.setdefault(choice.get("index") or 0, {"message": {}})
-                known |= {name: value for name, value in choice.items() if name not in ("delta", "message")}
+                known |= {
+                    name: value
+                    for name, value in choice.items()
+                    if name not in ("delta", "message")
+                }
                 _add(known["message"], choice.get("delta") or choice.get("message") or {})
     return {**whole, "object": "chat.completion", "choices": list(choices.values())}
 

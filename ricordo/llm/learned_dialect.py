@@ -81,9 +81,13 @@ class LearnedDialect:
                 "It takes no tools, so an agent cannot change its memory with it. Use a model that calls tools."
             )
         if names:
-            lines.append(f"These fields are left out or sent otherwise: {', '.join(dict.fromkeys(names))}.")
+            lines.append(
+                f"These fields are left out or sent otherwise: {', '.join(dict.fromkeys(names))}."
+            )
         if self.stream:
-            lines.append("It answers as a stream only." if self.stream == "always" else "It does not stream.")
+            lines.append(
+                "It answers as a stream only." if self.stream == "always" else "It does not stream."
+            )
         if self.most_output is not None:
             lines.append(f"An answer may have {self.most_output:,} tokens at most.")
         if self.window is not None:
@@ -180,7 +184,10 @@ class LearnedDialects:
         except FileNotFoundError:
             return
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            log.warning("what was learned of models cannot be read, and is learned again", extra={"error": error})
+            log.warning(
+                "what was learned of models cannot be read, and is learned again",
+                extra={"error": error},
+            )
 
     def get(self, key: Key) -> LearnedDialect:
         """Return what is known of a model."""
@@ -207,7 +214,9 @@ class LearnedDialects:
             del self._entries[next(iter(self._entries))]
         known = before.lines()
         for line in (line for line in learned.lines() if line not in known):
-            log.warning("learned of a model", extra={"model": key[2], "address": key[1], "lesson": line})
+            log.warning(
+                "learned of a model", extra={"model": key[2], "address": key[1], "lesson": line}
+            )
         self._save()
 
     def helped(self, key: Key) -> dict[LearnedDialect, Help]:
@@ -267,7 +276,12 @@ class LearnedDialects:
         if self._path is None:
             return
         rows = [
-            {"key": key, "learned": _written(entry.learned), "until": entry.until, "is_guess": entry.is_guess}
+            {
+                "key": key,
+                "learned": _written(entry.learned),
+                "until": entry.until,
+                "is_guess": entry.is_guess,
+            }
             for key, entry in self._entries.items()
         ]
         draft = self._path.with_suffix(".tmp")
@@ -292,5 +306,7 @@ def _written(learned: LearnedDialect) -> dict[str, Any]:
 def _read(row: dict[str, Any]) -> LearnedDialect:
     known = {each.name for each in fields(LearnedDialect)}
     values = {name: value for name, value in row.items() if name in known}
-    values["refused"] = frozenset((str(path), str(kind)) for path, kind in values.get("refused", ()))
+    values["refused"] = frozenset(
+        (str(path), str(kind)) for path, kind in values.get("refused", ())
+    )
     return LearnedDialect(**values)

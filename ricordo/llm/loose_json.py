@@ -62,7 +62,9 @@ def read_loosely(text: str) -> Any:
         if value is None:
             value = _as_python(variant)
         if value is None:
-            value = _strictly(_BARE_KEY.sub(_quoted_key, _SPARE_COMMA.sub(lambda match: match[1] or "", variant)))
+            value = _strictly(
+                _BARE_KEY.sub(_quoted_key, _SPARE_COMMA.sub(lambda match: match[1] or "", variant))
+            )
         if value is not None:
             return value
     return None

@@ -33,7 +33,17 @@ _WINDOW_KEYS = (
     "max_input_tokens",  # Anthropic
     "inputTokenLimit",  # Google
 )
-_NEITHER = ("whisper", "tts-", "dall-e", "moderation", "rerank", "realtime", "transcribe", "gpt-image", "colbert")
+_NEITHER = (
+    "whisper",
+    "tts-",
+    "dall-e",
+    "moderation",
+    "rerank",
+    "realtime",
+    "transcribe",
+    "gpt-image",
+    "colbert",
+)
 # Where a list does not say what a model is for, its name does: the families of embedding models in use.
 _EMBEDS = re.compile(
     r"embed|sentence-transformers/|(?<![a-z])(bge|gte|e5|mxbai|paraphrase|instructor|gtr-t5|sentence-t5)(?=[-_.:]|$)"
@@ -41,7 +51,9 @@ _EMBEDS = re.compile(
 )
 KNOWN_MODELS = tomllib.loads(Path(__file__).with_name("known_models.toml").read_text("utf-8"))
 _WINDOWS = {
-    beginning: int(tokens) for tokens, beginnings in KNOWN_MODELS["windows"].items() for beginning in beginnings.split()
+    beginning: int(tokens)
+    for tokens, beginnings in KNOWN_MODELS["windows"].items()
+    for beginning in beginnings.split()
 }
 
 
@@ -53,12 +65,17 @@ class ModelList:
     embedding: tuple[EmbeddingInfo, ...] = ()
 
 
-async def list_models(client: httpx2.AsyncClient, provider: Provider, *, checks_key: bool = False) -> ModelList:
+async def list_models(
+    client: httpx2.AsyncClient, provider: Provider, *, checks_key: bool = False
+) -> ModelList:
     """Ask for the models of a provider. Raises ModelError where the list cannot be had; Bedrock and Vertex have none."""
     base_url, key = provider.base_url.rstrip("/"), provider.api_key or ""
     match provider.adapter:
         case "bedrock" | "vertex":
-            raise ModelError("llm_error", f"{provider.name} gives no list of models here; any model's id can be used.")
+            raise ModelError(
+                "llm_error",
+                f"{provider.name} gives no list of models here; any model's id can be used.",
+            )
         case "anthropic":
             url = f"{base_url.removesuffix('/v1')}/v1/models?limit=1000"
             headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
@@ -99,7 +116,9 @@ async def _get(
     except (httpx2.TransportError, httpx2.InvalidURL, httpx2.DecodingError) as error:
         raise error_from_transport(provider.name, error) from error
     if response.status_code != 200:
-        raise error_from_status(provider.name, response.status_code, response.content, response.headers)
+        raise error_from_status(
+            provider.name, response.status_code, response.content, response.headers
+        )
     return response.content
 
 
@@ -108,17 +127,27 @@ def models_in(content: bytes, provider: Provider) -> ModelList:
     payload = read_json(content)
     rows = payload if isinstance(payload, list) else None
     if isinstance(payload, dict):
-        rows = payload.get("data") if isinstance(payload.get("data"), list) else payload.get("models")
+        rows = (
+            payload.get("data") if isinstance(payload.get("data"), list) else payload.get("models")
+        )
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ModelError("llm_bad_request", f"{provider.name} at {provider.base_url} gave no list of models.")
-    if provider.owner is not None and not all(row.get("owned_by") == provider.owner for row in rows):
+        raise ModelError(
+            "llm_bad_request", f"{provider.name} at {provider.base_url} gave no list of models."
+        )
+    if provider.owner is not None and not all(
+        row.get("owned_by") == provider.owner for row in rows
+    ):
         raise ModelError("llm_bad_request", f"{provider.base_url} is not {provider.name}.")
     chat, embedding = [], []
     for row in rows:
-        name = str(row.get("id") or row.get("model") or row.get("name") or "").removeprefix("models/")
+        name = str(row.get("id") or row.get("model") or row.get("name") or "").removeprefix(
+            "models/"
+        )
         if not name or any(word in name.lower() for word in _NEITHER):
             continue
-        if _embeds(row, str(row.get("model") or name) if row.get("object") == "deployment" else name):
+        if _embeds(
+            row, str(row.get("model") or name) if row.get("object") == "deployment" else name
+        ):
             embedding.append(embedding_of(provider, name))
         else:
             chat.append(_info(row, name, provider))
@@ -127,18 +156,24 @@ def models_in(content: bytes, provider: Provider) -> ModelList:
 
 def known_window(model: str) -> int:
     name = model.rpartition("/")[2].lower()
-    best = max((beginning for beginning in _WINDOWS if name.startswith(beginning)), key=len, default="")
+    best = max(
+        (beginning for beginning in _WINDOWS if name.startswith(beginning)), key=len, default=""
+    )
     return _WINDOWS.get(best, DEFAULT_CONTEXT_WINDOW)
 
 
 def info_of(provider: Provider, name: str) -> ModelInfo:
     handle, endpoint = f"{provider.name}/{name}", provider.base_url or None
-    return ModelInfo(handle, provider.name, name, provider.endpoint_type, known_window(name), endpoint)
+    return ModelInfo(
+        handle, provider.name, name, provider.endpoint_type, known_window(name), endpoint
+    )
 
 
 def embedding_of(provider: Provider, name: str) -> EmbeddingInfo:
     handle = f"{provider.name}/{name}"
-    return EmbeddingInfo(handle, provider.name, name, provider.endpoint_type, endpoint=provider.base_url or None)
+    return EmbeddingInfo(
+        handle, provider.name, name, provider.endpoint_type, endpoint=provider.base_url or None
+    )
 
 
 def _embeds(row: dict[str, Any], name: str) -> bool:
@@ -153,12 +188,16 @@ def _embeds(row: dict[str, Any], name: str) -> bool:
 
 def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
     info = info_of(provider, name)
-    if row.get("object") == "deployment" and isinstance(row.get("model"), str):  # Azure: the name is anybody's choice.
+    if row.get("object") == "deployment" and isinstance(
+        row.get("model"), str
+    ):  # Azure: the name is anybody's choice.
         return replace(info, context_window=known_window(row["model"]))
     meta = row.get("meta")
     # llama.cpp says what it was started with, or else what the model was trained for.
     window = meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None
-    window = window or next((row[key] for key in _WINDOW_KEYS if isinstance(row.get(key), int) and row[key] > 0), None)
+    window = window or next(
+        (row[key] for key in _WINDOW_KEYS if isinstance(row.get(key), int) and row[key] > 0), None
+    )
     info = replace(info, calls_tools=_calls_tools(row), parameters=_parameters(row))
     return replace(info, context_window=window) if isinstance(window, int) else info
 
@@ -170,7 +209,13 @@ def _calls_tools(row: Mapping[str, Any]) -> bool | None:
         return "tools" in said or "tool_use" in said  # Ollama, LM Studio
     can = said.get("function_calling") if isinstance(said, dict) else None  # Mistral
     template = row.get("template")  # of an older Ollama
-    return ".Tools" in template if isinstance(template, str) else can if isinstance(can, bool) else None
+    return (
+        ".Tools" in template
+        if isinstance(template, str)
+        else can
+        if isinstance(can, bool)
+        else None
+    )
 
 
 def _parameters(row: Mapping[str, Any]) -> float | None:
@@ -183,15 +228,26 @@ def _parameters(row: Mapping[str, Any]) -> float | None:
     return billions(size) if isinstance(size, str) else None
 
 
-async def _with_details(client: httpx2.AsyncClient, provider: Provider, listed: ModelList) -> ModelList:
+async def _with_details(
+    client: httpx2.AsyncClient, provider: Provider, listed: ModelList
+) -> ModelList:
     """Return the models of Ollama or LM Studio with the windows they have there, and whether they call tools."""
     root = provider.base_url.rstrip("/").removesuffix("/v1")
     if provider.endpoint_type == "ollama" and listed.chat:
-        return replace(listed, chat=await _shown_by_ollama(client, root, provider.window, listed.chat))
+        return replace(
+            listed, chat=await _shown_by_ollama(client, root, provider.window, listed.chat)
+        )
     if provider.endpoint_type == "lmstudio" and listed.chat:
         rows = (await _ask(client, "GET", f"{root}/api/v0/models")).get("data")
-        told = {str(row.get("id")): row for row in rows if isinstance(row, dict)} if isinstance(rows, list) else {}
-        chat = (_info(told[info.name], info.name, provider) if info.name in told else info for info in listed.chat)
+        told = (
+            {str(row.get("id")): row for row in rows if isinstance(row, dict)}
+            if isinstance(rows, list)
+            else {}
+        )
+        chat = (
+            _info(told[info.name], info.name, provider) if info.name in told else info
+            for info in listed.chat
+        )
         return replace(listed, chat=tuple(chat))
     return listed
 
@@ -223,10 +279,22 @@ async def _shown_by_ollama(
 
 async def takes_tools(client: httpx2.AsyncClient, provider: Provider, model: str) -> bool | None:
     """Ask for one token with a tool at hand: vLLM and llama.cpp refuse tools unless they were started for them."""
-    tool = {"name": "hello", "description": "Say hello.", "parameters": {"type": "object", "properties": {}}}
+    tool = {
+        "name": "hello",
+        "description": "Say hello.",
+        "parameters": {"type": "object", "properties": {}},
+    }
     said = [{"role": "user", "content": "Hello."}]
-    body = {"model": model, "max_tokens": 1, "messages": said, "tools": [{"type": "function", "function": tool}]}
-    headers, url = call_headers(provider.endpoint_type, provider.api_key), f"{provider.base_url}/chat/completions"
+    body = {
+        "model": model,
+        "max_tokens": 1,
+        "messages": said,
+        "tools": [{"type": "function", "function": tool}],
+    }
+    headers, url = (
+        call_headers(provider.endpoint_type, provider.api_key),
+        f"{provider.base_url}/chat/completions",
+    )
     try:
         response = await client.post(url, json=body, headers=headers, timeout=LISTING_SECONDS)
     except (httpx2.HTTPError, ModelError):
@@ -242,13 +310,19 @@ def ollama_window(shown: Mapping[str, Any], started_with: int | None) -> int:
     set_by_file = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
     window = int(set_by_file.group(1)) if set_by_file else started_with or OLLAMA_SMALLEST_WINDOW
     rows = facts.items() if isinstance(facts, dict) else ()
-    most = [value for key, value in rows if key.endswith(".context_length") and isinstance(value, int) and value > 0]
+    most = [
+        value
+        for key, value in rows
+        if key.endswith(".context_length") and isinstance(value, int) and value > 0
+    ]
     if shown.get("remote_host") and most:  # A model in Ollama's cloud comes with all it has.
         return min(most)
     return min([window, *most]) or OLLAMA_SMALLEST_WINDOW
 
 
-async def _ask(client: httpx2.AsyncClient, method: str, url: str, body: Any = None) -> Mapping[str, Any]:
+async def _ask(
+    client: httpx2.AsyncClient, method: str, url: str, body: Any = None
+) -> Mapping[str, Any]:
     """Return the answer, or nothing where there is none: an older server, or one that is busy."""
     try:
         response = await client.request(method, url, json=body, timeout=LISTING_SECONDS)

@@ -56,13 +56,17 @@ class OpenAICompatibleModel:
         self._connections = connections
         self._policy = policy
         self._url = httpx2.URL(call_url(info, "chat/completions", api_version))
-        self._dialect = dialect_of(info.endpoint_type, info.endpoint or "", info.name, info.provider)
+        self._dialect = dialect_of(
+            info.endpoint_type, info.endpoint or "", info.name, info.provider
+        )
         self._headers = call_headers(info.endpoint_type, api_key)
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
         adaptation = Adaptation(self.learned, self._body)
-        return answer_by_policy(self._policy, request, partial(self._attempt, adaptation), adaptation)
+        return answer_by_policy(
+            self._policy, request, partial(self._attempt, adaptation), adaptation
+        )
 
     def _body(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
         return conform(to_body(request, self.info.name, self._dialect), learned)
@@ -70,11 +74,15 @@ class OpenAICompatibleModel:
     def _post(self, body: dict[str, Any]) -> httpx2.Request:
         if self._dialect.reads_special_tokens:
             texts = (name for name in ("messages", "tools") if name in body)
-            body = body | {name: orjson.Fragment(break_tokens(orjson.dumps(body[name]))) for name in texts}
+            body = body | {
+                name: orjson.Fragment(break_tokens(orjson.dumps(body[name]))) for name in texts
+            }
         # Made directly: to have the client merge its own headers and cookies in costs a tenth of a call.
         return httpx2.Request("POST", self._url, headers=self._headers, content=orjson.dumps(body))
 
-    async def _attempt(self, adaptation: Adaptation, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+    async def _attempt(
+        self, adaptation: Adaptation, request: ModelRequest
+    ) -> AsyncGenerator[Chunk | ModelReply, None]:
         body = adaptation.body(request)
         try:
             response = await self._connections.client().send(self._post(body), stream=True)
@@ -98,7 +106,9 @@ class OpenAICompatibleModel:
         elif (written := generation_in(content, request)) is not None:
             reply = written
         else:
-            raise error_from_status(self.info.provider, response.status_code, content, response.headers)
+            raise error_from_status(
+                self.info.provider, response.status_code, content, response.headers
+            )
         if request.stream:
             for chunk in chunks_of(reply):
                 yield chunk
@@ -148,7 +158,11 @@ def call_headers(endpoint_type: str, api_key: str | None) -> dict[str, str]:
     """The headers of a call, with the key where this kind of server wants it."""
     found = {"content-type": "application/json", "user-agent": "ricordo"}
     if api_key:
-        found |= {"api-key": api_key} if endpoint_type == "azure" else {"authorization": f"Bearer {api_key}"}
+        found |= (
+            {"api-key": api_key}
+            if endpoint_type == "azure"
+            else {"authorization": f"Bearer {api_key}"}
+        )
     return found
 
 
@@ -163,7 +177,9 @@ def call_url(info: ModelInfo | EmbeddingInfo, path: str, api_version: str | None
     return f"{base_url.removesuffix('/openai')}/openai/deployments/{quote(info.name, safe='')}/{path}{query}"
 
 
-async def _events(pieces: AsyncGenerator[bytes, None], lines: SseReader) -> AsyncGenerator[dict[str, Any], None]:
+async def _events(
+    pieces: AsyncGenerator[bytes, None], lines: SseReader
+) -> AsyncGenerator[dict[str, Any], None]:
     async for data in pieces:
         for event in lines.feed(data):
             yield event

@@ -94,7 +94,11 @@ def _other_choice(body: Json, refused: frozenset[Refused]) -> Json:
 
 def _other_format(body: Json, refused: frozenset[Refused]) -> Json:
     form = body.get("response_format")
-    if isinstance(form, dict) and form.get("type") == "json_schema" and is_refused(refused, "response_format", form):
+    if (
+        isinstance(form, dict)
+        and form.get("type") == "json_schema"
+        and is_refused(refused, "response_format", form)
+    ):
         return body | {"response_format": {"type": "json_object"}}
     return body
 
@@ -103,7 +107,11 @@ def _without(value: Any, path: Sequence[str], kind: str) -> Any:
     """Return the value without the field at this path, in which "*" stands for all of a list."""
     name, *rest = path
     if name == "*":
-        return [_without(each, rest, kind) for each in value] if isinstance(value, list) and rest else value
+        return (
+            [_without(each, rest, kind) for each in value]
+            if isinstance(value, list) and rest
+            else value
+        )
     if not isinstance(value, dict) or name not in value:
         return value
     if rest:
@@ -168,7 +176,9 @@ def _by_turns(rows: Sequence[Json]) -> list[Json]:
 
 
 def _merged(first: Json, second: Json) -> Json:
-    merged = first | second | {"content": _merged_content(first.get("content"), second.get("content"))}
+    merged = (
+        first | second | {"content": _merged_content(first.get("content"), second.get("content"))}
+    )
     calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
     return merged | ({"tool_calls": calls} if calls else {})
 
@@ -187,7 +197,9 @@ def _parts(content: Any) -> list[Json]:
 
 def _calls_as_text(rows: Sequence[Json]) -> list[Json]:
     """Return the rows with calls in words, in the notation that is read back as a call, and results in the user's voice."""
-    names = {call["id"]: call["function"]["name"] for row in rows for call in row.get("tool_calls", ())}
+    names = {
+        call["id"]: call["function"]["name"] for row in rows for call in row.get("tool_calls", ())
+    }
     plain: list[Json] = []
     for row in rows:
         if row["role"] == "tool":

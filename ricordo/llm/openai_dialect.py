@@ -36,7 +36,9 @@ class Dialect:
     replays: Replay = "nothing"
 
 
-_OPENAI = Dialect(max_tokens_name="max_completion_tokens", takes_strict=True, reads_special_tokens=False)
+_OPENAI = Dialect(
+    max_tokens_name="max_completion_tokens", takes_strict=True, reads_special_tokens=False
+)
 _LOW_TO_HIGH = ("low", "medium", "high")
 _BY_KIND = {
     # Mistral refuses fields it does not know, call ids that are not nine letters or digits, and a user right after a tool.
@@ -69,10 +71,18 @@ _BY_MODEL: tuple[tuple[str, re.Pattern[str], dict[str, Any]], ...] = tuple(
     (kind, re.compile(pattern), changes)
     for kind, pattern, changes in (
         ("mistral", r"^magistral", {"effort": "magistral"}),
-        ("mistral", r"^mistral-(?:small|medium)-(?:latest|26|27)", {"effort": "field", "efforts": ("none", "high")}),
+        (
+            "mistral",
+            r"^mistral-(?:small|medium)-(?:latest|26|27)",
+            {"effort": "field", "efforts": ("none", "high")},
+        ),
         ("groq", r"gpt-oss", {"effort": "field", "efforts": _LOW_TO_HIGH}),
         ("groq", r"qwen3", {"effort": "field", "efforts": ("none", "default")}),
-        ("xai", r"^grok-(?:3-mini|(?:4\.[2-9]|[5-9]).*-mini)", {"effort": "field", "efforts": ("low", "high")}),
+        (
+            "xai",
+            r"^grok-(?:3-mini|(?:4\.[2-9]|[5-9]).*-mini)",
+            {"effort": "field", "efforts": ("low", "high")},
+        ),
         ("xai", r"^grok-(?:4\.[2-9]|[5-9])", {"effort": "field"}),
         # One that always thinks can be forced to nothing.
         ("deepseek", r"^deepseek-reasoner", {"forces_tools": False, "thinks_unasked": True}),
@@ -108,7 +118,11 @@ def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str
     if is_openai(base_url) or endpoint_type == "azure":
         found = _openai(model)
     else:
-        rows = (row for kind, known, row in _BY_MODEL if kind == endpoint_type and known.search(model.lower()))
+        rows = (
+            row
+            for kind, known, row in _BY_MODEL
+            if kind == endpoint_type and known.search(model.lower())
+        )
         found = replace(_BY_KIND.get(endpoint_type, Dialect()), **next(rows, {}))
     return replace(found, provider=provider or endpoint_type)
 
@@ -116,7 +130,9 @@ def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str
 def _openai(model: str) -> Dialect:
     if not thinks_at_openai(model):
         # A deployment of Azure's may have any name, and then it is up to those who set an effort.
-        return replace(_OPENAI, effort="none") if model.startswith(("gpt-", "chatgpt-")) else _OPENAI
+        return (
+            replace(_OPENAI, effort="none") if model.startswith(("gpt-", "chatgpt-")) else _OPENAI
+        )
     return replace(
         _OPENAI,
         takes_temperature=False,
@@ -125,7 +141,9 @@ def _openai(model: str) -> Dialect:
     )
 
 
-def thinking_fields(settings: ModelSettings, dialect: Dialect, *, must_call: bool) -> dict[str, Any]:
+def thinking_fields(
+    settings: ModelSettings, dialect: Dialect, *, must_call: bool
+) -> dict[str, Any]:
     """The fields that ask for more or less thought; nothing where the server has no such field."""
     effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
     if dialect.effort == "openrouter":
@@ -152,18 +170,25 @@ def _openrouter(effort: str | None, budget: int | None) -> dict[str, Any]:
 
 
 def _deepseek(effort: str | None, dialect: Dialect, must_call: bool) -> dict[str, Any]:
-    if effort == "none" or (effort is None and must_call and dialect.thinks_unasked and dialect.forces_tools):
+    if effort == "none" or (
+        effort is None and must_call and dialect.thinks_unasked and dialect.forces_tools
+    ):
         # While it thinks, DeepSeek cannot be made to call a tool.
         return {"thinking": {"type": "disabled"}}
     if effort is None:
         return {}
-    return {"thinking": {"type": "enabled"}, "reasoning_effort": _nearest(effort, ("low", "high", "max"))}
+    return {
+        "thinking": {"type": "enabled"},
+        "reasoning_effort": _nearest(effort, ("low", "high", "max")),
+    }
 
 
 def can_force(request: ModelRequest, dialect: Dialect) -> bool:
     """Whether the server may be told that a tool must be called; where not, it is left to choose."""
     asked = request.settings.reasoning_effort
-    return dialect.forces_tools and not (dialect.effort == "deepseek" and asked not in (None, "none"))
+    return dialect.forces_tools and not (
+        dialect.effort == "deepseek" and asked not in (None, "none")
+    )
 
 
 def _nearest(effort: str, known: tuple[str, ...]) -> str:

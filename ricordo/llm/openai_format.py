@@ -46,7 +46,9 @@ def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, An
 
 
 def must_call(request: ModelRequest) -> bool:
-    return bool(request.tools) and (request.forced_tool is not None or request.tool_choice == "required")
+    return bool(request.tools) and (
+        request.forced_tool is not None or request.tool_choice == "required"
+    )
 
 
 def _add_tools(body: dict[str, Any], request: ModelRequest, dialect: Dialect) -> None:
@@ -59,14 +61,20 @@ def _add_tools(body: dict[str, Any], request: ModelRequest, dialect: Dialect) ->
         if not dialect.forces_by_name:
             tools, choice = [tool for tool in tools if tool.name == request.forced_tool], "required"
     is_strict = dialect.takes_strict and request.settings.extra.get("strict") is True
-    body["tools"] = [{"type": "function", "function": _function(tool, is_strict=is_strict)} for tool in tools]
+    body["tools"] = [
+        {"type": "function", "function": _function(tool, is_strict=is_strict)} for tool in tools
+    ]
     body["tool_choice"] = choice
     if request.settings.parallel_tool_calls is not None and dialect.takes_parallel:
         body["parallel_tool_calls"] = request.settings.parallel_tool_calls
 
 
 def _function(tool: ToolSchema, *, is_strict: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+    found: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+    }
     strict = strict_parameters(tool.parameters) if is_strict else None
     return found if strict is None else found | {"parameters": strict, "strict": True}
 
@@ -90,7 +98,9 @@ def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
     return None if {"$ref", "$defs", "anyOf", "oneOf", "allOf", "default"} & set(schema) else found
 
 
-def to_messages(messages: Iterable[Message], dialect: Dialect | None = None) -> list[dict[str, Any]]:
+def to_messages(
+    messages: Iterable[Message], dialect: Dialect | None = None
+) -> list[dict[str, Any]]:
     """The transcript in its order. Thoughts stay out, but for servers that want their own back."""
     dialect = dialect or Dialect()
     call_id = _short_id if dialect.short_call_ids else _id_within_limit
@@ -114,7 +124,9 @@ def to_messages(messages: Iterable[Message], dialect: Dialect | None = None) -> 
     return rows
 
 
-def _assistant(message: Message, call_id: Callable[[str], str], dialect: Dialect) -> dict[str, Any] | None:
+def _assistant(
+    message: Message, call_id: Callable[[str], str], dialect: Dialect
+) -> dict[str, Any] | None:
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     thoughts: list[ReasoningPart] = []
@@ -122,7 +134,10 @@ def _assistant(message: Message, call_id: Callable[[str], str], dialect: Dialect
         if isinstance(part, TextPart):
             texts.append(part.text)
         elif isinstance(part, ToolCallPart):
-            function = {"name": readable_name(part.name), "arguments": readable_arguments(part.arguments)}
+            function = {
+                "name": readable_name(part.name),
+                "arguments": readable_arguments(part.arguments),
+            }
             calls.append({"id": call_id(part.call_id), "type": "function", "function": function})
         elif isinstance(part, ReasoningPart) and part.provider == dialect.provider:
             thoughts.append(part)
@@ -145,11 +160,16 @@ def _add_thoughts(row: dict[str, Any], thoughts: list[ReasoningPart], dialect: D
     elif dialect.replays == "details":
         proofs = [part.signature or part.redacted for part in thoughts]
         found = [read_json(proof) for proof in proofs if proof]
-        if details := [detail for details in found if isinstance(details, list) for detail in details]:
+        if details := [
+            detail for details in found if isinstance(details, list) for detail in details
+        ]:
             row["reasoning_details"] = details
     elif words:
         text = [{"type": "text", "text": row["content"]}] if row["content"] else []
-        row["content"] = [{"type": "thinking", "thinking": [{"type": "text", "text": words}]}, *text]
+        row["content"] = [
+            {"type": "thinking", "thinking": [{"type": "text", "text": words}]},
+            *text,
+        ]
 
 
 def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]] | None:

@@ -8,7 +8,15 @@ from typing import Any, NoReturn, TypeVar
 import orjson
 
 from ricordo.domain.message import Part, ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
+from ricordo.domain.model import (
+    Chunk,
+    FinishReason,
+    ModelReply,
+    ModelRequest,
+    ReasoningChunk,
+    TextChunk,
+    ToolCallChunk,
+)
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.answer_bounds import MOST_CALLS, BoundReached
@@ -43,7 +51,9 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _Value = TypeVar("_Value")
 
 
-def to_reply(payload: dict[str, Any], request: ModelRequest, dialect: Dialect | None = None) -> ModelReply:
+def to_reply(
+    payload: dict[str, Any], request: ModelRequest, dialect: Dialect | None = None
+) -> ModelReply:
     """Return the reply in a whole (not streamed) answer."""
     builder = ReplyBuilder(dialect)
     for _ in builder.feed(payload):
@@ -167,16 +177,26 @@ class ReplyBuilder:
 
     def _call_piece(self, piece: dict[str, Any], *, is_whole: bool) -> ToolCallChunk:
         function, index = _as(dict, piece.get("function"), "function") or {}, piece.get("index")
-        name, call_id, arguments = _text(function, "name"), piece.get("id"), function.get("arguments")
+        name, call_id, arguments = (
+            _text(function, "name"),
+            piece.get("id"),
+            function.get("arguments"),
+        )
         call_id = str(call_id) if isinstance(call_id, int) else _text(piece, "id")
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else orjson.dumps(arguments).decode()
         begins = arguments.lstrip().startswith("{")
-        slot = len(self._calls) if is_whole else self._slot(_index(index), call_id, name, begins=begins)
+        slot = (
+            len(self._calls)
+            if is_whole
+            else self._slot(_index(index), call_id, name, begins=begins)
+        )
         is_new = slot == len(self._calls)
         if is_new:
             if slot >= _MOST_SLOTS:
-                raise BoundReached(f"The model's answer has more than {_MOST_SLOTS:,} tool calls. Use another model.")
+                raise BoundReached(
+                    f"The model's answer has more than {_MOST_SLOTS:,} tool calls. Use another model."
+                )
             self._calls.append(_PartialCall(call_id or new_call_id()))
             self._by_id.setdefault(self._calls[slot].call_id, slot)
         call = self._calls[slot]
@@ -188,7 +208,9 @@ class ReplyBuilder:
         self._empty[slot] = None
         if call.has_arguments:
             del self._empty[slot]
-        return ToolCallChunk(slot, arguments, call.call_id if is_new else None, name if first_name else None)
+        return ToolCallChunk(
+            slot, arguments, call.call_id if is_new else None, name if first_name else None
+        )
 
     def _slot(self, index: int | None, call_id: str, name: str, *, begins: bool) -> int:
         """Return the call that a piece belongs to: by its index, unless the server counts wrongly or not at all.
@@ -206,7 +228,9 @@ class ReplyBuilder:
         if not name and last >= 0:
             slot = self._open_slot(last if slot is None else slot, call_id, begins=begins)
         elif slot is None or self._is_another(self._calls[slot], call_id, begins=begins):
-            is_named_late = index is None and not call_id and last >= 0 and not self._calls[last].name
+            is_named_late = (
+                index is None and not call_id and last >= 0 and not self._calls[last].name
+            )
             slot = last if is_named_late else new
         if index is not None:
             self._by_index[index] = slot
@@ -214,7 +238,9 @@ class ReplyBuilder:
 
     def _is_another(self, call: _PartialCall, call_id: str, *, begins: bool) -> bool:
         """Return whether a piece with a name, under the index of this call, begins another: the server numbers all of them 0."""
-        return bool(call.name) and (bool(call_id) or (call.is_whole and (begins or call.is_named_once)))
+        return bool(call.name) and (
+            bool(call_id) or (call.is_whole and (begins or call.is_named_once))
+        )
 
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
         """Return the call that a piece without a name goes on with: this one, unless it is whole and another is open."""
@@ -256,7 +282,10 @@ class ReplyBuilder:
             parts.append(ReasoningPart("", redacted=proof, provider=provider))
         if self._texts:
             parts.append(TextPart(mend_tokens("".join(self._texts))))
-        parts += [ToolCallPart(call.call_id, call.name, mend_tokens("".join(call.arguments))) for call in self._calls]
+        parts += [
+            ToolCallPart(call.call_id, call.name, mend_tokens("".join(call.arguments)))
+            for call in self._calls
+        ]
         reply = ModelReply(tuple(parts), finish=self._finish or "unknown", model=self._model)
         if request.logprobs is not None and any(self._logprobs.values()):
             reply = replace(reply, logprobs=self._logprobs)
@@ -293,7 +322,9 @@ def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     calls = message.get("tool_calls")
     rows = [calls] if isinstance(calls, dict) else _as(list, calls, "tool_calls") or ()
-    if not rows and isinstance(message.get("function_call"), dict):  # The format's older way, for one call.
+    if not rows and isinstance(
+        message.get("function_call"), dict
+    ):  # The format's older way, for one call.
         return [{"function": message["function_call"]}]
     return [call for call in rows if isinstance(call, dict)]
 
@@ -316,7 +347,10 @@ def _as(kind: type[_Value], value: Any, name: str) -> _Value | None:
 
 
 def _unreadable(name: str) -> NoReturn:
-    raise ModelError("llm_error", f'The model\'s server gave an answer that cannot be read: "{name}" is malformed.')
+    raise ModelError(
+        "llm_error",
+        f'The model\'s server gave an answer that cannot be read: "{name}" is malformed.',
+    )
 
 
 def _content(message: dict[str, Any]) -> tuple[str, str]:
@@ -326,8 +360,13 @@ def _content(message: dict[str, Any]) -> tuple[str, str]:
     if not isinstance(content, list):
         return thought, _text(message, "content") or _text(message, "refusal")
     # Mistral's reasoning models give a list of pieces.
-    pieces = [{"type": "text", "text": p} if isinstance(p, str) else _as(dict, p, "content") or {} for p in content]
-    thought += "".join(_piece_text(p.get("thinking")) for p in pieces if p.get("type") == "thinking")
+    pieces = [
+        {"type": "text", "text": p} if isinstance(p, str) else _as(dict, p, "content") or {}
+        for p in content
+    ]
+    thought += "".join(
+        _piece_text(p.get("thinking")) for p in pieces if p.get("type") == "thinking"
+    )
     return thought, "".join(_piece_text(p.get("text")) for p in pieces if p.get("type") == "text")
 
 
@@ -337,7 +376,9 @@ def _reasoning(message: dict[str, Any]) -> str:
     if isinstance(found, dict):
         return _piece_text(found.get("text"))
     rows = _detail_rows(message)
-    return _text(message, "reasoning") or "".join(_piece_text(row.get("text") or row.get("summary")) for row in rows)
+    return _text(message, "reasoning") or "".join(
+        _piece_text(row.get("text") or row.get("summary")) for row in rows
+    )
 
 
 def _piece_text(value: Any) -> str:
@@ -367,14 +408,19 @@ def read_usage(usage: dict[str, Any]) -> Usage:
     cached = plausible_count(prompt.get("cached_tokens"))
     if cached is None:  # DeepSeek's own name
         cached = plausible_count(usage.get("prompt_cache_hit_tokens"))
-    asked, said = plausible_count(usage.get("prompt_tokens")) or 0, plausible_count(usage.get("completion_tokens")) or 0
+    asked, said = (
+        plausible_count(usage.get("prompt_tokens")) or 0,
+        plausible_count(usage.get("completion_tokens")) or 0,
+    )
     thought = plausible_count(completion.get("reasoning_tokens"))
     if thought and plausible_count(usage.get("total_tokens")) == asked + said + thought:
         said += thought  # xAI counts thoughts beside the answer, all others within it.
     return Usage(
         prompt_tokens=asked,
         completion_tokens=said,
-        cached_tokens=plausible_count(usage.get("cached_tokens")) if cached is None else cached,  # Together's own name
+        cached_tokens=plausible_count(usage.get("cached_tokens"))
+        if cached is None
+        else cached,  # Together's own name
         cache_write_tokens=plausible_count(prompt.get("cache_write_tokens")),
         reasoning_tokens=thought,
     )

@@ -35,7 +35,13 @@ def readable_picture(picture: ImagePart) -> ImagePart | None:
             parts = urlsplit(picture.url)
             return picture if parts.scheme in {"http", "https"} and parts.hostname else None
         return None
-    media_type = (picture.media_type or "").partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
+    media_type = (
+        (picture.media_type or "")
+        .partition(";")[0]
+        .strip()
+        .lower()
+        .replace("image/jpg", "image/jpeg")
+    )
     data = "".join((picture.data or "").split())
     with suppress(ValueError):
         if media_type in _MEDIA_TYPES and base64.b64decode(data, validate=True):
@@ -53,13 +59,19 @@ class PictureCache:
 
     async def inline(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The messages, with no picture at an address left in them."""
-        wanted = {part.url for message in messages for part in message.parts if _lies_elsewhere(part)}
+        wanted = {
+            part.url for message in messages for part in message.parts if _lies_elsewhere(part)
+        }
         if not wanted:
             return tuple(messages)
-        found = dict(zip(wanted, await asyncio.gather(*(self._get(str(url)) for url in wanted)), strict=True))
+        found = dict(
+            zip(wanted, await asyncio.gather(*(self._get(str(url)) for url in wanted)), strict=True)
+        )
 
         def inlined(message: Message) -> Message:
-            parts = tuple(found[part.url] if _lies_elsewhere(part) else part for part in message.parts)
+            parts = tuple(
+                found[part.url] if _lies_elsewhere(part) else part for part in message.parts
+            )
             return message if parts == message.parts else replace(message, parts=parts)
 
         return tuple(map(inlined, messages))
@@ -70,7 +82,9 @@ class PictureCache:
         try:
             async with asyncio.timeout(self._seconds):
                 data, media_type = await self._fetch(url)
-        except Exception as error:  # Whatever it is, it is about the picture, and the picture can be done without.
+        except (
+            Exception
+        ) as error:  # Whatever it is, it is about the picture, and the picture can be done without.
             _log.info("A picture cannot be fetched: %s", type(error).__name__)
             return TextPart(UNREADABLE)
         picture = readable_picture(ImagePart(media_type, data=base64.b64encode(data).decode()))

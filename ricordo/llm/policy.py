@@ -18,7 +18,13 @@ from ricordo.domain.clock import Backoff
 from ricordo.domain.message import EventPart, Part, TextPart, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import ModelError, ModelErrorKind
-from ricordo.llm.answer_bounds import BoundReached, CallIds, has_too_many_calls, require_within, size_of
+from ricordo.llm.answer_bounds import (
+    BoundReached,
+    CallIds,
+    has_too_many_calls,
+    require_within,
+    size_of,
+)
 from ricordo.llm.answer_format import answer_fault, in_format
 from ricordo.llm.loose_json import read_json
 from ricordo.llm.refusals import TOO_LONG
@@ -47,15 +53,22 @@ _KINDS: dict[int, ModelErrorKind] = {
     504: "llm_timeout",
 }
 _NO_CREDIT = re.compile(
-    r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error", re.IGNORECASE
+    r"insufficient[_ ](quota|credit|balance|funds)|credit balance is too low|billing_error",
+    re.IGNORECASE,
 )
 _KnownWords = tuple[tuple[ModelErrorKind, re.Pattern[str]], ...]
-_WORDS: _KnownWords = (("context_window_exceeded", TOO_LONG), ("llm_insufficient_credits", _NO_CREDIT))
+_WORDS: _KnownWords = (
+    ("context_window_exceeded", TOO_LONG),
+    ("llm_insufficient_credits", _NO_CREDIT),
+)
 # The first that is found counts.
 _EVENT_WORDS: _KnownWords = (
     *_WORDS,
     ("llm_error", re.compile("overloaded", re.IGNORECASE)),
-    ("llm_rate_limit", re.compile(r"rate[_ ]limit|too many requests|resource_exhausted", re.IGNORECASE)),
+    (
+        "llm_rate_limit",
+        re.compile(r"rate[_ ]limit|too many requests|resource_exhausted", re.IGNORECASE),
+    ),
     ("llm_bad_request", re.compile(r"invalid_request|bad_request|not_found", re.IGNORECASE)),
 )
 _TRANSPORT: dict[type[Exception], tuple[ModelErrorKind, str]] = {
@@ -100,7 +113,10 @@ class EmptyReply(ModelError):
     """The model said nothing: no text and no call."""
 
     def __init__(self, reply: ModelReply) -> None:
-        super().__init__("llm_empty_response", "The model gave an empty answer. Say it again, or use another model.")
+        super().__init__(
+            "llm_empty_response",
+            "The model gave an empty answer. Say it again, or use another model.",
+        )
         self.reply = reply
 
 
@@ -108,23 +124,32 @@ class BrokenReply(ModelError):
     """The model's answer cannot be used even when mended. `chunks` is what its readers had still to see of it."""
 
     def __init__(self, fault: Fault, reply: ModelReply, chunks: tuple[Chunk, ...]) -> None:
-        advice = "Raise the agent's max_output_tokens, or ask for less at once." if reply.finish == "length" else ""
+        advice = (
+            "Raise the agent's max_output_tokens, or ask for less at once."
+            if reply.finish == "length"
+            else ""
+        )
         problem = fault.problem or fault.sentence
         super().__init__(
-            "llm_error", f"The model gave an answer that cannot be used, twice. {problem} {advice}".strip()
+            "llm_error",
+            f"The model gave an answer that cannot be used, twice. {problem} {advice}".strip(),
         )
         self.fault, self.reply, self.chunks = fault, reply, chunks
 
     @property
     def is_final(self) -> bool:
         """Return whether nothing of a second answer like this can be used either."""
-        return self.fault.is_useless or self.reply.finish == "length" or has_too_many_calls(self.reply)
+        return (
+            self.fault.is_useless or self.reply.finish == "length" or has_too_many_calls(self.reply)
+        )
 
 
 class AnswersRefusals(Protocol):
     """What knows other forms of a request than the one that was refused."""
 
-    def answer_refusal(self, error: ModelError, request: ModelRequest, *, is_last: bool) -> ModelError | None:
+    def answer_refusal(
+        self, error: ModelError, request: ModelRequest, *, is_last: bool
+    ) -> ModelError | None:
         """Return None where the call is to be made again at once, in another form; else the error, judged."""
 
 
@@ -184,7 +209,11 @@ class _Retries:
     def next_wait(self, error: ModelError, asked: ModelRequest) -> float:
         """Return the seconds before the next attempt; raises the error, judged, where there is none."""
         is_last = self.number == self.policy.retries
-        refusal = self.adaptation.answer_refusal(error, asked, is_last=is_last) if self.adaptation else error
+        refusal = (
+            self.adaptation.answer_refusal(error, asked, is_last=is_last)
+            if self.adaptation
+            else error
+        )
         if refusal is None:
             return 0.0
         is_first_empty = isinstance(error, EmptyReply) and not self.empties
@@ -203,17 +232,26 @@ def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> M
     """
     if fault.is_useless:
         return with_sentence(request, fault.sentence)
-    parts = tuple(_shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name)
+    parts = tuple(
+        _shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name
+    )
     # Of more calls than may be made, one tells enough.
     parts = parts[:1] if has_too_many_calls(reply) else parts
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
-    told: tuple[Part, ...] = tuple(ToolReturnPart(call.call_id, call.name, "error", fault.sentence) for call in calls)
+    told: tuple[Part, ...] = tuple(
+        ToolReturnPart(call.call_id, call.name, "error", fault.sentence) for call in calls
+    )
     last = request.messages[-1]
     answer = replace(last, id=f"{last.id}-answer", role="assistant", parts=parts)
     complaint = replace(
-        last, id=f"{last.id}-fault", role="tool" if calls else "user", parts=told or (TextPart(fault.sentence),)
+        last,
+        id=f"{last.id}-fault",
+        role="tool" if calls else "user",
+        parts=told or (TextPart(fault.sentence),),
     )
-    return replace(request, messages=(*request.messages, *((answer, complaint) if parts else (complaint,))))
+    return replace(
+        request, messages=(*request.messages, *((answer, complaint) if parts else (complaint,)))
+    )
 
 
 def with_sentence(request: ModelRequest, sentence: str) -> ModelRequest:
@@ -279,7 +317,9 @@ def is_after_results(request: ModelRequest) -> bool:
     return bool(request.messages) and bool(request.messages[-1].tool_returns)
 
 
-def error_from_status(provider: str, status: int, body: Any, headers: Mapping[str, str] | None = None) -> ModelError:
+def error_from_status(
+    provider: str, status: int, body: Any, headers: Mapping[str, str] | None = None
+) -> ModelError:
     """What an answer with this HTTP status means. `body` is bytes, text or decoded JSON."""
     words, whole = words_of(body)
     kind = _KINDS.get(status) or ("llm_error" if status >= 500 else "llm_bad_request")
@@ -347,7 +387,9 @@ def _kind_by_words(text: str, known: _KnownWords = _WORDS) -> ModelErrorKind | N
     return next((kind for kind, words in known if words.search(text)), None)
 
 
-def _error(provider: str, kind: ModelErrorKind, happened: str, words: str, wait: float | None = None) -> ModelError:
+def _error(
+    provider: str, kind: ModelErrorKind, happened: str, words: str, wait: float | None = None
+) -> ModelError:
     message = f"{provider} {happened}: {words}" if words else f"{provider} {happened}."
     if advice := _ADVICE.get(kind):
         message = f"{message.rstrip('. ')}. {advice}"

@@ -82,7 +82,9 @@ class _Transcript:
             self.result.append(wire.ModelResponse(parts=parts, provider_name=self.system))
 
     def _ask(self) -> None:
-        if not any(isinstance(part, (wire.UserPromptPart, wire.ToolReturnPart)) for part in self.pending):
+        if not any(
+            isinstance(part, (wire.UserPromptPart, wire.ToolReturnPart)) for part in self.pending
+        ):
             self.pending.append(wire.UserPromptPart(OPENING))
         self.result.append(wire.ModelRequest(parts=self.pending))
         self.pending = []
@@ -112,17 +114,33 @@ class _Transcript:
             case TextPart() if part.text.strip():
                 details = {_SIGNATURE: part.signature} if part.signature else None
                 return [
-                    wire.TextPart(part.text, provider_name=self.system if details else None, provider_details=details)
+                    wire.TextPart(
+                        part.text,
+                        provider_name=self.system if details else None,
+                        provider_details=details,
+                    )
                 ]
             case ToolCallPart():
                 arguments = readable_arguments(part.arguments)
-                return [wire.ToolCallPart(readable_name(part.name), arguments, self._new_id(part.call_id))]
+                return [
+                    wire.ToolCallPart(
+                        readable_name(part.name), arguments, self._new_id(part.call_id)
+                    )
+                ]
             case ReasoningPart() if part.provider == self.provider and self.system == OPENAI:
                 return self._summaries(part.signature or part.redacted or "")
             case ReasoningPart() if part.provider == self.provider and part.redacted:
-                return [wire.ThinkingPart("", id=_REDACTED[0], signature=part.redacted, provider_name=self.system)]
+                return [
+                    wire.ThinkingPart(
+                        "", id=_REDACTED[0], signature=part.redacted, provider_name=self.system
+                    )
+                ]
             case ReasoningPart() if part.provider == self.provider and part.signature:
-                return [wire.ThinkingPart(part.text, signature=part.signature, provider_name=self.system)]
+                return [
+                    wire.ThinkingPart(
+                        part.text, signature=part.signature, provider_name=self.system
+                    )
+                ]
             case _:
                 return []
 
@@ -144,7 +162,10 @@ class _Transcript:
         """The id of a call as it goes out: its own, unless it has signs that are refused or an earlier call had it."""
         name = call_id
         while not _ID.fullmatch(name) or name in self.used:
-            name = "call_" + hashlib.sha256(f"{call_id} {len(self.used)} {name}".encode()).hexdigest()[:24]
+            name = (
+                "call_"
+                + hashlib.sha256(f"{call_id} {len(self.used)} {name}".encode()).hexdigest()[:24]
+            )
         self.used.add(name)
         self.names[call_id] = name
         return name
@@ -159,14 +180,18 @@ def _piece(part: Part) -> Any:
             return UNREADABLE
         if picture.url is not None:
             return wire.ImageUrl(picture.url, media_type=picture.media_type or None)
-        return wire.BinaryContent(base64.b64decode(picture.data or ""), media_type=picture.media_type)
+        return wire.BinaryContent(
+            base64.b64decode(picture.data or ""), media_type=picture.media_type
+        )
     return None
 
 
 def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelRequest) -> ModelReply:
     """Return the reply in a provider's response."""
     parts = [own for group in _grouped(response.parts) for own in _our_parts(group, info.provider)]
-    if refusal := (response.provider_details or {}).get("refusal"):  # OpenAI's, which the library takes out of the text
+    if refusal := (response.provider_details or {}).get(
+        "refusal"
+    ):  # OpenAI's, which the library takes out of the text
         parts = [TextPart(str(refusal))]
     counted = response.usage
     thought = counted.details.get("reasoning_tokens") or counted.details.get("thoughts_tokens")
@@ -179,14 +204,24 @@ def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelReques
     )
     has_ended = refusal or _own_reason(response) in _PAUSES
     finish = "stop" if has_ended else _FINISHES.get(response.finish_reason, "unknown")
-    reply = ModelReply(tuple(parts), usage, finish, response.model_name or info.name, _logprobs(response, request))
-    return reply if reply.usage.total_tokens else replace(reply, usage=estimated_usage(request, reply))
+    reply = ModelReply(
+        tuple(parts), usage, finish, response.model_name or info.name, _logprobs(response, request)
+    )
+    return (
+        reply if reply.usage.total_tokens else replace(reply, usage=estimated_usage(request, reply))
+    )
 
 
-def _logprobs(response: wire.ModelResponse, request: ModelRequest) -> dict[str, list[dict[str, Any]]] | None:
+def _logprobs(
+    response: wire.ModelResponse, request: ModelRequest
+) -> dict[str, list[dict[str, Any]]] | None:
     if request.logprobs is None:
         return None
-    found = [(part.provider_details or {}).get("logprobs") for part in response.parts if part.part_kind == "text"]
+    found = [
+        (part.provider_details or {}).get("logprobs")
+        for part in response.parts
+        if part.part_kind == "text"
+    ]
     tokens = [token for rows in found if isinstance(rows, list) for token in read_tokens(rows)]
     return {"content": tokens} if tokens else None
 
@@ -204,7 +239,9 @@ def is_summary(part: Any) -> bool:
 
 
 def _grouped(parts: Iterable[Any]) -> Iterator[list[Any]]:
-    for _, group in groupby(enumerate(parts), lambda row: row[1].id if is_summary(row[1]) else row[0]):
+    for _, group in groupby(
+        enumerate(parts), lambda row: row[1].id if is_summary(row[1]) else row[0]
+    ):
         yield [part for _, part in group]
 
 
@@ -223,7 +260,11 @@ def _our_parts(group: list[Any], provider: str) -> list[Part]:
         case "tool-call":
             call = ToolCallPart(part.tool_call_id, part.tool_name, arguments_of(part.args))
             # Google signs the call itself; kept as a thought without words, which goes back right before the call.
-            return [ReasoningPart("", signature=signature, provider=provider), call] if signature else [call]
+            return (
+                [ReasoningPart("", signature=signature, provider=provider), call]
+                if signature
+                else [call]
+            )
         case _:
             return []
 
@@ -236,7 +277,9 @@ def _thought(group: list[Any], provider: str) -> list[Part]:
     proof = orjson.dumps(kept).decode() if first.signature else None
     if not (text or proof):
         return []
-    return [ReasoningPart(text, proof if text else None, None if text else proof, provider=provider)]
+    return [
+        ReasoningPart(text, proof if text else None, None if text else proof, provider=provider)
+    ]
 
 
 def arguments_of(arguments: Any) -> str:

@@ -53,7 +53,9 @@ class ProviderModel:
         self._calls: ProviderCalls | None = None
         self._building = asyncio.Lock()
         # A server that an operator names may run an open model behind a provider's format.
-        is_named = info.endpoint_type in ("openai", "anthropic") and not is_providers_own(info.endpoint or "")
+        is_named = info.endpoint_type in ("openai", "anthropic") and not is_providers_own(
+            info.endpoint or ""
+        )
         self._reads_special_tokens = is_named
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -86,12 +88,16 @@ def build_model(
     """Return a model of this provider. Where it needs an SDK, asking it raises Unavailable without its extra."""
     if provider.adapter == "openai" and not provider.uses_responses(info.name):
         key, version = provider.api_key, provider.api_version
-        return OpenAICompatibleModel(info, connections, policy, api_key=key, api_version=version, learned=learned)
+        return OpenAICompatibleModel(
+            info, connections, policy, api_key=key, api_version=version, learned=learned
+        )
     build = partial(_BUILDERS[provider.adapter], provider, info, connections, policy)
     return ProviderModel(info, policy, build, learned)
 
 
-def _openai(provider: Provider, info: ModelInfo, connections: Connections, _policy: CallPolicy) -> "Model[Any]":
+def _openai(
+    provider: Provider, info: ModelInfo, connections: Connections, _policy: CallPolicy
+) -> "Model[Any]":
     need("openai", "openai", " or set OPENAI_API=chat for chat completions")
     from openai import AsyncOpenAI
     from pydantic_ai.models.openai import OpenAIResponsesModel
@@ -103,7 +109,9 @@ def _openai(provider: Provider, info: ModelInfo, connections: Connections, _poli
     return OpenAIResponsesModel(info.name, provider=OpenAIProvider(openai_client=client))
 
 
-def _anthropic(provider: Provider, info: ModelInfo, connections: Connections, _policy: CallPolicy) -> "Model[Any]":
+def _anthropic(
+    provider: Provider, info: ModelInfo, connections: Connections, _policy: CallPolicy
+) -> "Model[Any]":
     need("anthropic", "anthropic")
     from anthropic import AsyncAnthropic
     from pydantic_ai.models.anthropic import AnthropicModel
@@ -123,7 +131,9 @@ def _client_settings(provider: Provider, connections: Connections) -> dict[str, 
     }
 
 
-def _google(provider: Provider, info: ModelInfo, connections: Connections, _policy: CallPolicy) -> "Model[Any]":
+def _google(
+    provider: Provider, info: ModelInfo, connections: Connections, _policy: CallPolicy
+) -> "Model[Any]":
     need("google.genai", "google")
     from pydantic_ai.models.google import GoogleModel
     from pydantic_ai.providers.google import GoogleProvider
@@ -135,11 +145,14 @@ def _google(provider: Provider, info: ModelInfo, connections: Connections, _poli
     # With the credentials that Google's own tools use.
     location = provider.location or VERTEX_LOCATION
     return GoogleModel(
-        info.name, provider=GoogleCloudProvider(project=provider.api_key or "", location=location, **shared)
+        info.name,
+        provider=GoogleCloudProvider(project=provider.api_key or "", location=location, **shared),
     )
 
 
-def _bedrock(provider: Provider, info: ModelInfo, _connections: Connections, policy: CallPolicy) -> "Model[Any]":
+def _bedrock(
+    provider: Provider, info: ModelInfo, _connections: Connections, policy: CallPolicy
+) -> "Model[Any]":
     boto3 = need("boto3", "bedrock")
     from pydantic_ai.models.bedrock import BedrockConverseModel
     from pydantic_ai.providers.bedrock import BedrockProvider
@@ -154,7 +167,9 @@ def _bedrock(provider: Provider, info: ModelInfo, _connections: Connections, pol
     region, access_key, secret_key = (*(provider.api_key or "").split("\n"), "", "")[:3]
     # A session of its own: boto3's shared one may not be used by several threads at once.
     session = boto3.Session(
-        aws_access_key_id=access_key or None, aws_secret_access_key=secret_key or None, region_name=region
+        aws_access_key_id=access_key or None,
+        aws_secret_access_key=secret_key or None,
+        region_name=region,
     )
     client = session.client("bedrock-runtime", config=config, endpoint_url=info.endpoint)
     return BedrockConverseModel(info.name, provider=BedrockProvider(bedrock_client=client))
@@ -190,4 +205,6 @@ def need(module: str, extra: str, or_else: str = "") -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         install = f"{install_command(extra)}{or_else}"
-        raise Unavailable(f"Models of this provider need its library. Install it with: {install}") from error
+        raise Unavailable(
+            f"Models of this provider need its library. Install it with: {install}"
+        ) from error

@@ -84,7 +84,9 @@ def with_usual_thinking(settings: ModelSettings, info: ModelInfo) -> ModelSettin
     return replace(settings, max_reasoning_tokens=_USUAL_THINKING)
 
 
-def local_server(name: str, port: int, list_path: str = "/v1/models", owner: str | None = None) -> Provider:
+def local_server(
+    name: str, port: int, list_path: str = "/v1/models", owner: str | None = None
+) -> Provider:
     """Return a model server that may run on this machine."""
     return Provider(name, f"http://127.0.0.1:{port}/v1", name, list_path=list_path, owner=owner)
 
@@ -118,8 +120,16 @@ class ProviderRow:
 
 ROWS = (
     ProviderRow("openai", OPENAI_ADDRESS, "openai_api_key", "openai_base_url"),
-    ProviderRow("anthropic", "https://api.anthropic.com", "anthropic_api_key", "anthropic_base_url", "anthropic"),
-    ProviderRow("google_ai", "https://generativelanguage.googleapis.com", "gemini_api_key", adapter="google"),
+    ProviderRow(
+        "anthropic",
+        "https://api.anthropic.com",
+        "anthropic_api_key",
+        "anthropic_base_url",
+        "anthropic",
+    ),
+    ProviderRow(
+        "google_ai", "https://generativelanguage.googleapis.com", "gemini_api_key", adapter="google"
+    ),
     ProviderRow("azure", "", "azure_api_key", "azure_base_url"),
     ProviderRow("bedrock", "", "aws_region", adapter="bedrock"),
     ProviderRow("google_vertex", "", "google_cloud_project", adapter="vertex", brought_as=None),
@@ -132,11 +142,17 @@ ROWS = (
     # Ports 8000 and 8080 are anybody's (a Ricordo may listen there itself), so those servers must say who they are.
     ProviderRow("ollama", url="ollama_base_url", local=local_server("ollama", 11434, "/api/tags")),
     ProviderRow(
-        "lmstudio", url="lmstudio_base_url", local=local_server("lmstudio", 1234), brought_as="lmstudio_openai"
+        "lmstudio",
+        url="lmstudio_base_url",
+        local=local_server("lmstudio", 1234),
+        brought_as="lmstudio_openai",
     ),
     ProviderRow("vllm", url="vllm_api_base", local=local_server("vllm", 8000, owner="vllm")),
     ProviderRow(
-        "llamacpp", url="llamacpp_base_url", local=local_server("llamacpp", 8080, owner="llamacpp"), brought_as=None
+        "llamacpp",
+        url="llamacpp_base_url",
+        local=local_server("llamacpp", 8080, owner="llamacpp"),
+        brought_as=None,
     ),
     # Only organizations bring these; where no address is here, they give one.
     ProviderRow("sglang", is_server=True),
@@ -171,7 +187,9 @@ def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None
     if not is_set or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
         return None
     window, location = settings.ollama_context_length, settings.google_cloud_location
-    provider = Provider(row.name, row.address(url), row.name, row.adapter, key, window=window, location=location)
+    provider = Provider(
+        row.name, row.address(url), row.name, row.adapter, key, window=window, location=location
+    )
     if row.name == "openai":
         return replace(provider, api=settings.openai_api or "auto")
     if row.name == "azure":
@@ -202,7 +220,9 @@ def what_to_set(name: str) -> str:
     """Return what has to be set before the provider of this name can be called; nothing for one that we do not know."""
     row = _BY_NAME.get(name)
     # The address of a service is known.
-    missing = [each.upper() for each in (row.key, not row.base_url and row.url) if each] if row else []
+    missing = (
+        [each.upper() for each in (row.key, not row.base_url and row.url) if each] if row else []
+    )
     here = ", or start it on this machine" if row and row.local else ""
     return f"Set {' and '.join(missing)}{here}." if missing else ""
 
@@ -211,10 +231,16 @@ def brought_provider(provider: OrganizationProvider, keys: Keys) -> Provider:
     """Return an organization's provider as it is called. Raises Unsupported for a type that cannot be called here."""
     row = _brought_row(provider.provider_type)
     is_bedrock = row.adapter == "bedrock"
-    key = "\n".join((provider.region or "", keys.access_key or "", keys.api_key or "")) if is_bedrock else keys.api_key
+    key = (
+        "\n".join((provider.region or "", keys.access_key or "", keys.api_key or ""))
+        if is_bedrock
+        else keys.api_key
+    )
     api: Api = "auto" if row.name == "openai" else "chat"
     address = row.address(provider.base_url)
-    return Provider(provider.name, address, provider.provider_type, row.adapter, key, api, provider.api_version)
+    return Provider(
+        provider.name, address, provider.provider_type, row.adapter, key, api, provider.api_version
+    )
 
 
 def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
@@ -224,7 +250,9 @@ def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
         raise Invalid(f"A provider of type {provider.provider_type} needs api_key.")
     for key in (keys.api_key, keys.access_key):
         if key and not all("!" <= sign <= "~" for sign in key):
-            raise Invalid("A key must be letters, digits and signs of ASCII, without a space or the end of a line.")
+            raise Invalid(
+                "A key must be letters, digits and signs of ASCII, without a space or the end of a line."
+            )
     if row.adapter == "bedrock":
         if not (keys.access_key and provider.region and _REGION.fullmatch(provider.region)):
             raise Invalid(
@@ -232,11 +260,15 @@ def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
                 "as eu-central-1."
             )
         if provider.base_url:
-            raise Invalid("A provider of type bedrock takes no base_url: its region says where it is.")
+            raise Invalid(
+                "A provider of type bedrock takes no base_url: its region says where it is."
+            )
     elif not (provider.base_url or row.base_url):
         raise Invalid(f"A provider of type {provider.provider_type} needs base_url.")
     elif provider.base_url and not _is_address(provider.base_url):
-        raise Invalid("base_url must be an address as https://host/path, without a user, a question mark or a hash.")
+        raise Invalid(
+            "base_url must be an address as https://host/path, without a user, a question mark or a hash."
+        )
 
 
 def _brought_row(provider_type: str) -> ProviderRow:

@@ -17,7 +17,15 @@ from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
 from ricordo.domain.message import ReasoningPart
-from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, ReasoningChunk, TextChunk, ToolCallChunk
+from ricordo.domain.model import (
+    Chunk,
+    ModelInfo,
+    ModelReply,
+    ModelRequest,
+    ReasoningChunk,
+    TextChunk,
+    ToolCallChunk,
+)
 from ricordo.errors import ModelError
 from ricordo.llm import provider_messages
 from ricordo.llm.adaptation import Adaptation
@@ -87,13 +95,20 @@ class ProviderCalls:
         """Return what is asked for besides the transcript, by the names that providers have for it."""
         settings = self._settings(request, learned)
         fields = {wire: settings[name] for wire, name in _FIELDS if name in settings}
-        return {**settings.get("extra_body", {}), **fields, "messages": [], "stream": _streams(request, learned)}
+        return {
+            **settings.get("extra_body", {}),
+            **fields,
+            "messages": [],
+            "stream": _streams(request, learned),
+        }
 
     def _settings(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
         settings = _settings(request, self._info, self._model, self._policy)
         return _without_refused(settings, learned) if learned != NOTHING_LEARNED else settings
 
-    async def attempt(self, adaptation: Adaptation, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
+    async def attempt(
+        self, adaptation: Adaptation, request: ModelRequest
+    ) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Ask once, in the form that the adaptation has now."""
         model, provider, transcript = self._model, self._info.provider, request.messages
         if model.system in _INLINES:
@@ -141,14 +156,18 @@ def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[
     names = {
         name
         for wire, name in _FIELDS
-        if name in settings and (learned.bare or is_refused(refused, wire, settings[name])) and name not in _KEPT
+        if name in settings
+        and (learned.bare or is_refused(refused, wire, settings[name]))
+        and name not in _KEPT
     }
     kept = {name: value for name, value in settings.items() if name not in names}
     if "openai_logprobs" not in kept:
         kept.pop("openai_top_logprobs", None)
     if extra := kept.get("extra_body"):
         kept["extra_body"] = {
-            name: value for name, value in extra.items() if not (learned.bare or is_refused(refused, name, value))
+            name: value
+            for name, value in extra.items()
+            if not (learned.bare or is_refused(refused, name, value))
         }
     if learned.most_output is not None and "max_tokens" in kept:
         kept["max_tokens"] = min(kept["max_tokens"], learned.most_output)
@@ -157,7 +176,9 @@ def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[
 
 async def _fetch(url: str) -> tuple[bytes, str]:
     """What lies at an address, with its media type. The library refuses private addresses."""
-    found = await download_item(ImageUrl(url, media_type="image/png"), data_format="bytes", type_format="mime")
+    found = await download_item(
+        ImageUrl(url, media_type="image/png"), data_format="bytes", type_format="mime"
+    )
     return found["data"], found["data_type"]
 
 
@@ -172,7 +193,9 @@ def our_error(provider: str, error: Exception) -> Exception:
     match error:
         case known.ModelHTTPError():
             body = error.body if error.body is not None else error.message
-            found = error_from_status(provider, _status(error.status_code, body), body, error.headers)
+            found = error_from_status(
+                provider, _status(error.status_code, body), body, error.headers
+            )
         case known.ModelTimeoutError() | known.ModelRequestTimeout() | TimeoutError():
             found = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
         case known.ModelConnectionError():
@@ -180,20 +203,40 @@ def our_error(provider: str, error: Exception) -> Exception:
             found = error_from_transport(provider, broken(str(error)))
         case known.ModelAPIError() if isinstance(error.__cause__, JSONDecodeError):
             advice = "Check its address; for a server that speaks OpenAI's chat completions alone, set OPENAI_API=chat."
-            found = ModelError("llm_bad_request", f"{provider} did not answer in its format. {advice}")
+            found = ModelError(
+                "llm_bad_request", f"{provider} did not answer in its format. {advice}"
+            )
         case known.ModelAPIError():
-            found = error_from_event(provider, error.body if error.body is not None else error.message)
+            found = error_from_event(
+                provider, error.body if error.body is not None else error.message
+            )
         case known.ContentFilterError() | known.UserError():
             found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
         # Of our own code and the library's, these are what an answer of another shape ends in.
-        case known.UnexpectedModelBehavior() | JSONDecodeError() | AttributeError() | LookupError() | AssertionError():
-            found = ModelError("llm_error", f"{provider} gave an answer that cannot be read: {error}")
+        case (
+            known.UnexpectedModelBehavior()
+            | JSONDecodeError()
+            | AttributeError()
+            | LookupError()
+            | AssertionError()
+        ):
+            found = ModelError(
+                "llm_error", f"{provider} gave an answer that cannot be read: {error}"
+            )
         case httpx2.TransportError():
             found = error_from_transport(provider, error)
         # What cannot be put into the provider's words: a kind of content it does not know, a picture that is gone.
-        case ValueError() | TypeError() | NotImplementedError() | httpx2.HTTPError() | httpx2.InvalidURL():
+        case (
+            ValueError()
+            | TypeError()
+            | NotImplementedError()
+            | httpx2.HTTPError()
+            | httpx2.InvalidURL()
+        ):
             words = str(error)
-            found = ModelError("llm_bad_request", f"{provider} cannot take this request: {words}", words=words)
+            found = ModelError(
+                "llm_bad_request", f"{provider} cannot take this request: {words}", words=words
+            )
         case _:
             found = error
     return found
@@ -216,7 +259,9 @@ class _ChunkReader:
     def read(self, event: Any) -> Chunk | None:
         """Return the event as a chunk; None for one that brings nothing to read."""
         if (delta := getattr(event, "delta", None)) is None:
-            return self._begin(event.index, event.part) if event.event_kind == "part_start" else None
+            return (
+                self._begin(event.index, event.part) if event.event_kind == "part_start" else None
+            )
         match delta.part_delta_kind:
             case "text" if delta.content_delta:
                 return TextChunk(delta.content_delta)
@@ -225,7 +270,9 @@ class _ChunkReader:
             case "thinking" if delta.content_delta:
                 return ReasoningChunk(delta.content_delta)
             case "tool_call":
-                return ToolCallChunk(self._number(event.index), provider_messages.arguments_of(delta.args_delta))
+                return ToolCallChunk(
+                    self._number(event.index), provider_messages.arguments_of(delta.args_delta)
+                )
             case _:
                 return None
 
@@ -242,7 +289,9 @@ class _ChunkReader:
                 return ReasoningChunk(text) if text else None
             case "tool-call":
                 arguments = provider_messages.arguments_of(part.args)
-                return ToolCallChunk(self._number(index), arguments, part.tool_call_id, part.tool_name)
+                return ToolCallChunk(
+                    self._number(index), arguments, part.tool_call_id, part.tool_name
+                )
             case _:
                 return None
 
@@ -251,24 +300,33 @@ class _ChunkReader:
 
 
 def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParameters:
-    is_strict = model.system == provider_messages.OPENAI and request.settings.extra.get("strict") is True
+    is_strict = (
+        model.system == provider_messages.OPENAI and request.settings.extra.get("strict") is True
+    )
     tools = []
     for tool in request.tools:
         strict = strict_parameters(tool.parameters) if is_strict else None
         schema, is_closed = strict or tool.parameters, strict is not None
         tools.append(
             ToolDefinition(
-                name=tool.name, description=tool.description, parameters_json_schema=schema, strict=is_closed
+                name=tool.name,
+                description=tool.description,
+                parameters_json_schema=schema,
+                strict=is_closed,
             )
         )
     return ModelRequestParameters(function_tools=tools, allow_text_output=True)
 
 
-def _settings(request: ModelRequest, info: ModelInfo, model: Model[Any], policy: CallPolicy) -> dict[str, Any]:
+def _settings(
+    request: ModelRequest, info: ModelInfo, model: Model[Any], policy: CallPolicy
+) -> dict[str, Any]:
     ours = request.settings
     limit = ours.max_output_tokens or info.max_output_tokens or MAX_OUTPUT_TOKENS
     settings: dict[str, Any] = {"max_tokens": limit, "timeout": policy.timeout, "max_retries": 0}
-    if ours.temperature is not None and not model.profile.get("anthropic_disallows_sampling_settings"):
+    if ours.temperature is not None and not model.profile.get(
+        "anthropic_disallows_sampling_settings"
+    ):
         settings["temperature"] = ours.temperature
     is_forced = request.tool_choice == "required" or request.forced_tool is not None
     if request.tools:
@@ -286,16 +344,24 @@ def _settings(request: ModelRequest, info: ModelInfo, model: Model[Any], policy:
     if model.system == "anthropic" and model.profile.get("anthropic_binds_thinking_blocks"):
         _unbind_thoughts(settings, request)
     if info.endpoint_type == "anthropic":
-        settings["timeout"] = httpx2.Timeout(policy.timeout, connect=min(CONNECT_TIMEOUT, policy.timeout))
+        settings["timeout"] = httpx2.Timeout(
+            policy.timeout, connect=min(CONNECT_TIMEOUT, policy.timeout)
+        )
         settings["anthropic_cache_instructions"] = True
         settings["anthropic_cache_tool_definitions"] = True
         if request.user_id is not None:
             settings["anthropic_metadata"] = {"user_id": request.user_id}
     if extra := {name: value for name, value in ours.extra.items() if name not in _OURS}:
-        field = "bedrock_additional_model_requests_fields" if model.system == "bedrock" else "extra_body"
+        field = (
+            "bedrock_additional_model_requests_fields"
+            if model.system == "bedrock"
+            else "extra_body"
+        )
         settings[field] = settings.get(field, {}) | extra
     # What a model cannot be told is left out: the library would warn of it at every call.
-    return {name: value for name, value in settings.items() if name not in model.unsupported_settings}
+    return {
+        name: value for name, value in settings.items() if name not in model.unsupported_settings
+    }
 
 
 def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo) -> None:
@@ -329,14 +395,25 @@ def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo
 
 def _may_think(request: ModelRequest, info: ModelInfo, model: Model[Any]) -> bool:
     """Whether the transcript allows it: Claude refuses to think on after calls that it made without a thought of its own."""
-    if model.system not in {"anthropic", "bedrock"} or model.profile.get("anthropic_supports_adaptive_thinking"):
+    if model.system not in {"anthropic", "bedrock"} or model.profile.get(
+        "anthropic_supports_adaptive_thinking"
+    ):
         return True
     last = next(
-        (message for message in reversed(request.messages) if message.role == "assistant" or message.tool_calls), None
+        (
+            message
+            for message in reversed(request.messages)
+            if message.role == "assistant" or message.tool_calls
+        ),
+        None,
     )
     if last is None or not last.tool_calls:
         return True
-    thoughts = [part for part in last.parts if isinstance(part, ReasoningPart) and part.provider == info.provider]
+    thoughts = [
+        part
+        for part in last.parts
+        if isinstance(part, ReasoningPart) and part.provider == info.provider
+    ]
     return any(thought.signature or thought.redacted for thought in thoughts)
 
 
@@ -352,7 +429,11 @@ def _unbind_thoughts(settings: dict[str, Any], request: ModelRequest) -> None:
 
 def _add_thinking(settings: dict[str, Any], request: ModelRequest, model: Model[Any]) -> None:
     budget, effort = request.settings.max_reasoning_tokens, request.settings.reasoning_effort
-    if budget and model.system == "anthropic" and not model.profile.get("anthropic_disallows_budget_thinking"):
+    if (
+        budget
+        and model.system == "anthropic"
+        and not model.profile.get("anthropic_disallows_budget_thinking")
+    ):
         budget = max(budget, SMALLEST_THINKING_BUDGET)
         settings["anthropic_thinking"] = {"type": "enabled", "budget_tokens": budget}
         # Thought and answer share one limit, and thinking allows no temperature.

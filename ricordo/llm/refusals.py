@@ -24,23 +24,34 @@ _WORD = re.compile(r"\w+")
 
 
 def _words_of(name: str) -> tuple[str, ...]:
-    return tuple(word.strip("\n").casefold() for word in _TABLE[name].replace("\n|", "|").strip("\n").split("|"))
+    return tuple(
+        word.strip("\n").casefold()
+        for word in _TABLE[name].replace("\n|", "|").strip("\n").split("|")
+    )
 
 
 _THINGS, _TOO_MUCH = _words_of("length_things"), _words_of("too_much")
-_ROLES, _SYSTEM, _NO_SYSTEM = _words_of("roles"), _words_of("system_role"), _words_of("no_system_role")
+_ROLES, _SYSTEM, _NO_SYSTEM = (
+    _words_of("roles"),
+    _words_of("system_role"),
+    _words_of("no_system_role"),
+)
 _STREAMS, _UNKNOWN_FIELD, _NOT_ABOUT_FORM = (
     _words_of("streams"),
     _words_of("unknown_field"),
     _words_of("not_about_form"),
 )
-_NO_MODEL = re.compile(r"\bmodel\b.{0,80}(not found|not exist|no longer|decommissioned)", re.IGNORECASE)
+_NO_MODEL = re.compile(
+    r"\bmodel\b.{0,80}(not found|not exist|no longer|decommissioned)", re.IGNORECASE
+)
 _NO_TOOLS = re.compile(
     r"(not|n't|no) (support|accept|allow)\w*.{0,20}\b(tools?|functions?)\b"
     r"|\b(tools?|function[- ]calling|tool use)\b.{0,20} (is|are|was) not (supported|enabled|available)",
     re.IGNORECASE,
 )
-_NULL_CONTENT = re.compile(r"content\b.{0,80}\b(null|none|nil|strings?|str|empty|required)\b", re.IGNORECASE)
+_NULL_CONTENT = re.compile(
+    r"content\b.{0,80}\b(null|none|nil|strings?|str|empty|required)\b", re.IGNORECASE
+)
 # These make the request what it is.
 _ESSENTIAL = frozenset(
     """
@@ -51,7 +62,13 @@ _ESSENTIAL = frozenset(
     """.split()
 )
 _LOGPROBS = re.compile(r"log[ _-]?prob", re.IGNORECASE)
-_BUDGETS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "maxTokens")
+_BUDGETS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "maxOutputTokens",
+    "maxTokens",
+)
 _NUMBER = re.compile(r"(?<![\w.])\d{1,3}(?:[,. _'\u202f]\d{3})+(?![\d])|(?<![\w.])\d+")
 # What stands before a number that is a limit, within so many characters.
 _LIMIT_WORDS = _words_of("limit_words")
@@ -140,7 +157,9 @@ def guesses(learned: LearnedDialect, *, is_stream: bool) -> tuple[LearnedDialect
 
 def speaks_of_length(words: str) -> bool:
     """Return whether the words name a thing that can be too long, and say that it is too much."""
-    return _speaks_of(_THINGS, words) and (_speaks_of(_TOO_MUCH, words) or _COMPARED.search(words) is not None)
+    return _speaks_of(_THINGS, words) and (
+        _speaks_of(_TOO_MUCH, words) or _COMPARED.search(words) is not None
+    )
 
 
 def _speaks_of(known: Iterable[str], words: str) -> bool:
@@ -158,7 +177,9 @@ def is_too_long(words: str, *, estimate: int, window: int, accepted: int) -> boo
         return True
     is_new_size = estimate * 10 > accepted * 9 and estimate >= _LEAST_WINDOW
     if speaks_of_length(words):
-        names_sizes = any(estimate <= 3 * number and number <= 3 * estimate for number in numbers_in(words))
+        names_sizes = any(
+            estimate <= 3 * number and number <= 3 * estimate for number in numbers_in(words)
+        )
         return names_sizes or is_new_size
     if _speaks_of(_TOO_MUCH, words):
         return estimate * 2 >= window or (accepted > 0 and is_new_size)
@@ -209,7 +230,11 @@ def _named_by_structure(answer: str) -> Iterator[str]:
     error = whole.get("error", whole)
     if isinstance(error, dict) and isinstance(error.get("param"), str):
         yield _path(error["param"])
-    for rows in (whole.get("detail"), error.get("detail") if isinstance(error, dict) else None, whole.get("errors")):
+    for rows in (
+        whole.get("detail"),
+        error.get("detail") if isinstance(error, dict) else None,
+        whole.get("errors"),
+    ):
         for row in rows if isinstance(rows, list) else ():
             if isinstance(row, dict) and isinstance(row.get("loc"), list):
                 yield _path(".".join(map(str, row["loc"])))
@@ -229,7 +254,8 @@ def _named_in_words(refusal: Refusal) -> list[str]:
     named = [
         path
         for path in paths
-        if _is_named(path.rpartition(".")[2], refusal.words, tokens) or (names_budget and path in _BUDGETS)
+        if _is_named(path.rpartition(".")[2], refusal.words, tokens)
+        or (names_budget and path in _BUDGETS)
     ]
     if not named and _speaks_of(_UNKNOWN_FIELD, refusal.words):
         named = [path for path in paths if "." not in path and len(path) > 3 and path in tokens]
@@ -262,7 +288,9 @@ def _paths(body: Json) -> Iterator[str]:
             yield from (f"{name}.{key}" for key in value)
 
 
-def _field_lessons(refusal: Refusal, learned: LearnedDialect, paths: Iterable[str]) -> Iterator[LearnedDialect]:
+def _field_lessons(
+    refusal: Refusal, learned: LearnedDialect, paths: Iterable[str]
+) -> Iterator[LearnedDialect]:
     is_unknown = _speaks_of(_UNKNOWN_FIELD, refusal.words)
     refused: list[tuple[str, str]] = []
     for path in paths:

@@ -30,14 +30,29 @@ from ricordo.llm.channels import has_channels, may_become_channels, split_channe
 from ricordo.llm.chat import chunks_of
 from ricordo.llm.copied_instructions import copies_instructions
 from ricordo.llm.loose_json import read_json, read_loosely
-from ricordo.llm.written_calls import CALL_KEYS, UNREADABLE_CALL, new_call_id, offered_name, read_text
+from ricordo.llm.written_calls import (
+    CALL_KEYS,
+    UNREADABLE_CALL,
+    new_call_id,
+    offered_name,
+    read_text,
+)
 
 _THINK = re.compile(r"^\s*<(think|thinking)>(?P<thought>.*?)(?:</\1>|$)", re.DOTALL)
 # Some chat templates open the thought themselves, so that the answer holds only its end.
 _THINK_END = re.compile(r"^(?P<thought>(?:(?!<think).)*?)</(?:think|thinking)>", re.DOTALL)
 # What templates leave behind the arguments of a call.
 _LEFT_OVER = re.compile(r"^(?:\s*(?:</\w+>|<\|[^|>]*\|>|<｜[^｜>]*｜>|```))*\s*$")
-_SCHEMA_KEYS = {"type", "properties", "required", "title", "description", "additionalProperties", "$schema", "$defs"}
+_SCHEMA_KEYS = {
+    "type",
+    "properties",
+    "required",
+    "title",
+    "description",
+    "additionalProperties",
+    "$schema",
+    "$defs",
+}
 
 
 def is_empty(reply: ModelReply) -> bool:
@@ -45,7 +60,8 @@ def is_empty(reply: ModelReply) -> bool:
     if reply.finish in {"length", "content_filter"}:
         return False
     return not any(
-        isinstance(part, ToolCallPart) or (isinstance(part, TextPart) and part.text.strip()) for part in reply.parts
+        isinstance(part, ToolCallPart) or (isinstance(part, TextPart) and part.text.strip())
+        for part in reply.parts
     )
 
 
@@ -58,7 +74,10 @@ def repair(reply: ModelReply, tools: Sequence[ToolSchema]) -> ModelReply:
     if not any(isinstance(part, ToolCallPart | TextPart) for part in parts):
         parts = _with_calls_in_thoughts(parts, offered)
     parts = _with_names(
-        tuple(_mended_call(part, offered) if isinstance(part, ToolCallPart) else part for part in parts)
+        tuple(
+            _mended_call(part, offered) if isinstance(part, ToolCallPart) else part
+            for part in parts
+        )
     )
     finish = reply.finish
     if finish in {"stop", "tool_calls", "unknown"}:
@@ -82,12 +101,16 @@ def _with_channels_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
         if channels.texts:
             result.append(replace(part, text="\n\n".join(channels.texts)))
         if not has_calls:
-            result += [ToolCallPart(new_call_id(), name, arguments) for name, arguments in channels.calls]
+            result += [
+                ToolCallPart(new_call_id(), name, arguments) for name, arguments in channels.calls
+            ]
     return tuple(result)
 
 
 def _with_thoughts_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    place, text = next(((n, part) for n, part in enumerate(parts) if isinstance(part, TextPart)), (0, TextPart("")))
+    place, text = next(
+        ((n, part) for n, part in enumerate(parts) if isinstance(part, TextPart)), (0, TextPart(""))
+    )
     match = _THINK.match(text.text) or ("</think" in text.text and _THINK_END.match(text.text))
     if not match:
         return parts
@@ -98,7 +121,9 @@ def _with_thoughts_apart(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (*parts[:place], *split, *parts[place + 1 :])
 
 
-def _with_written_calls(parts: tuple[Part, ...], offered: Mapping[str, ToolSchema]) -> tuple[Part, ...]:
+def _with_written_calls(
+    parts: tuple[Part, ...], offered: Mapping[str, ToolSchema]
+) -> tuple[Part, ...]:
     result: list[Part] = []
     for part in parts:
         if not isinstance(part, TextPart):
@@ -106,7 +131,11 @@ def _with_written_calls(parts: tuple[Part, ...], offered: Mapping[str, ToolSchem
             continue
         reading = read_text(part.text, offered)
         if not reading.calls:
-            result.append(part if reading.is_broken or reading.text == part.text.strip() else TextPart(reading.text))
+            result.append(
+                part
+                if reading.is_broken or reading.text == part.text.strip()
+                else TextPart(reading.text)
+            )
             continue
         if reading.text:
             result.append(TextPart(reading.text))
@@ -129,11 +158,17 @@ def _without_markup(parts: tuple[Part, ...], offered: Mapping[str, ToolSchema]) 
     return tuple(result)
 
 
-def _with_calls_in_thoughts(parts: tuple[Part, ...], offered: Mapping[str, ToolSchema]) -> tuple[Part, ...]:
+def _with_calls_in_thoughts(
+    parts: tuple[Part, ...], offered: Mapping[str, ToolSchema]
+) -> tuple[Part, ...]:
     """Read the calls that a model wrote in its thoughts, where it said nothing else."""
     result: list[Part] = []
     for part in parts:
-        reading = read_text(part.text, offered, is_marked=True) if isinstance(part, ReasoningPart) else None
+        reading = (
+            read_text(part.text, offered, is_marked=True)
+            if isinstance(part, ReasoningPart)
+            else None
+        )
         result.append(part)
         if reading:
             result.extend(reading.calls)
@@ -146,7 +181,9 @@ def _with_names(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     if all(call.name for call in calls) or not any(call.name for call in calls):
         return parts
     return tuple(
-        replace(part, name=UNREADABLE_CALL) if isinstance(part, ToolCallPart) and not part.name else part
+        replace(part, name=UNREADABLE_CALL)
+        if isinstance(part, ToolCallPart) and not part.name
+        else part
         for part in parts
     )
 
@@ -268,7 +305,9 @@ def _fault_of(call: ToolCallPart, tool: ToolSchema | None) -> str | None:
         return f"The arguments of {call.name} are not valid JSON ({error})."
     if not isinstance(value, dict):
         return f"The arguments of {call.name} must be a JSON object."
-    is_schema = bool(value) and _SCHEMA_KEYS.issuperset(value) and isinstance(value.get("properties"), dict)
+    is_schema = (
+        bool(value) and _SCHEMA_KEYS.issuperset(value) and isinstance(value.get("properties"), dict)
+    )
     own = tool.parameters.get("properties", {}) if tool else {}
     if is_schema and not set(value) & set(own):
         return f"The arguments of {call.name} repeat its schema. Give values."
@@ -279,7 +318,12 @@ def _without_schema(arguments: dict[str, Any], tool: ToolSchema | None) -> dict[
     """Values given in the shape of the schema: `{"type": "object", "properties": {"city": "Rome"}}`."""
     values = arguments.get("properties")
     own = tool.parameters.get("properties", {}) if tool else {}
-    if not isinstance(values, dict) or not values or "properties" in own or not _SCHEMA_KEYS.issuperset(arguments):
+    if (
+        not isinstance(values, dict)
+        or not values
+        or "properties" in own
+        or not _SCHEMA_KEYS.issuperset(arguments)
+    ):
         return arguments
     unwrapped = {}
     for name, value in values.items():
@@ -359,11 +403,19 @@ class StreamRepair:
     def close(self, reply: ModelReply) -> Iterator[Chunk]:
         """Yield what is still to be shown, now that the mended reply is known."""
         calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
-        thought = _missing(self._thought, [part.text for part in reply.parts if isinstance(part, ReasoningPart)])
-        text = _missing(self._text, [part.text for part in reply.parts if isinstance(part, TextPart)])
-        shown = {index: (name, "".join(arguments)) for index, (name, arguments) in self._calls.items()}
+        thought = _missing(
+            self._thought, [part.text for part in reply.parts if isinstance(part, ReasoningPart)]
+        )
+        text = _missing(
+            self._text, [part.text for part in reply.parts if isinstance(part, TextPart)]
+        )
+        shown = {
+            index: (name, "".join(arguments)) for index, (name, arguments) in self._calls.items()
+        }
         agrees = all(
-            index < len(calls) and calls[index].name == name and calls[index].arguments.startswith(arguments)
+            index < len(calls)
+            and calls[index].name == name
+            and calls[index].arguments.startswith(arguments)
             for index, (name, arguments) in shown.items()
         )
         if thought is None or text is None or not agrees:
@@ -453,7 +505,9 @@ class StreamRepair:
 
     def _opening_state(self, start: str) -> str:
         """The state of an answer that begins like this; still "opening" where more has to come to tell."""
-        if start and any(sign.startswith(start) for sign in ("analysis", *(f"{name}(" for name in self._names))):
+        if start and any(
+            sign.startswith(start) for sign in ("analysis", *(f"{name}(" for name in self._names))
+        ):
             return "opening"
         if may_become_channels(start) or has_channels(start):
             return "held"
@@ -463,7 +517,11 @@ class StreamRepair:
             return "object"
         if start and _ACTION.startswith(start):
             return "opening"
-        calls = (_ACTION, *(f"{name}(" for name in self._names), *(f"<{name}>" for name in self._names))
+        calls = (
+            _ACTION,
+            *(f"{name}(" for name in self._names),
+            *(f"<{name}>" for name in self._names),
+        )
         return "held" if start.startswith(calls) else "text"
 
     def _think(self) -> Iterator[Chunk]:
@@ -476,7 +534,9 @@ class StreamRepair:
                 yield ReasoningChunk(thought)
             return
         # A piece of the closing tag may be at the end, and blanks that belong to nobody: keep them until it is known.
-        kept = next((n for n in range(len(self._tag) - 1, 0, -1) if thought.endswith(self._tag[:n])), 0)
+        kept = next(
+            (n for n in range(len(self._tag) - 1, 0, -1) if thought.endswith(self._tag[:n])), 0
+        )
         shown = thought[: len(thought) - kept].rstrip()
         if len(thought) - len(shown) > _LONGEST_BLANK:
             shown = thought[: len(thought) - kept]
@@ -493,7 +553,9 @@ class StreamRepair:
             counted = match.start()
             if state := self._state_at(match, is_in_fence=fences % 2 == 1):
                 is_line = match[0].startswith("\n")
-                yield from self._shown(match.end() if is_line and state == "object" else match.start())
+                yield from self._shown(
+                    match.end() if is_line and state == "object" else match.start()
+                )
                 self._mark_end = match.end() - match.start()
                 self._state = state
                 return
@@ -505,7 +567,9 @@ class StreamRepair:
         sign = match[0]
         is_free = bool(self._names) and not is_in_fence
         if sign == "{":
-            before = (self._tail + self._held[max(0, match.start() - _BEHIND_NAME) : match.start()])[-_BEHIND_NAME:]
+            before = (
+                self._tail + self._held[max(0, match.start() - _BEHIND_NAME) : match.start()]
+            )[-_BEHIND_NAME:]
             return "held" if is_free and any(name in before for name in self._names) else ""
         if sign.endswith(_ACTION):
             return "held" if is_free else ""
@@ -528,7 +592,9 @@ class StreamRepair:
     def _look_behind_mark(self) -> Iterator[Chunk]:
         """Decide whether a mark begins a call, or is spoken of."""
         mark, rest = self._held[: self._mark_end], self._held[self._mark_end : self._mark_end + 64]
-        may_be_spoken_of = mark.endswith((">", "]")) and "DSML" not in mark and mark not in _CHANNEL_SIGNS
+        may_be_spoken_of = (
+            mark.endswith((">", "]")) and "DSML" not in mark and mark not in _CHANNEL_SIGNS
+        )
         spoken = _SPOKEN_OF.match(rest) if may_be_spoken_of else None
         if spoken and spoken[1] not in self._names:
             yield from self._shown(self._mark_end)

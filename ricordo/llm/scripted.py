@@ -43,7 +43,12 @@ class ScriptedModel:
     """Answers from a script, in order, or from a function of the request. `requests` holds all it was asked."""
 
     def __init__(
-        self, script: Script, *, name: str = "model", delay: float = 0, context_window: int = DEFAULT_CONTEXT_WINDOW
+        self,
+        script: Script,
+        *,
+        name: str = "model",
+        delay: float = 0,
+        context_window: int = DEFAULT_CONTEXT_WINDOW,
     ) -> None:
         self.requests: list[ModelRequest] = []
         self.info = ModelInfo(f"scripted/{name}", "scripted", name, "openai", context_window)
@@ -74,10 +79,13 @@ class ScriptedModel:
         except StopIteration:
             asked = len(self.requests)
             raise ModelError(
-                "llm_error", f"The script of {self.info.handle} has no line for call {asked}. Give it more replies."
+                "llm_error",
+                f"The script of {self.info.handle} has no line for call {asked}. Give it more replies.",
             ) from None
 
-    def _reply(self, line: str | ToolCallPart | Sequence[Part] | ModelReply, request: ModelRequest) -> ModelReply:
+    def _reply(
+        self, line: str | ToolCallPart | Sequence[Part] | ModelReply, request: ModelRequest
+    ) -> ModelReply:
         if isinstance(line, ModelReply):
             reply = line
         else:
@@ -112,7 +120,12 @@ class ScriptedEmbedder:
     def fails(self, *errors: Exception) -> None:
         self._failures.extend(errors)
 
-    async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:  # noqa: ARG002
+    async def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        purpose: EmbeddingPurpose = "document",  # noqa: ARG002
+    ) -> list[list[float]]:
         """One vector of length 1 for each text, in order; zeros for a text without words."""
         self.asked.append(list(texts))
         if self.delay:

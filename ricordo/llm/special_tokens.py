@@ -60,7 +60,10 @@ def mend_tokens(text: str) -> str:
 
 def with_broken_tokens(request: ModelRequest) -> ModelRequest:
     """The request, the tokens in its messages and tools broken; for adapters that make no JSON themselves."""
-    messages, tools = tuple(map(_broken_message, request.messages)), tuple(map(_broken_tool, request.tools))
+    messages, tools = (
+        tuple(map(_broken_message, request.messages)),
+        tuple(map(_broken_tool, request.tools)),
+    )
     return replace(request, messages=messages, tools=tools)
 
 

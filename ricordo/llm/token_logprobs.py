@@ -15,7 +15,11 @@ def read_logprobs(found: Any) -> dict[str, list[Json]]:
         return {}
     if isinstance(found.get("tokens"), list):
         return {"content": _read_older(found)}
-    return {name: read_tokens(found[name]) for name in ("content", "refusal") if isinstance(found.get(name), list)}
+    return {
+        name: read_tokens(found[name])
+        for name in ("content", "refusal")
+        if isinstance(found.get(name), list)
+    }
 
 
 def read_tokens(rows: Iterable[Any]) -> list[Json]:
@@ -24,7 +28,9 @@ def read_tokens(rows: Iterable[Any]) -> list[Json]:
     for row in rows:
         if token := _token(row):
             above = row.get("top_logprobs")
-            alternatives = [each for one in above if (each := _token(one))] if isinstance(above, list) else []
+            alternatives = (
+                [each for one in above if (each := _token(one))] if isinstance(above, list) else []
+            )
             tokens.append(token | {"top_logprobs": alternatives})
     return tokens
 
@@ -49,5 +55,11 @@ def _token(row: Any) -> Json | None:
     if not isinstance(number, int | float) or isinstance(number, bool) or math.isnan(number):
         return None
     octets = row.get("bytes")
-    is_plain = isinstance(octets, list) and all(type(each) is int and 0 <= each <= 255 for each in octets)
-    return {"token": row["token"], "logprob": float(max(number, _LEAST)), "bytes": octets if is_plain else None}
+    is_plain = isinstance(octets, list) and all(
+        type(each) is int and 0 <= each <= 255 for each in octets
+    )
+    return {
+        "token": row["token"],
+        "logprob": float(max(number, _LEAST)),
+        "bytes": octets if is_plain else None,
+    }

@@ -101,7 +101,9 @@ def transcript_tokens(messages: Iterable[Message]) -> int:
 
 
 def estimated_usage(request: ModelRequest, reply: ModelReply) -> Usage:
-    said = sum(text_tokens(p.text) if isinstance(p, ReasoningPart) else part_tokens(p) for p in reply.parts)
+    said = sum(
+        text_tokens(p.text) if isinstance(p, ReasoningPart) else part_tokens(p) for p in reply.parts
+    )
     return Usage(prompt_tokens=request_tokens(request), completion_tokens=said)
 
 

@@ -35,17 +35,38 @@ Calls = list[ToolCallPart]
 UNREADABLE_CALL = "unreadable_call"
 _MOST_FAILURES = 16
 _MOST_PLACES = 64
-_ARGUMENT_KEYS = ("arguments", "parameters", "args", "input", "action_input", "tool_input", "params", "kwargs")
+_ARGUMENT_KEYS = (
+    "arguments",
+    "parameters",
+    "args",
+    "input",
+    "action_input",
+    "tool_input",
+    "params",
+    "kwargs",
+)
 _NAME_KEYS = ("name", "tool", "tool_name", "function", "function_name", "action")
 # The first keys of an object that may be a call, or the result of one.
 CALL_KEYS = frozenset(
-    (*_NAME_KEYS, *_ARGUMENT_KEYS, "tool_calls", "tool_call", "function_call", "type", "id", "status", "message")
+    (
+        *_NAME_KEYS,
+        *_ARGUMENT_KEYS,
+        "tool_calls",
+        "tool_call",
+        "function_call",
+        "type",
+        "id",
+        "status",
+        "message",
+    )
 )
 _PREFIXES = ("functions.", "tools.", "default_api.", "functions/", "function.", "tool.")
 _NUMBERED = re.compile(r":\d+$")
 _SPACE = r"(?:[\w-]{1,32}:)?"
 _DSML = re.compile(r"<?(/?)[|｜]{1,2}DSML[|｜]{1,2}\s?")
-_HEAD = re.compile(rf"<{_SPACE}(?:function|invoke|tool)(?:=|\s+name\s*=)\s*[\"']?([\w.:/-]{{1,128}})[\"']?\s*>")
+_HEAD = re.compile(
+    rf"<{_SPACE}(?:function|invoke|tool)(?:=|\s+name\s*=)\s*[\"']?([\w.:/-]{{1,128}})[\"']?\s*>"
+)
 _HEAD_END = re.compile(rf"\s*</{_SPACE}(?:function|invoke|tool)>")
 _VALUE = re.compile(
     rf"<{_SPACE}(?:parameter|param|arg|argument)(=|\s+name\s*=)\s*[\"']?([\w.-]{{1,128}})[\"']?([^<>]{{0,200}})>"
@@ -72,7 +93,9 @@ _FENCE = re.compile(r"^[ \t]{0,9}```[^\n`]{0,40}$", re.MULTILINE)
 _OPEN_FENCE = re.compile(r"(?:\A|\n)[ \t]{0,9}```\w{0,12}\s*\Z")
 _LINE = re.compile(r"^[ \t]{0,9}(?=[\[{<A-Za-z_])", re.MULTILINE)
 _TURN_BEGIN = re.compile(rf"\A(?:\s*+(?:{TURN}|<s>|(?<=>)assistant\b))++\s*")
-_TURN_END = re.compile(rf"(?:{TURN}|</s>|<end_of_turn>)\s*(?:\Z|(?=<\|im_start\|>|<start_of_turn>)[\s\S]*\Z)")
+_TURN_END = re.compile(
+    rf"(?:{TURN}|</s>|<end_of_turn>)\s*(?:\Z|(?=<\|im_start\|>|<start_of_turn>)[\s\S]*\Z)"
+)
 _WORD = re.compile(r"[^\W\d_][^\W_]*")
 _PACKAGED = re.compile(
     r"\s*+\{\s*+\"(status|type)\"\s*+:\s*+\"(?:OK|Failed|heartbeat|system_alert|user_message|login|tool_pictures)\""
@@ -129,7 +152,11 @@ def _is_result(text: str) -> bool:
     """Return whether the whole text is a result or an event as this server packages it, copied by the model."""
     packaged = _PACKAGED.match(text)
     value = read_json(text) if packaged else None
-    return isinstance(value, dict) and set(value) == {packaged[1] if packaged else "", "message", "time"}
+    return isinstance(value, dict) and set(value) == {
+        packaged[1] if packaged else "",
+        "message",
+        "time",
+    }
 
 
 def written_calls(text: str, offered: Offered) -> tuple[Calls, str]:
@@ -292,10 +319,16 @@ class _Reader:
             if end is None:
                 self._failed()
                 return None
-            values[key[1].strip()] = self._typed(name, key[1].strip(), self.text[key.end() : end.start()])
+            values[key[1].strip()] = self._typed(
+                name, key[1].strip(), self.text[key.end() : end.start()]
+            )
             at = end.end()
         is_closed = self.text.startswith("</", _past_blanks(self.text, at))
-        return ([_call_of(name, values)], at) if is_closed or _fits(self.offered[name], values) else None
+        return (
+            ([_call_of(name, values)], at)
+            if is_closed or _fits(self.offered[name], values)
+            else None
+        )
 
     def _pythonic(self, name: str, at: int) -> tuple[Calls, int] | None:
         end = balanced_end(self.text, at)
@@ -308,7 +341,11 @@ class _Reader:
     def _typed(self, name: str, key: str, written: str, attributes: str = "") -> Any:
         """The value of a bare text, as the kind that the tool or the notation says."""
         schema = self.offered[name].parameters.get("properties", {}).get(key)
-        kind = schema.get("type", "string") if isinstance(schema, dict) and "anyOf" not in schema else "string"
+        kind = (
+            schema.get("type", "string")
+            if isinstance(schema, dict) and "anyOf" not in schema
+            else "string"
+        )
         is_text = kind == "string" or (isinstance(kind, list) and "string" in kind)
         if 'string="' in attributes:
             is_text = 'string="true"' in attributes
@@ -362,9 +399,13 @@ class _MarkedReader(_Reader):
 
     def _begins_a_call(self, mark: re.Match[str]) -> bool:
         """Return whether something stands behind the mark that may only be a call, or the text was cut there."""
-        is_tag = mark[0].startswith("<") and ("function" in mark[0] or "invoke" in mark[0] or "<tool" in mark[0])
+        is_tag = mark[0].startswith("<") and (
+            "function" in mark[0] or "invoke" in mark[0] or "<tool" in mark[0]
+        )
         if is_tag and mark[0].endswith("="):
-            return "tool" not in mark[0] and not self.text[: mark.start()].rpartition("\n")[2].strip()
+            return (
+                "tool" not in mark[0] and not self.text[: mark.start()].rpartition("\n")[2].strip()
+            )
         at = mark.end()
         while noise := _NOISE.match(self.text, at):
             at = noise.end()
@@ -375,8 +416,12 @@ class _MarkedReader(_Reader):
             return True
         if name and name.end() == len(self.text):
             is_sign = any(bar in mark[0] for bar in "|｜")
-            return is_sign or any(tool.startswith(name[0]) for tool in (*self.offered, "functions."))
-        return self.text[at] in "{[<" or bool(name and offered_name(name[0], self.offered) in self.offered)
+            return is_sign or any(
+                tool.startswith(name[0]) for tool in (*self.offered, "functions.")
+            )
+        return self.text[at] in "{[<" or bool(
+            name and offered_name(name[0], self.offered) in self.offered
+        )
 
 
 class _BareReader(_Reader):
@@ -385,7 +430,13 @@ class _BareReader(_Reader):
     def read(self) -> Reading:
         if not self.text or not any(name in self.text for name in self.offered):
             return Reading([], self.text)
-        reading = self._whole() or self._fenced() or self._at_an_end() or self._in_lines() or self._in_a_wrapper()
+        reading = (
+            self._whole()
+            or self._fenced()
+            or self._at_an_end()
+            or self._in_lines()
+            or self._in_a_wrapper()
+        )
         if reading is None:
             is_broken = self._is_broken()
             reading = Reading([], "" if is_broken else self.text, is_broken=is_broken)
@@ -398,7 +449,9 @@ class _BareReader(_Reader):
     def _fenced(self) -> Reading | None:
         """Read a fence that begins or ends the text: one in the middle is likelier an example than a call."""
         fences = list(_FENCE.finditer(self.text))
-        for opening, closing in (fences[:2], fences[-2:]) if len(fences) > 1 and len(fences) % 2 == 0 else ():
+        for opening, closing in (
+            (fences[:2], fences[-2:]) if len(fences) > 1 and len(fences) % 2 == 0 else ()
+        ):
             before, after = self.text[: opening.start()].strip(), self.text[closing.end() :].strip()
             inner = self.text[opening.end() : closing.start()].strip()
             calls, end = _Reader(inner, self.offered).sequence(0)
@@ -465,7 +518,9 @@ class _BareReader(_Reader):
         """The tools that a gap between arguments names; None where it says something else."""
         names = list(
             dict.fromkeys(
-                name for word in _NAME.findall(gap) if (name := offered_name(word, self.offered)) in self.offered
+                name
+                for word in _NAME.findall(gap)
+                if (name := offered_name(word, self.offered)) in self.offered
             )
         )
         for name in names:
@@ -490,7 +545,10 @@ class _BareReader(_Reader):
             return head is not None and offered_name(head[1], self.offered) in self.offered
         row = value[0] if isinstance(value, list) and value else value
         named = [row.get(key) for key in _NAME_KEYS] if isinstance(row, dict) else []
-        return any(isinstance(name, str) and offered_name(name, self.offered) in self.offered for name in named)
+        return any(
+            isinstance(name, str) and offered_name(name, self.offered) in self.offered
+            for name in named
+        )
 
     def _is_broken_python(self) -> bool:
         """Return whether the whole text is `name(…)` of a tool, with arguments that cannot be read or have no end."""
@@ -520,12 +578,17 @@ class _Examples:
 
 def _examples(text: str) -> _Examples:
     fences = [match.span() for match in _FENCE.finditer(text)] if "```" in text else []
-    spans = [(opening[0], closing[1]) for opening, closing in zip(fences[::2], fences[1::2], strict=False)]
+    spans = [
+        (opening[0], closing[1])
+        for opening, closing in zip(fences[::2], fences[1::2], strict=False)
+    ]
     begin, end = len(text) - len(text.lstrip()), len(text.rstrip())
     middle = [(first, last) for first, last in spans if begin < first and last < end]
     ending = [(first, last) for first, last in spans if begin < first and last >= end]
     return _Examples(
-        tuple(first for first, _ in middle), tuple(last for _, last in middle), ending[-1] if ending else (0, 0)
+        tuple(first for first, _ in middle),
+        tuple(last for _, last in middle),
+        ending[-1] if ending else (0, 0),
     )
 
 
@@ -554,7 +617,11 @@ _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
 def _literal(node: ast.expr) -> Any:
-    return _JSON_WORDS[node.id] if isinstance(node, ast.Name) and node.id in _JSON_WORDS else ast.literal_eval(node)
+    return (
+        _JSON_WORDS[node.id]
+        if isinstance(node, ast.Name) and node.id in _JSON_WORDS
+        else ast.literal_eval(node)
+    )
 
 
 def calls_in(value: Any, offered: Offered) -> Calls:
@@ -589,7 +656,11 @@ def _call(item: Any, offered: Offered) -> ToolCallPart | None:
     arguments = item[key]
     if arguments is not None and not isinstance(arguments, dict | str):
         return None
-    return ToolCallPart(new_call_id(), name, arguments) if isinstance(arguments, str) else _call_of(name, arguments)
+    return (
+        ToolCallPart(new_call_id(), name, arguments)
+        if isinstance(arguments, str)
+        else _call_of(name, arguments)
+    )
 
 
 def _keyed_by_name(item: dict[str, Any], offered: Offered) -> ToolCallPart | None:
@@ -607,7 +678,9 @@ def _fits(tool: ToolSchema, values: Any) -> bool:
     properties = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", ())
     return (
-        isinstance(values, dict) and set(required) <= set(values) and (not properties or set(values) <= set(properties))
+        isinstance(values, dict)
+        and set(required) <= set(values)
+        and (not properties or set(values) <= set(properties))
     )
 
 

@@ -27,9 +27,7 @@ _MOST_WITHDRAWN = 1000
 _MOST_VERSIONS = 100
 # Lines, and pairs of equal lines, that are compared to take a proposal through versions: all takes half a second.
 _MOST_COMPARED = 200_000
-_CONFLICT = (
-    "The block changed in the same lines since this was proposed. Settle it with a text of your own, or reject it."
-)
+_CONFLICT = "The block changed in the same lines since this was proposed. Settle it with a text of your own, or reject it."
 _ANOTHERS = (
     "A block with this label was made for another agent since this was proposed. "
     "Settle it with a text of your own, or reject it."
@@ -74,7 +72,9 @@ def approve(
     if conflict:
         stuck = replace(proposal, status="conflicted", note=conflict)
         proposals.settle(tx, stuck)
-        return Conflicted(stuck, proposal.base_value, block.value if block else None, proposal.value)
+        return Conflicted(
+            stuck, proposal.base_value, block.value if block else None, proposal.value
+        )
     label = proposal.new_label or proposal.label
     if block is None and value is not None and proposal.base is None:
         settings = {} if proposal.description is None else {"description": proposal.description}
@@ -109,12 +109,20 @@ def _settings_of(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str,
     return {"agent_id": agent.id, "policy": agent.user_block_policy} if agent else {}
 
 
-def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None) -> Proposal:
+def reject(
+    tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None
+) -> Proposal:
     """Leave the block as it is, and tell the agent why in its next turn. Raises NotFound, Conflict (decided), Forbidden."""
     chain, proposal = _held(tx, scope, proposal_id, by)
-    agent_id = proposal.author.id if proposal.author.kind == "agent" and chain.owner_kind == "user" else None
+    agent_id = (
+        proposal.author.id
+        if proposal.author.kind == "agent" and chain.owner_kind == "user"
+        else None
+    )
     is_untold = agent_id is not None and bool((reason or "").strip())
-    rejected = _settled(tx, replace(proposal, status="rejected", note=reason, is_untold=is_untold), by)
+    rejected = _settled(
+        tx, replace(proposal, status="rejected", note=reason, is_untold=is_untold), by
+    )
     if agent_id is not None and is_untold:
         run_id, user_id = proposal.run_id, chain.owner_id
         if not (run_id and conversations.flag_untold(tx, agent_id, user_id, run_id)):
@@ -122,7 +130,9 @@ def reject(tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason
     return rejected
 
 
-def _merged(tx: Transaction, proposal: Proposal, block: Block | None) -> tuple[str | None, str | None]:
+def _merged(
+    tx: Transaction, proposal: Proposal, block: Block | None
+) -> tuple[str | None, str | None]:
     """The text that approving makes of the block, None where it goes; and why it cannot be approved as it is."""
     if block is None:
         # What shall be deleted and is gone is as it should be.
@@ -154,7 +164,10 @@ def _merged_by_versions(tx: Transaction, proposal: Proposal, block: Block) -> st
     for blob in reversed(since):
         if text is not None:
             room -= effort(before, texts[blob]) + effort(before, text)
-            before, text = texts[blob], merge_changes(before, texts[blob], text) if room >= 0 else None
+            before, text = (
+                texts[blob],
+                merge_changes(before, texts[blob], text) if room >= 0 else None,
+            )
     return text
 
 
@@ -189,7 +202,9 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     _require_ended(tx, scope, run_id, is_known=bool(changed))
     which = proposals.ProposalFilter(run_id=run_id, waits=True)
     waiting = proposals.page(tx, scope, Page(limit=_MOST_WITHDRAWN), which)
-    chain_ids = {version.chain_id for version in changed} | {proposal.chain_id for proposal in waiting}
+    chain_ids = {version.chain_id for version in changed} | {
+        proposal.chain_id for proposal in waiting
+    }
     locked = [versions.lock(tx, chain_id) for chain_id in sorted(chain_ids)]
     chains = {chain.id: chain for chain in locked if chain and _is_callers(chain, scope)}
     for chain in chains.values():
@@ -198,7 +213,9 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
     for version in history.of_run(tx, scope, run_id):
         # What the owner wrote in place of a proposal is not the run's to take back.
         if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
-            by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(version)
+            by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(
+                version
+            )
     metadata = ChangeMetadata(by, f"Undo {run_id}")
     done = [
         _undo_block(tx, chains[chain_id], label, group, metadata)
@@ -232,7 +249,12 @@ def _held(tx: Transaction, scope: Scope, proposal_id: str, by: Actor) -> tuple[C
 
 
 def _give(
-    tx: Transaction, chain: Chain, block: Block | None, value: str | None, label: str, metadata: ChangeMetadata
+    tx: Transaction,
+    chain: Chain,
+    block: Block | None,
+    value: str | None,
+    label: str,
+    metadata: ChangeMetadata,
 ) -> Block | None:
     """Give the block this text and label: None deletes it, and one that is gone comes back."""
     if block is None:
@@ -268,11 +290,18 @@ def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool
 
 
 def _is_callers(chain: Chain, scope: Scope) -> bool:
-    return scope.subject_id is None or (chain.owner_kind, chain.owner_id) == ("user", scope.subject_id)
+    return scope.subject_id is None or (chain.owner_kind, chain.owner_id) == (
+        "user",
+        scope.subject_id,
+    )
 
 
 def _undo_block(
-    tx: Transaction, chain: Chain, label: str, changed: Sequence[BlockVersion], metadata: ChangeMetadata
+    tx: Transaction,
+    chain: Chain,
+    label: str,
+    changed: Sequence[BlockVersion],
+    metadata: ChangeMetadata,
 ) -> UndoneBlock:
     chain = versions.lock(tx, chain.id) or chain  # as the blocks before left it
     block = blocks.labelled(tx, chain.id, label)
@@ -280,7 +309,9 @@ def _undo_block(
     try:
         for version in sorted(changed, key=lambda one: -one.number):
             text = _without(tx, version, text)
-            old_label = version.old_label if version.old_label and old_label == version.label else old_label
+            old_label = (
+                version.old_label if version.old_label and old_label == version.label else old_label
+            )
         written = _give(tx, chain, block, text, old_label, metadata)
     except Overtaken:
         raise  # half of this block's change is written, so all of it has to be undone and done again
@@ -293,13 +324,16 @@ def _without(tx: Transaction, version: BlockVersion, text: str | None) -> str | 
     """The text without what the version changed. Raises Conflict."""
     earlier = history.before(tx, version)
     old, new = (
-        versions.read_text(tx, version.chain_id, one.blob) if one and one.blob else None for one in (earlier, version)
+        versions.read_text(tx, version.chain_id, one.blob) if one and one.blob else None
+        for one in (earlier, version)
     )
     if text in (old, new):
         return old
     merged = None if text is None or old is None or new is None else merge_lines(new, old, text)
     if merged is None:
-        raise Conflict("What the run wrote was changed since, in the same lines. Edit the block, or restore a version.")
+        raise Conflict(
+            "What the run wrote was changed since, in the same lines. Edit the block, or restore a version."
+        )
     return merged
 
 

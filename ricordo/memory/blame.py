@@ -64,7 +64,9 @@ class Blame:
         if at is None or before is not None:
             begun.read(tx)
         if not begun._portion or begun._portion[0][1] is None:
-            raise NotFound(f'There is no memory block "{label}"' + (f" at version {at[:12]}." if at else "."))
+            raise NotFound(
+                f'There is no memory block "{label}"' + (f" at version {at[:12]}." if at else ".")
+            )
         return begun
 
     @property
@@ -85,13 +87,20 @@ class Blame:
         """Read the next portion of older versions with their texts; after the last one it is done."""
         found, has_more = self._rest, self._has_more
         if not found and has_more:
-            found = history.page(tx, self._chain_id, label=self._label, limit=_PAGE, before=self._before)
+            found = history.page(
+                tx, self._chain_id, label=self._label, limit=_PAGE, before=self._before
+            )
             has_more = len(found) == _PAGE
         blobs = [version.blob for version in found if version.blob]
         texts = versions.read_texts(tx, self._chain_id, blobs, _MOST_AT_ONCE)
-        end = next((at for at, version in enumerate(found) if version.blob and version.blob not in texts), len(found))
+        end = next(
+            (at for at, version in enumerate(found) if version.blob and version.blob not in texts),
+            len(found),
+        )
         # All at the end, since a read may be repeated.
-        self._portion = [(version, texts[version.blob] if version.blob else None) for version in found[:end]]
+        self._portion = [
+            (version, texts[version.blob] if version.blob else None) for version in found[:end]
+        ]
         self._rest, self._has_more = found[end:], has_more
         if found:
             self._before = found[-1].number
@@ -138,7 +147,10 @@ class Blame:
             self._open = []
             return
         head, tail = ends_alike(text, before)
-        above, below = text.count("\n", 0, head), text.count("\n", len(text) - tail) + 1 if tail else 0
+        above, below = (
+            text.count("\n", 0, head),
+            text.count("\n", len(text) - tail) + 1 if tail else 0,
+        )
         lines, lines_before = _middle(text, head, tail), _middle(before, head, tail)
         end = len(self._open) - below
         middle = self._open[above:end]
@@ -168,7 +180,9 @@ def blame(tx: Transaction, chain_id: str, label: str, at: str | None = None) -> 
     return done.lines()
 
 
-async def blame_beside(store: Store, find: Callable[[Transaction], Place], at: str | None = None) -> Blame:
+async def blame_beside(
+    store: Store, find: Callable[[Transaction], Place], at: str | None = None
+) -> Blame:
     """Return the finished blame of the block that `find` finds; compared away from the event loop, and read in portions."""
     async with few_at_once():
         done = await store.read(lambda tx: Blame.begin(tx, *find(tx), at))

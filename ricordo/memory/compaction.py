@@ -86,7 +86,12 @@ def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> in
 
 
 def _plan(
-    window: Sequence[Message], share: float, window_tokens: int, overhead: int, percent: int, keep_from: int
+    window: Sequence[Message],
+    share: float,
+    window_tokens: int,
+    overhead: int,
+    percent: int,
+    keep_from: int,
 ) -> _CutPlan:
     pieces = [piece for piece in exchanges(window) if piece[0] > 0 or piece[1] > 1]
     if pieces and pieces[0][0] == 0:
@@ -99,7 +104,10 @@ def _plan(
     limit = TRIGGER * window_tokens - room
     # A share of what the system message and the tools leave over, where they take much: else all would go at every turn.
     goal = min(max((1 - share) * window_tokens, fixed + (1 - share) * (limit - fixed)), limit)
-    turn = next((begin for begin, end in pieces if begin <= keep_from < end), max(1, min(keep_from, len(window))))
+    turn = next(
+        (begin for begin, end in pieces if begin <= keep_from < end),
+        max(1, min(keep_from, len(window))),
+    )
     turn = min(turn, _waiting(window, pieces))
     return _CutPlan(window, pieces, turn, goal - fixed + sums[1], limit - fixed + sums[1], sums)
 
@@ -109,7 +117,9 @@ def _waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> in
     for begin, end in reversed(pieces):
         calls = {call.call_id for message in window[begin:end] for call in message.tool_calls}
         if calls:
-            answered = {part.call_id for message in window[begin:end] for part in message.tool_returns}
+            answered = {
+                part.call_id for message in window[begin:end] for part in message.tool_returns
+            }
             return begin if calls - answered else len(window)
         if any(message.role == "assistant" for message in window[begin:end]):
             break
@@ -120,7 +130,9 @@ def _sliding_places(plan: _CutPlan, share: float) -> list[int]:
     """Where the window may be cut once `share` of the conversation leaves, or more; the turn's own beginning comes last."""
     window = plan.window
     first = next((i for i in range(1, len(window)) if _is_progress(window[i : i + 1])), len(window))
-    places = [begin for begin, _ in plan.pieces if first < begin < plan.turn and _may_begin(window[begin])]
+    places = [
+        begin for begin, _ in plan.pieces if first < begin < plan.turn and _may_begin(window[begin])
+    ]
     wanted = share * plan.tokens(1, len(window)) + 1e-6
     below = bisect_right(places, wanted, key=lambda place: plan.tokens(1, place))
     return [*places[max(0, below - 1) :], *([plan.turn] if first < plan.turn else [])]
@@ -147,7 +159,11 @@ def _all_before(plan: _CutPlan) -> Cut | None:
     leaving = tuple(window[index] for index in evicted)
     if not _is_progress(leaving):
         return None
-    return Cut(leaving, tuple(message for index, message in enumerate(window) if index not in gone), is_whole=True)
+    return Cut(
+        leaving,
+        tuple(message for index, message in enumerate(window) if index not in gone),
+        is_whole=True,
+    )
 
 
 def _is_said_to_agent(message: Message) -> bool:

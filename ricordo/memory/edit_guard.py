@@ -151,7 +151,12 @@ def added_lines(before: str, after: str) -> list[str]:
 
 
 def _splits_word(text: str, place: int) -> bool:
-    return 0 < place < len(text) and text[place - 1].isalnum() and text[place].isalnum() and text[place] < "\u3000"
+    return (
+        0 < place < len(text)
+        and text[place - 1].isalnum()
+        and text[place].isalnum()
+        and text[place] < "\u3000"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,10 +179,14 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
     added = [line for line in added_lines(before, after) if _tells(line)]
     if not added:
         return []
-    stays = {_key(line) for line in after.split("\n")}  # a line that is replaced may be like the one that replaces it
+    stays = {
+        _key(line) for line in after.split("\n")
+    }  # a line that is replaced may be like the one that replaces it
     known = [
         KnownLine(name, number, line, is_same=True)
-        for name, text in ({label: before} | {name: text for name, text in others.items() if name != label}).items()
+        for name, text in (
+            {label: before} | {name: text for name, text in others.items() if name != label}
+        ).items()
         for number, line in enumerate(text.split("\n"), 1)
         if name != label or _key(line) in stays
     ]
@@ -201,7 +210,11 @@ def repeated(label: str, before: str, after: str, others: Mapping[str, str]) -> 
 def only_repeats(label: str, before: str, after: str, found: Sequence[KnownLine]) -> bool:
     """Whether a write only adds lines again that the block has; `found` are those that were `repeated`."""
     new = [line for line in added_lines(before, after) if line.strip()]
-    if not new or len(found) < len(new) or any(not one.is_same or one.label != label for one in found):
+    if (
+        not new
+        or len(found) < len(new)
+        or any(not one.is_same or one.label != label for one in found)
+    ):
         return False
     return not Counter(map(_key, before.split("\n"))) - Counter(map(_key, after.split("\n")))
 
@@ -210,7 +223,9 @@ def _tells(line: str) -> bool:
     return len(_key(line)) >= LEAST_LINE and len(_words(line)) > 3
 
 
-def _most_alike(line: str, known: Sequence[KnownLine], words_of: Sequence[set[str]]) -> KnownLine | None:
+def _most_alike(
+    line: str, known: Sequence[KnownLine], words_of: Sequence[set[str]]
+) -> KnownLine | None:
     words = set(_words(line))
     if len(words) < _LEAST_ALIKE_WORDS:
         return None
@@ -235,7 +250,9 @@ def _words(text: str) -> list[str]:
 
 def _runs(texts: Iterable[str]) -> set[tuple[str, ...]]:
     words = map(_words, texts)
-    return {run for some in words for run in zip(*(some[start:] for start in range(_RUN)), strict=False)}
+    return {
+        run for some in words for run in zip(*(some[start:] for start in range(_RUN)), strict=False)
+    }
 
 
 def _share(runs: set[tuple[str, ...]], source: set[tuple[str, ...]]) -> float:

@@ -17,7 +17,13 @@ from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory.line_changes import edit_summary
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import TAKEN
-from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block, require_free, require_writable
+from ricordo.memory.working_memory import (
+    EditContext,
+    MemoryEdit,
+    by_block,
+    require_free,
+    require_writable,
+)
 from ricordo.storage import blocks, versions
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.quotas import require_room
@@ -71,7 +77,9 @@ def store_plan(
     """Store what others' changes do not make impossible; agent and chains are locked, `own` is that for the agent's new blocks."""
     agent_id = state.agent.id
     user_id = scope.subject_id or state.conversation.user_id
-    seen = blocks.of_agent(tx, agent_id, user_id, state.agent.course, memory_id=state.agent.memory_id)
+    seen = blocks.of_agent(
+        tx, agent_id, user_id, state.agent.course, memory_id=state.agent.memory_id
+    )
     there = {block.id: block for block in seen if block.organization_id == scope.organization_id}
     ground = _Ground(tx, scope, agent_id, own, there, context)
     after: _Blocks = there
@@ -84,7 +92,9 @@ def store_plan(
             failed |= {edit.call_id: str(error) for edit in group}
             continue
         for block_id, changes in by_block(group).items():
-            told = [edit for edit in changes if edit.shown == "text" and edit.value == changes[-1].value]
+            told = [
+                edit for edit in changes if edit.shown == "text" and edit.value == changes[-1].value
+            ]
             if told and block_id in after and after[block_id].value != told[-1].value:
                 results[told[-1].call_id] = after[block_id].value
     stored = _store(ground, after, edits)
@@ -92,11 +102,15 @@ def store_plan(
     return Committed(stored, state.archives, results, failed)
 
 
-def version_notes(edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]) -> dict[str, str]:
+def version_notes(
+    edits: Iterable[MemoryEdit], stored: Iterable[Block], failed: Container[str]
+) -> dict[str, str]:
     """Return by call id the version that an edit became, for the calls that show it."""
     heads = {block.id: block.head for block in stored}
     return {
-        edit.call_id: APPLIED.format(edit.base.shown_label, (heads.get(edit.base.id) or b"").hex()[:12])
+        edit.call_id: APPLIED.format(
+            edit.base.shown_label, (heads.get(edit.base.id) or b"").hex()[:12]
+        )
         for edit in edits
         if edit.shown == "version" and edit.call_id not in failed
     }
@@ -137,7 +151,9 @@ def _planned(ground: _Ground, before: _Blocks, edits: Sequence[MemoryEdit]) -> _
         now = after[id]
         require_writable(now)
         # The policy may have been tightened since the step began.
-        ground.context.metadata([edit.reason for edit in own], "").require(now.shown_label, now.rule, None)
+        ground.context.metadata([edit.reason for edit in own], "").require(
+            now.shown_label, now.rule, None
+        )
         if wanted is None:
             _require_same(base.value, now.value, base)
             del after[id]
@@ -160,7 +176,9 @@ def _require_room(ground: _Ground, after: _Blocks) -> None:
             changed.setdefault(home, []).append((ground.there.get(id), block))
     for chain_id, pairs in changed.items():
         new = Chain(chain_id, ground.scope.organization_id, "agent", ground.agent_id)
-        require_room(ground.tx, (versions.lock(ground.tx, chain_id) if chain_id else None) or new, pairs)
+        require_room(
+            ground.tx, (versions.lock(ground.tx, chain_id) if chain_id else None) or new, pairs
+        )
 
 
 def _changed(context: EditContext, base: Block, wanted: Block, now: Block) -> Block:
@@ -190,7 +208,9 @@ def _require_free(ground: _Ground, after: _Blocks, block: Block) -> None:
     beside = [one for id, one in after.items() if id != block.id]
     require_free(label, {one.shown_label for one in beside})
     if chain_id := block.chain_id or ground.chain_id:
-        for other in blocks.page(tx, ground.scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=chain_id)):
+        for other in blocks.page(
+            tx, ground.scope, blocks.ONE, blocks.BlockFilter(label=label, chain_id=chain_id)
+        ):
             # One of the agent's that has it still, but will be deleted or renamed first, is not in the way.
             leaves = other.id in after or (other.id in ground.there and _is_own(ground, other))
             if not leaves:
@@ -198,20 +218,31 @@ def _require_free(ground: _Ground, after: _Blocks, block: Block) -> None:
     there = ground.there.get(block.id)
     # A user's chain is asked about new blocks too, whose chain is not theirs before they are stored.
     home = block.chain_id if there else chain_id
-    if (there or (ground.chain and ground.chain.owner_kind == "user")) and (chain := versions.lock(tx, home or "")):
+    if (there or (ground.chain and ground.chain.owner_kind == "user")) and (
+        chain := versions.lock(tx, home or "")
+    ):
         # As it is, and with what others are renamed to or made in this step.
         renamed = {one.label: (b"", 0) for one in beside if one.chain_id in (chain.id, "")}
-        replace(chain, files={**chain.files, **renamed}).require_told_apart(label, there.label if there else None)
+        replace(chain, files={**chain.files, **renamed}).require_told_apart(
+            label, there.label if there else None
+        )
     is_attached = there is None and (ground.chain is None or ground.chain.owner_kind == "agent")
-    for agent_id in [ground.agent_id] if is_attached else blocks.agent_ids(tx, block.id) if there else ():
+    for agent_id in (
+        [ground.agent_id] if is_attached else blocks.agent_ids(tx, block.id) if there else ()
+    ):
         # Users' blocks may be attached to this agent too, though it does not see them here.
         known = ground.there if agent_id == ground.agent_id else ()
-        if any(other.label == label and other.id not in known for other in blocks.attached(tx, agent_id)):
+        if any(
+            other.label == label and other.id not in known
+            for other in blocks.attached(tx, agent_id)
+        ):
             raise Conflict(TAKEN.format(label))
 
 
 def _is_own(ground: _Ground, block: Block) -> bool:
-    return block.chain_id == ground.chain_id and blocks.agent_ids(ground.tx, block.id) == [ground.agent_id]
+    return block.chain_id == ground.chain_id and blocks.agent_ids(ground.tx, block.id) == [
+        ground.agent_id
+    ]
 
 
 def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tuple[Block, ...]:
@@ -235,15 +266,21 @@ def _store(ground: _Ground, after: _Blocks, edits: Sequence[MemoryEdit]) -> tupl
         if block.label != stored[block.id].label in wanted:
             # Its old label is another's new one; out of the way, so that blocks can change places.
             aside = replace(stored[block.id], label=block.id)
-            stored[block.id] = blocks.update(tx, stored[block.id], aside, metadata(there[block.id], block))
+            stored[block.id] = blocks.update(
+                tx, stored[block.id], aside, metadata(there[block.id], block)
+            )
     for block in changed:
-        stored[block.id] = blocks.update(tx, stored[block.id], block, metadata(there[block.id], block))
+        stored[block.id] = blocks.update(
+            tx, stored[block.id], block, metadata(there[block.id], block)
+        )
     made = [block for id, block in after.items() if id not in there]
     return (*stored.values(), *_make(ground, made, metadata))
 
 
 def _make(
-    ground: _Ground, made: Sequence[Block], metadata: Callable[[Block | None, Block | None], ChangeMetadata]
+    ground: _Ground,
+    made: Sequence[Block],
+    metadata: Callable[[Block | None, Block | None], ChangeMetadata],
 ) -> list[Block]:
     if not made:
         return []

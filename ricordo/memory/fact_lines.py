@@ -38,7 +38,9 @@ def person_block(blocks: Iterable[Block]) -> Block | None:
 
     A text that begins with a heading has fields, and takes no lines.
     """
-    usable = [block for block in blocks if not block.is_read_only and not block.value.startswith("## ")]
+    usable = [
+        block for block in blocks if not block.is_read_only and not block.value.startswith("## ")
+    ]
     by_label = {_name(block): block for block in reversed(usable)}
     named = next((by_label[label] for label in PERSON_LABELS if label in by_label), None)
     return named or next((block for block in usable if _name(block) != "persona"), None)
@@ -103,14 +105,20 @@ def _named(lines: Sequence[str], old: str) -> int | None:
     if holding:
         return holding[-1]
     wanted = set(terms(old))
-    shares = [(len(wanted & set(terms(line))), index) for index, line in enumerate(lines) if line.strip()]
+    shares = [
+        (len(wanted & set(terms(line))), index) for index, line in enumerate(lines) if line.strip()
+    ]
     best = max(shares, default=(0, 0))
     return best[1] if wanted and best[0] >= max(1, len(wanted) * _SHARE) else None
 
 
 def _piece(line: str, words: str) -> str:
     """Return the words as the line has them, whatever their capitals are; "" where they are not in it."""
-    found = re.search(rf"(?<!\w){re.escape(words.rstrip('.'))}(?!\w)", line, re.IGNORECASE) if words else None
+    found = (
+        re.search(rf"(?<!\w){re.escape(words.rstrip('.'))}(?!\w)", line, re.IGNORECASE)
+        if words
+        else None
+    )
     return found[0] if found else ""
 
 

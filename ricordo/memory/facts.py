@@ -75,9 +75,13 @@ class Revision:
 
 
 def _read_forms() -> dict[str, list[str]]:
-    tables: dict[str, dict[str, Any]] = tomllib.loads(files("ricordo.memory").joinpath("facts.toml").read_text("utf-8"))
+    tables: dict[str, dict[str, Any]] = tomllib.loads(
+        files("ricordo.memory").joinpath("facts.toml").read_text("utf-8")
+    )
     pieces = {name: "".join(piece) for name, piece in tables.pop("pieces").items()}
-    return {kind: [_filled(form, pieces) for form in forms.values()] for kind, forms in tables.items()}
+    return {
+        kind: [_filled(form, pieces) for form in forms.values()] for kind, forms in tables.items()
+    }
 
 
 def _filled(form: str | list[str], pieces: Mapping[str, str]) -> str:
@@ -126,7 +130,9 @@ def _with_subjects(facts: Sequence[Fact]) -> Iterator[Fact]:
     named = ""
     for fact in facts:
         if fact.subject == SOMEBODY and named:
-            yield Fact(named, fact.kind, fact.topic, fact.value, fact.start, fact.end, fact.instead_of)
+            yield Fact(
+                named, fact.kind, fact.topic, fact.value, fact.start, fact.end, fact.instead_of
+            )
             continue
         if fact.kind == "name" and fact.subject != PERSON:
             named = fact.value.casefold()
@@ -146,7 +152,9 @@ def _subject(words: str) -> str:
 
 def _singular(topic: str) -> str:
     topic = " ".join(topic.casefold().split()).replace("color", "colour")
-    return topic[:-1] if len(topic) > 3 and topic.endswith("s") and not topic.endswith("ss") else topic
+    return (
+        topic[:-1] if len(topic) > 3 and topic.endswith("s") and not topic.endswith("ss") else topic
+    )
 
 
 def _is_one(subject: str, other: str) -> bool:
@@ -165,7 +173,11 @@ def corrects(text: str) -> bool:
 def contrasts_in(text: str) -> tuple[Contrast, ...]:
     """Return the values that the text puts in the place of others."""
     text = text[:READ_LENGTH]
-    pairs = [(found["v"], found["w"]) for pattern in _patterns(_CONTRAST) for found in pattern.finditer(text)]
+    pairs = [
+        (found["v"], found["w"])
+        for pattern in _patterns(_CONTRAST)
+        for found in pattern.finditer(text)
+    ]
     return tuple(Contrast(new, old) for new, old in pairs if new.casefold() != old.casefold())
 
 
@@ -192,7 +204,9 @@ def _takes_place(new: Fact, old: Fact, statement: str) -> bool:
         return new.kind not in ("job", "workplace") or corrects(statement)
     if new.kind == _PREFERENCE and old.kind == _FAVOURITE:
         return bool(new.instead_of) and _plain(old.value) in _plain(new.instead_of)
-    return new.kind == _FAVOURITE and old.kind == _PREFERENCE and _plain(new.value) == old.instead_of
+    return (
+        new.kind == _FAVOURITE and old.kind == _PREFERENCE and _plain(new.value) == old.instead_of
+    )
 
 
 def _revised(line: str, index: int, statement: str, old: Fact, new: Fact) -> Revision:
@@ -205,7 +219,9 @@ def _revised(line: str, index: int, statement: str, old: Fact, new: Fact) -> Rev
 def _says_more(line: str, fact: Fact) -> bool:
     """Return whether the line says something behind or before the one fact in it."""
     line = line[:READ_LENGTH]
-    if len(_SENTENCE.split(line.strip())) > 1 or _CLAUSE.search(f"{line[: fact.start]} | {line[fact.end :]}"):
+    if len(_SENTENCE.split(line.strip())) > 1 or _CLAUSE.search(
+        f"{line[: fact.start]} | {line[fact.end :]}"
+    ):
         return True
     behind = len(_WORD.findall(line[fact.end :]))
     return behind > (2 if fact.kind == "age" else 3)
@@ -221,7 +237,9 @@ def _contrasted(lines: Sequence[str], statement: str, new_facts: Sequence[Fact])
         chosen = chosen or (places if len(places) == 1 and corrects(statement) else [])
         if chosen:
             line = lines[chosen[-1]]
-            return Revision(chosen[-1], old.sub(lambda _, new=contrast.new: new, line, count=1), is_whole=False)  # type: ignore[misc]
+            return Revision(
+                chosen[-1], old.sub(lambda _, new=contrast.new: new, line, count=1), is_whole=False
+            )  # type: ignore[misc]
     return None
 
 

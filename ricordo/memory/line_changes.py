@@ -48,7 +48,10 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
         if not (line := next((line.strip() for line in changed if line.strip()), "")):
             continue
         # Before it is cut, since half a secret is not known for one, and with the lines around, which may tell that it is one.
-        told, around = redact(line).text, redact("\n".join([*lines[max(0, head - 2) : head], *changed])).text
+        told, around = (
+            redact(line).text,
+            redact("\n".join([*lines[max(0, head - 2) : head], *changed])).text,
+        )
         if told not in around:
             break
         return f'{label}: {sign} "{told if len(told) <= _SHOWN else told[: _SHOWN - 1].rstrip() + "…"}"'
@@ -60,7 +63,11 @@ def edit_summary(before: Block | None, after: Block | None) -> str:
     if after is None or before is None:
         block = before or after
         label = block.shown_label if block else ""
-        return f"Delete {label}" if after is None else change_summary(label, "", after.value, f"Make {label}")
+        return (
+            f"Delete {label}"
+            if after is None
+            else change_summary(label, "", after.value, f"Make {label}")
+        )
     old_label, label = before.shown_label, after.shown_label
     if before.value != after.value:
         return change_summary(label, before.value, after.value, f"Edit {label}")
@@ -138,7 +145,9 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
     room = _MOST_COMPARED
     alike: dict[tuple[int, int], bool] = {}
     for line, one in _by_lines(changes).items():
-        start, end = (bisect_left(ordered, place) for place in (places[line].start, places[line].stop))
+        start, end = (
+            bisect_left(ordered, place) for place in (places[line].start, places[line].stop)
+        )
         room -= end - start
         if room < 0:
             return True
@@ -154,10 +163,13 @@ def touch_same_lines(base: str, first: str, base_since: str, second: str) -> boo
     return False
 
 
-def where_they_meet(base: str, first: str, base_since: str, second: str) -> tuple[str, str, str, str] | None:
+def where_they_meet(
+    base: str, first: str, base_since: str, second: str
+) -> tuple[str, str, str, str] | None:
     """The lines where `first` and `second`, each made of its base, may meet, by the ends of whole texts; None: they are apart."""
     texts = tuple(
-        text if not text or text.endswith("\n") else f"{text}\n" for text in (base, first, base_since, second)
+        text if not text or text.endswith("\n") else f"{text}\n"
+        for text in (base, first, base_since, second)
     )
     base, first, base_since, second = texts
     (head, tail), (head_too, tail_too) = ends_alike(base, first), ends_alike(base_since, second)
@@ -171,7 +183,10 @@ def where_they_meet(base: str, first: str, base_since: str, second: str) -> tupl
         are_below = (len(base) - head <= below, len(base_since) - head_too <= below)
         # What changed since is beside both, and so no matter; or between them.
         if all(are_above):
-            parts = (text[: above + len(text) - len(its)] for text, its in ((first, base), (second, base_since)))
+            parts = (
+                text[: above + len(text) - len(its)]
+                for text, its in ((first, base), (second, base_since))
+            )
             return where_they_meet(base[:above], next(parts), base[:above], next(parts))
         if all(are_below):
             start, start_since = len(base) - below, len(base_since) - below
@@ -188,7 +203,11 @@ def effort(old: str, new: str) -> int:
     """What a comparison of two texts takes: the lines between their ends that are alike, and the pairs of equal ones of these."""
     head, tail = ends_alike(old, new)
     counts, counts_new = (Counter(text[head : len(text) - tail].split("\n")) for text in (old, new))
-    return counts.total() + counts_new.total() + sum(count * counts_new[line] for line, count in counts.items())
+    return (
+        counts.total()
+        + counts_new.total()
+        + sum(count * counts_new[line] for line, count in counts.items())
+    )
 
 
 def ends_alike(one: str, other: str) -> tuple[int, int]:
@@ -198,7 +217,10 @@ def ends_alike(one: str, other: str) -> tuple[int, int]:
     shorter = min(len(one), len(other)) - head
     tail = _alike(shorter, lambda size: one.endswith(other[len(other) - size :]))
     starts = (len(one) - tail, len(other) - tail)
-    if any(start > head and text[start - 1] != "\n" for text, start in zip((one, other), starts, strict=True)):
+    if any(
+        start > head and text[start - 1] != "\n"
+        for text, start in zip((one, other), starts, strict=True)
+    ):
         line_end = one.find("\n", starts[0])
         tail = len(one) - line_end - 1 if line_end >= 0 else 0
     return head, tail
@@ -232,14 +254,18 @@ def _by_lines(changes: Iterable[LineChange]) -> dict[int, LineChange]:
     return {line: one for one in changes for line in range(one.start, one.end)}
 
 
-def _insertions(changes: Iterable[LineChange], replaced: Mapping[int, LineChange]) -> dict[int, list[str]]:
+def _insertions(
+    changes: Iterable[LineChange], replaced: Mapping[int, LineChange]
+) -> dict[int, list[str]]:
     """The added lines by their places; those within lines that the other side replaces stand behind these."""
     added: dict[int, list[str]] = {}
     for one in changes:
         if one.start == one.end:
             around = replaced.get(one.start)
             is_within = around is not None and around.start < one.start
-            added.setdefault(around.end if around and is_within else one.start, []).extend(one.lines)
+            added.setdefault(around.end if around and is_within else one.start, []).extend(
+                one.lines
+            )
     return added
 
 
@@ -253,7 +279,10 @@ def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]
     while head and not first[head - 1].strip():
         head -= 1
     there = set(first)
-    return [*first, *(line for line in second[head:] if len(line) < _LEAST_UNIQUE or line not in there)]
+    return [
+        *first,
+        *(line for line in second[head:] if len(line) < _LEAST_UNIQUE or line not in there),
+    ]
 
 
 def _holds(lines: Sequence[str], some: Sequence[str]) -> bool:

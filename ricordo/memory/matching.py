@@ -65,7 +65,10 @@ class _Folded:
         length = done = 0
         for found in _SIGNS.finditer(text):
             plain = _PLAIN[found.lastgroup or "nothing"]
-            for piece, at, size in ((text[done : found.start()], done, 0), (plain, found.start(), len(found[0]))):
+            for piece, at, size in (
+                (text[done : found.start()], done, 0),
+                (plain, found.start(), len(found[0])),
+            ):
                 if piece:
                     self._note(length, at, size)
                     pieces.append(piece)
@@ -109,7 +112,9 @@ def search(value: str, piece: str, new: str = "") -> Search:
     if unescaped != piece:
         if count := value.count(unescaped):
             start = value.index(unescaped)
-            one = Replacement(start, start + len(unescaped), _unescaped(new)) if count == 1 else None
+            one = (
+                Replacement(start, start + len(unescaped), _unescaped(new)) if count == 1 else None
+            )
             return Search(one, count, _lines(value, _places(value, unescaped)))
         new = _unescaped(new)
     return _search_folded(value, unescaped, new) if len(value) <= _LONGEST else Search()
@@ -141,13 +146,20 @@ def _reads_as_line(line: str) -> bool:
 
 def nearest_line(value: str, piece: str) -> tuple[int, str] | None:
     """Return the line of the text that is most like the piece's first one, with its number; None where none is near."""
-    wanted = next((line.strip() for line in _unescaped(piece).split("\n") if line.strip()), "")[:_LONGEST_LINE]
+    wanted = next((line.strip() for line in _unescaped(piece).split("\n") if line.strip()), "")[
+        :_LONGEST_LINE
+    ]
     matcher = SequenceMatcher(autojunk=False)
     matcher.set_seq2(wanted.casefold())
     best, near = None, _NEAR
     for number, line in enumerate(value.split("\n")[:_MOST_LINES], 1):
         matcher.set_seq1(line.strip()[:_LONGEST_LINE].casefold())
-        if wanted and line.strip() and matcher.real_quick_ratio() >= near and matcher.quick_ratio() >= near:
+        if (
+            wanted
+            and line.strip()
+            and matcher.real_quick_ratio() >= near
+            and matcher.quick_ratio() >= near
+        ):
             likeness = matcher.ratio()
             is_within = wanted.casefold() in line.casefold()
             if is_within or likeness >= near:
@@ -176,14 +188,18 @@ def _search_folded(value: str, piece: str, new: str) -> Search:
         return Search()
     places = _places(folded.text, wanted.text)
     if len(places) != 1:
-        return Search(None, len(places), _lines(value, [folded.begin_of(place) for place in places]))
+        return Search(
+            None, len(places), _lines(value, [folded.begin_of(place) for place in places])
+        )
     replaced = _Folded(new)
     head, tail = _shared_ends(wanted.text, replaced.text)
     start, end = places[0] + head, places[0] + len(wanted.text) - tail
     new_end = len(replaced.text) - tail
     text = new[replaced.begin_of(head) : replaced.end_of(new_end)] if head < new_end else ""
     begin = folded.begin_of(start) if start < end else folded.end_of(start)
-    return Search(Replacement(begin, max(begin, folded.end_of(end)), text), 1, _lines(value, [begin]))
+    return Search(
+        Replacement(begin, max(begin, folded.end_of(end)), text), 1, _lines(value, [begin])
+    )
 
 
 def _shared_ends(one: str, other: str) -> tuple[int, int]:
@@ -196,7 +212,11 @@ def _shared_ends(one: str, other: str) -> tuple[int, int]:
 
 
 def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda found: _ESCAPED[found[1]], text) if "\\" in text and "\n" not in text else text
+    return (
+        _ESCAPE.sub(lambda found: _ESCAPED[found[1]], text)
+        if "\\" in text and "\n" not in text
+        else text
+    )
 
 
 def _places(value: str, piece: str) -> list[int]:

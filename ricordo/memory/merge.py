@@ -25,7 +25,9 @@ _MOST_BY_WORDS = 800_000
 _CONTEXT = 3
 _TEXT = itemgetter(1)
 # A word with the spaces behind it, a sign of a script without spaces, or a sign with the spaces behind it.
-_WORD = re.compile(r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\W)\s*")
+_WORD = re.compile(
+    r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\W)\s*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,9 @@ class _Comparison:
         matcher.matching_blocks = [*blocks, Match(*self._sizes, 0)]  # type: ignore[attr-defined]
         return matcher
 
-    def _matches(self, old: Sequence[str], new: Sequence[str], *, splits: bool = True) -> list[tuple[int, int]]:
+    def _matches(
+        self, old: Sequence[str], new: Sequence[str], *, splits: bool = True
+    ) -> list[tuple[int, int]]:
         head, tail = common_ends(old, new)
         end, end_new = len(old) - tail, len(new) - tail
         pairs = list(zip(range(head), range(head), strict=True))
@@ -67,7 +71,9 @@ class _Comparison:
             pairs += [(head + at, head + at_new) for at, at_new in middle]
         return pairs + list(zip(range(end, len(old)), range(end_new, len(new)), strict=True))
 
-    def _middle(self, old: Sequence[str], new: Sequence[str], splits: bool) -> Iterator[tuple[int, int]]:
+    def _middle(
+        self, old: Sequence[str], new: Sequence[str], splits: bool
+    ) -> Iterator[tuple[int, int]]:
         counts, counts_new = Counter(old), Counter(new)
         pairs = sum(count * counts_new[part] for part, count in counts.items())
         if pairs <= self.room:
@@ -100,15 +106,24 @@ def merge_lines(base: str, ours: str, theirs: str) -> str | None:
     if theirs == base:
         return ours
     origin, mine, others = base.split("\n"), ours.split("\n"), theirs.split("\n")
-    (in_mine, is_all_of_mine), (in_others, is_all_of_others) = kept_lines(origin, mine), kept_lines(origin, others)
+    (in_mine, is_all_of_mine), (in_others, is_all_of_others) = (
+        kept_lines(origin, mine),
+        kept_lines(origin, others),
+    )
     if not (is_all_of_mine and is_all_of_others):
         return None
     # Lines of the base that both texts keep are the fixed points; between two of them at most one side may differ.
-    fixed = [(line, in_mine[line], in_others[line]) for line in sorted(in_mine.keys() & in_others.keys())]
+    fixed = [
+        (line, in_mine[line], in_others[line]) for line in sorted(in_mine.keys() & in_others.keys())
+    ]
     merged: list[str] = []
     place = place_mine = place_others = 0
     for line, line_mine, line_others in [*fixed, (len(origin), len(mine), len(others))]:
-        was, my, their = origin[place:line], mine[place_mine:line_mine], others[place_others:line_others]
+        was, my, their = (
+            origin[place:line],
+            mine[place_mine:line_mine],
+            others[place_others:line_others],
+        )
         takes_theirs = any(same_lines(my, other) for other in (was, their))
         if not takes_theirs and not same_lines(their, was):
             return None
@@ -162,7 +177,10 @@ def unified(old: str, new: str, old_name: str, new_name: str) -> str:
     shown = [f"--- {old_name}\n", f"+++ {new_name}\n"]
     for group in _Comparison(before, after).matcher().get_grouped_opcodes(_CONTEXT):
         (_, start, _, start_new, _), (_, _, stop, _, stop_new) = group[0], group[-1]
-        places = _range(skipped + start, skipped + stop), _range(skipped + start_new, skipped + stop_new)
+        places = (
+            _range(skipped + start, skipped + stop),
+            _range(skipped + start_new, skipped + stop_new),
+        )
         shown.append(f"@@ -{places[0]} +{places[1]} @@\n")
         for tag, start, stop, start_new, stop_new in group:
             shown += [_marked(" " if tag == "equal" else "-", line) for line in before[start:stop]]
@@ -179,7 +197,8 @@ def _changed_region(old: str, new: str) -> tuple[int, int, int]:
     head = _equal_length(most, lambda low, high: old.startswith(new[low:high], low))
     begin = old.rfind("\n", 0, head) + 1
     tail = _equal_length(
-        most - begin, lambda low, high: old.endswith(new[len(new) - high : len(new) - low], 0, len(old) - low)
+        most - begin,
+        lambda low, high: old.endswith(new[len(new) - high : len(new) - low], 0, len(old) - low),
     )
     end = old.find("\n", len(old) - tail) + 1 or len(old)
     for _ in range(_CONTEXT):
@@ -215,7 +234,9 @@ def by_words(old: str, new: str) -> list[DiffPiece]:
             pieces += (("removed", removed), ("added", added))
             continue
         words, words_new = _words(removed), _words(added)
-        compared = _Comparison([word.rstrip() for word in words], [word.rstrip() for word in words_new], room)
+        compared = _Comparison(
+            [word.rstrip() for word in words], [word.rstrip() for word in words_new], room
+        )
         room = compared.room
         pieces += _word_pieces(words, words_new, compared.matcher())
     return list(_joined(pieces))
@@ -245,7 +266,11 @@ def _word_pieces(
             if word == word_new:
                 yield "same", word
             else:
-                yield from (("same", word[:length]), ("removed", word[length:]), ("added", word_new[length:]))
+                yield from (
+                    ("same", word[:length]),
+                    ("removed", word[length:]),
+                    ("added", word_new[length:]),
+                )
 
 
 def _joined(pieces: Iterable[tuple[PieceKind, str]]) -> Iterator[DiffPiece]:
@@ -253,7 +278,11 @@ def _joined(pieces: Iterable[tuple[PieceKind, str]]) -> Iterator[DiffPiece]:
     told: list[tuple[PieceKind, str]] = []
     for is_same, group in groupby(filter(_TEXT, pieces), key=lambda piece: piece[0] == "same"):
         stretch = list(group)
-        told += stretch if is_same else _change(*(_text_of(stretch, kind) for kind in ("removed", "added")))
+        told += (
+            stretch
+            if is_same
+            else _change(*(_text_of(stretch, kind) for kind in ("removed", "added")))
+        )
     for kind, group in groupby(filter(_TEXT, told), key=itemgetter(0)):
         yield DiffPiece(kind, "".join(map(_TEXT, group)))
 
@@ -267,15 +296,24 @@ def _change(old: str, new: str) -> list[tuple[PieceKind, str]]:
     head = _shared_spaces(old, new)
     tail = _shared_spaces(old[head:][::-1], new[head:][::-1])
     end, end_new = len(old) - tail, len(new) - tail
-    return [("same", old[:head]), ("removed", old[head:end]), ("added", new[head:end_new]), ("same", old[end:])]
+    return [
+        ("same", old[:head]),
+        ("removed", old[head:end]),
+        ("added", new[head:end_new]),
+        ("same", old[end:]),
+    ]
 
 
 def _shared_spaces(old: str, new: str) -> int:
     shorter = min(len(old), len(new))
-    return next((at for at in range(shorter) if old[at] != new[at] or not old[at].isspace()), shorter)
+    return next(
+        (at for at in range(shorter) if old[at] != new[at] or not old[at].isspace()), shorter
+    )
 
 
-def _longest(old: Sequence[str], new: Sequence[str], parts: Collection[str]) -> list[tuple[int, int]]:
+def _longest(
+    old: Sequence[str], new: Sequence[str], parts: Collection[str]
+) -> list[tuple[int, int]]:
     """The longest common subsequence of those `parts`, by Hunt and Szymanski: time grows with the pairs of equal parts."""
     where: dict[str, list[int]] = {}
     for at in range(len(new) - 1, -1, -1):
@@ -304,4 +342,6 @@ def _range(begin: int, end: int) -> str:
 
 
 def _marked(sign: str, line: str) -> str:
-    return f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
+    return (
+        f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
+    )

@@ -35,7 +35,9 @@ WAITS = (
     'Your change of memory block "{}" was proposed as {}. It waits for the owner, and the block stays as it is until then. '
     "You are told later if the owner rejects it and says why."
 )
-REPEATED = 'This change of memory block "{}" waits for the owner already, as {}: nothing new was proposed.'
+REPEATED = (
+    'This change of memory block "{}" waits for the owner already, as {}: nothing new was proposed.'
+)
 STANDS = 'Memory block "{}" says this already, so there is nothing to propose.'
 TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
 FULL_IN_ALL = "{} changes of this memory wait for its owner already. Propose more when some of them are decided."
@@ -97,14 +99,18 @@ def propose_edits(
         metadata = context.metadata((edit.reason for edit in group), summary)
         try:
             proposal = propose(tx, _draft(tx, group, home), metadata, context.expires_after)
-            sentence = (REPEATED if proposal.is_repeated else WAITS).format(block.shown_label, proposal.id)
+            sentence = (REPEATED if proposal.is_repeated else WAITS).format(
+                block.shown_label, proposal.id
+            )
         except Unchanged as answer:
             sentence = str(answer)
         except (NotFound, Conflict, TooLong) as error:
             failed |= {edit.call_id: str(error) for edit in group}
             continue
         for edit in group:
-            results[edit.call_id] = f"{results[edit.call_id]} {sentence}" if edit.call_id in results else sentence
+            results[edit.call_id] = (
+                f"{results[edit.call_id]} {sentence}" if edit.call_id in results else sentence
+            )
     if results:
         known = [*seen, *(edit.base for edit in edits)]
         shown = {(block.chain_id, block.label): block.shown_label for block in known}
@@ -117,17 +123,23 @@ def propose_edits(
 def _draft(tx: Transaction, group: Sequence[MemoryEdit], home: Chain | None) -> ProposalDraft:
     """What these edits of one block propose. Raises Conflict where a new block's label is taken in the chain `home`."""
     block, after = group[0].base, group[-1].after
-    confidence = min((sure for edit in group if (sure := edit.reason.confidence) is not None), default=None)
+    confidence = min(
+        (sure for edit in group if (sure := edit.reason.confidence) is not None), default=None
+    )
     value = after.value if after else None
     if not group[0].is_new or home is None or after is None:
         new_label = after.label if after and after.label != block.label else None
-        return ProposalDraft(block.chain_id, block.label, value, block, new_label, confidence=confidence)
+        return ProposalDraft(
+            block.chain_id, block.label, value, block, new_label, confidence=confidence
+        )
     chain = versions.lock(tx, home.id)
     if chain and after.label in chain.files:
         raise Conflict(TAKEN.format(after.label))
     if chain:
         chain.require_told_apart(after.label)
-    return ProposalDraft(home.id, after.label, value, description=after.description, confidence=confidence)
+    return ProposalDraft(
+        home.id, after.label, value, description=after.description, confidence=confidence
+    )
 
 
 def _waiting_told(
@@ -140,11 +152,18 @@ def _waiting_told(
             counts[shown.get((chain_id, label), label)] += count
     total = counts.total()
     labels = ", ".join(f"{label} ({count})" for label, count in sorted(counts.items()))
-    return f"{total} {'change waits' if total == 1 else 'changes wait'} for the owner: {labels}." if total else ""
+    return (
+        f"{total} {'change waits' if total == 1 else 'changes wait'} for the owner: {labels}."
+        if total
+        else ""
+    )
 
 
 def propose(
-    tx: Transaction, draft: ProposalDraft, metadata: ChangeMetadata, expires_after: int | None = None
+    tx: Transaction,
+    draft: ProposalDraft,
+    metadata: ChangeMetadata,
+    expires_after: int | None = None,
 ) -> Proposal:
     """Store a proposal, which waits beside others; an older one of the same author that touches the same lines is superseded.
 
@@ -198,9 +217,13 @@ def propose(
     file = chain.files.get(draft.label)
     # Only a text that the chain holds can be what the new one is a difference from, and the block may have moved on.
     is_current = file is not None and block is not None and blob_id(block.value) == file[0]
-    proposal = proposals.insert_one(tx, proposal, (*file, block.value) if file and block and is_current else None)
+    proposal = proposals.insert_one(
+        tx, proposal, (*file, block.value) if file and block and is_current else None
+    )
     for one in superseded:
-        proposals.settle(tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id))
+        proposals.settle(
+            tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id)
+        )
     return proposal
 
 
@@ -215,11 +238,17 @@ def _require_room(tx: Transaction, chain: Chain, label: str, of_author: int) -> 
 def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None:
     """Raise Unchanged where the block says it already, also since the draft was made, NotFound where it was deleted since."""
     if draft.block and draft.label not in chain.files:
-        raise NotFound(f'Memory block "{draft.block.shown_label}" was deleted or renamed in the meantime.')
+        raise NotFound(
+            f'Memory block "{draft.block.shown_label}" was deleted or renamed in the meantime.'
+        )
     file, before = chain.files.get(draft.label), draft.block.value if draft.block else ""
     if draft.value is None or draft.new_label or file is None:
         return
-    text = before if draft.block and blob_id(before) == file[0] else versions.read_text(tx, chain.id, file[0])
+    text = (
+        before
+        if draft.block and blob_id(before) == file[0]
+        else versions.read_text(tx, chain.id, file[0])
+    )
     after = merge_changes(before, text, draft.value)
     if after is not None and same_text(text, after):
         raise Unchanged(STANDS.format(draft.label))
@@ -240,11 +269,20 @@ class _DraftComparison:
             is_same = draft.value is older.value and same_text(before, older_before)
             return "repeated" if is_same else "superseded"
         is_same = same_text(draft.value, older.value) and same_text(before, older_before)
-        if is_same and (draft.block is None) == (older.base is None) and draft.new_label in {None, older.new_label}:
+        if (
+            is_same
+            and (draft.block is None) == (older.base is None)
+            and draft.new_label in {None, older.new_label}
+        ):
             return "repeated"  # also of a block that is to be made empty
-        is_text, is_older_text = not same_text(before, draft.value), not same_text(older_before, older.value)
+        is_text, is_older_text = (
+            not same_text(before, draft.value),
+            not same_text(older_before, older.value),
+        )
         if is_text and is_older_text:
-            return self._of_texts(older, where_they_meet(older_before, older.value, before, draft.value))
+            return self._of_texts(
+                older, where_they_meet(older_before, older.value, before, draft.value)
+            )
         # A new label touches no line.
         if draft.new_label and draft.new_label == older.new_label and not is_text:
             return "repeated"
@@ -276,7 +314,12 @@ class _DraftComparison:
         if lines > self.room:
             return False
         older_before, older_text, before, text = texts
-        self.room -= lines + effort(older_before, older_text) + effort(older_before, before) + effort(before, text)
+        self.room -= (
+            lines
+            + effort(older_before, older_text)
+            + effort(older_before, before)
+            + effort(before, text)
+        )
         return self.room >= 0
 
 
@@ -285,10 +328,17 @@ def _tells_all(base: str, fuller: str, text: str) -> bool:
     changes, fuller_changes = line_changes(base, text) or [], line_changes(base, fuller) or []
 
     def is_told(change: LineChange) -> bool:
-        lines = [line for one in fuller_changes if one.start <= change.start <= one.end for line in one.lines]
+        lines = [
+            line
+            for one in fuller_changes
+            if one.start <= change.start <= one.end
+            for line in one.lines
+        ]
         sentences = [sentence for line in change.lines if (sentence := line.strip())]
         is_small = len(lines) * len(sentences) <= _MOST_SENTENCES
-        return is_small and all(any(_tells(line.strip(), sentence) for line in lines) for sentence in sentences)
+        return is_small and all(
+            any(_tells(line.strip(), sentence) for line in lines) for sentence in sentences
+        )
 
     return bool(changes) and all(one.start == one.end and is_told(one) for one in changes)
 

@@ -30,7 +30,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", MessageFilter, PassageFilter)
 _MOST_CACHED = 256
-_RELATED_LENGTH = 2_000  # characters of a query in which words are looked for that have others near in meaning
+_RELATED_LENGTH = (
+    2_000  # characters of a query in which words are looked for that have others near in meaning
+)
 # An outside index is asked for more than a page, since words have their say in the order too, and for as many at every page.
 _FROM_OUTSIDE = 100
 
@@ -84,13 +86,23 @@ class Recall:
             # Such an index knows one conversation or all; what does not belong to the fork is left out below.
             conversation = None if wanted.shared else wanted.conversation_id
             outside = VectorFilter(
-                wanted.roles, conversation, _users(wanted.subject_id), (), False, wanted.start, wanted.end
+                wanted.roles,
+                conversation,
+                _users(wanted.subject_id),
+                (),
+                False,
+                wanted.start,
+                wanted.end,
             )
-            asked = await self._ask_outside(asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside)
+            asked = await self._ask_outside(
+                asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside
+            )
 
         def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundMessage]]:
             found = index.find_messages(tx, asked, _filter_of(tx, wanted), limit, offset)
-            numbers = dict.fromkeys(n for hit in found.hits for n in (hit.document, hit.before) if n is not None)
+            numbers = dict.fromkeys(
+                n for hit in found.hits for n in (hit.document, hit.before) if n is not None
+            )
             read = {message.seq: message for message in messages.by_numbers(tx, list(numbers))}
             return found, [
                 FoundMessage(read[hit.document], hit.relevance, read.get(hit.before or 0))
@@ -117,21 +129,31 @@ class Recall:
             owners = wanted.archive_ids
             kept_in = await self._store.read(lambda tx: archives.vector_dbs(tx, owners))
             outside = VectorFilter(
-                (), None, _users(wanted.subject_id), wanted.tags, wanted.all_tags, wanted.start, wanted.end
+                (),
+                None,
+                _users(wanted.subject_id),
+                wanted.tags,
+                wanted.all_tags,
+                wanted.start,
+                wanted.end,
             )
             asked = await self._ask_outside(asked, kept_in, outside)
 
         def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundPassage]]:
             found = index.find_passages(tx, asked, _filter_of(tx, wanted), limit, offset)
             why = {hit.document: hit.relevance for hit in found.hits}
-            return found, [FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))]
+            return found, [
+                FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))
+            ]
 
         return await self._find(asked, find)
 
     async def _filter_of(self, wanted: F | Callable[[Transaction], F]) -> F:
         return await self._store.read(wanted) if callable(wanted) else wanted
 
-    async def _find(self, asked: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]) -> T:
+    async def _find(
+        self, asked: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]
+    ) -> T:
         found, results = await self._store.read(lambda tx: find(tx, asked))
         more = await self._embed(asked.text, found.missing) if found.missing else {}
         if not more:
@@ -145,16 +167,27 @@ class Recall:
         default = self._embedders.default_handle()
         if mode == "fts" or default is None or not text.strip():
             return Query(text, mode)
-        return Query(text, mode, await self._embed(text, [default]), related=await self._related(text, default))
+        return Query(
+            text,
+            mode,
+            await self._embed(text, [default]),
+            related=await self._related(text, default),
+        )
 
     async def _related(self, text: str, handle: str) -> Mapping[str, Sequence[str]]:
         try:
             embedder = self._embedders.get(handle)
-            return await embedder.related(text[:_RELATED_LENGTH]) if isinstance(embedder, KnowsWords) else {}
+            return (
+                await embedder.related(text[:_RELATED_LENGTH])
+                if isinstance(embedder, KnowsWords)
+                else {}
+            )
         except RicordoError:
             return {}  # `_embed` has said why
 
-    async def _embed(self, text: str, handles: Sequence[str] | frozenset[str]) -> dict[str, Sequence[float]]:
+    async def _embed(
+        self, text: str, handles: Sequence[str] | frozenset[str]
+    ) -> dict[str, Sequence[float]]:
         vectors: dict[str, Sequence[float]] = {}
         # A query may be long, so of many of them only digests are kept.
         digest = blake2b(text.encode("utf-8", "surrogatepass")).digest()
@@ -162,16 +195,22 @@ class Recall:
             key = (handle, digest)
             if key not in self._query_vectors:
                 try:
-                    self._query_vectors[key] = (await self._embedders.get(handle).embed([text], purpose="query"))[0]
+                    self._query_vectors[key] = (
+                        await self._embedders.get(handle).embed([text], purpose="query")
+                    )[0]
                 except RicordoError as error:
-                    log.warning("searching by words alone", extra={"embedding": handle, "reason": error})
+                    log.warning(
+                        "searching by words alone", extra={"embedding": handle, "reason": error}
+                    )
                     continue
                 while len(self._query_vectors) > _MOST_CACHED:
                     self._query_vectors.popitem(last=False)
             vectors[handle] = self._query_vectors[key]
         return vectors
 
-    async def _ask_outside(self, asked: Query, kept_in: Mapping[str, str | None], wanted: VectorFilter) -> Query:
+    async def _ask_outside(
+        self, asked: Query, kept_in: Mapping[str, str | None], wanted: VectorFilter
+    ) -> Query:
         nearest: dict[str, Sequence[tuple[int, float]]] = {}
         for partition, name in kept_in.items():
             index = self._indexes.get(name or "")
@@ -179,7 +218,9 @@ class Recall:
                 continue
             for model, vector in asked.vectors.items():
                 try:
-                    nearest[partition] = await index.search(partition, model, vector, _FROM_OUTSIDE, wanted)
+                    nearest[partition] = await index.search(
+                        partition, model, vector, _FROM_OUTSIDE, wanted
+                    )
                 except RicordoError as error:
                     log.warning("searching by words alone", extra={"index": name, "reason": error})
         return replace(asked, nearest=nearest)
@@ -219,7 +260,9 @@ async def passages_like(
     return [hit.passage for hit in found]
 
 
-def most_alike(text: str, tags: Sequence[str], existing: Iterable[Passage | PassageDraft]) -> Likeness | None:
+def most_alike(
+    text: str, tags: Sequence[str], existing: Iterable[Passage | PassageDraft]
+) -> Likeness | None:
     """The text that says the same, or nearly the same in most of its words; None where there is none."""
     words, plain = set(terms(text[:MOST_CHARACTERS])), text.split()
     best: tuple[float, Likeness] | None = None

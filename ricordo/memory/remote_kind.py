@@ -16,7 +16,9 @@ class RemoteKind(Protocol):
         """The access as it is stored, an address's password beside it; in a thread. Raises Invalid where there may be no remote."""
         ...
 
-    async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
+    async def sync(
+        self, store: Store, remote: Remote, access: Access, settings: Settings
+    ) -> Remote:
         """Bring the remote and the memory together; returns the remote with `followed`, `seen` and `last_error` as they are then.
 
         Raises Unavailable where it cannot be reached, Conflict or Invalid where what is there cannot be pulled. Once another server

@@ -35,7 +35,9 @@ _KEPT = 0.5
 
 def archived_text(kind: str, body: str, now: datetime) -> str:
     """Return the text of a passage: a line with its kind and time (UTC), as `[ARCHIVED 2025-12-31T10:00:00]`, then the body."""
-    return f"[{kind} {now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}]\n{body}"
+    return (
+        f"[{kind} {now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}]\n{body}"
+    )
 
 
 def _keep_end(text: str, room: int) -> str:
@@ -45,12 +47,16 @@ def _keep_end(text: str, room: int) -> str:
 
 def _keep_tagged(text: str, room: int) -> str:
     """Keep lines with a tag, then others."""
-    return "\n".join(line for _, line in _fill(text, lambda line, _: not line.startswith("["), room))
+    return "\n".join(
+        line for _, line in _fill(text, lambda line, _: not line.startswith("["), room)
+    )
 
 
 def _keep_important(text: str, room: int) -> str:
     """Keep the most important lines in their order: task, user, context, other tags, then others; of equal ones the later."""
-    return "\n".join(line for _, line in sorted(_fill(text, lambda line, at: (-_score(line), -at), room)))
+    return "\n".join(
+        line for _, line in sorted(_fill(text, lambda line, at: (-_score(line), -at), room))
+    )
 
 
 # By its name, what a strategy keeps, and the share of the limit above which it rotates.
@@ -64,7 +70,9 @@ STRATEGIES: Mapping[str, tuple[Callable[[str, int], str], float]] = {
 def compress(strategy: str, text: str, target_chars: int) -> str:
     """Return what the strategy keeps of a text in so many characters. Raises Invalid for fewer than none."""
     if target_chars < 0:
-        raise Invalid(f"A text cannot be shortened to {target_chars} characters. Give a number of characters from 0.")
+        raise Invalid(
+            f"A text cannot be shortened to {target_chars} characters. Give a number of characters from 0."
+        )
     return text if len(text) <= target_chars else STRATEGIES[strategy][0](text, target_chars)
 
 
@@ -87,12 +95,16 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
     if not given:
         return None
     if not isinstance(given, Mapping) or given.keys() - {"strategy", "threshold", "keeps"}:
-        raise Invalid('"rotation" takes strategy, threshold and keeps, as {"strategy": "adaptive", "threshold": 0.8}.')
+        raise Invalid(
+            '"rotation" takes strategy, threshold and keeps, as {"strategy": "adaptive", "threshold": 0.8}.'
+        )
     name = given.get("strategy", "adaptive")
     if name not in STRATEGIES:
         raise Invalid(f'There is no rotation "{name}". Use: {", ".join(STRATEGIES)}.')
     threshold, keeps = given.get("threshold", STRATEGIES[name][1]), given.get("keeps", _KEPT)
-    shares = [share for share in (threshold, keeps) if isinstance(share, int | float) and 0 < share <= 1]
+    shares = [
+        share for share in (threshold, keeps) if isinstance(share, int | float) and 0 < share <= 1
+    ]
     if len(shares) != 2 or keeps > threshold:
         raise Invalid(
             "The threshold of a rotation and what it keeps are shares from 0 to 1, and it keeps the smaller one."
@@ -100,7 +112,9 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
     return Rotation(name, threshold, keeps)
 
 
-def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContext) -> tuple[Block, Passage] | None:
+def rotate(
+    tx: Transaction, state: AgentState, block: Block, context: EditContext
+) -> tuple[Block, Passage] | None:
     """Rotate a block just written (its chain is locked) if it is too full; returns it and the passage removed."""
     try:
         rotation = read_rotation(block.metadata)
@@ -129,7 +143,12 @@ def rotate(tx: Transaction, state: AgentState, block: Block, context: EditContex
 
 
 def new_passage(
-    tx: Transaction, state: AgentState, context: EditContext, text: str, tags: tuple[str, ...], id: str | None = None
+    tx: Transaction,
+    state: AgentState,
+    context: EditContext,
+    text: str,
+    tags: tuple[str, ...],
+    id: str | None = None,
 ) -> Passage:
     """A passage that the step files, not yet stored and in no archive yet."""
     now = tx.clock.now()

@@ -31,7 +31,9 @@ _MOST_SHOWN = 5
 FOLDER = "block_schemas"  # in the data folder
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LARGEST_FILE = 65_536
-LONGEST_TEXT = 1_000_000  # characters of a block in a format: one is parsed in two seconds, whatever is in it
+LONGEST_TEXT = (
+    1_000_000  # characters of a block in a format: one is parsed in two seconds, whatever is in it
+)
 _LARGEST_LIMIT = 1_000_000_000
 _POLICIES: tuple[Policy, ...] = get_args(Policy)
 BLOCK_KEYS = {"title": str, "description": str, "policy": str, "limit": int, "fields": dict}
@@ -44,7 +46,13 @@ _FIELD_KEYS = {
     "max_items": int,
     "default": object,
 }
-_CALLED = {str: "text in quotes", int: "a whole number", bool: "true or false", dict: "a table", list: "a list"}
+_CALLED = {
+    str: "text in quotes",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "a table",
+    list: "a list",
+}
 
 KeyPath = tuple[str | int, ...]
 
@@ -59,13 +67,19 @@ _STRING = re.compile("|".join((_LONG_BASIC, _LONG_LITERAL, _BASIC, _LITERAL)), r
 _STRING_OR_COMMENT = re.compile(rf"{_STRING.pattern}|[\"'].*\Z|{_COMMENT}", re.DOTALL)
 _BLANK = re.compile(rf"(?:\s+|{_COMMENT})*")
 _PART = re.compile(rf"[ \t]*([A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})[ \t]*")
-_HEAD = re.compile(rf"(?P<open>\[{{0,2}})(?P<key>{_PART.pattern}(?:\.{_PART.pattern})*)(?:\]{{1,2}}|=)")
+_HEAD = re.compile(
+    rf"(?P<open>\[{{0,2}})(?P<key>{_PART.pattern}(?:\.{_PART.pattern})*)(?:\]{{1,2}}|=)"
+)
 _IN_VALUE = re.compile(rf"{_STRING.pattern}|{_COMMENT}|[\[\]{{}}\n]", re.DOTALL)
 _LONG = re.compile("[ \t]*(?:\"\"\"|''')")
 # Nothing is tried twice (`++`), as a name can be as long as the text.
-_DEEP_KEY = re.compile(rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:[ \t]*+\.[ \t]*+[A-Za-z0-9_-]++){{{_MOST_PARTS}}}")
+_DEEP_KEY = re.compile(
+    rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:[ \t]*+\.[ \t]*+[A-Za-z0-9_-]++){{{_MOST_PARTS}}}"
+)
 
-_PLACE = re.compile(r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL)
+_PLACE = re.compile(
+    r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL
+)
 _NO_END = "the text has no end. Put the quotes that it begins with behind it."
 _SECOND = "this table occurs twice. Keep one of the two."
 _NO_NAME = 'a line must begin with a name. Write it as name = "Alice".'
@@ -100,7 +114,14 @@ class TomlPlace:
 def read_toml(text: str, where: str = "") -> dict[str, Any]:
     """What a TOML text holds. Raises Invalid that names the line, and `where` in front of it."""
     if line := deep_key(text):
-        refuse([Problem(line, "the name has too many parts. Use at most eight, with dots between them.")], where)
+        refuse(
+            [
+                Problem(
+                    line, "the name has too many parts. Use at most eight, with dots between them."
+                )
+            ],
+            where,
+        )
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -119,7 +140,9 @@ def deep_key(text: str) -> int | None:
     The time that the standard library takes for a key grows with the square of its parts: 10 kB of dots would take two seconds.
     """
     # Strings and comments may hold any dots: only their line breaks stay, and a letter, as a string can be a part of a key.
-    bare = _STRING_OR_COMMENT.sub(lambda found: ("" if found[0][0] == "#" else "s") + "\n" * found[0].count("\n"), text)
+    bare = _STRING_OR_COMMENT.sub(
+        lambda found: ("" if found[0][0] == "#" else "s") + "\n" * found[0].count("\n"), text
+    )
     found = _DEEP_KEY.search(bare)
     return bare.count("\n", 0, found.start()) + 1 if found else None
 
@@ -223,9 +246,15 @@ def schema_in(
     policy, limit = table.get("policy"), table.get("limit", DEFAULT_LIMIT)
     problems: list[Problem] = []
     if isinstance(policy, str) and policy not in _POLICIES:
-        problems.append(lines.problem(f'"policy" must be one of: {", ".join(_POLICIES)}.', *path, "policy"))
+        problems.append(
+            lines.problem(f'"policy" must be one of: {", ".join(_POLICIES)}.', *path, "policy")
+        )
     if type(limit) is int and not 1 <= limit <= _LARGEST_LIMIT:
-        problems.append(lines.problem(f'"limit" must lie between 1 and {_LARGEST_LIMIT} characters.', *path, "limit"))
+        problems.append(
+            lines.problem(
+                f'"limit" must lie between 1 and {_LARGEST_LIMIT} characters.', *path, "limit"
+            )
+        )
     tables = table.get("fields")
     fields: list[SchemaField] = []
     for key, value in tables.items() if isinstance(tables, dict) else ():
@@ -237,12 +266,19 @@ def schema_in(
         problems += found
         fields += [field] if field else []
     if not tables:
-        problems.append(lines.problem("the schema has no fields. Give it one, as in [fields.name].", *path))
-    problems += [lines.problem(sentence, *path, "fields", each.name) for each, sentence in same_headings(fields)]
+        problems.append(
+            lines.problem("the schema has no fields. Give it one, as in [fields.name].", *path)
+        )
+    problems += [
+        lines.problem(sentence, *path, "fields", each.name)
+        for each, sentence in same_headings(fields)
+    ]
     if problems or not fields:
         return None, problems
     title, description = table.get("title") or SchemaField(name).title, table.get("description", "")
-    return BlockSchema(name, title, tuple(fields), description, cast(Policy | None, policy), limit), []
+    return BlockSchema(
+        name, title, tuple(fields), description, cast(Policy | None, policy), limit
+    ), []
 
 
 def read_schema(name: str, folder: Path) -> BlockSchema:
@@ -262,7 +298,9 @@ def read_schema(name: str, folder: Path) -> BlockSchema:
             f'There is no block schema "{name}". Put it into {where} in the data folder, or use one of these: {known}.'
         ) from None
     except OSError as error:
-        raise Unavailable(f"{where} cannot be read: {error.strerror}. See to its permissions.") from error
+        raise Unavailable(
+            f"{where} cannot be read: {error.strerror}. See to its permissions."
+        ) from error
     if len(content) > _LARGEST_FILE:
         raise Invalid(f"{where} is larger than {_LARGEST_FILE} bytes. Shorten it.")
     try:
@@ -276,7 +314,9 @@ def schema_names(folder: Path) -> list[str]:
     try:
         return sorted(path.stem for path in folder.glob("*.toml") if _NAME.fullmatch(path.stem))
     except OSError as error:
-        raise Unavailable(f"{FOLDER} cannot be read: {error.strerror}. See to its permissions.") from error
+        raise Unavailable(
+            f"{FOLDER} cannot be read: {error.strerror}. See to its permissions."
+        ) from error
 
 
 def find_schema(name: str | None, data_dir: Path) -> BlockSchema | None:
@@ -304,7 +344,10 @@ def starting_settings(schema: BlockSchema) -> dict[str, Any]:
 
 
 def read_block(
-    read: Callable[[str, BlockSchema | None], ParsedBlock], text: str, schema_ref: str | None, data_dir: Path
+    read: Callable[[str, BlockSchema | None], ParsedBlock],
+    text: str,
+    schema_ref: str | None,
+    data_dir: Path,
 ) -> ParsedBlock:
     """What was written of a block with this schema, or with the one that it names. Raises Invalid, TooLong before reading."""
     if len(text) > LONGEST_TEXT:
@@ -363,18 +406,30 @@ def _field(
     if problems:
         return None, problems
     default = table.get("default")
-    field = SchemaField(**{**table, "name": name, "default": tuple(default) if isinstance(default, list) else default})
+    field = SchemaField(
+        **{
+            **table,
+            "name": name,
+            "default": tuple(default) if isinstance(default, list) else default,
+        }
+    )
     return field, [lines.problem(sentence, *here, key) for key, sentence in field.faults()]
 
 
-def unfit(table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str | int) -> list[Problem]:
+def unfit(
+    table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str | int
+) -> list[Problem]:
     """A problem for each key that is not known here, or whose value is of another type, or an empty title."""
     problems: list[Problem] = []
     for key, value in table.items():
         if key not in keys:
-            problems.append(lines.problem(f'"{key}" is not known here. Use: {", ".join(keys)}.', *path, key))
+            problems.append(
+                lines.problem(f'"{key}" is not known here. Use: {", ".join(keys)}.', *path, key)
+            )
         elif keys[key] is not object and type(value) is not keys[key]:
             problems.append(lines.problem(f'"{key}" must be {_CALLED[keys[key]]}.', *path, key))
         elif (key, value) == ("title", ""):
-            problems.append(lines.problem('"title" is empty. Fill it in, or remove the line.', *path, key))
+            problems.append(
+                lines.problem('"title" is empty. Fill it in, or remove the line.', *path, key)
+            )
     return problems

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal, NoReturn, get_args
 
-from ricordo.domain.block_schema import LARGEST, BlockSchema, FieldKind, FieldValue, SchemaField, heading_key
+from ricordo.domain.block_schema import (
+    LARGEST,
+    BlockSchema,
+    FieldKind,
+    FieldValue,
+    SchemaField,
+    heading_key,
+)
 from ricordo.errors import Invalid
 
 # compact: nothing between sections; spaced: an empty line; open: one below each heading, too.
@@ -42,7 +49,9 @@ class Problem:
 def refuse(problems: Iterable[Problem], where: str = "") -> NoReturn:
     """Raise Invalid with a line for each problem, in their order; `where` names the text, if it is one of several."""
     ordered = sorted(set(problems))
-    told = [f"{where}: {problem}" if where else str(problem) for problem in ordered[:_MOST_PROBLEMS]]
+    told = [
+        f"{where}: {problem}" if where else str(problem) for problem in ordered[:_MOST_PROBLEMS]
+    ]
     more = [f"And {len(ordered) - _MOST_PROBLEMS} more."] if len(ordered) > _MOST_PROBLEMS else []
     raise Invalid("\n".join([*told, *more]))
 
@@ -65,11 +74,14 @@ class _Section:
 
 def starting_text(schema: BlockSchema) -> str:
     return write_sections(
-        {each.name: each.empty if each.default is None else each.default for each in schema.fields}, schema
+        {each.name: each.empty if each.default is None else each.default for each in schema.fields},
+        schema,
     )
 
 
-def write_sections(fields: Mapping[str, FieldValue], schema: BlockSchema, layout: Layout = "compact") -> str:
+def write_sections(
+    fields: Mapping[str, FieldValue], schema: BlockSchema, layout: Layout = "compact"
+) -> str:
     """The text that says these values, in their order. Every name must be one of the schema's, and every value fit its field."""
     titles = {each.name: each.title for each in schema.fields}
     sections: list[str] = []
@@ -90,7 +102,11 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
     problems: list[Problem] = []
     missing: list[Problem] = []
     if before:
-        problems.append(Problem(before, 'there is text before the first heading. Put it below a line "## Title".'))
+        problems.append(
+            Problem(
+                before, 'there is text before the first heading. Put it below a line "## Title".'
+            )
+        )
     fields: dict[str, FieldValue] = {}
     headed: set[str] = set()
     by_heading = schema.by_heading()
@@ -106,7 +122,9 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
                 )
             )
         elif field.name in headed:
-            problems.append(Problem(section.line, f'"{field.title}" occurs twice. Keep one of the two.'))
+            problems.append(
+                Problem(section.line, f'"{field.title}" occurs twice. Keep one of the two.')
+            )
         else:
             headed.add(field.name)
             value, found = _value(field, section)
@@ -115,11 +133,16 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
                 continue
             fields[field.name] = value
             if field.lacks(value):
-                missing.append(Problem(section.line, f'"{field.title}" is required and empty. Fill it in.'))
+                missing.append(
+                    Problem(section.line, f'"{field.title}" is required and empty. Fill it in.')
+                )
     for each in schema.fields:
         if each.required and each.name not in headed:
             missing.append(
-                Problem(len(lines), f'"{each.title}" is required and missing. Add a line "## {each.title}".')
+                Problem(
+                    len(lines),
+                    f'"{each.title}" is required and missing. Add a line "## {each.title}".',
+                )
             )
     return ParsedSections(fields, tuple(problems), tuple(missing))
 
@@ -128,7 +151,10 @@ def layout_of(text: str, schema: BlockSchema, reading: ParsedSections) -> Layout
     """How a text is laid out, None where its values, written in any layout, would give another text."""
     if reading.problems:
         return None
-    return next((layout for layout in LAYOUTS if write_sections(reading.fields, schema, layout) == text), None)
+    return next(
+        (layout for layout in LAYOUTS if write_sections(reading.fields, schema, layout) == text),
+        None,
+    )
 
 
 def _split(lines: Sequence[str]) -> tuple[int | None, list[_Section]]:
@@ -159,14 +185,18 @@ def _value(field: SchemaField, section: _Section) -> tuple[FieldValue, list[Prob
     elif field.kind in ("string", "text"):
         value = "\n".join(_bare(line) for line in lines)
     elif len(lines) > 1:
-        return None, [Problem(where, f'"{field.title}" must be one line. Take the other lines out.')]
+        return None, [
+            Problem(where, f'"{field.title}" must be one line. Take the other lines out.')
+        ]
     else:
         value = _plain(field.kind, lines[0].strip()) if lines else None
     fault = field.fault(value)
     return value, [Problem(where, f'"{field.title}" {fault}')] if fault else []
 
 
-def _items(lines: Sequence[str], field: SchemaField, first: int) -> tuple[tuple[str, ...], Problem | None]:
+def _items(
+    lines: Sequence[str], field: SchemaField, first: int
+) -> tuple[tuple[str, ...], Problem | None]:
     items: list[list[str]] = []
     for number, line in enumerate(lines, first):
         if not line.strip():
@@ -176,9 +206,7 @@ def _items(lines: Sequence[str], field: SchemaField, first: int) -> tuple[tuple[
         elif items and line.startswith(("  ", "\t")):
             items[-1].append(line.removeprefix("\t") if line.startswith("\t") else line[2:])
         else:
-            sentence = (
-                f'"{field.title}" is a list. Begin each item with "- ", and further lines of an item with two spaces.'
-            )
+            sentence = f'"{field.title}" is a list. Begin each item with "- ", and further lines of an item with two spaces.'
             return (), Problem(number, sentence)
     return tuple("\n".join(_unmarked(line) for line in item) for item in items), None
 
@@ -230,7 +258,9 @@ def _escaped(line: str) -> str:
 
 
 def _bare(line: str) -> str:
-    is_escaped = line.startswith("\\") and (_LIKE_A_HEADING.fullmatch(line) or _LIKE_A_BLANK.fullmatch(line))
+    is_escaped = line.startswith("\\") and (
+        _LIKE_A_HEADING.fullmatch(line) or _LIKE_A_BLANK.fullmatch(line)
+    )
     return line[1:] if is_escaped else line
 
 

@@ -104,7 +104,9 @@ def is_statement(sentence: str) -> bool:
         return False
     if _KEEP.search(sentence):
         return True
-    return not (_REQUESTS.search(sentence) or _ASKS.search(sentence) or _HYPOTHETICAL.search(sentence))
+    return not (
+        _REQUESTS.search(sentence) or _ASKS.search(sentence) or _HYPOTHETICAL.search(sentence)
+    )
 
 
 def stated(message: str) -> list[str]:
@@ -112,7 +114,11 @@ def stated(message: str) -> list[str]:
     kept: list[str] = []
     is_asked = False  # "Suggest a dinner. One or two sentences." goes on with what was asked
     for one in sentences(message):
-        goes_on = is_asked and len(one.split()) <= _SHORT_WORDS and not (_FIRST_PERSON.search(one) or facts_in(one))
+        goes_on = (
+            is_asked
+            and len(one.split()) <= _SHORT_WORDS
+            and not (_FIRST_PERSON.search(one) or facts_in(one))
+        )
         if is_statement(one) and not goes_on:
             kept.append(_KEEP.sub("", one))
         else:
@@ -136,7 +142,12 @@ def notes_in(answer: str, statements: Iterable[str]) -> list[str]:
 
 def is_note(line: str, source: str) -> bool:
     """Return whether a line is a note on what the source says, and nothing that the model made up."""
-    if len(line) > _LONGEST_NOTE or _NO_NOTE.search(line) or _KEEP.search(line) or not is_statement(line):
+    if (
+        len(line) > _LONGEST_NOTE
+        or _NO_NOTE.search(line)
+        or _KEEP.search(line)
+        or not is_statement(line)
+    ):
         return False
     if not set(_NUMBER.findall(line)) <= set(_NUMBER.findall(source)):
         return False
@@ -156,5 +167,6 @@ def unnoted(statements: Iterable[str], notes: Iterable[str]) -> list[str]:
     return [
         one
         for one in statements
-        if len(one) <= _LONGEST_NOTE and any(fact.value.casefold() not in written for fact in facts_in(one))
+        if len(one) <= _LONGEST_NOTE
+        and any(fact.value.casefold() not in written for fact in facts_in(one))
     ]

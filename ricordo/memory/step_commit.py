@@ -26,14 +26,24 @@ from ricordo.storage.engine.store import Transaction
 _BESIDE = "The rest was applied."
 
 
-def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext) -> Committed:
+def commit(
+    tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext
+) -> Committed:
     """Store the step's edits and passages; what policies do not let an agent do becomes a proposal to the block's owner."""
     edits = memory.edits
     direct, waiting = _split_by_policy(edits, context)
     files = bool(memory.passages) or any(may_rotate(edit.base) for edit in direct)
     reshapes = _texts_by_block(direct) is None
     makes = any(edit.is_new or needs_copy(edit.base, state.conversation.user_id) for edit in edits)
-    own = _lock(tx, state, edits, files=files, reshapes=reshapes, makes=makes, is_mixed=bool(direct and waiting))
+    own = _lock(
+        tx,
+        state,
+        edits,
+        files=files,
+        reshapes=reshapes,
+        makes=makes,
+        is_mixed=bool(direct and waiting),
+    )
     if own and makes and state.conversation.user_id:
         state, edits = with_copies(tx, state, edits, own.id, context.author)
         direct, waiting = _split_by_policy(edits, context)
@@ -46,10 +56,16 @@ def commit(tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Sco
     dropped = _failed_with(done.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in dropped]
     proposed, refused = propose_edits(tx, waiting, context, own, state.blocks)
-    beside = {call_id: f"{text} {_BESIDE}" if call_id in done.results else text for call_id, text in proposed.items()}
+    beside = {
+        call_id: f"{text} {_BESIDE}" if call_id in done.results else text
+        for call_id, text in proposed.items()
+    }
     filled = {edit.base.id for edit in direct if edit.call_id not in done.failed}
     kept, rotated = _rotate_filled(tx, state, done.blocks, filled, context)
-    drafts = [new_passage(tx, state, context, draft.text, draft.tags, draft.id) for draft in memory.passages]
+    drafts = [
+        new_passage(tx, state, context, draft.text, draft.tags, draft.id)
+        for draft in memory.passages
+    ]
     passages = [*drafts, *rotated]
     held = file_passages(tx, state, passages) if passages else state.archives
     return Committed(kept, held, {**done.results, **beside}, {**done.failed, **dropped, **refused})
@@ -81,7 +97,11 @@ def _lock(
 
 
 def _rotate_filled(
-    tx: Transaction, state: AgentState, stored: Sequence[Block], filled: Container[str], context: EditContext
+    tx: Transaction,
+    state: AgentState,
+    stored: Sequence[Block],
+    filled: Container[str],
+    context: EditContext,
 ) -> tuple[tuple[Block, ...], list[Passage]]:
     """The blocks, those shortened that this step filled up, and what left them. One that its owner filled stays as it is."""
     before = {block.id: block.version for block in state.blocks}
@@ -95,7 +115,9 @@ def _rotate_filled(
     return tuple(kept), left
 
 
-def _split_by_policy(edits: Sequence[MemoryEdit], context: EditContext) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
+def _split_by_policy(
+    edits: Sequence[MemoryEdit], context: EditContext
+) -> tuple[list[MemoryEdit], list[MemoryEdit]]:
     """The edits that may be made at once, and those that wait: if one of a block's has to, all of that block's do."""
     proposed = {edit.base.id for edit in edits if context.policy_decision(edit) == "propose"}
     direct = [edit for edit in edits if edit.base.id not in proposed]
@@ -116,7 +138,11 @@ def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[MemoryEdit]] 
 
 
 def _write_texts(
-    tx: Transaction, state: AgentState, texts: Mapping[str, Sequence[MemoryEdit]], scope: Scope, context: EditContext
+    tx: Transaction,
+    state: AgentState,
+    texts: Mapping[str, Sequence[MemoryEdit]],
+    scope: Scope,
+    context: EditContext,
 ) -> Committed:
     """Several edits of one block in one step are one write: their last text against the text the step began with."""
     written: dict[str, Block] = {}
@@ -124,7 +150,9 @@ def _write_texts(
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for block_id, edits in sorted(texts.items(), key=lambda item: item[1][0].base.chain_id):
         base = edits[0].base
-        metadata = context.metadata((edit.reason for edit in edits), edit_summary(base, edits[-1].after))
+        metadata = context.metadata(
+            (edit.reason for edit in edits), edit_summary(base, edits[-1].after)
+        )
         try:
             block = blocks.write(tx, base, edits[-1].value, metadata)
         except (Forbidden, TooLong):
@@ -134,12 +162,18 @@ def _write_texts(
         else:
             overtaken += edits  # by someone else, and the chain is locked now
     kept = tuple(written.get(block.id, block) for block in state.blocks)
-    done = store_plan(tx, state, overtaken, scope, context, None) if overtaken else Committed(kept, state.archives)
+    done = (
+        store_plan(tx, state, overtaken, scope, context, None)
+        if overtaken
+        else Committed(kept, state.archives)
+    )
     notes = version_notes((edit for id in written for edit in texts[id]), done.blocks, ())
     return replace(done, results={**done.results, **notes})
 
 
-def file_passages(tx: Transaction, state: AgentState, new: Sequence[Passage]) -> tuple[Archive, ...]:
+def file_passages(
+    tx: Transaction, state: AgentState, new: Sequence[Passage]
+) -> tuple[Archive, ...]:
     """Put passages into the agent's first archive, whatever `archive_id` they bring; returns its archives, one made if missing.
 
     An agent that works on another's memory files them in the archive of that one.

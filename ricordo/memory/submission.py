@@ -38,7 +38,14 @@ class Submitted:
     proposal: Proposal | None = None
 
 
-def put(tx: Transaction, memory: UserMemory, label: str, text: str, options: PutOptions, edit: Submission) -> Submitted:
+def put(
+    tx: Transaction,
+    memory: UserMemory,
+    label: str,
+    text: str,
+    options: PutOptions,
+    edit: Submission,
+) -> Submitted:
     """Make the text the block's next version, or propose it, also a new block. Raises as `user_memory.put`, and Forbidden."""
     label = require_label(label)
     chain = _locked(tx, memory.chain.id)
@@ -63,19 +70,27 @@ def put(tx: Transaction, memory: UserMemory, label: str, text: str, options: Put
     return Submitted(None, propose(tx, draft, metadata, edit.expires_after))
 
 
-def restore(tx: Transaction, memory: UserMemory, label: str, version_id: str, edit: Submission) -> Submitted:
+def restore(
+    tx: Transaction, memory: UserMemory, label: str, version_id: str, edit: Submission
+) -> Submitted:
     """Make the text that the block had at a version its next one, or propose that. Raises as `user_memory.restore` does."""
     chain = _locked(tx, memory.chain.id)
     if edit.metadata("").is_owners_of(chain):
-        return Submitted(user_memory.restore(tx, memory, label, version_id, edit.author, message=edit.reason))
+        return Submitted(
+            user_memory.restore(tx, memory, label, version_id, edit.author, message=edit.reason)
+        )
     _, text = user_memory.text_at(tx, chain.id, label, version_id)
     return put(tx, memory, label, text, PutOptions(), edit)
 
 
-def rename(tx: Transaction, memory: UserMemory, label: str, new_label: str, edit: Submission) -> Submitted:
+def rename(
+    tx: Transaction, memory: UserMemory, label: str, new_label: str, edit: Submission
+) -> Submitted:
     """Give the block another label, or propose that. Raises as `user_memory.rename` does."""
     if edit.metadata("").is_owners_of(_locked(tx, memory.chain.id)):
-        return Submitted(user_memory.rename(tx, memory, label, new_label, edit.author, message=edit.reason))
+        return Submitted(
+            user_memory.rename(tx, memory, label, new_label, edit.author, message=edit.reason)
+        )
     block = user_memory.require(tx, memory, label)
     new_label = require_label(new_label)
     user_memory.require_free(tx, block, new_label)
@@ -88,10 +103,15 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
     changed = replace(changed, value=normal_text(changed.value))
     if changed.value != block.value:
         changed.require_fits(changed.value)
-    metadata = edit.metadata(change_summary(changed.label, block.value, changed.value, f"Change {changed.label}"))
+    metadata = edit.metadata(
+        change_summary(changed.label, block.value, changed.value, f"Change {changed.label}")
+    )
     if not metadata.is_owners_of(chain):
         kept = {name: getattr(changed, name) for name in (*blocks.SETTINGS, "tags")}
-        _require_none(block.label, {name: value for name, value in kept.items() if value != getattr(block, name)})
+        _require_none(
+            block.label,
+            {name: value for name, value in kept.items() if value != getattr(block, name)},
+        )
     match metadata.policy_decision(block.rule, chain):
         case "apply":
             return Submitted(blocks.update(tx, block, changed, metadata))
@@ -110,7 +130,9 @@ def remove(tx: Transaction, block: Block, edit: Submission) -> Submitted:
     chain = _locked(tx, block.chain_id)
     metadata = edit.metadata(f"Delete {block.label}")
     if metadata.policy_decision(block.rule, chain) == "propose":
-        return _proposed(tx, block, ProposalDraft(chain.id, block.label, None, block), metadata, edit)
+        return _proposed(
+            tx, block, ProposalDraft(chain.id, block.label, None, block), metadata, edit
+        )
     blocks.remove(tx, block, metadata)
     return Submitted(None)
 

@@ -15,8 +15,22 @@ from typing import Any, Literal
 
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 from ricordo.domain.clock import SECOND
-from ricordo.domain.message import ApprovalPart, ImagePart, Message, Role, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, ToolSchema, settings_changes
+from ricordo.domain.message import (
+    ApprovalPart,
+    ImagePart,
+    Message,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from ricordo.domain.model import (
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    ToolSchema,
+    settings_changes,
+)
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.chat import ChatModel, whole_reply
@@ -101,7 +115,9 @@ class RestingWriters:
         key = agent_id, writer.model.info.handle
         self._until.pop(key, None)
         if summary.mode == "deterministic":
-            self._until = {one: until for one, until in self._until.items() if until > now} | {key: now + _REST}
+            self._until = {one: until for one, until in self._until.items() if until > now} | {
+                key: now + _REST
+            }
 
 
 @dataclass(slots=True)
@@ -141,7 +157,9 @@ async def summarize(
     The writer gets `timeout` seconds. What it did not do, or all where there is none, is left to an outline. The modes that begin
     with `self_` need the agent's own; with another one they become `all`. Raises nothing.
     """
-    earlier = "\n\n".join(message.text for message in evicted if message.role == "summary" and message.text)
+    earlier = "\n\n".join(
+        message.text for message in evicted if message.role == "summary" and message.text
+    )
     mode = settings.mode
     if mode.startswith("self_") and not (writer and writer.system):
         mode = "all"
@@ -154,11 +172,15 @@ async def summarize(
                     await _write_as_itself(draft, evicted, writer, writer.system)
                 else:
                     await _write_from_outside(draft, evicted, writer)
-            return Summary(clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage)
+            return Summary(
+                clipped(draft.text, settings.clip_chars, room), mode, handle, draft.usage
+            )
         except Exception as error:  # whatever an adapter raises, the agent goes on
             reason = error.kind if isinstance(error, ModelError) else type(error).__name__
             what = {"mode": mode, "model": handle, "reason": reason}
-            log.warning("no summary", extra=what, exc_info=not isinstance(error, ModelError | TimeoutError))
+            log.warning(
+                "no summary", extra=what, exc_info=not isinstance(error, ModelError | TimeoutError)
+            )
     done, before = (draft.covered, draft.text) if draft.covered else (0, earlier)
     longest = {} if settings.clip_chars is None else {"longest": settings.clip_chars}
     plain = outline(evicted[done:], earlier=before, timezone=timezone, **longest)
@@ -170,12 +192,18 @@ def timeout_for(expected: float | None) -> float:
     return TIMEOUT if expected is None else min(_LONGEST_TIMEOUT, max(TIMEOUT, _SLOWER * expected))
 
 
-async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer) -> None:
+async def _write_from_outside(
+    draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer
+) -> None:
     """Ask a writer who sees the messages as data."""
-    entries = [(_entry(message, draft.timezone), index + 1) for index, message in enumerate(evicted)]
+    entries = [
+        (_entry(message, draft.timezone), index + 1) for index, message in enumerate(evicted)
+    ]
     entries = [entry for entry in entries if entry[0]]
     system, instructions = text("summary_system_prompt"), draft.instructions
-    fixed = text_tokens(system) + text_tokens(instructions) + text_tokens(text("summary_so_far")) + 100
+    fixed = (
+        text_tokens(system) + text_tokens(instructions) + text_tokens(text("summary_so_far")) + 100
+    )
 
     async def ask(begin: int, end: int, tokens: int) -> ModelReply:
         material = "\n".join(_within(entry, tokens) for entry, _ in entries[begin:end])
@@ -184,7 +212,11 @@ async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], 
             data = f"{text('summary_so_far')}\n\n{data}"
         said: list[tuple[Role, str]] = [("system", system), ("user", f"{instructions}\n\n{data}")]
         if draft.settings.prompt_acknowledgement:
-            said[1:] = [("user", instructions), ("assistant", text("summary_acknowledgement")), ("user", data)]
+            said[1:] = [
+                ("user", instructions),
+                ("assistant", text("summary_acknowledgement")),
+                ("user", data),
+            ]
         messages = tuple(_message(evicted[0], role, words) for role, words in said)
         return await _reply(draft, writer, ModelRequest(messages))
 
@@ -192,16 +224,25 @@ async def _write_from_outside(draft: _SummaryDraft, evicted: Sequence[Message], 
     await _fold(draft, [(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
 
 
-async def _write_as_itself(draft: _SummaryDraft, evicted: Sequence[Message], own: Writer, system: Message) -> None:
+async def _write_as_itself(
+    draft: _SummaryDraft, evicted: Sequence[Message], own: Writer, system: Message
+) -> None:
     """Ask the agent, whose request begins as all of its requests do."""
     pieces = exchanges(evicted)
     draft.text = ""  # An earlier summary is among the messages.
-    fixed = tool_tokens(own.tools) + text_tokens(draft.instructions) + text_tokens(text("summary_so_far")) + 100
+    fixed = (
+        tool_tokens(own.tools)
+        + text_tokens(draft.instructions)
+        + text_tokens(text("summary_so_far"))
+        + 100
+    )
     budget = int(own.window * _OWN_SHARE * 100 / max(1, own.percent)) - fixed
 
     async def ask(begin: int, end: int, tokens: int) -> ModelReply:
         seen = evicted[pieces[begin][0] : pieces[end - 1][1]]
-        shown = list(fit(own.render([system, *seen]), message_tokens(system) + tokens, count=message_tokens))
+        shown = list(
+            fit(own.render([system, *seen]), message_tokens(system) + tokens, count=message_tokens)
+        )
         if draft.text:
             before = f"{text('summary_so_far')}\n\n{_tagged('summary_so_far', draft.text)}".strip()
             shown.insert(1, _message(system, "user", before))
@@ -243,7 +284,9 @@ async def _fold(
         draft.text, draft.covered = written, pieces[end - 1][1]
         begin = end
     if not draft.covered:
-        raise ModelError("llm_empty_response", "There is nothing among these messages that a model could sum up.")
+        raise ModelError(
+            "llm_empty_response", "There is nothing among these messages that a model could sum up."
+        )
 
 
 async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) -> ModelReply:
@@ -251,14 +294,20 @@ async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) ->
     if settings.max_output_tokens is None and writer.system is None:
         budget = usual_output_tokens(writer.model.info, writer.window)
         settings = replace(settings, max_output_tokens=budget)
-    return await whole_reply(writer.model, replace(request, settings=settings, user_id=writer.user_id))
+    return await whole_reply(
+        writer.model, replace(request, settings=settings, user_id=writer.user_id)
+    )
 
 
 def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
     """How to ask: the writer's own settings with those of the compaction, given as on the wire, over them. It writes plain text."""
     given = {name: value for name, value in wire.items() if value is not None and name != "strict"}
     changes = settings_changes(given)
-    plain = {"response_format": None, "thinks_in_arguments": None, "extra": base.extra | changes.get("extra", {})}
+    plain = {
+        "response_format": None,
+        "thinks_in_arguments": None,
+        "extra": base.extra | changes.get("extra", {}),
+    }
     return replace(base, **changes | plain)
 
 
@@ -277,10 +326,14 @@ def _entry(message: Message, timezone: str) -> str:
             case ImagePart():
                 lines.append(f"{speaker}: (a picture)")
             case ToolCallPart():
-                lines.append(f"agent calls {part.name}: {shorten(part.arguments, _RESULT_CHARACTERS)}")
+                lines.append(
+                    f"agent calls {part.name}: {shorten(part.arguments, _RESULT_CHARACTERS)}"
+                )
             case ToolReturnPart():
                 outcome = "result" if part.status == "success" else "failure"
-                lines.append(f"{outcome} of {part.name}: {shorten(part.content, _RESULT_CHARACTERS)}")
+                lines.append(
+                    f"{outcome} of {part.name}: {shorten(part.content, _RESULT_CHARACTERS)}"
+                )
                 lines += [f"{outcome} of {part.name}: (a picture)" for _ in part.pictures]
             case ApprovalPart():
                 decision = "allows" if part.approves else "refuses"
@@ -301,15 +354,23 @@ def _within(entry: str, tokens: int) -> str:
 
 
 def _tagged(tag: str, words: str) -> str:
-    return f"<{tag}>\n{disarm(words, 'conversation', 'summary_so_far')}\n</{tag}>\n\n" if words else ""
+    return (
+        f"<{tag}>\n{disarm(words, 'conversation', 'summary_so_far')}\n</{tag}>\n\n" if words else ""
+    )
 
 
 def _message(like: Message, role: Role, words: str) -> Message:
-    return replace(like, id="", role=role, parts=(TextPart(words),), otid=None, name=None, model=None)
+    return replace(
+        like, id="", role=role, parts=(TextPart(words),), otid=None, name=None, model=None
+    )
 
 
 def outline(
-    messages: Sequence[Message], *, earlier: str = "", timezone: str = "UTC", longest: int = _LONGEST_OUTLINE
+    messages: Sequence[Message],
+    *,
+    earlier: str = "",
+    timezone: str = "UTC",
+    longest: int = _LONGEST_OUTLINE,
 ) -> str:
     """Outline the messages in at most `longest` characters; `earlier` was said of those before.
 
@@ -318,7 +379,11 @@ def outline(
     longest = min(longest, _LONGEST_OUTLINE)
     before = _read_outline(earlier)
     said = [message for message in messages if message.role != "summary" and not message.is_event]
-    times = [local_time(time, timezone) for time in (said[0].created_at, said[-1].created_at)] if said else []
+    times = (
+        [local_time(time, timezone) for time in (said[0].created_at, said[-1].created_at)]
+        if said
+        else []
+    )
     first, last = before.first or (times[0] if times else ""), times[1] if times else before.last
     parts = [_OUTLINE_NOTE]
     if before.written:
@@ -332,7 +397,9 @@ def outline(
     head = "\n\n".join(parts)
     lines = [*before.lines, *_said(said, timezone)]
     return (
-        head + _newest(lines, before.left_out, longest - len(head)) if len(head) < longest else clipped(head, longest)
+        head + _newest(lines, before.left_out, longest - len(head))
+        if len(head) < longest
+        else clipped(head, longest)
     )
 
 

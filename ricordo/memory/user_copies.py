@@ -65,9 +65,21 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
         made = blocks.labelled(tx, chain_id, block.label)
         known = made if made and made.agent_id is None and made.course is None else None
     if known is not None:
-        return replace(known, value=block.value, description=block.description, version=0, is_users=True)
+        return replace(
+            known, value=block.value, description=block.description, version=0, is_users=True
+        )
     label = _free_label(chain, agent, block)
-    kept = ("value", "description", "limit", "read_only", "policy", "hidden", "metadata", "title", "schema_ref")
+    kept = (
+        "value",
+        "description",
+        "limit",
+        "read_only",
+        "policy",
+        "hidden",
+        "metadata",
+        "title",
+        "schema_ref",
+    )
     given = {name: getattr(block, name) for name in kept}
     given["agent_id"] = None if is_for_all and label == block.label else agent.memory_id
     seen_as = block.label if label != block.label else None
@@ -80,7 +92,11 @@ def _free_label(chain: Chain, agent: Agent, block: Block) -> str:
     """The block's label, or one that names the agent too, where the user's chain has such a one already."""
     folder = _UNFIT.sub("-", agent.name.lower()).strip("-")[:_LONGEST]
     # Two agents may have one name; the id is of one alone.
-    for label in (block.label, f"agents/{folder}/{block.label}", f"agents/{agent.id}/{block.label}"):
+    for label in (
+        block.label,
+        f"agents/{folder}/{block.label}",
+        f"agents/{agent.id}/{block.label}",
+    ):
         with suppress(Conflict, Invalid):
             chain.require_told_apart(require_label(label))
             if label not in chain.files:

@@ -55,7 +55,11 @@ class PutOptions:
     course: str | None = None
 
     def settings(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name in blocks.SETTINGS and value is not None}
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name in blocks.SETTINGS and value is not None
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +75,13 @@ class ProposalOptions:
 _PUT, _PROPOSAL = PutOptions(), ProposalOptions()
 
 
-def open_memory(tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False) -> UserMemory:
+def open_memory(
+    tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False
+) -> UserMemory:
     """The memory of the user with this id or identifier; `makes` creates user and chain. Raises NotFound, Invalid."""
-    user = users.find_or_make(tx, scope, user_name) if makes else users.require(tx, scope, user_name)
+    user = (
+        users.find_or_make(tx, scope, user_name) if makes else users.require(tx, scope, user_name)
+    )
     if chain := versions.of_owner(tx, scope, "user", user.id):
         return UserMemory(user, chain)
     new = Chain(new_id("chain"), user.organization_id, "user", user.id)
@@ -103,7 +111,12 @@ def require(tx: Transaction, memory: UserMemory, label: str) -> Block:
 
 
 def put(
-    tx: Transaction, memory: UserMemory, label: str, text: str, by: Actor | ChangeMetadata, options: PutOptions = _PUT
+    tx: Transaction,
+    memory: UserMemory,
+    label: str,
+    text: str,
+    by: Actor | ChangeMetadata,
+    options: PutOptions = _PUT,
 ) -> Block:
     """Write the block, merged with what came after `options.expected`. Raises Stale if impossible, Invalid, TooLong, Forbidden."""
     label = require_label(label)
@@ -115,7 +128,9 @@ def put(
     settings = _checked(options.settings())
     if block:
         replace(block, limit=settings.get("limit", block.limit)).require_fits(text)
-    summary = change_summary(label, block.value, text, f"Edit {label}") if block else f"Make {label}"
+    summary = (
+        change_summary(label, block.value, text, f"Edit {label}") if block else f"Make {label}"
+    )
     metadata = _metadata(by, options.message or summary)
     if block is None:
         if options.expected is not None:
@@ -128,7 +143,12 @@ def put(
 
 
 def make(
-    tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata, settings: Mapping[str, Any]
+    tx: Transaction,
+    chain: Chain,
+    label: str,
+    text: str,
+    metadata: ChangeMetadata,
+    settings: Mapping[str, Any],
 ) -> Block:
     """Store a new block in a locked chain. Raises Conflict where the label is taken, TooLong, Forbidden."""
     label, text = require_label(label), normal_text(text)
@@ -179,7 +199,9 @@ def restore(
     )
 
 
-def text_at(tx: Transaction, chain_id: str, label: str, version_id: str) -> tuple[BlockVersion, str]:
+def text_at(
+    tx: Transaction, chain_id: str, label: str, version_id: str
+) -> tuple[BlockVersion, str]:
     """The version, and the text that the block had at it. Raises NotFound, Conflict for an id that is not unique."""
     version = history.get(tx, chain_id, version_id)
     text = history.text_at(tx, chain_id, label, version)
@@ -195,7 +217,9 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
     gone = history.last_deleted(tx, chain.id, label)
     is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
     if is_seen and any(other.label == label for other in blocks.attached(tx, chain.owner_id)):
-        raise Conflict(f'Agent {chain.owner_id} has another block labelled "{label}" by now. Detach that one first.')
+        raise Conflict(
+            f'Agent {chain.owner_id} has another block labelled "{label}" by now. Detach that one first.'
+        )
     # One that came back already, and has another label by now, keeps its id.
     known = {"id": gone.block_id} if gone and not blocks.is_there(tx, gone.block_id) else {}
     block = make(tx, chain, label, text, metadata, {**(gone.settings if gone else {}), **known})
@@ -231,7 +255,10 @@ def rename(
         return block
     require_free(tx, block, new_label)
     return blocks.update(
-        tx, block, replace(block, label=new_label), _metadata(by, message or f"Rename {label} to {new_label}")
+        tx,
+        block,
+        replace(block, label=new_label),
+        _metadata(by, message or f"Rename {label} to {new_label}"),
     )
 
 
@@ -241,7 +268,9 @@ def require_free(tx: Transaction, block: Block, new_label: str) -> None:
         raise Conflict(f'A memory block "{new_label}" already exists. Choose another label.')
     for agent_id in blocks.agent_ids(tx, block.id):
         if any(other.label == new_label for other in blocks.attached(tx, agent_id)):
-            raise Conflict(f'Agent {agent_id} has another block labelled "{new_label}". Choose another label.')
+            raise Conflict(
+                f'Agent {agent_id} has another block labelled "{new_label}". Choose another label.'
+            )
 
 
 def change_settings(
@@ -255,7 +284,9 @@ def change_settings(
 ) -> Block:
     """Change a block's settings, which makes no version. Raises NotFound, Invalid, TooLong for the new limit, Forbidden."""
     if unknown := sorted(changed.keys() - set(blocks.SETTINGS)):
-        raise Invalid(f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.')
+        raise Invalid(
+            f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.'
+        )
     settings = _checked(changed)
     memory = _locked(tx, memory)
     metadata = _metadata(by, message or f"Change {label}")
@@ -290,12 +321,18 @@ def propose_edit(
     value = replaced_piece(base, old_string, new_string, everywhere=options.replace_all)
     summary = change_summary(label, block.value if block else "", value, f"Edit {label}")
     draft = ProposalDraft(memory.chain.id, label, value, block, confidence=options.confidence)
-    return propose(tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after)
+    return propose(
+        tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after
+    )
 
 
 def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
     """Return the metadata of a change by this author, or as given, with its own reason where it has one."""
-    return replace(by, reason=by.reason or message) if isinstance(by, ChangeMetadata) else ChangeMetadata(by, message)
+    return (
+        replace(by, reason=by.reason or message)
+        if isinstance(by, ChangeMetadata)
+        else ChangeMetadata(by, message)
+    )
 
 
 def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:
@@ -329,7 +366,13 @@ def _stale(block: Block, expected: str) -> Stale:
     )
 
 
-def _update(tx: Transaction, chain: Chain, block: Block, changes: Mapping[str, Any], metadata: ChangeMetadata) -> Block:
+def _update(
+    tx: Transaction,
+    chain: Chain,
+    block: Block,
+    changes: Mapping[str, Any],
+    metadata: ChangeMetadata,
+) -> Block:
     changed = replace(block, **changes)
     if changed == block:
         return block
@@ -348,7 +391,9 @@ def _locked(tx: Transaction, memory: UserMemory) -> UserMemory:
 
 def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("policy") not in (None, *get_args(Policy)):
-        raise Invalid(f'There is no policy "{settings["policy"]}". Use: {", ".join(get_args(Policy))}.')
+        raise Invalid(
+            f'There is no policy "{settings["policy"]}". Use: {", ".join(get_args(Policy))}.'
+        )
     if not 1 <= settings.get("limit", 1) <= _LARGEST_LIMIT:
         raise Invalid(f"The limit must lie between 1 and {_LARGEST_LIMIT} characters.")
     require_storable(*(value for value in settings.values() if isinstance(value, str)))

@@ -46,7 +46,9 @@ OTHERS_TOO = (
     'Error: Memory block "{}" is also used in conversations with others, so it cannot be deleted or renamed in this one. '
     "Edit its text instead, which changes it for this user alone."
 )
-HIDDEN = "Characters that nobody sees were taken out of what you wrote: the user did not write them."
+HIDDEN = (
+    "Characters that nobody sees were taken out of what you wrote: the user did not write them."
+)
 REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
 
 
@@ -71,7 +73,11 @@ class MemoryEdit:
     @property
     def changes_text_alone(self) -> bool:
         kept = (self.base.label, self.base.description)
-        return not self.is_new and self.after is not None and (self.after.label, self.after.description) == kept
+        return (
+            not self.is_new
+            and self.after is not None
+            and (self.after.label, self.after.description) == kept
+        )
 
 
 def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
@@ -121,7 +127,9 @@ class EditContext:
         if not words:
             return False
         told = [" ".join(text.split()) for text in self.said]
-        return words in told or (len(words) >= _SHORTEST_QUOTE and any(words in text for text in told))
+        return words in told or (
+            len(words) >= _SHORTEST_QUOTE and any(words in text for text in told)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,10 @@ class WorkingMemory:
     """
 
     def __init__(
-        self, state: AgentState, guard: edit_guard.EditGuard = edit_guard.NO_GUARD, schemas: Schemas = no_schemas
+        self,
+        state: AgentState,
+        guard: edit_guard.EditGuard = edit_guard.NO_GUARD,
+        schemas: Schemas = no_schemas,
     ) -> None:
         self._agent = state.agent
         self._blocks = state.blocks
@@ -155,14 +166,18 @@ class WorkingMemory:
         self.passages: list[PassageDraft] = []
         self.reasons: dict[str, EditReason] = {}
         self.notes: dict[str, list[str]] = {}
-        self.removed: dict[str, str] = {}  # secrets that were taken out of what was written, and their kinds
+        self.removed: dict[
+            str, str
+        ] = {}  # secrets that were taken out of what was written, and their kinds
 
     def block(self, label: str) -> Block:
         """The block with this label, with the step's edits so far; raises NotFound naming the labels there are."""
         block = self.find(label)
         if block is None:
             # The sentence is a wire fact of the retired Letta V1 server.
-            raise NotFound(f"Block field {label} does not exist (available sections = {', '.join(self._current)})")
+            raise NotFound(
+                f"Block field {label} does not exist (available sections = {', '.join(self._current)})"
+            )
         return block
 
     def blocks(self) -> tuple[Block, ...]:
@@ -178,18 +193,28 @@ class WorkingMemory:
         return self._current.get(normal_name(label))
 
     def write(
-        self, label: str, value: str, call_id: str, *, shown: Shown = "text", reason: EditReason = NO_REASON
+        self,
+        label: str,
+        value: str,
+        call_id: str,
+        *,
+        shown: Shown = "text",
+        reason: EditReason = NO_REASON,
     ) -> str:
         """Give the block another text in this step; saving it decides what that becomes. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
         value = self._shown(normal_text(value), call_id, block.value)
-        block.require_fits(value)  # before it is read for secrets, and again with what takes their place
+        block.require_fits(
+            value
+        )  # before it is read for secrets, and again with what takes their place
         require_storable(value, reason.text)
         value = self._redacted(value, call_id)
         block.require_fits(value)
         if value != block.value:
             if block.schema_ref:
-                require_follows(block.shown_label, block.value, value, self._schemas(block.schema_ref))
+                require_follows(
+                    block.shown_label, block.value, value, self._schemas(block.schema_ref)
+                )
             self._require_new(block, value, call_id)
             self._edit(block, replace(block, value=value), call_id, shown, reason)
         return value
@@ -199,7 +224,12 @@ class WorkingMemory:
         return self._user_id is not None
 
     def create(
-        self, label: str, value: str, description: str | None, call_id: str, reason: EditReason = NO_REASON
+        self,
+        label: str,
+        value: str,
+        description: str | None,
+        call_id: str,
+        reason: EditReason = NO_REASON,
     ) -> None:
         """Add a block: the user's, for this agent, in a conversation with one, else its own. Raises Conflict, Invalid."""
         require_storable(value, description, label, reason.text)
@@ -220,7 +250,12 @@ class WorkingMemory:
             updated_by=self._agent.id,
         )
         if self._user_id:
-            new = replace(new, policy=self._agent.user_block_policy, agent_id=self._agent.memory_id, is_users=True)
+            new = replace(
+                new,
+                policy=self._agent.user_block_policy,
+                agent_id=self._agent.memory_id,
+                is_users=True,
+            )
         new.require_fits(value)
         self._bases[new.id] = self._current[label] = new
         self._edit(new, new, call_id, reason=reason)
@@ -243,7 +278,9 @@ class WorkingMemory:
         """Give the block another description. Raises NotFound, Forbidden, Invalid."""
         block = self._writable(label)
         require_storable(description)
-        description = self._redacted(self._shown(description, call_id, block.description or ""), call_id)
+        description = self._redacted(
+            self._shown(description, call_id, block.description or ""), call_id
+        )
         if description != block.description:
             self._edit(block, replace(block, description=description), call_id)
 
@@ -263,7 +300,9 @@ class WorkingMemory:
         require_storable(draft.text, *draft.tags, what="A passage and its tags")
         require_tags(draft.tags)
         text = self._redacted(self._shown(draft.text, draft.call_id), draft.call_id)
-        tags = tuple(dict.fromkeys(self._redacted(normal_name(tag), draft.call_id) for tag in draft.tags))
+        tags = tuple(
+            dict.fromkeys(self._redacted(normal_name(tag), draft.call_id) for tag in draft.tags)
+        )
         self._guard.require_new(text, is_archived=True)
         self.passages.append(replace(draft, text=text, tags=tags))
 
@@ -279,7 +318,12 @@ class WorkingMemory:
         return block
 
     def _edit(
-        self, block: Block, after: Block | None, call_id: str, shown: Shown = "nothing", reason: EditReason = NO_REASON
+        self,
+        block: Block,
+        after: Block | None,
+        call_id: str,
+        shown: Shown = "nothing",
+        reason: EditReason = NO_REASON,
     ) -> None:
         if given := self.reasons.get(call_id):
             quote = given.quote if reason.quote is None else reason.quote
@@ -309,10 +353,14 @@ class WorkingMemory:
         piece = edit_guard.changed_piece(block.value, value)
         if len(piece.strip()) < edit_guard.LEAST_LINE:
             return
-        self._guard.require_new("\n".join(edit_guard.added_lines(block.value, piece)), own=block.value)
+        self._guard.require_new(
+            "\n".join(edit_guard.added_lines(block.value, piece)), own=block.value
+        )
         found = self._repeated(block.shown_label, block.value, value)
         if edit_guard.only_repeats(block.shown_label, block.value, value, found):
-            raise Invalid(f"Nothing was saved: this {found[0].told()}. Change that line, or leave it.")
+            raise Invalid(
+                f"Nothing was saved: this {found[0].told()}. Change that line, or leave it."
+            )
         self._note_repeated(found, call_id)
 
     def _repeated(self, label: str, before: str, after: str) -> list[edit_guard.KnownLine]:
@@ -355,7 +403,9 @@ def require_storable(*texts: str | None, what: str = "A memory block") -> None:
     try:
         joined.encode()
     except UnicodeEncodeError:
-        raise Invalid(f"{what} cannot hold half a character (a lone surrogate). Write whole characters.") from None
+        raise Invalid(
+            f"{what} cannot hold half a character (a lone surrogate). Write whole characters."
+        ) from None
 
 
 def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str:

@@ -12,7 +12,12 @@ from functools import lru_cache
 from ricordo.domain.agent import AgentType, OpenFile, PromptDirectory
 from ricordo.domain.block import Block, Policy
 
-_NUMBERED_TYPES: set[AgentType] = {"sleeptime_agent", "memgpt_v2_agent", "letta_v1_agent", "split_thread_agent"}
+_NUMBERED_TYPES: set[AgentType] = {
+    "sleeptime_agent",
+    "memgpt_v2_agent",
+    "letta_v1_agent",
+    "split_thread_agent",
+}
 _TOOL_FIRST_TYPES: set[AgentType] = {"react_agent", "workflow_agent"}
 _INTRODUCTION = "The following memory blocks are currently engaged in your core memory unit:"
 LINE_NUMBER_WARNING = (
@@ -58,7 +63,11 @@ class MemorySection:
 
 
 def render_memory(section: MemorySection) -> str:
-    parts = [_blocks(section), _rules(section.rule_lines), _directories(section.directories, section.max_files_open)]
+    parts = [
+        _blocks(section),
+        _rules(section.rule_lines),
+        _directories(section.directories, section.max_files_open),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -117,7 +126,11 @@ def _like(sign: str) -> str:
 
 def _rules(lines: Sequence[str]) -> str:
     listed = "\n".join(lines)
-    return f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>" if lines else ""
+    return (
+        f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>"
+        if lines
+        else ""
+    )
 
 
 def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:
@@ -128,11 +141,16 @@ def _directories(directories: Sequence[PromptDirectory], max_files_open: int) ->
     rendered: list[str] = []
     for directory in directories:
         lines = [f'<directory name="{disarm(directory.name, *_IN_DIRECTORY)}">']
-        for tag, text in (("description", directory.description), ("instructions", directory.instructions)):
+        for tag, text in (
+            ("description", directory.description),
+            ("instructions", directory.instructions),
+        ):
             lines += [f"<{tag}>{disarm(text, *_IN_DIRECTORY)}</{tag}>"] if text else []
         files = [_file(file) for file in directory.files]
         if directory.more:
-            files.append(f"({directory.more} more files are closed and not named here. Find them with grep_files.)")
+            files.append(
+                f"({directory.more} more files are closed and not named here. Find them with grep_files.)"
+            )
         rendered.append("\n\n".join(["\n".join(lines), *files, "</directory>"]))
     return f"<directories>\n{limits}\n\n" + "\n\n".join(rendered) + "\n</directories>"
 

@@ -57,13 +57,19 @@ def system_prompt(
     memory = render_memory(MemorySection(agent.agent_type, provider, *shown))
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
-    metadata = _brief(local, recall_count) if is_brief else _metadata(state, local, recall_count, tags)
+    metadata = (
+        _brief(local, recall_count) if is_brief else _metadata(state, local, recall_count, tags)
+    )
     template, told = agent.system, _instructions(state.instructions)
     body = "\n\n".join(filter(None, (told, memory, metadata)))
-    text = template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
+    text = (
+        template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
+    )
     has_archive = any(archive.passage_count for archive in state.archives)
     stable = _digest(template, *([told] if told else []), memory)
-    return SystemPrompt(text=text, stable=stable, daily=_digest(local.date().isoformat(), str(has_archive), *tags))
+    return SystemPrompt(
+        text=text, stable=stable, daily=_digest(local.date().isoformat(), str(has_archive), *tags)
+    )
 
 
 def _instructions(text: str) -> str:
@@ -87,13 +93,21 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
         )
     if tags:
         # Agents choose tags, perhaps from what they read somewhere: one line, and no way out of the section.
-        lines.append(disarm(f"- Available archival memory tags: {_listed([' '.join(tag.split()) for tag in tags])}"))
+        lines.append(
+            disarm(
+                f"- Available archival memory tags: {_listed([' '.join(tag.split()) for tag in tags])}"
+            )
+        )
     return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
 
 
 def _brief(local: datetime, recall_count: int) -> str:
     """The metadata for a small model: the date, and whether there is something to search."""
-    earlier = f"\n- {recall_count} earlier messages are no longer in view; search finds them." if recall_count else ""
+    earlier = (
+        f"\n- {recall_count} earlier messages are no longer in view; search finds them."
+        if recall_count
+        else ""
+    )
     return _date_line(local) + earlier
 
 
@@ -109,7 +123,11 @@ def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:
         "<skill>\n"
         + "".join(
             f"<{name}>{disarm(text, 'available_skills', 'skill', name)}</{name}>\n"
-            for name, text in (("name", one.name), ("description", one.description), ("location", one.location))
+            for name, text in (
+                ("name", one.name),
+                ("description", one.description),
+                ("location", one.location),
+            )
             if text
         )
         + "</skill>"
@@ -152,4 +170,6 @@ def sections(system: str) -> dict[str, str]:
         base.append(system[place:begin].strip())
         place = end
     base.append(system[place:].strip())
-    return {"base": "\n\n".join(filter(None, base))} | {name: system[slice(*span)] for name, span in found.items()}
+    return {"base": "\n\n".join(filter(None, base))} | {
+        name: system[slice(*span)] for name, span in found.items()
+    }

@@ -41,9 +41,7 @@ _WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
 }
 # Results of calls that have no other, by what ended their turn.
 INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
-CANCELLED = (
-    "cancelled: the user cancelled this turn before this call had a result. It may or may not have taken effect."
-)
+CANCELLED = "cancelled: the user cancelled this turn before this call had a result. It may or may not have taken effect."
 FAILED = "interrupted: this turn failed before this call had a result. It may or may not have taken effect."
 
 
@@ -73,7 +71,9 @@ def transcript(
         match message.role:
             case "tool":
                 shown.append(
-                    _plain_results(message, calls, cap) if has_plain_results else _packaged(message, timezone, cap)
+                    _plain_results(message, calls, cap)
+                    if has_plain_results
+                    else _packaged(message, timezone, cap)
                 )
                 if any(part.pictures for part in message.tool_returns):
                     pictures.append(_pictures(message, timezone))
@@ -101,7 +101,10 @@ def _pictures(message: Message, timezone: str) -> Message:
     for result in message.tool_returns:
         if result.pictures:
             words = f'{_NOT_FROM_USER}The result of the tool "{result.name}" holds these pictures.'
-            parts += [EventPart(_dump({"type": "tool_pictures", "message": words, "time": time})), *result.pictures]
+            parts += [
+                EventPart(_dump({"type": "tool_pictures", "message": words, "time": time})),
+                *result.pictures,
+            ]
     return replace(message, role="user", parts=tuple(parts))
 
 
@@ -115,7 +118,12 @@ def _summary(message: Message, timezone: str) -> Message:
 def without_pictures(messages: Iterable[Message]) -> tuple[Message, ...]:
     """The messages with a word in the place of every picture, for a model that refused them."""
     return tuple(
-        replace(message, parts=tuple(_NO_PICTURE if isinstance(part, ImagePart) else part for part in message.parts))
+        replace(
+            message,
+            parts=tuple(
+                _NO_PICTURE if isinstance(part, ImagePart) else part for part in message.parts
+            ),
+        )
         for message in messages
     )
 
@@ -143,11 +151,17 @@ def paired(messages: Iterable[Message]) -> list[Message]:
         elif other_ids:
             message = replace(given, parts=tuple(_renamed(part, other_ids) for part in given.parts))
         if message.role == "tool":
-            answered = [open_calls.pop(part.call_id, None) is not None for part in message.tool_returns]
+            answered = [
+                open_calls.pop(part.call_id, None) is not None for part in message.tool_returns
+            ]
             if all(answered):
                 sound.append(message)
             elif any(answered):
-                kept = [part for part, wanted in zip(message.tool_returns, answered, strict=True) if wanted]
+                kept = [
+                    part
+                    for part, wanted in zip(message.tool_returns, answered, strict=True)
+                    if wanted
+                ]
                 sound.append(replace(message, parts=tuple(kept)))
             continue
         if message.role == "approval" and not calls:
@@ -168,7 +182,9 @@ def _with_fresh_ids(message: Message, used: set[str]) -> tuple[Message, dict[str
     other_ids: dict[str, str] = {}
     here: set[str] = set()
     for number, part in enumerate(message.parts):
-        if isinstance(part, ToolCallPart) and (not (id := part.call_id) or id in used or id in here):
+        if isinstance(part, ToolCallPart) and (
+            not (id := part.call_id) or id in used or id in here
+        ):
             part = replace(part, call_id=f"{id or 'call'}_{len(used)}_{number}")  # noqa: PLW2901
             if id not in here:
                 other_ids.setdefault(id, part.call_id)
@@ -179,7 +195,9 @@ def _with_fresh_ids(message: Message, used: set[str]) -> tuple[Message, dict[str
 
 def _renamed(part: Part, other_ids: Mapping[str, str]) -> Part:
     return (
-        replace(part, call_id=other_ids.get(part.call_id, part.call_id)) if isinstance(part, ToolReturnPart) else part
+        replace(part, call_id=other_ids.get(part.call_id, part.call_id))
+        if isinstance(part, ToolReturnPart)
+        else part
     )
 
 
@@ -191,7 +209,9 @@ def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERR
 
 def _packaged(message: Message, timezone: str, cap: int) -> Message:
     time = local_time(message.created_at, timezone)
-    return replace(message, parts=tuple(_packaged_result(part, time, cap) for part in message.tool_returns))
+    return replace(
+        message, parts=tuple(_packaged_result(part, time, cap) for part in message.tool_returns)
+    )
 
 
 def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int) -> Message:
@@ -217,7 +237,11 @@ def _changed_lines(block_text: str, call: ToolCallPart) -> str:
         arguments = orjson.loads(call.arguments or b"{}")
     except orjson.JSONDecodeError:
         return block_text
-    written = [arguments.get(name) for name in _WHOLE_BLOCK_RESULTS[call.name]] if isinstance(arguments, dict) else []
+    written = (
+        [arguments.get(name) for name in _WHOLE_BLOCK_RESULTS[call.name]]
+        if isinstance(arguments, dict)
+        else []
+    )
     text = next((one for one in written if isinstance(one, str)), None)
     if text is None or text not in block_text:
         return block_text  # a proposal, or words that were redacted
@@ -230,7 +254,11 @@ def plain_value(value: Any, indent: str = "") -> str:
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
-        rows = [_named_row(str(name), one, indent) for name, one in value.items() if one not in (None, "", [], {})]
+        rows = [
+            _named_row(str(name), one, indent)
+            for name, one in value.items()
+            if one not in (None, "", [], {})
+        ]
         return "\n".join(rows)
     if isinstance(value, list):
         return "\n".join(f"{indent}- {plain_value(one, indent + '  ').lstrip()}" for one in value)
@@ -258,10 +286,14 @@ def local_time(now: int, timezone: str) -> str:
 
 
 def package_result(content: Any, *, is_success: bool, time: str) -> str:
-    return _dump({"status": "OK" if is_success else "Failed", "message": content, "time": time}, indent=True)
+    return _dump(
+        {"status": "OK" if is_success else "Failed", "message": content, "time": time}, indent=True
+    )
 
 
-def package_user_message(message: str, time: str, *, location: str | None = None, name: str | None = None) -> str:
+def package_user_message(
+    message: str, time: str, *, location: str | None = None, name: str | None = None
+) -> str:
     """What a user said, with when, and with where and who where that is known."""
     optional = {"location": location, "name": name}
     known = {key: value for key, value in optional.items() if value is not None}
@@ -269,7 +301,10 @@ def package_user_message(message: str, time: str, *, location: str | None = None
 
 
 def heartbeat_event(reason: str, time: str) -> EventPart:
-    return EventPart(_dump({"type": "heartbeat", "reason": _NOT_FROM_USER + reason, "time": time}), event="heartbeat")
+    return EventPart(
+        _dump({"type": "heartbeat", "reason": _NOT_FROM_USER + reason, "time": time}),
+        event="heartbeat",
+    )
 
 
 def rejection_event(label: str, proposal_id: str, reason: str, time: str) -> EventPart:
@@ -288,12 +323,17 @@ def rejection_event(label: str, proposal_id: str, reason: str, time: str) -> Eve
 def task_event(name: str, instructions: str, time: str) -> EventPart:
     """The event that asks an agent to carry out a background task."""
     message = f"{_NOT_FROM_USER}Carry out this task now. Nobody reads your answer.\n{instructions}"
-    return EventPart(_dump({"type": "background_task", "task": name, "message": message, "time": time}), event="task")
+    return EventPart(
+        _dump({"type": "background_task", "task": name, "message": message, "time": time}),
+        event="task",
+    )
 
 
 def login_event(time: str) -> EventPart:
     """The event of a user who comes in for the first time."""
-    return EventPart(_dump({"type": "login", "last_login": FIRST_LOGIN, "time": time}), event="login")
+    return EventPart(
+        _dump({"type": "login", "last_login": FIRST_LOGIN, "time": time}), event="login"
+    )
 
 
 def summary_event(summary: str, count: int | None, time: str) -> EventPart:

@@ -11,7 +11,14 @@ from typing import Any
 
 import orjson
 
-from ricordo.domain.message import ApprovalPart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ApprovalPart,
+    Message,
+    Part,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.errors import ModelError
 
 Count = Callable[[Message], int]
@@ -39,7 +46,9 @@ class SystemPromptTooLong(ModelError):
         )
 
 
-def fit(messages: Sequence[Message], budget: int, percent: int = 100, *, count: Count) -> tuple[Message, ...]:
+def fit(
+    messages: Sequence[Message], budget: int, percent: int = 100, *, count: Count
+) -> tuple[Message, ...]:
     """The transcript, cut until `percent` of its estimate is within `budget` tokens; every call keeps its one result.
 
     The longest texts are cut first, and what a user said last after all others; then whole exchanges go, oldest first.
@@ -76,7 +85,9 @@ def exchanges(messages: Sequence[Message]) -> list[tuple[int, int]]:
         if message.tool_calls:
             asked, asked_at = {call.call_id for call in message.tool_calls}, index
         elif message.role in ("tool", "approval") and any(
-            part.call_id in asked for part in message.parts if isinstance(part, ToolReturnPart | ApprovalPart)
+            part.call_id in asked
+            for part in message.parts
+            if isinstance(part, ToolReturnPart | ApprovalPart)
         ):
             begin = asked_at
         while pieces and pieces[-1][0] >= begin:
@@ -96,11 +107,15 @@ def shorten(text: str, limit: int) -> str:
     return text[: kept - tail] + _NOTE.format(len(text) - kept) + text[len(text) - tail :]
 
 
-def _attempts(messages: tuple[Message, ...], longest: int, excess: Excess) -> Iterator[tuple[Message, ...]]:
+def _attempts(
+    messages: tuple[Message, ...], longest: int, excess: Excess
+) -> Iterator[tuple[Message, ...]]:
     """Ever shorter transcripts, each made from the one before; no text that fits has more than `longest` characters."""
     newest = _newest_words(messages)
     # As it is stored, or as `prompt/transcript.py` shows it.
-    summary = [1] if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event) else []
+    summary = (
+        [1] if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event) else []
+    )
     for spared in (newest, -1):
         messages = _capped(messages, spared, _LEAST_TEXT, longest, excess)
         yield messages
@@ -132,7 +147,9 @@ def _capped(
     messages: tuple[Message, ...], spared: int, least: int, longest: int, excess: Excess
 ) -> tuple[Message, ...]:
     """The texts cut to the largest length with which all fits, or to `least` where none does; one message is `spared`."""
-    cuttable = [message.role != "system" and index != spared for index, message in enumerate(messages)]
+    cuttable = [
+        message.role != "system" and index != spared for index, message in enumerate(messages)
+    ]
 
     def at(cap: int) -> tuple[Message, ...]:
         return tuple(
@@ -143,7 +160,10 @@ def _capped(
         )
 
     sizes = [
-        _size(part) for message, is_cut in zip(messages, cuttable, strict=True) if is_cut for part in message.parts
+        _size(part)
+        for message, is_cut in zip(messages, cuttable, strict=True)
+        if is_cut
+        for part in message.parts
     ]
     caps = range(least, min(max(sizes, default=0), longest) + 1)
     too_long = bisect_left(caps, True, key=lambda cap: excess(at(cap)) > 0)

@@ -54,10 +54,10 @@ _LAST = (
 _AFTER = r"\s+(?:dernier|derniere|pasad[oa]|scors[oa]|passad[oa])(?!\w)"
 _AGO = r"\s+(?:ago|fa|atras|geleden|назад)(?!\w)"
 _AMOUNT = rf"(?P<amount>\d{{1,5}}|{_WORD})\s+(?:of\s+)?(?P<unit>{_WORD})(?!\w)"
-_EARLY = (
-    r"(?:(?:the|early|late|mid|anfang|ende|mitte|debut|fin|principios|finales|inizio|begin|eind|начале|конце)[\s-]+)?"
+_EARLY = r"(?:(?:the|early|late|mid|anfang|ende|mitte|debut|fin|principios|finales|inizio|begin|eind|начале|конце)[\s-]+)?"
+_BEFORE = re.compile(
+    rf"(?<!\w)(?P<preposition>{'|'.join(sorted(PREPOSITIONS, key=len, reverse=True))})\s+{_EARLY}$"
 )
-_BEFORE = re.compile(rf"(?<!\w)(?P<preposition>{'|'.join(sorted(PREPOSITIONS, key=len, reverse=True))})\s+{_EARLY}$")
 _WORD_BEFORE = re.compile(r"([^\W\d_]+)\s+$")
 _WORD_AFTER = re.compile(r"\s+([^\W\d_]+)")
 _HIER = re.compile(r"(?<![\w-])hier(?!\w)")
@@ -80,7 +80,11 @@ def named_times(query: str, now: int) -> list[tuple[int, int]]:
         for match in list(pattern.finditer(text)):
             if days := read(match, today, is_written_as_name):
                 found.append((match.start(), days))
-                text = text[: match.start()] + "\x00" * (match.end() - match.start()) + text[match.end() :]
+                text = (
+                    text[: match.start()]
+                    + "\x00" * (match.end() - match.start())
+                    + text[match.end() :]
+                )
     ordered = [days for _, group in sorted(found, key=lambda item: item[0]) for days in group]
     return [(_microseconds(start), _microseconds(end)) for start, end in dict.fromkeys(ordered)]
 
@@ -93,7 +97,9 @@ def _fold(text: str) -> str:
     if text.isascii():
         return text.lower()
     marks_apart = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(letter for letter in marks_apart if not unicodedata.combining(letter)).replace("’", "'")
+    return "".join(letter for letter in marks_apart if not unicodedata.combining(letter)).replace(
+        "’", "'"
+    )
 
 
 def _month_of(year: int, month: int, months: int = 1) -> Days:
@@ -126,7 +132,11 @@ def _numbers(match: re.Match[str], _: date, __: bool) -> list[Days]:
     if match.re is _YEAR_FIRST:
         return _day_of(year, first, second)
     days = _day_of(year, second, first)
-    return days + [day for day in _day_of(year, first, second) if day not in days] if match["by"] == "/" else days
+    return (
+        days + [day for day in _day_of(year, first, second) if day not in days]
+        if match["by"] == "/"
+        else days
+    )
 
 
 def _year_and_month(match: re.Match[str], _: date, __: bool) -> list[Days]:
@@ -175,9 +185,13 @@ def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
     if word in SEASONS:
         seasons = [days for year in years for days in reversed(_season_of(year, word))]
         return [days for days in seasons if days[1] <= today][:1]
-    if word not in MONTHS or (word in AMBIGUOUS and match["last"] in ("this", "past")):  # "this may be"
+    if word not in MONTHS or (
+        word in AMBIGUOUS and match["last"] in ("this", "past")
+    ):  # "this may be"
         return []
-    return [days for days in (_month_of(year, MONTHS[word]) for year in years) if days[0] <= today][:1]
+    return [days for days in (_month_of(year, MONTHS[word]) for year in years) if days[0] <= today][
+        :1
+    ]
 
 
 def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
@@ -192,7 +206,9 @@ def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
     preposition = _preposition(match)
     if not preposition or preposition not in ALONE_ONLY_AFTER.get(word, {preposition}):
         return []
-    days = [_month_of(year, MONTHS[word]) for year in range(today.year, today.year - YEARS_BACK - 1, -1)]
+    days = [
+        _month_of(year, MONTHS[word]) for year in range(today.year, today.year - YEARS_BACK - 1, -1)
+    ]
     return [found for found in days if found[0] <= today]
 
 
@@ -202,7 +218,9 @@ def _year_alone(match: re.Match[str], _: date, __: bool) -> list[Days]:
 
 
 def _relative(match: re.Match[str], today: date, _: bool) -> list[Days]:
-    name, count = next((kind, count) for kind, count, words in RELATIVE if re.fullmatch(words, match[0]))
+    name, count = next(
+        (kind, count) for kind, count, words in RELATIVE if re.fullmatch(words, match[0])
+    )
     return [_span(today, name, count)]
 
 
@@ -217,9 +235,17 @@ def _counted_back(match: re.Match[str], today: date, _: bool) -> list[Days]:
 def _span(today: date, kind: str, count: int) -> Days:
     """The day, week (from Monday), weekend, month or year that lies this many before today's."""
     if kind in ("month", "year"):
-        return _month_of(today.year, today.month - count) if kind == "month" else _month_of(today.year - count, 1, 12)
+        return (
+            _month_of(today.year, today.month - count)
+            if kind == "month"
+            else _month_of(today.year - count, 1, 12)
+        )
     monday = today - timedelta(days=today.weekday())
-    start, days = {"day": (today, 1), "week": (monday, 7), "weekend": (monday + timedelta(days=5), 2)}[kind]
+    start, days = {
+        "day": (today, 1),
+        "week": (monday, 7),
+        "weekend": (monday + timedelta(days=5), 2),
+    }[kind]
     start -= timedelta(days=count if kind == "day" else 7 * count)
     return start, start + timedelta(days=days)
 
@@ -235,7 +261,10 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     ),
     (re.compile(r"(?<![\w.-])(?P<year>(?:19|20)\d\d)-(?P<number>\d\d)(?![\w-])"), _year_and_month),
     (re.compile(rf"(?<!\w){_DAY}{_OF}\s*(?P<word>{_WORD})\b\.?{_TAIL}?"), _day_and_month),
-    (re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?\s+(?:the\s+)?{_DAY}(?![\d.:,%]*\d|%|\w){_TAIL}?"), _day_and_month),
+    (
+        re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?\s+(?:the\s+)?{_DAY}(?![\d.:,%]*\d|%|\w){_TAIL}?"),
+        _day_and_month,
+    ),
     (re.compile(rf"(?<!\w)(?P<word>{_WORD})\.?{_TAIL}"), _with_year),
     (re.compile(rf"(?<!\w)(?:{'|'.join(words for _, __, words in RELATIVE)})(?!\w)"), _relative),
     (re.compile(rf"(?<!\w){_LAST}(?P<word>{_WORD})(?!\w)"), _last_one),
@@ -248,5 +277,7 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
 _DIGIT = re.compile(r"\d")
 # Those that can find something where there is no digit: most questions have none.
 _READERS_OF_WORDS: Final = [
-    (pattern, read) for pattern, read in _READERS if read in (_relative, _last_one, _counted_back, _word_alone)
+    (pattern, read)
+    for pattern, read in _READERS
+    if read in (_relative, _last_one, _counted_back, _word_alone)
 ]

@@ -26,9 +26,24 @@ from ricordo.search.dates import QUERY_LENGTH, named_times
 from ricordo.search.fusion import Similarities
 from ricordo.search.index import MessageFilter, PassageFilter, Query, SearchHit, SearchResult
 from ricordo.search.partition_view import join_views, view_for, view_of
-from ricordo.search.reader import PartitionRow, cache_of, decoded, joined_postings, read_documents, read_index, some_of
+from ricordo.search.reader import (
+    PartitionRow,
+    cache_of,
+    decoded,
+    joined_postings,
+    read_documents,
+    read_index,
+    some_of,
+)
 from ricordo.search.scoring import Bools, Floats, Integers, Posting
-from ricordo.search.vectors import ShownVectors, Vectors, part_of, read_vectors, similarities, similarities_shown
+from ricordo.search.vectors import (
+    ShownVectors,
+    Vectors,
+    part_of,
+    read_vectors,
+    similarities,
+    similarities_shown,
+)
 from ricordo.search.words import infix, other_forms, query_terms, related_terms
 from ricordo.search.write_buffer import ROLES, fingerprint, label_term
 from ricordo.storage.engine.store import Transaction, each
@@ -59,21 +74,29 @@ def find(
         return SearchResult()
     words = query_terms(query.text)
     forms = [*other_forms(query.text), *related_terms(query.related, words)]
-    search = _Search(tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)], wanted)
+    search = _Search(
+        tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)], wanted
+    )
     may = search.allowed(wanted)
     if not words:
         same = np.ones(len(search.view.records), dtype=np.float32)
         newest = search.best(same, may, wanted, offset + limit)[offset:]
-        return SearchResult(tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest))
+        return SearchResult(
+            tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest)
+        )
     postings, most = search.postings_of(words, forms, wanted)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
-    similar, missing = search.similar(query, may, lexical) if query.mode != "fts" else (None, frozenset[str]())
+    similar, missing = (
+        search.similar(query, may, lexical) if query.mode != "fts" else (None, frozenset[str]())
+    )
     if query.mode == "vector" and similar is None:
         # Nothing is embedded, or no model can be asked: words are better than no answer.
         lexical = scoring.lexical(documents, postings)
     times = _times(query.text[:QUERY_LENGTH], tx.clock.now() // _DAY)
-    scored = fusion.fuse(documents, lexical, similar, times, fusion.speaks(documents, postings), may)
+    scored = fusion.fuse(
+        documents, lexical, similar, times, fusion.speaks(documents, postings), may
+    )
     best = search.best(scored, may, wanted, offset + limit)[offset:]
     ranks = fusion.ranks(best, may, lexical, similar)
     mode = query.mode if similar is not None or query.mode == "fts" else "fts"
@@ -82,7 +105,12 @@ def find(
         SearchHit(
             int(search.view.records["number"][p]),
             Relevance(
-                round(float(scored[p]), 6), by_words, by_vector, mode, _share(lexical[p], most), search.cosine(query, p)
+                round(float(scored[p]), 6),
+                by_words,
+                by_vector,
+                mode,
+                _share(lexical[p], most),
+                search.cosine(query, p),
             ),
             before.get(p),
         )
@@ -99,7 +127,11 @@ class _Search:
     """What one search has read, of each partition only what its user may see."""
 
     def __init__(
-        self, tx: Transaction, owners: Sequence[str], terms: Sequence[str], wanted: MessageFilter | PassageFilter
+        self,
+        tx: Transaction,
+        owners: Sequence[str],
+        terms: Sequence[str],
+        wanted: MessageFilter | PassageFilter,
     ) -> None:
         self._tx = tx
         snapshot = read_index(tx, owners, terms)
@@ -113,7 +145,12 @@ class _Search:
             view_for(
                 cache,
                 owner,
-                view_of(cache, rows.get(owner), flushed.get(owner, empty), snapshot.buffers.get(owner, [])),
+                view_of(
+                    cache,
+                    rows.get(owner),
+                    flushed.get(owner, empty),
+                    snapshot.buffers.get(owner, []),
+                ),
                 wanted.subject_id,
                 wanted.own_conversation,
             )
@@ -125,7 +162,11 @@ class _Search:
         self._vectors: Mapping[int, Vectors] = {}
 
     def posting(self, term: str) -> Posting:
-        flushed = [(s, self._postings[s.seq, term]) for s in self._partitions if (s.seq, term) in self._postings]
+        flushed = [
+            (s, self._postings[s.seq, term])
+            for s in self._partitions
+            if (s.seq, term) in self._postings
+        ]
         return self.view.posting(self._placed(flushed), term)
 
     def _placed(self, found: Sequence[tuple[PartitionRow, Posting]]) -> Posting:
@@ -134,7 +175,9 @@ class _Search:
         for partition, posting in found:
             number = self._owners.index(partition.owner_id)
             start, visible = self._starts[number], self._views[number].placed(posting)
-            placed.append(replace(visible, positions=visible.positions + start) if start else visible)
+            placed.append(
+                replace(visible, positions=visible.positions + start) if start else visible
+            )
         return joined_postings(placed)
 
     def allowed(self, wanted: MessageFilter | PassageFilter) -> Bools | None:
@@ -143,7 +186,11 @@ class _Search:
         roles = wanted.roles if any(role not in wanted.roles for role in self.view.roles) else ()
         values = (wanted.conversation_id, wanted.start, wanted.end)
         running = self._running(wanted)
-        if self.view.documents.is_whole and not (roles or wanted.tags or len(running)) and values == (None,) * 3:
+        if (
+            self.view.documents.is_whole
+            and not (roles or wanted.tags or len(running))
+            and values == (None,) * 3
+        ):
             return None
         records = self.view.records
         may = self.view.alive.copy()
@@ -151,11 +198,15 @@ class _Search:
         if wanted.conversation_id is not None:
             held = records["conversation"] == fingerprint(wanted.conversation_id)
             for conversation, newest in wanted.shared:
-                held |= (records["conversation"] == fingerprint(conversation)) & (records["number"] <= newest)
+                held |= (records["conversation"] == fingerprint(conversation)) & (
+                    records["number"] <= newest
+                )
             may &= held
         if roles:
             own = records["role"]
-            may &= reduce(or_, [own == ROLES.index(role) for role in self.view.roles & set(roles)], np.False_)
+            may &= reduce(
+                or_, [own == ROLES.index(role) for role in self.view.roles & set(roles)], np.False_
+            )
         if wanted.start is not None:
             may &= records["created_at"] >= wanted.start
         if wanted.end is not None:
@@ -178,7 +229,9 @@ class _Search:
         own: Integers = new[records["conversation"][new] == fingerprint(wanted.own_conversation)]
         return own
 
-    def best(self, scores: Floats, may: Bools | None, wanted: MessageFilter | PassageFilter, count: int) -> Integers:
+    def best(
+        self, scores: Floats, may: Bools | None, wanted: MessageFilter | PassageFilter, count: int
+    ) -> Integers:
         """Return the positions of the best, best first; with `own_first` those that are the user's before shared ones."""
         documents = self.view.documents
         if not wanted.own_first or wanted.subject_id in (None, NOBODY):
@@ -203,7 +256,9 @@ class _Search:
         # So far away, over results of tools, there is never another session: see `scoring`.
         sought = slot[linked][:, None] - np.arange(1, scoring.REACH + 1)
         found = np.flatnonzero(np.isin(slot, sought) & (self.view.alive if may is None else may))
-        numbers = dict(zip(slot[found].tolist(), self.view.records["number"][found].tolist(), strict=True))
+        numbers = dict(
+            zip(slot[found].tolist(), self.view.records["number"][found].tolist(), strict=True)
+        )
         nearest = (
             (p, next((numbers[s] for s in row if s in numbers), None))
             for p, row in zip(linked.tolist(), sought.tolist(), strict=True)
@@ -233,11 +288,18 @@ class _Search:
         """The postings of words and their forms (parts of others if unknown), and the score of a text with each once."""
         running = self._running(wanted)
         found = {word: self._spread(word, running) for word in words}
-        most = sum(scoring.rarity(self.view.documents, len(posting.positions)) for posting in found.values())
+        most = sum(
+            scoring.rarity(self.view.documents, len(posting.positions))
+            for posting in found.values()
+        )
         known = [posting for posting in found.values() if len(posting.positions)]
         absent = [word for word, posting in found.items() if not len(posting.positions)]
         variants = [*self._variants(absent), *(self._spread(form, running) for form in forms)]
-        known += [replace(posting, weight=VARIANT_WEIGHT) for posting in variants if len(posting.positions)]
+        known += [
+            replace(posting, weight=VARIANT_WEIGHT)
+            for posting in variants
+            if len(posting.positions)
+        ]
         return known, most
 
     def _spread(self, term: str, running: Integers) -> Posting:
@@ -252,7 +314,9 @@ class _Search:
         inner = [part for word in absent if (part := infix(word))][:MOST_INFIXES]
         if not inner:
             return []
-        waiting = dict.fromkeys(term for _, terms in self.view.buffered for term in terms if term[0] > "\x1f")
+        waiting = dict.fromkeys(
+            term for _, terms in self.view.buffered for term in terms if term[0] > "\x1f"
+        )
         flushed = self._read_variants(inner)
         together = []
         for part in inner:
@@ -273,25 +337,39 @@ class _Search:
                 chosen.setdefault(term, []).append(placed)
         return joined_postings([posting for postings in chosen.values() for posting in postings])
 
-    def _read_variants(self, inner: Sequence[str]) -> dict[str, list[tuple[str, PartitionRow, Posting]]]:
+    def _read_variants(
+        self, inner: Sequence[str]
+    ) -> dict[str, list[tuple[str, PartitionRow, Posting]]]:
         by_seq = {partition.seq: partition for partition in self._partitions}
         found: dict[str, list[tuple[str, PartitionRow, Posting]]] = {}
         # Of a vocabulary that holds others' words too, more of them are looked through.
-        most = MOST_VARIANTS if all(view.shown is None for view in self._views) else MOST_SHARED_VARIANTS
+        most = (
+            MOST_VARIANTS
+            if all(view.shown is None for view in self._views)
+            else MOST_SHARED_VARIANTS
+        )
         parts = {f"part{i}": part for i, part in enumerate(inner)}
         values = {"partitions": list(by_seq), "most": most * len(inner), **parts}
         for row in self._tx.all(_containing(len(inner)), values):
             for part in inner:
                 if part in row.term:
-                    found.setdefault(part, []).append((row.term, by_seq[row.partition], decoded({0: row.data})))
+                    found.setdefault(part, []).append(
+                        (row.term, by_seq[row.partition], decoded({0: row.data}))
+                    )
         return found
 
-    def similar(self, query: Query, may: Bools | None, lexical: Floats) -> tuple[Similarities | None, frozenset[str]]:
+    def similar(
+        self, query: Query, may: Bools | None, lexical: Floats
+    ) -> tuple[Similarities | None, frozenset[str]]:
         """Cosine similarities, None where nothing is embedded; and the models that should have embedded the query."""
         missing = {
-            s.embedding for s in self._partitions if s.embedding and s.vectors and s.embedding not in query.vectors
+            s.embedding
+            for s in self._partitions
+            if s.embedding and s.vectors and s.embedding not in query.vectors
         }
-        usable = [partition for partition in self._partitions if partition.embedding in query.vectors]
+        usable = [
+            partition for partition in self._partitions if partition.embedding in query.vectors
+        ]
         vectors = self._vectors = read_vectors(self._tx, usable)
         parts = []
         for place, owner in enumerate(self._owners):
@@ -302,7 +380,9 @@ class _Search:
                 found = _from_outside(self.view.documents.number[here], query.nearest[owner])
             elif partition and partition.seq in vectors:
                 asked = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
-                part = part_of(cache_of(self._tx), partition, vectors[partition.seq], self._views[place])
+                part = part_of(
+                    cache_of(self._tx), partition, vectors[partition.seq], self._views[place]
+                )
                 found = _compare(part, asked, None if may is None else may[here], lexical[here])
             else:
                 continue
@@ -324,7 +404,9 @@ def _once(posting: Posting) -> Posting:
     return some_of(posting, order[np.append(positions[1:] != positions[:-1], True)])
 
 
-def _compare(vectors: Vectors | ShownVectors, asked: Floats, may: Bools | None, lexical: Floats) -> Similarities:
+def _compare(
+    vectors: Vectors | ShownVectors, asked: Floats, may: Bools | None, lexical: Floats
+) -> Similarities:
     least = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
     hits = lexical >= least if least > 0 else lexical > 0
     also = hits if may is None else hits & may
@@ -344,7 +426,9 @@ def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Si
         places = places[np.isin(numbers[places], known)]
     else:
         places = np.flatnonzero(np.isin(numbers, known))
-    return Similarities(places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32))
+    return Similarities(
+        places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32)
+    )
 
 
 @lru_cache(maxsize=MOST_INFIXES)
@@ -361,5 +445,7 @@ def _containing(count: int) -> Any:
         .subquery()
     )
     return select(search_postings.c.partition, search_postings.c.term, search_postings.c.data).join(
-        terms, (search_postings.c.partition == terms.c.partition) & (search_postings.c.term == terms.c.term)
+        terms,
+        (search_postings.c.partition == terms.c.partition)
+        & (search_postings.c.term == terms.c.term),
     )

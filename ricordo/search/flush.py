@@ -69,14 +69,19 @@ _DOCUMENTS = (
     .where(search_documents.c.partition == bindparam("partition"))
     .order_by(search_documents.c.chunk)
 )
-_SOME_DOCUMENTS = _DOCUMENTS.where(search_documents.c.chunk.op("IN")(each(bindparam("chunks", type_=_Json))))
+_SOME_DOCUMENTS = _DOCUMENTS.where(
+    search_documents.c.chunk.op("IN")(each(bindparam("chunks", type_=_Json)))
+)
 _SOME_POSTINGS = select(search_postings.c.term, search_postings.c.data).where(
     search_postings.c.partition == bindparam("partition"),
     search_postings.c.term.op("IN")(each(bindparam("terms", type_=_Json))),
     search_postings.c.chunk == bindparam("chunk"),
 )
-_VECTORS = select(search_vectors.c.embedding, search_vectors.c.data, search_vectors.c.dimensions).where(
-    search_vectors.c.partition == bindparam("partition"), search_vectors.c.chunk == bindparam("chunk")
+_VECTORS = select(
+    search_vectors.c.embedding, search_vectors.c.data, search_vectors.c.dimensions
+).where(
+    search_vectors.c.partition == bindparam("partition"),
+    search_vectors.c.chunk == bindparam("chunk"),
 )
 _PATCH_VECTORS, _PATCH_DOCUMENTS, _PATCH_POSTINGS = (
     update(table).where(is_row(table)).values(data=bindparam("new_data"))
@@ -86,7 +91,8 @@ _DELETE_POSTINGS = delete(search_postings).where(is_row(search_postings))
 _DELETE_TERMS = delete(search_terms).where(
     is_row(search_terms),
     ~exists().where(
-        search_postings.c.partition == search_terms.c.partition, search_postings.c.term == search_terms.c.term
+        search_postings.c.partition == search_terms.c.partition,
+        search_postings.c.term == search_terms.c.term,
     ),
 )
 
@@ -118,7 +124,9 @@ def pack_rows(tx: Transaction, owner_id: str, most: int = FLUSHED_AT_ONCE) -> Pa
         tuple([row.seq for row in rows]),
         len(added),
         postings,
-        reader.chunks_of(reader.document_records(added), position, reader.DOCUMENT_CHUNK) if added else [],
+        reader.chunks_of(reader.document_records(added), position, reader.DOCUMENT_CHUNK)
+        if added
+        else [],
         {term for term, _, _ in postings if not term.startswith(LABEL)},
     )
 
@@ -128,7 +136,10 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     # The lock comes first, so that a second writer sees what the first has written.
     partition = lock_partition(tx, packed.owner_id)
     if partition is None and packed.partition is None:
-        tx.run(_NEW_PARTITION, {"owner_id": packed.owner_id, "kind": write_buffer.kind_of(packed.owner_id)})
+        tx.run(
+            _NEW_PARTITION,
+            {"owner_id": packed.owner_id, "kind": write_buffer.kind_of(packed.owner_id)},
+        )
         partition = lock_partition(tx, packed.owner_id)
         if partition.documents or partition.deleted:
             return False
@@ -137,7 +148,10 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     if not write_buffer.has_all(tx, packed.rows):
         return False
     seq = partition.seq
-    tx.run(_APPEND_POSTINGS, [{"partition": seq, "term": t, "chunk": c, "data": d} for t, c, d in packed.postings])
+    tx.run(
+        _APPEND_POSTINGS,
+        [{"partition": seq, "term": t, "chunk": c, "data": d} for t, c, d in packed.postings],
+    )
     _add_words(tx, partition, packed.words)
     tx.run(_APPEND_DOCUMENTS, [{"partition": seq, **chunk} for chunk in packed.documents])
     write_buffer.delete_rows(tx, packed.rows)
@@ -151,7 +165,9 @@ def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow
     words = set[str]()
     for count, row in enumerate(rows):
         words.update(row.text)
-        if (row.is_deleted and row.document not in added) or (count and len(words) > TERMS_WRITTEN_AT_ONCE):
+        if (row.is_deleted and row.document not in added) or (
+            count and len(words) > TERMS_WRITTEN_AT_ONCE
+        ):
             return list(rows[:count]), list(added.values())
         if row.is_deleted:
             del added[row.document]
@@ -169,7 +185,13 @@ def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, 
         for term, times in reader.occurrences(row).items():
             postings[term] += place + _TIMES[times]
     # In this order each page of the table is visited once.
-    return sorted([(term, chunk, bytes(data)) for chunk, terms in chunks.items() for term, data in terms.items()])
+    return sorted(
+        [
+            (term, chunk, bytes(data))
+            for chunk, terms in chunks.items()
+            for term, data in terms.items()
+        ]
+    )
 
 
 def _add_words(tx: Transaction, partition: Any, words: set[str]) -> None:
@@ -178,11 +200,15 @@ def _add_words(tx: Transaction, partition: Any, words: set[str]) -> None:
     generation, known = cache.get(partition.seq) or (partition.generation, frozenset[str]())
     if generation != partition.generation:
         known = frozenset()
-    tx.run(_ADD_TERMS, [{"partition": partition.seq, "term": term} for term in sorted(words - known)])
+    tx.run(
+        _ADD_TERMS, [{"partition": partition.seq, "term": term} for term in sorted(words - known)]
+    )
     together = known | words
     if len(together) > reader.WORDS_LIMIT:
         together = frozenset(words)
-    tx.after_commit.append(lambda: cache.put(partition.seq, (partition.generation, together), len(together)))
+    tx.after_commit.append(
+        lambda: cache.put(partition.seq, (partition.generation, together), len(together))
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,7 +241,10 @@ class Deletion:
             return False
         deleted = step(tx)
         if deleted is not None:
-            after = {"new_deleted": partition.deleted + deleted, "new_generation": partition.generation + 1}
+            after = {
+                "new_deleted": partition.deleted + deleted,
+                "new_generation": partition.generation + 1,
+            }
             tx.run(_CHANGE, {"partition": partition.seq, **after})
         return True
 
@@ -227,7 +256,13 @@ class Deletion:
             positions = self._positions_in(row.chunk, reader.DOCUMENT_CHUNK)
             count += int(records["alive"][positions].sum())
             records["alive"][positions] = 0
-            patches.append({"in_partition": self.partition, "in_chunk": row.chunk, "new_data": records.tobytes()})
+            patches.append(
+                {
+                    "in_partition": self.partition,
+                    "in_chunk": row.chunk,
+                    "new_data": records.tobytes(),
+                }
+            )
         tx.run(_PATCH_DOCUMENTS, patches)
         return count
 
@@ -237,7 +272,9 @@ class Deletion:
         is_deleted[self._positions_in(chunk, reader.POSTING_CHUNK)] = True
         shorter: list[dict[str, Any]] = []
         empty: list[dict[str, Any]] = []
-        for row in tx.all(_SOME_POSTINGS, {"partition": self.partition, "terms": list(terms), "chunk": chunk}):
+        for row in tx.all(
+            _SOME_POSTINGS, {"partition": self.partition, "terms": list(terms), "chunk": chunk}
+        ):
             records = reader.read_postings(row.data)
             kept = records[~is_deleted[records["position"] % reader.POSTING_CHUNK]]
             key = {"in_partition": self.partition, "in_term": row.term, "in_chunk": chunk}
@@ -247,7 +284,10 @@ class Deletion:
                 shorter.append({**key, "new_data": kept.tobytes()})
         tx.run(_PATCH_POSTINGS, shorter)
         tx.run(_DELETE_POSTINGS, empty)
-        tx.run(_DELETE_TERMS, [{"in_partition": key["in_partition"], "in_term": key["in_term"]} for key in empty])
+        tx.run(
+            _DELETE_TERMS,
+            [{"in_partition": key["in_partition"], "in_term": key["in_term"]} for key in empty],
+        )
         return 0 if shorter or empty else None
 
     def _clear_vectors(self, chunk: int, tx: Transaction) -> int:
@@ -271,13 +311,17 @@ def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
     for row in write_buffer.oldest(tx, owner_id, most):
         if not row.is_deleted:
             added.add(row.document)
-        elif row.document not in added:  # one that was added and deleted in the buffer is left to the flush
+        elif (
+            row.document not in added
+        ):  # one that was added and deleted in the buffer is left to the flush
             deleted.setdefault(row.document, []).append(row)
     if not deleted:
         return None
     rows = [row for some in deleted.values() for row in some]
     partition = partition_of(tx, owner_id)
-    positions = _positions(tx, partition.seq, list(deleted)) if partition else np.zeros(0, dtype=np.int64)
+    positions = (
+        _positions(tx, partition.seq, list(deleted)) if partition else np.zeros(0, dtype=np.int64)
+    )
     terms = {term for row in rows for term in reader.occurrences(row)} if len(positions) else set()
     seqs, number = tuple([row.seq for row in rows]), partition.seq if partition else None
     return Deletion(owner_id, number, tuple(deleted), seqs, positions, tuple(sorted(terms)))
@@ -287,7 +331,8 @@ def _positions(tx: Transaction, partition: int, numbers: Sequence[int]) -> Posit
     """The positions of these documents, ascending, of those too that a killed job marked as deleted."""
     wanted = np.array(numbers, dtype=np.int64)
     found = [
-        row.chunk * reader.DOCUMENT_CHUNK + np.flatnonzero(np.isin(reader.read_documents(row.data)["number"], wanted))
+        row.chunk * reader.DOCUMENT_CHUNK
+        + np.flatnonzero(np.isin(reader.read_documents(row.data)["number"], wanted))
         for row in tx.all(_DOCUMENTS, {"partition": partition})
     ]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
@@ -299,4 +344,8 @@ def _chunks(positions: Positions, size: int) -> list[int]:
 
 
 def _state(partition: Any) -> State:
-    return () if partition is None else (partition.seq, partition.documents, partition.deleted, partition.generation)
+    return (
+        ()
+        if partition is None
+        else (partition.seq, partition.documents, partition.deleted, partition.generation)
+    )

@@ -64,7 +64,9 @@ class Similarities:
             return np.full(len(positions), -np.inf, dtype=np.float32)
         places = np.searchsorted(self.positions, positions)
         places[places == len(self)] = 0
-        return np.where(self.positions[places] == positions, self.values[places], np.float32(-np.inf))
+        return np.where(
+            self.positions[places] == positions, self.values[places], np.float32(-np.inf)
+        )
 
 
 NO_SIMILARITIES = Similarities(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32))
@@ -75,7 +77,8 @@ def joined(parts: Sequence[Similarities]) -> Similarities:
     if len(parts) < 2:
         return parts[0] if parts else NO_SIMILARITIES
     return Similarities(
-        np.concatenate([part.positions for part in parts]), np.concatenate([part.values for part in parts])
+        np.concatenate([part.positions for part in parts]),
+        np.concatenate([part.values for part in parts]),
     )
 
 
@@ -92,7 +95,9 @@ def common_of(vectors: npt.NDArray[Any]) -> CommonDirections | None:
     for _ in range(_ROUNDS):
         found = np.linalg.qr(apart.T @ (apart @ found))[0]
     _, _, turned = np.linalg.svd(apart @ found, full_matrices=False)
-    return CommonDirections(mean, np.ascontiguousarray((found @ turned.T).T[:DIRECTIONS], dtype=np.float32))
+    return CommonDirections(
+        mean, np.ascontiguousarray((found @ turned.T).T[:DIRECTIONS], dtype=np.float32)
+    )
 
 
 def focus(query: Floats, common: CommonDirections | None) -> Floats:
@@ -105,7 +110,11 @@ def focus(query: Floats, common: CommonDirections | None) -> Floats:
 
 def speaks(documents: DocumentColumns, postings: Sequence[Posting]) -> Bools | None:
     """Which documents are said by a speaker that these terms name, (n,); None where none is named."""
-    known = [posting.spread.spoken for posting in postings if posting.spread and posting.spread.spoken is not None]
+    known = [
+        posting.spread.spoken
+        for posting in postings
+        if posting.spread and posting.spread.spoken is not None
+    ]
     named = [posting for posting in postings if not posting.spread and posting.named.any()]
     if len(known) == 1 and not named:
         return known[0]
@@ -152,7 +161,9 @@ def _within(created_at: Integers, times: Sequence[tuple[int, int]]) -> Bools:
     return within
 
 
-def _scaled(documents: DocumentColumns, similar: Similarities, may: Bools | None) -> Similarities | None:
+def _scaled(
+    documents: DocumentColumns, similar: Similarities, may: Bools | None
+) -> Similarities | None:
     """Similarities, helped by their neighbours', as shares of the way from the least to the most; None where there are none."""
     known = similar if may is None else similar.where(may)
     if not len(known):
@@ -165,7 +176,9 @@ def _scaled(documents: DocumentColumns, similar: Similarities, may: Bools | None
     if high == low:
         return Similarities(known.positions, np.ones(len(known), dtype=np.float32))
     # Not quite 0 for the least similar: it was found, and comes last.
-    return Similarities(known.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6)))
+    return Similarities(
+        known.positions, np.maximum((smoothed - low) / (high - low), np.float32(1e-6))
+    )
 
 
 def _smooth(layout: SlotLayout, known: Integers, values: Floats) -> Floats:
@@ -203,7 +216,9 @@ def bar(scores: Floats, k: int) -> np.float32:
     size = min(len(scores) // (GROUPS * k), LARGEST_GROUP)
     if size > 1:
         count = len(scores) // size
-        scores = np.append(scores[: count * size].reshape(size, count).max(axis=0), scores[count * size :])
+        scores = np.append(
+            scores[: count * size].reshape(size, count).max(axis=0), scores[count * size :]
+        )
     return np.float32(np.partition(scores, len(scores) - k)[len(scores) - k])
 
 

@@ -25,11 +25,13 @@ from ricordo.storage.schema.core_tables import passages, passages_tags
 SearchMode = Literal["hybrid", "vector", "fts"]
 
 _IDS = each(bindparam("ids", type_=messages_table.c.parts.type))
-_INDEXED_MESSAGES = select(*(column for column in messages_table.c if column.name != "parts")).where(
-    messages_table.c.id.op("IN")(_IDS), messages_table.c.text != ""
-)
+_INDEXED_MESSAGES = select(
+    *(column for column in messages_table.c if column.name != "parts")
+).where(messages_table.c.id.op("IN")(_IDS), messages_table.c.text != "")
 _INDEXED_PASSAGES = select(passages).where(passages.c.id.op("IN")(_IDS))
-_LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(passages_tags.c.passage_id.op("IN")(_IDS))
+_LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(
+    passages_tags.c.passage_id.op("IN")(_IDS)
+)
 # "Anna Bell: I like tea" was said by Anna Bell. At most three words, or any sentence with a colon would name a speaker.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
 
@@ -131,7 +133,9 @@ def insert_passages(
     return after
 
 
-def delete_passage(tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str) -> None:
+def delete_passage(
+    tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str
+) -> None:
     archive, passage = archives.lock_passage(tx, scope, attached, passage_id)
     unindex_passages(tx, [passage_id])
     archives.delete_passage(tx, archive, passage)
@@ -143,7 +147,10 @@ def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
     """Index stored passages in their transaction; those stored together are parts of one text, and lift each other's hits."""
-    entries = [(one.archive_id, one.organization_id, passage_entry(one, one.tags, new[0].id)) for one in new]
+    entries = [
+        (one.archive_id, one.organization_id, passage_entry(one, one.tags, new[0].id))
+        for one in new
+    ]
     _put(tx, entries)
 
 
@@ -157,7 +164,10 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
     """Take these passages out of the index, before they are deleted."""
     tags = tags_of(tx, ids)
     rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
-    entries = [(row.archive_id, row.organization_id, passage_entry(row, tags.get(row.id, ()), row.id)) for row in rows]
+    entries = [
+        (row.archive_id, row.organization_id, passage_entry(row, tags.get(row.id, ()), row.id))
+        for row in rows
+    ]
     _put(tx, entries, is_deleted=True)
 
 
@@ -169,14 +179,18 @@ def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
     return tags
 
 
-def find_messages(tx: Transaction, query: Query, wanted: MessageFilter, limit: int, offset: int = 0) -> SearchResult:
+def find_messages(
+    tx: Transaction, query: Query, wanted: MessageFilter, limit: int, offset: int = 0
+) -> SearchResult:
     """The best matching messages behind the first `offset`; a query without a word gives the newest."""
     from ricordo.search import engine
 
     return engine.find(tx, wanted.agent_ids, query, wanted, limit, offset)
 
 
-def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: int, offset: int = 0) -> SearchResult:
+def find_passages(
+    tx: Transaction, query: Query, wanted: PassageFilter, limit: int, offset: int = 0
+) -> SearchResult:
     """The best matching passages behind the first `offset`; a query without a word gives the newest."""
     from ricordo.search import engine
 
@@ -185,7 +199,15 @@ def find_passages(tx: Transaction, query: Query, wanted: PassageFilter, limit: i
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:
     speaker, conversation = row["name"] or "", row["conversation_id"]
-    return IndexEntry(row["id"], row["text"], row["created_at"], conversation, row["user_id"], row["role"], speaker)
+    return IndexEntry(
+        row["id"],
+        row["text"],
+        row["created_at"],
+        conversation,
+        row["user_id"],
+        row["role"],
+        speaker,
+    )
 
 
 def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) -> IndexEntry:
@@ -195,7 +217,9 @@ def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) ->
     return IndexEntry(*about, speaker=said[1] if said else "", labels=tuple(tags))
 
 
-def _put(tx: Transaction, entries: Sequence[tuple[str, str, IndexEntry]], *, is_deleted: bool = False) -> None:
+def _put(
+    tx: Transaction, entries: Sequence[tuple[str, str, IndexEntry]], *, is_deleted: bool = False
+) -> None:
     """Add rows of documents, or of deletions, to the buffers of those who own these entries."""
     grouped: dict[tuple[str, str], list[IndexEntry]] = {}
     for owner_id, organization_id, entry in entries:

@@ -62,7 +62,9 @@ class Indexer:
             elif not waiting:
                 break
         if self.embedders.default_handle():
-            await self.store.write(lambda tx: partitions.add_embed_job(tx, job.organization_id, owner_id))
+            await self.store.write(
+                lambda tx: partitions.add_embed_job(tx, job.organization_id, owner_id)
+            )
 
     async def embed(self, job: Job, report: Report) -> None:
         """Embed the documents of a partition that have no vector of its model; that may be another than the one that serves."""
@@ -86,8 +88,12 @@ class Indexer:
     async def sweep(self, _job: Job, report: Report) -> None:
         """Add jobs for the flushes and vectors that partitions lack, as after a kill or a change of settings."""
         after = ""
-        while ids := await self.store.read(lambda tx, after=after: partitions.owner_ids(tx, after, SWEPT_AT_ONCE)):  # type: ignore[misc]
-            await self.store.write(lambda tx, ids=ids: partitions.add_missing_jobs(tx, ids, self.wanted_model))  # type: ignore[misc]
+        while ids := await self.store.read(
+            lambda tx, after=after: partitions.owner_ids(tx, after, SWEPT_AT_ONCE)
+        ):  # type: ignore[misc]
+            await self.store.write(
+                lambda tx, ids=ids: partitions.add_missing_jobs(tx, ids, self.wanted_model)
+            )  # type: ignore[misc]
             after = ids[-1]
         report(1, 1)
 
@@ -96,7 +102,11 @@ class Indexer:
         if self.embedders.default_handle() is None:
             return None
         try:
-            return self.embedders.get(embedding).handle if embedding else self.embedders.default_handle()
+            return (
+                self.embedders.get(embedding).handle
+                if embedding
+                else self.embedders.default_handle()
+            )
         except NotFound:
             return self.embedders.default_handle()
 
@@ -104,7 +114,9 @@ class Indexer:
         """The outside index in which the owner's vectors are kept, if they are; None stands for an owner that was deleted."""
         return self.indexes.get((owner.vector_db if owner else None) or self.messages_index or "")
 
-    async def make_vectors(self, name: str, embedding: str, owner: Any, report: Report, done: int = 0) -> None:
+    async def make_vectors(
+        self, name: str, embedding: str, owner: Any, report: Report, done: int = 0
+    ) -> None:
         """Embed the partition's documents without a vector, into an outside index if there is one; `done` is earlier progress."""
         from ricordo.search.vectors import add_vectors, drop_vectors, next_batch
 
@@ -115,12 +127,15 @@ class Indexer:
         while not is_complete and (batch := await self.store.read(read)):
             vectors, size = await self._vectors_for(batch, index)
             try:
-                is_complete = await self.store.write(lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s))  # type: ignore[misc]
+                is_complete = await self.store.write(
+                    lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s)
+                )  # type: ignore[misc]
             except Conflict:
                 # Another server was quicker, or the model's vectors have another size than those it made before.
                 if await self.store.read(read) == batch:
                     log.warning(
-                        "the model's vectors changed their size: embedding again", extra={"embedding": embedding}
+                        "the model's vectors changed their size: embedding again",
+                        extra={"embedding": embedding},
                     )
                     await self.store.write(lambda tx: drop_vectors(tx, name, embedding))
             report(done + min(batch.start + len(batch.documents), batch.total), done + batch.total)
@@ -150,7 +165,9 @@ class Indexer:
         if deletion is None:
             return 0
         if self.indexes and (
-            index := self.index_of(await self.store.read(lambda tx: partitions.owner_of(tx, owner_id)))
+            index := self.index_of(
+                await self.store.read(lambda tx: partitions.owner_of(tx, owner_id))
+            )
         ):
             # First, while the rows of the buffer are there: an outside index must not keep what was deleted.
             for model in await self.store.read(lambda tx: partitions.models_of(tx, owner_id)):
@@ -169,7 +186,10 @@ async def _embedded(
         return []
     try:
         vectors = await embedder.embed([text for text, _ in documents], purpose="document")
-        return [replace(record, vector=vector) for (_, record), vector in zip(documents, vectors, strict=True)]
+        return [
+            replace(record, vector=vector)
+            for (_, record), vector in zip(documents, vectors, strict=True)
+        ]
     except ModelError as error:
         if error.kind != "llm_bad_request":
             raise
@@ -178,7 +198,9 @@ async def _embedded(
         await embedder.embed(["words"], purpose="document")
     if len(documents) == 1:
         number = documents[0][1].document
-        log.warning("a text cannot be embedded", extra={"embedding": embedder.handle, "document": number})
+        log.warning(
+            "a text cannot be embedded", extra={"embedding": embedder.handle, "document": number}
+        )
         return []
     half = len(documents) // 2
     first = await _embedded(embedder, documents[:half], is_usable=True)

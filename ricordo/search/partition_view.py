@@ -68,11 +68,17 @@ class PartitionView:
         """The term's posting in all documents, ascending as far as documents were flushed in order."""
         together = reader.joined_postings([flushed, self.posting_in_buffer(term)])
         # Deleted documents leave the postings later; until then they are skipped here.
-        return together if self.documents.is_whole else reader.some_of(together, self.alive[together.positions])
+        return (
+            together
+            if self.documents.is_whole
+            else reader.some_of(together, self.alive[together.positions])
+        )
 
     def posting_in_buffer(self, term: str) -> Posting:
         found = [(position, terms[term]) for position, terms in self.buffered if term in terms]
-        return reader.posting_of(np.array(found, dtype=reader.POSTING)) if found else reader.NO_POSTING
+        return (
+            reader.posting_of(np.array(found, dtype=reader.POSTING)) if found else reader.NO_POSTING
+        )
 
     def spread(self, posting: Posting, term: str) -> Posting:
         """The posting of a term of this view, spread over all documents where so many hold it that this is worth caching."""
@@ -92,7 +98,10 @@ _CachedView = tuple[tuple[int | None, int, int], _Rows, PartitionView]
 
 
 def view_of(
-    cache: reader.IndexCache, partition: reader.PartitionRow | None, flushed: reader.Documents, buffer: Sequence[Any]
+    cache: reader.IndexCache,
+    partition: reader.PartitionRow | None,
+    flushed: reader.Documents,
+    buffer: Sequence[Any],
 ) -> PartitionView:
     """The view of one partition, from its flushed documents and the rows of its buffer."""
     key = ("view", partition.owner_id if partition else buffer[0].name)
@@ -103,7 +112,11 @@ def view_of(
         return cached[2]
     rows = {row.partition: known.get(row.partition) or _read(row) for row in buffer}
     view = _view(flushed, list(rows.values()))
-    size = view.records.nbytes + _BESIDE * len(view.records) + _BESIDE_TERM * sum(len(t) for _, t in rows.values())
+    size = (
+        view.records.nbytes
+        + _BESIDE * len(view.records)
+        + _BESIDE_TERM * sum(len(t) for _, t in rows.values())
+    )
     cache.partitions.put(key, (state, rows, view), size)
     return view
 
@@ -115,7 +128,9 @@ def _read(row: Any) -> tuple[BufferRow, Mapping[str, int]]:
     return replace(read, speaker=[], text=[], labels=[]), counts
 
 
-def _view(flushed: reader.Documents, rows: Sequence[tuple[BufferRow, Mapping[str, int]]]) -> PartitionView:
+def _view(
+    flushed: reader.Documents, rows: Sequence[tuple[BufferRow, Mapping[str, int]]]
+) -> PartitionView:
     added: dict[int, tuple[BufferRow, Mapping[str, int]]] = {}
     deleted: set[int] = set()
     for row, terms in rows:
@@ -132,7 +147,11 @@ def _view(flushed: reader.Documents, rows: Sequence[tuple[BufferRow, Mapping[str
 
 
 def view_for(
-    cache: reader.IndexCache, owner_id: str, view: PartitionView, subject_id: str | None, own_conversation: str | None
+    cache: reader.IndexCache,
+    owner_id: str,
+    view: PartitionView,
+    subject_id: str | None,
+    own_conversation: str | None,
 ) -> PartitionView:
     """Return the part of a view that the user of a search may see; see `MessageFilter` for who that is."""
     if subject_id is None:
@@ -159,7 +178,9 @@ def view_for(
         size = 0
     else:
         part = _part_of(view, seen, audience)
-        size = part.records.nbytes + _BESIDE * len(part.records) + _BESIDE_HIDDEN * len(view.records)
+        size = (
+            part.records.nbytes + _BESIDE * len(part.records) + _BESIDE_HIDDEN * len(view.records)
+        )
     cache.partitions.put(key, (view.version, part), size)
     return part
 
@@ -170,7 +191,9 @@ def _part_of(view: PartitionView, is_seen: Bools, audience: tuple[str, ...]) -> 
     places: Integers = np.full(len(is_seen), -1, dtype=np.int64)
     places[shown] = np.arange(len(shown))
     records = view.records[shown]
-    buffered = [(int(places[position]), terms) for position, terms in view.buffered if is_seen[position]]
+    buffered = [
+        (int(places[position]), terms) for position, terms in view.buffered if is_seen[position]
+    ]
     alive = np.ones(len(shown), dtype=np.bool_)
     return PartitionView(records, alive, buffered, _roles_of(records), shown, places, audience)
 
@@ -190,7 +213,9 @@ def joined(arrays: Sequence[reader.Documents]) -> reader.Documents:
     )
 
 
-def join_views(cache: reader.IndexCache, owners: Sequence[str], views: Sequence[PartitionView]) -> PartitionView:
+def join_views(
+    cache: reader.IndexCache, owners: Sequence[str], views: Sequence[PartitionView]
+) -> PartitionView:
     """Several partitions as one, in their order: searched together, they share what makes a word rare."""
     if len(views) == 1:
         return views[0]
@@ -205,7 +230,9 @@ def join_views(cache: reader.IndexCache, owners: Sequence[str], views: Sequence[
     records = joined([reader.read_documents(b""), *(view.records for view in views)])
     alive = np.concatenate([np.empty(0, dtype=np.bool_), *(view.alive for view in views)])
     placed = zip(views, starts, strict=False)
-    buffered = [(start + position, terms) for view, start in placed for position, terms in view.buffered]
+    buffered = [
+        (start + position, terms) for view, start in placed for position, terms in view.buffered
+    ]
     roles = frozenset[str]().union(*(view.roles for view in views))
     together = PartitionView(records, alive, buffered, roles)
     cache.partitions.put(key, (tuple(views), together), records.nbytes + _BESIDE * len(records))

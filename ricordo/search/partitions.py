@@ -4,7 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, Table, and_, bindparam, cast, delete, null, select, union_all
+from sqlalchemy import (
+    ColumnElement,
+    String,
+    Table,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    null,
+    select,
+    union_all,
+)
 
 from ricordo.domain.job import Job
 from ricordo.search import write_buffer
@@ -30,15 +41,22 @@ _OWNER = union_all(
         tables.agents.c.id == bindparam("owner_id")
     ),
 )
-_PARTITION = select(tables.search_partitions).where(tables.search_partitions.c.owner_id == bindparam("owner_id"))
+_PARTITION = select(tables.search_partitions).where(
+    tables.search_partitions.c.owner_id == bindparam("owner_id")
+)
 _PARTITION_LOCKED = _PARTITION.with_for_update()
 _MODELS = (
     select(tables.search_vectors.c.embedding)
-    .join(tables.search_partitions, tables.search_partitions.c.seq == tables.search_vectors.c.partition)
+    .join(
+        tables.search_partitions,
+        tables.search_partitions.c.seq == tables.search_vectors.c.partition,
+    )
     .where(tables.search_partitions.c.owner_id == bindparam("owner_id"))
     .distinct()
 )
-_OWNER_IDS = union_all(select(tables.search_partitions.c.owner_id), select(tables.search_buffer.c.owner_id)).subquery()
+_OWNER_IDS = union_all(
+    select(tables.search_partitions.c.owner_id), select(tables.search_buffer.c.owner_id)
+).subquery()
 _SOME_OWNER_IDS = (
     select(_OWNER_IDS.c.owner_id)
     .where(_OWNER_IDS.c.owner_id > bindparam("after"))
@@ -46,9 +64,17 @@ _SOME_OWNER_IDS = (
     .order_by(_OWNER_IDS.c.owner_id)
     .limit(bindparam("most"))
 )
-_PARTITIONS = select(tables.search_partitions).where(tables.search_partitions.c.owner_id.op("IN")(_IDS))
-_BUFFERED = select(tables.search_buffer.c.owner_id).where(tables.search_buffer.c.owner_id.op("IN")(_IDS)).distinct()
-_DELETE_PARTITION = delete(tables.search_partitions).where(tables.search_partitions.c.seq == bindparam("partition"))
+_PARTITIONS = select(tables.search_partitions).where(
+    tables.search_partitions.c.owner_id.op("IN")(_IDS)
+)
+_BUFFERED = (
+    select(tables.search_buffer.c.owner_id)
+    .where(tables.search_buffer.c.owner_id.op("IN")(_IDS))
+    .distinct()
+)
+_DELETE_PARTITION = delete(tables.search_partitions).where(
+    tables.search_partitions.c.seq == bindparam("partition")
+)
 
 
 def is_row(table: Table) -> ColumnElement[bool]:
@@ -57,13 +83,20 @@ def is_row(table: Table) -> ColumnElement[bool]:
 
 def _some(table: Table, column: str) -> tuple[Any, Any]:
     found = select(*(part.label(f"in_{part.name}") for part in table.primary_key.columns))
-    return found.where(table.c[column] == bindparam(column)).limit(PORTION), delete(table).where(is_row(table))
+    return found.where(table.c[column] == bindparam(column)).limit(PORTION), delete(table).where(
+        is_row(table)
+    )
 
 
 _SOME_OF_BUFFER = _some(tables.search_buffer, "owner_id")
 _SOME_OF_PARTITION = [
     _some(table, "partition")
-    for table in (tables.search_documents, tables.search_postings, tables.search_terms, tables.search_vectors)
+    for table in (
+        tables.search_documents,
+        tables.search_postings,
+        tables.search_terms,
+        tables.search_vectors,
+    )
 ]
 
 
@@ -102,7 +135,9 @@ def purge_portion(tx: Transaction, owner_id: str) -> bool:
     partition = lock_partition(tx, owner_id)
     if partition is None:
         return False
-    if any(_purge(tx, statements, {"partition": partition.seq}) for statements in _SOME_OF_PARTITION):
+    if any(
+        _purge(tx, statements, {"partition": partition.seq}) for statements in _SOME_OF_PARTITION
+    ):
         return True
     tx.run(_DELETE_PARTITION, {"partition": partition.seq})
     return False
@@ -122,14 +157,20 @@ def owner_ids(tx: Transaction, after: str, most: int) -> list[str]:
 
 def add_embed_job(tx: Transaction, organization_id: str, owner_id: str) -> None:
     """Add a job that embeds the partition's documents, unless one waits."""
-    job = Job(EMBED, organization_id, {"owner_id": owner_id}, key=f"{EMBED}:{owner_id}", is_single=True)
+    job = Job(
+        EMBED, organization_id, {"owner_id": owner_id}, key=f"{EMBED}:{owner_id}", is_single=True
+    )
     jobs.add(tx, job)
 
 
-def add_missing_jobs(tx: Transaction, owner_ids: Sequence[str], wanted: Callable[[str | None], str | None]) -> None:
+def add_missing_jobs(
+    tx: Transaction, owner_ids: Sequence[str], wanted: Callable[[str | None], str | None]
+) -> None:
     """Add jobs for the flushes and vectors that these partitions lack; `wanted` gives the model for what an owner names."""
     buffered = {row.owner_id for row in tx.all(_BUFFERED, {"ids": list(owner_ids)})}
-    partitions: dict[str, Any] = {row.owner_id: row for row in tx.all(_PARTITIONS, {"ids": list(owner_ids)})}
+    partitions: dict[str, Any] = {
+        row.owner_id: row for row in tx.all(_PARTITIONS, {"ids": list(owner_ids)})
+    }
     for owner_id in owner_ids:
         owner = owner_of(tx, owner_id)
         if owner is None:
@@ -137,5 +178,9 @@ def add_missing_jobs(tx: Transaction, owner_ids: Sequence[str], wanted: Callable
         if owner_id in buffered:
             write_buffer.add_flush_job(tx, owner_id, owner.organization_id)
         partition, model = partitions.get(owner_id), wanted(owner.embedding)
-        if partition and model and (partition.embedding != model or partition.vectors < partition.documents):
+        if (
+            partition
+            and model
+            and (partition.embedding != model or partition.vectors < partition.documents)
+        ):
             add_embed_job(tx, owner.organization_id, owner_id)

@@ -44,7 +44,10 @@ BUILDING_LOCK = int.from_bytes(b"pgvector", signed=True)
 _MOST_DIMENSIONS = 4000  # of a halfvec in an index
 # Measured at 300,000 vectors of 256 dimensions: this finds 0.968 of the nearest ten with 200 in view, and 0.986 with 400.
 _LINKS, _LINKS_WEIGHED = 16, 100
-_OUT_OF_ROOM = ("53100", "53200")  # disk or memory, which here is the shared memory of parallel workers
+_OUT_OF_ROOM = (
+    "53100",
+    "53200",
+)  # disk or memory, which here is the shared memory of parallel workers
 _MOST_NOTED = 10_000
 
 # The index's predicate holds names of others, so PostgreSQL itself writes them as literals.
@@ -59,7 +62,9 @@ _OURS = text(
     " JOIN pg_class ON pg_class.oid = indexrelid WHERE indrelid = to_regclass('search_pgvector') AND relname ^@ :prefix"
     " AND indpred IS NOT NULL"
 )
-_IS_BUILT = text("SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:name) AND indisvalid)")
+_IS_BUILT = text(
+    "SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:name) AND indisvalid)"
+)
 _COUNT = text(
     "SELECT count(*) FROM (SELECT FROM search_pgvector WHERE partition = :partition AND model = :model"
     " AND dimension = :dimension LIMIT CAST(:most AS bigint)) AS few"
@@ -70,10 +75,13 @@ _ADVICE = (
     " Install pgvector 0.8 or newer on the PostgreSQL server, let an administrator run {} EXTENSION vector{} in this database,"
     " then start Ricordo again."
 )
-_MISSING = 'The extension "vector" is not in this database, so archives cannot use pgvector.' + _ADVICE.format(
-    "CREATE", ""
+_MISSING = (
+    'The extension "vector" is not in this database, so archives cannot use pgvector.'
+    + _ADVICE.format("CREATE", "")
 )
-_OLD = "pgvector {version} is too old; searching with filters needs 0.8." + _ADVICE.format("ALTER", " UPDATE")
+_OLD = "pgvector {version} is too old; searching with filters needs 0.8." + _ADVICE.format(
+    "ALTER", " UPDATE"
+)
 _UNUSABLE = (
     "The table search_pgvector could not be made, so archives cannot use pgvector. See that this database's user may create "
     'tables, and that the extension "vector" lies in a schema of the search path, then start Ricordo again.'
@@ -82,7 +90,9 @@ _STATE = text(
     "SELECT (SELECT extversion FROM pg_extension WHERE extname = 'vector') AS version,"
     " to_regclass('search_pgvector') IS NOT NULL AS has_table"
 )
-_COLUMNS = "partition model document dimension created_at role conversation user_id tags embedding".split()
+_COLUMNS = (
+    "partition model document dimension created_at role conversation user_id tags embedding".split()
+)
 _CASTS = {"tags": "CAST(:tags AS text[])", "embedding": "CAST(:embedding AS vector)"}
 _UPSERT = text(
     f"INSERT INTO search_pgvector ({', '.join(_COLUMNS)})"  # noqa: S608 - names of our own
@@ -112,7 +122,9 @@ _WANTED = """partition = :partition AND model = :model AND dimension = :dimensio
     AND (CAST(:all_tags AS text[]) IS NULL OR tags @> CAST(:all_tags AS text[]))
     AND (CAST(:start AS bigint) IS NULL OR created_at >= CAST(:start AS bigint))
     AND (CAST(:end AS bigint) IS NULL OR created_at <= CAST(:end AS bigint))"""
-_EXPECTED = text(f"EXPLAIN (FORMAT JSON) SELECT FROM search_pgvector WHERE {_WANTED}").columns(column("plans"))
+_EXPECTED = text(f"EXPLAIN (FORMAT JSON) SELECT FROM search_pgvector WHERE {_WANTED}").columns(
+    column("plans")
+)
 _FOUND: tuple[Any, ...] = (column("document"), column("similarity"))
 _FILTERS = ("roles", "conversation", "users", "any_tags", "all_tags", "start", "end")
 
@@ -199,7 +211,11 @@ class PgVectorIndex:
         if not is_built:
             self._ask_for_index(group)
         # Nothing is near a vector of zeros, as a text without words may have; its similarity is no number.
-        return [(int(row.document), float(row.similarity)) for row in rows if not math.isnan(row.similarity)]
+        return [
+            (int(row.document), float(row.similarity))
+            for row in rows
+            if not math.isnan(row.similarity)
+        ]
 
     async def build(self, partition: str, model: str, dimension: int) -> bool:
         """Build the partition's approximate index if it has enough vectors; tells whether it has one now. Raises Unavailable."""
@@ -225,9 +241,13 @@ class PgVectorIndex:
         self._not_before[group] = max(self._not_before.get(group, 0), time.monotonic() + seconds)
 
     def _ask_for_index(self, group: VectorGroup) -> None:
-        is_due = time.monotonic() >= self._not_before.get(group, 0) and (self._task is None or self._task.done())
+        is_due = time.monotonic() >= self._not_before.get(group, 0) and (
+            self._task is None or self._task.done()
+        )
         if is_due and not self._is_closed and group.dimension <= _MOST_DIMENSIONS:
-            self._task = asyncio.create_task(self.build(group.partition, group.model, group.dimension), name="pgvector")
+            self._task = asyncio.create_task(
+                self.build(group.partition, group.model, group.dimension), name="pgvector"
+            )
             self._task.add_done_callback(_log_failure)
 
     def _build_alone(self, group: VectorGroup | None) -> bool:
@@ -235,12 +255,17 @@ class PgVectorIndex:
         with self._store.engine.connect() as connection:
             self._connection = connection.connection.dbapi_connection
             try:
-                is_alone = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({BUILDING_LOCK})").scalar_one()
+                is_alone = connection.exec_driver_sql(
+                    f"SELECT pg_try_advisory_lock({BUILDING_LOCK})"
+                ).scalar_one()
                 if is_alone:
                     # Building waits for transactions that began before it, however long they take, and blocks no other.
                     _run(connection, "SET lock_timeout = 0; SET statement_timeout = 0")
                     _tidy(connection)
-                if group is None or connection.execute(_IS_BUILT, {"name": group.index}).scalar_one():
+                if (
+                    group is None
+                    or connection.execute(_IS_BUILT, {"name": group.index}).scalar_one()
+                ):
                     return group is not None
                 most = self._plan.least
                 if not is_alone or self._is_closed or _count(connection, group, most) < most:
@@ -308,7 +333,9 @@ def _make(tx: Transaction) -> None:
     migrations.run_file(tx.connection, "pgvector")
 
 
-def _search(tx: Transaction, group: VectorGroup, values: dict[str, Any]) -> tuple[Sequence[Any], bool]:
+def _search(
+    tx: Transaction, group: VectorGroup, values: dict[str, Any]
+) -> tuple[Sequence[Any], bool]:
     """The rows found, and whether the group has an approximate index."""
     limit = values["limit"]
     in_view = min(max(_IN_VIEW, 2 * limit), _MOST_IN_VIEW)
@@ -373,11 +400,18 @@ def _run(connection: Connection, statement: str) -> Any:
 
 
 def _row(partition: str, model: str, record: VectorRecord) -> dict[str, Any]:
-    key = {"partition": partition, "model": model, "document": record.document, "dimension": len(record.vector)}
+    key = {
+        "partition": partition,
+        "model": model,
+        "document": record.document,
+        "dimension": len(record.vector),
+    }
     return {**key, **record.fields(), "embedding": _literal(record.vector)}
 
 
-def _values(group: VectorGroup, vector: Sequence[float], limit: int, wanted: VectorFilter) -> dict[str, Any]:
+def _values(
+    group: VectorGroup, vector: Sequence[float], limit: int, wanted: VectorFilter
+) -> dict[str, Any]:
     tags, no_tags = ("all_tags", "any_tags") if wanted.all_tags else ("any_tags", "all_tags")
     lists = {"roles": wanted.roles, "users": wanted.users, tags: wanted.tags, no_tags: ()}
     some = {name: list(values) or None for name, values in lists.items()}

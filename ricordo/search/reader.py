@@ -21,7 +21,13 @@ from sqlalchemy import LargeBinary, bindparam, cast, literal, null, select, unio
 from ricordo.search.scoring import Posting
 from ricordo.search.write_buffer import BufferRow
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import jobs, search_buffer, search_documents, search_partitions, search_postings
+from ricordo.storage.schema.core_tables import (
+    jobs,
+    search_buffer,
+    search_documents,
+    search_partitions,
+    search_postings,
+)
 
 DOCUMENT = np.dtype(
     [
@@ -55,7 +61,9 @@ WORDS_LIMIT = 100_000
 _MOST_CACHED = 8
 
 _Json = jobs.c.payload.type
-_OWNERS, _TERMS, _THESE = (each(bindparam(name, type_=_Json)) for name in ("owners", "terms", "partitions"))
+_OWNERS, _TERMS, _THESE = (
+    each(bindparam(name, type_=_Json)) for name in ("owners", "terms", "partitions")
+)
 _PARTITIONS, _BUFFER, _POSTINGS = 0, 1, 2
 _NEVER = 2**40  # no chunk has such a number
 _NONE = (literal(0), literal(0), null())
@@ -87,20 +95,41 @@ _INDEX = union_all(
     ),
 )
 _CHANGED = union_all(
-    select(search_documents.c.partition, null().label("term"), search_documents.c.chunk, search_documents.c.data).where(
-        search_documents.c.partition.op("IN")(_THESE), search_documents.c.chunk >= bindparam("since")
+    select(
+        search_documents.c.partition,
+        null().label("term"),
+        search_documents.c.chunk,
+        search_documents.c.data,
+    ).where(
+        search_documents.c.partition.op("IN")(_THESE),
+        search_documents.c.chunk >= bindparam("since"),
     ),
-    select(search_postings.c.partition, search_postings.c.term, search_postings.c.chunk, search_postings.c.data).where(
-        search_postings.c.partition.op("IN")(_THESE), search_postings.c.term.op("IN")(_TERMS)
-    ),
+    select(
+        search_postings.c.partition,
+        search_postings.c.term,
+        search_postings.c.chunk,
+        search_postings.c.data,
+    ).where(search_postings.c.partition.op("IN")(_THESE), search_postings.c.term.op("IN")(_TERMS)),
 )
-NO_POSTING = Posting(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.bool_))
+NO_POSTING = Posting(
+    np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.bool_)
+)
 
 
 def document_records(rows: list[BufferRow]) -> Documents:
     """The records of these rows, in their order."""
     values = [
-        (row.document, row.created_at, row.conversation, row.user, row.length, row.role, 1, row.asks) for row in rows
+        (
+            row.document,
+            row.created_at,
+            row.conversation,
+            row.user,
+            row.length,
+            row.role,
+            1,
+            row.asks,
+        )
+        for row in rows
     ]
     return np.array(values, dtype=DOCUMENT)
 
@@ -159,7 +188,9 @@ class SizedCache:
             self._values[key] = (value, size)
             group = self._group(key)
             while self._size > self._limit:
-                oldest = next((other for other in self._values if self._group(other) != group), None)
+                oldest = next(
+                    (other for other in self._values if self._group(other) != group), None
+                )
                 if oldest is None:
                     return
                 self._size -= self._values.pop(oldest)[1]
@@ -215,14 +246,20 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
     """The partitions of these owners with their buffers and documents, and the postings of these terms: two statements at most."""
     cache = cache_of(tx)
     keys = product(owners, terms) if len(owners) <= _MOST_CACHED else ()
-    known: dict[tuple[str, str], tuple[Any, Posting]] = {key: found for key in keys if (found := cache.terms.get(key))}
-    missing = [term for term in dict.fromkeys(terms) if any((owner, term) not in known for owner in owners)]
+    known: dict[tuple[str, str], tuple[Any, Posting]] = {
+        key: found for key in keys if (found := cache.terms.get(key))
+    }
+    missing = [
+        term for term in dict.fromkeys(terms) if any((owner, term) not in known for owner in owners)
+    ]
     snapshot = Snapshot()
     chunks: dict[tuple[int, str | None], dict[int, bytes]] = {}
     for row in tx.all(_INDEX, {"owners": list(owners), "terms": missing}):
         if row.part == _PARTITIONS:
             snapshot.partitions.append(
-                PartitionRow(row.name, row.partition, row.number, row.generation, row.vectors, row.embedding)
+                PartitionRow(
+                    row.name, row.partition, row.number, row.generation, row.vectors, row.embedding
+                )
             )
         elif row.part == _BUFFER:
             snapshot.buffers.setdefault(row.name, []).append(row)
@@ -254,16 +291,26 @@ def read_index(tx: Transaction, owners: Sequence[str], terms: Sequence[str]) -> 
 
 
 def _read_changes(
-    tx: Transaction, cache: IndexCache, snapshot: Snapshot, stale: Sequence[tuple[PartitionRow, str]]
+    tx: Transaction,
+    cache: IndexCache,
+    snapshot: Snapshot,
+    stale: Sequence[tuple[PartitionRow, str]],
 ) -> dict[tuple[int, str | None], dict[int, bytes]]:
     """Bring the documents of the snapshot up to date, and read the postings that are stale: with one statement, if any."""
-    snapshot.documents = {partition.seq: _cached_documents(cache, partition) for partition in snapshot.partitions}
+    snapshot.documents = {
+        partition.seq: _cached_documents(cache, partition) for partition in snapshot.partitions
+    }
     behind = [p for p in snapshot.partitions if len(snapshot.documents[p.seq]) < p.documents]
     if not (behind or stale):
         return {}
-    since = min((len(snapshot.documents[partition.seq]) // DOCUMENT_CHUNK for partition in behind), default=_NEVER)
+    since = min(
+        (len(snapshot.documents[partition.seq]) // DOCUMENT_CHUNK for partition in behind),
+        default=_NEVER,
+    )
     values = {
-        "partitions": sorted({partition.seq for partition in (*behind, *(partition for partition, _ in stale))}),
+        "partitions": sorted(
+            {partition.seq for partition in (*behind, *(partition for partition, _ in stale))}
+        ),
         "terms": sorted({term for _, term in stale}),
         "since": since,
     }
@@ -274,20 +321,31 @@ def _read_changes(
         parts = chunks.get((partition.seq, None), {})
         known = snapshot.documents[partition.seq][: since * DOCUMENT_CHUNK]
         read = read_documents(b"".join(parts[number] for number in sorted(parts)))
-        records = snapshot.documents[partition.seq] = np.concatenate([known, read])[: partition.documents]
-        cache.partitions.put(("documents", partition.seq), (partition.generation, records), records.nbytes)
+        records = snapshot.documents[partition.seq] = np.concatenate([known, read])[
+            : partition.documents
+        ]
+        cache.partitions.put(
+            ("documents", partition.seq), (partition.generation, records), records.nbytes
+        )
     return chunks
 
 
 def _cached_documents(cache: IndexCache, partition: PartitionRow) -> Documents:
-    generation, records = cache.partitions.get(("documents", partition.seq)) or (None, read_documents(b""))
-    documents: Documents = records[: partition.documents] if generation == partition.generation else records[:0]
+    generation, records = cache.partitions.get(("documents", partition.seq)) or (
+        None,
+        read_documents(b""),
+    )
+    documents: Documents = (
+        records[: partition.documents] if generation == partition.generation else records[:0]
+    )
     return documents
 
 
 def posting_of(records: Postings) -> Posting:
     times = records["times"]
-    return Posting(records["position"].astype(np.int64), times & np.uint8(MOST_TIMES), times >= NAMED)
+    return Posting(
+        records["position"].astype(np.int64), times & np.uint8(MOST_TIMES), times >= NAMED
+    )
 
 
 def decoded(chunks: Mapping[int, bytes]) -> Posting:
@@ -309,5 +367,8 @@ def joined_postings(parts: Sequence[Posting]) -> Posting:
 
 def some_of(posting: Posting, chosen: Any) -> Posting:
     return replace(
-        posting, positions=posting.positions[chosen], times=posting.times[chosen], named=posting.named[chosen]
+        posting,
+        positions=posting.positions[chosen],
+        times=posting.times[chosen],
+        named=posting.named[chosen],
     )

@@ -54,13 +54,19 @@ _SOME_OWNERS = (
 
 
 _DOCUMENTS = {
-    "messages": (messages, (messages.c.agent_id == bindparam("owner_id")) & (messages.c.text != "")),
+    "messages": (
+        messages,
+        (messages.c.agent_id == bindparam("owner_id")) & (messages.c.text != ""),
+    ),
     "passages": (passages, passages.c.archive_id == bindparam("owner_id")),
 }
 # In the order of an index that both tables have.
 _PORTIONS = {
     kind: select(table)
-    .where(condition, tuple_(table.c.created_at, table.c.seq) > tuple_(bindparam("created_at"), bindparam("seq")))
+    .where(
+        condition,
+        tuple_(table.c.created_at, table.c.seq) > tuple_(bindparam("created_at"), bindparam("seq")),
+    )
     .order_by(table.c.created_at, table.c.seq)
     .limit(bindparam("most"))
     for kind, (table, condition) in _DOCUMENTS.items()
@@ -80,7 +86,9 @@ _WAITING_JOB = jobs.ROWS.select.where(
 )
 # A deletion changes the owner's row first, so a lock on that prevents it.
 _OWNER_LOCKED = {
-    kind: select(table.c.id).where(table.c.id == bindparam("owner_id")).with_for_update(key_share=True)
+    kind: select(table.c.id)
+    .where(table.c.id == bindparam("owner_id"))
+    .with_for_update(key_share=True)
     for kind, table in (("messages", agents), ("passages", archives))
 }
 _RENAME = (
@@ -109,12 +117,19 @@ class RebuildPortion:
 
 def some_owners(tx: Transaction, after: str, most: int = AT_ONCE) -> list[tuple[str, str]]:
     """Agents and archives, each with its organization, in the order of their ids."""
-    return [(row.id, row.organization_id) for row in tx.all(_SOME_OWNERS, {"after": after, "most": most})]
+    return [
+        (row.id, row.organization_id)
+        for row in tx.all(_SOME_OWNERS, {"after": after, "most": most})
+    ]
 
 
-def add_job(tx: Transaction, owner_id: str, organization_id: str, *, vectors_only: bool = False) -> Job:
+def add_job(
+    tx: Transaction, owner_id: str, organization_id: str, *, vectors_only: bool = False
+) -> Job:
     kind = REEMBED if vectors_only else REINDEX
-    added = jobs.add(tx, Job(kind, organization_id, {"owner_id": owner_id}, key=owner_id, is_single=True))
+    added = jobs.add(
+        tx, Job(kind, organization_id, {"owner_id": owner_id}, key=owner_id, is_single=True)
+    )
     return added or jobs.ROWS.all(tx, _WAITING_JOB, {"kind": kind, "key": owner_id})[0]
 
 
@@ -148,7 +163,10 @@ def read_portion(
     """The next documents of the partition; None after the last. To be read in one snapshot."""
     kind = write_buffer.kind_of(owner_id)
     created_at, seq = after
-    rows = tx.all(_PORTIONS[kind], {"owner_id": owner_id, "created_at": created_at, "seq": seq, "most": AT_ONCE})
+    rows = tx.all(
+        _PORTIONS[kind],
+        {"owner_id": owner_id, "created_at": created_at, "seq": seq, "most": AT_ONCE},
+    )
     if not rows:
         return None
     waiting = tx.all(_WAITING, {"owner_id": owner_id, "ids": [row.seq for row in rows]})
@@ -156,8 +174,13 @@ def read_portion(
         entries = [message_entry(row._asdict()) for row in rows]
     else:
         tags = tags_of(tx, [row.id for row in rows])
-        entries = [passage_entry(row, tags.get(row.id, ()), conversations.get(row.seq, row.id)) for row in rows]
-    return RebuildPortion(entries, [row.seq for row in waiting], (rows[-1].created_at, rows[-1].seq))
+        entries = [
+            passage_entry(row, tags.get(row.id, ()), conversations.get(row.seq, row.id))
+            for row in rows
+        ]
+    return RebuildPortion(
+        entries, [row.seq for row in waiting], (rows[-1].created_at, rows[-1].seq)
+    )
 
 
 def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None:
@@ -170,7 +193,9 @@ def add_portion(tx: Transaction, owner_id: str, portion: RebuildPortion) -> None
 
 
 def drop_remains(tx: Transaction, owner_id: str) -> bool:
-    return partitions.purge_portion(tx, owner_id + NEW) or partitions.purge_portion(tx, owner_id + _OLD)
+    return partitions.purge_portion(tx, owner_id + NEW) or partitions.purge_portion(
+        tx, owner_id + _OLD
+    )
 
 
 def take_over(tx: Transaction, owner_id: str, seen: Sequence[int]) -> None:
@@ -199,7 +224,9 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
     seen: list[int] = []
     done, after = 0, _START
     conversations = await store.read(lambda tx: conversations_of(tx, owner_id))
-    while portion := await store.read(lambda tx, after=after: read_portion(tx, owner_id, after, conversations)):  # type: ignore[misc]
+    while portion := await store.read(
+        lambda tx, after=after: read_portion(tx, owner_id, after, conversations)
+    ):  # type: ignore[misc]
         await store.write(lambda tx, portion=portion: add_portion(tx, owner_id, portion))  # type: ignore[misc]
         seen += portion.seen
         done, after = done + len(portion.entries), portion.after

@@ -91,9 +91,13 @@ def documents_of(records: npt.NDArray[np.void], alive: Bools) -> DocumentColumns
     created_at = records["created_at"].astype(np.int64)
     worth = np.where(records["asks"] == 1, np.float32(1 - QUESTION_MALUS), np.float32(1))
     count = int(np.count_nonzero(alive))
-    slot, alone, size = _arrange(records["conversation"].astype(np.uint64), created_at, number, alive)
+    slot, alone, size = _arrange(
+        records["conversation"].astype(np.uint64), created_at, number, alive
+    )
     weakening = _weakening(slot, size, alone, records["length"], alive)
-    return DocumentColumns(number, created_at, alive, worth, count, SlotLayout(slot, size, alone, weakening))
+    return DocumentColumns(
+        number, created_at, alive, worth, count, SlotLayout(slot, size, alone, weakening)
+    )
 
 
 def _arrange(
@@ -103,7 +107,9 @@ def _arrange(
     order = _in_order(conversation, created_at, number)
     if not alive.all():
         order = np.flatnonzero(alive) if order is None else order[alive[order]]
-    conversations, times = (conversation, created_at) if order is None else (conversation[order], created_at[order])
+    conversations, times = (
+        (conversation, created_at) if order is None else (conversation[order], created_at[order])
+    )
     begins = np.ones(len(conversations) + 1, dtype=np.bool_)
     begins[1:-1] = (
         (conversations[1:] != conversations[:-1])
@@ -113,7 +119,9 @@ def _arrange(
     is_linked = ~(begins[1:] & begins[:-1])
     sessions = np.flatnonzero(begins[:-1][is_linked])
     count = int(np.count_nonzero(is_linked))
-    linked_slots: Integers = np.repeat(np.arange(1, len(sessions) + 1) * REACH, np.diff(sessions, append=count))
+    linked_slots: Integers = np.repeat(
+        np.arange(1, len(sessions) + 1) * REACH, np.diff(sessions, append=count)
+    )
     linked_slots += np.arange(count)
     alone = count + (len(sessions) + 1) * REACH
     size = alone + len(number) - count
@@ -131,14 +139,22 @@ def _arrange(
     return slot, alone, size
 
 
-def _in_order(conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers) -> Integers | None:
+def _in_order(
+    conversation: npt.NDArray[np.uint64], created_at: Integers, number: Integers
+) -> Integers | None:
     """Positions by (conversation, created_at, number), None: as they are. Most spaces need no sorting, or only by conversation."""
     if (number[1:] > number[:-1]).all() and (created_at[1:] >= created_at[:-1]).all():
-        return None if (conversation[1:] == conversation[:-1]).all() else np.argsort(conversation, kind="stable")
+        return (
+            None
+            if (conversation[1:] == conversation[:-1]).all()
+            else np.argsort(conversation, kind="stable")
+        )
     return np.lexsort((number, created_at, conversation))
 
 
-def _weakening(slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools) -> Floats:
+def _weakening(
+    slot: Integers, size: int, alone: int, length: npt.NDArray[Any], alive: Bools
+) -> Floats:
     """See `SlotLayout`: how many words a document and those up to two places beside it have, compared with the mean of all."""
     lengths: Floats = np.zeros(size, dtype=np.float32)
     lengths[slot] = length
@@ -195,7 +211,9 @@ def spread_of(documents: DocumentColumns, posting: Posting) -> Spread:
     return Spread(gain, spoken)
 
 
-def _gain(layout: SlotLayout, posting: Posting, hits: npt.NDArray[np.uint8], scratch: Floats) -> Floats:
+def _gain(
+    layout: SlotLayout, posting: Posting, hits: npt.NDArray[np.uint8], scratch: Floats
+) -> Floats:
     """What the term adds to each slot for a weight of 1, (size,), in `scratch` (2, size); `hits` (size,) are zeros, also after."""
     # Scattering is what costs, so both numbers are put into one.
     slots = layout.slot.take(posting.positions)
@@ -228,7 +246,11 @@ _SHARES = np.array([1, 2, 3, 4, TENTHS, 4, 3, 2, 1], dtype=np.uint8)
 
 
 def _add_few(
-    total: Floats, hits: npt.NDArray[np.uint8], layout: SlotLayout, posting: Posting, weight: np.float32
+    total: Floats,
+    hits: npt.NDArray[np.uint8],
+    layout: SlotLayout,
+    posting: Posting,
+    weight: np.float32,
 ) -> None:
     slots = layout.slot.take(posting.positions)
     times = np.minimum(posting.times, MOST_TIMES)

@@ -24,7 +24,9 @@ class VectorRecord:
     tags: tuple[str, ...] = ()
 
     def fields(self) -> dict[str, Any]:
-        filtered = {name: getattr(self, name) for name in ("created_at", "role", "conversation", "user_id")}
+        filtered = {
+            name: getattr(self, name) for name in ("created_at", "role", "conversation", "user_id")
+        }
         return {**filtered, "tags": list(self.tags)}
 
 

@@ -23,7 +23,13 @@ from ricordo.search.vector_index import VectorRecord
 from ricordo.search.write_buffer import kind_of
 from ricordo.storage.engine.repository import Appending
 from ricordo.storage.engine.store import Transaction, each
-from ricordo.storage.schema.core_tables import messages, passages, search_documents, search_partitions, search_vectors
+from ricordo.storage.schema.core_tables import (
+    messages,
+    passages,
+    search_documents,
+    search_partitions,
+    search_vectors,
+)
 
 FEW = 8192
 LOOKED_AT_AGAIN = 1000
@@ -57,10 +63,17 @@ _DOCUMENTS = {
     ),
     "passages": select(passages).where(passages.c.seq.op("IN")(_IDS)),
 }
-_OF_MODEL = (search_vectors.c.partition == bindparam("partition"), search_vectors.c.embedding == bindparam("embedding"))
+_OF_MODEL = (
+    search_vectors.c.partition == bindparam("partition"),
+    search_vectors.c.embedding == bindparam("embedding"),
+)
 # Vectors are stored in the order of positions, so the last chunk tells how many there are.
 _LAST_STORED = (
-    select(search_vectors.c.chunk, search_vectors.c.dimensions, func.length(search_vectors.c.data).label("size"))
+    select(
+        search_vectors.c.chunk,
+        search_vectors.c.dimensions,
+        func.length(search_vectors.c.data).label("size"),
+    )
     .where(*_OF_MODEL)
     .order_by(search_vectors.c.chunk.desc())
     .limit(1)
@@ -79,7 +92,8 @@ _DELETE = delete(search_vectors).where(*_OF_MODEL)
 _RENAME = (
     update(search_vectors)
     .where(
-        search_vectors.c.partition == bindparam("in_partition"), search_vectors.c.embedding == bindparam("from_name")
+        search_vectors.c.partition == bindparam("in_partition"),
+        search_vectors.c.embedding == bindparam("from_name"),
     )
     .values(embedding=bindparam("to_name"))
 )
@@ -109,7 +123,9 @@ class Vectors:
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in (self.rows, self.scales, self.bits) if array is not None)
+        return sum(
+            array.nbytes for array in (self.rows, self.scales, self.bits) if array is not None
+        )
 
     def floats(self, chosen: Any) -> Floats:
         if self.scales is None:
@@ -131,7 +147,9 @@ def vectors_from(new: npt.NDArray[Any], known: Vectors | None = None) -> Vectors
     count = len(new) + (len(known) if known else 0)
     if count <= FEW:
         floats = new.astype(np.float32)
-        together = Vectors(np.concatenate([known.rows, floats]) if known else floats, None, None, None, 0)
+        together = Vectors(
+            np.concatenate([known.rows, floats]) if known else floats, None, None, None, 0
+        )
     else:
         before = (known,) if known and known.scales is not None else ()
         parts = [known.rows, new] if known and known.scales is None else [new]
@@ -147,9 +165,13 @@ def vectors_from(new: npt.NDArray[Any], known: Vectors | None = None) -> Vectors
     if count <= FEW:
         return replace(together, common=common, counted=counted)
     start = 0 if held is None else held.shape[1]
-    parts = [_beyond(together.floats(slice(at, at + _AT_ONCE)), common) for at in range(start, count, _AT_ONCE)]
+    parts = [
+        _beyond(together.floats(slice(at, at + _AT_ONCE)), common)
+        for at in range(start, count, _AT_ONCE)
+    ]
     bits = np.concatenate(
-        [*([] if held is None else [held]), *(np.ascontiguousarray(part.T) for part in parts)], axis=1
+        [*([] if held is None else [held]), *(np.ascontiguousarray(part.T) for part in parts)],
+        axis=1,
     )
     return replace(together, bits=bits, common=common, counted=counted)
 
@@ -180,7 +202,10 @@ def part_of(
     counted = shared_by(len(positions))
     if counted < fusion.LEAST_SAMPLE:
         return ShownVectors(vectors, positions, None)
-    key, state = ("common", (partition.seq, view.audience)), (partition.generation, partition.embedding, counted)
+    key, state = (
+        ("common", (partition.seq, view.audience)),
+        (partition.generation, partition.embedding, counted),
+    )
     cached: tuple[Any, fusion.CommonDirections | None] | None = cache.partitions.get(key)
     if cached and cached[0] == state:
         return ShownVectors(vectors, positions, cached[1])
@@ -189,7 +214,9 @@ def part_of(
     return ShownVectors(vectors, positions, common)
 
 
-def similarities_shown(shown: ShownVectors, query: Floats, may: Bools | None, also: Bools) -> fusion.Similarities:
+def similarities_shown(
+    shown: ShownVectors, query: Floats, may: Bools | None, also: Bools
+) -> fusion.Similarities:
     """Compare as `similarities` does; positions, `may` and `also` count only the documents shown."""
     vectors, positions = shown.vectors, shown.positions
     count = len(positions)
@@ -234,7 +261,9 @@ def _as_bytes(rows: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int8], Floats]:
     return found, scales
 
 
-def similarities(vectors: Vectors, query: Floats, may: Bools | None, also: Bools) -> fusion.Similarities:
+def similarities(
+    vectors: Vectors, query: Floats, may: Bools | None, also: Bools
+) -> fusion.Similarities:
     """How near documents are to the query beyond what all share: of those that `may` be found, and always those in `also`."""
     count = min(len(vectors), len(also))
     if not count or vectors.rows.shape[1] != len(query):
@@ -255,15 +284,25 @@ def read_vectors(tx: Transaction, partitions: Sequence[reader.PartitionRow]) -> 
     wanted = [partition for partition in partitions if partition.embedding and partition.vectors]
     for partition in wanted:
         cached: tuple[Any, Vectors] | None = cache.get(("vectors", partition.seq))
-        if cached and cached[0] == (partition.generation, partition.embedding) and len(cached[1]) <= partition.vectors:
+        if (
+            cached
+            and cached[0] == (partition.generation, partition.embedding)
+            and len(cached[1]) <= partition.vectors
+        ):
             known[partition.seq] = cached[1]
-    behind = [partition for partition in wanted if len(known.get(partition.seq, ())) < partition.vectors]
+    behind = [
+        partition for partition in wanted if len(known.get(partition.seq, ())) < partition.vectors
+    ]
     if not behind:
         return known
     since = min(len(known.get(partition.seq, ())) for partition in behind) // reader.VECTOR_CHUNK
     chunks: dict[tuple[int, str], list[Any]] = {}
     embeddings = sorted({str(partition.embedding) for partition in behind})
-    values = {"partitions": [partition.seq for partition in behind], "embeddings": embeddings, "since": since}
+    values = {
+        "partitions": [partition.seq for partition in behind],
+        "embeddings": embeddings,
+        "since": since,
+    }
     for row in tx.all(_READ, values):
         new = np.frombuffer(row.data, dtype=VECTOR).reshape(-1, row.dimensions)
         chunks.setdefault((row.partition, row.embedding), []).append(new)
@@ -307,12 +346,17 @@ def _bar(apart: npt.NDArray[Any], share: float) -> int:
     return min(int(np.searchsorted(np.cumsum(np.bincount(apart)), share * len(apart))), most)
 
 
-def _apart(bits: npt.NDArray[np.uint64], word: npt.NDArray[np.uint64], count: int) -> npt.NDArray[Any]:
+def _apart(
+    bits: npt.NDArray[np.uint64], word: npt.NDArray[np.uint64], count: int
+) -> npt.NDArray[Any]:
     """In how many of these dimensions each of the first vectors lies on another side of the mean than what is asked, (count,)."""
     # Bytes are counted quickest; the largest number is for vectors that are skipped.
     kind: Any = np.uint8 if len(word) <= 3 else np.uint16
     apart = np.empty(count, dtype=kind)
-    differ, counts = np.empty(_LOOKED_AT_ONCE, dtype=np.uint64), np.empty(_LOOKED_AT_ONCE, dtype=np.uint8)
+    differ, counts = (
+        np.empty(_LOOKED_AT_ONCE, dtype=np.uint64),
+        np.empty(_LOOKED_AT_ONCE, dtype=np.uint8),
+    )
     for start in range(0, count, _LOOKED_AT_ONCE):
         here = apart[start : start + _LOOKED_AT_ONCE]
         different, counted = differ[: len(here)], counts[: len(here)]
@@ -349,7 +393,9 @@ def next_batch(tx: Transaction, owner_id: str, embedding: str, most: int) -> Emb
     return EmbeddingBatch(owner_id, embedding, start, documents, partition.documents)
 
 
-def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int) -> bool:
+def add_vectors(
+    tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Sequence[float]], size: int
+) -> bool:
     """Store vectors of a batch by the numbers of its documents, zeros for those without.
 
     A partition's first model serves from its first vector on, a later one takes over when it has them all; new vectors of a model
@@ -359,7 +405,9 @@ def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Se
     partition = lock_partition(tx, batch.owner_id)
     stored, dimensions = _stored(tx, partition.seq, batch.embedding) if partition else (-1, 0)
     if partition is None or stored != batch.start or (stored and dimensions != size):
-        raise Conflict("These vectors do not continue what is stored. Go on from there, or drop the vectors first.")
+        raise Conflict(
+            "These vectors do not continue what is stored. Go on from there, or drop the vectors first."
+        )
     # Read again: what was deleted since must not leave a vector.
     records = _records(tx, partition, batch.start, len(batch.documents))
     rows = np.zeros((len(records), size), dtype=VECTOR)
@@ -367,7 +415,10 @@ def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Se
         if record["alive"] and (vector := vectors.get(int(record["number"]))) is not None:
             rows[place] = vector
     values = {"partition": partition.seq, "embedding": batch.embedding, "dimensions": size}
-    tx.run(_APPEND, [{**values, **chunk} for chunk in reader.chunks_of(rows, batch.start, reader.VECTOR_CHUNK)])
+    tx.run(
+        _APPEND,
+        [{**values, **chunk} for chunk in reader.chunks_of(rows, batch.start, reader.VECTOR_CHUNK)],
+    )
     count = stored + len(rows)
     if partition.embedding not in (None, batch.embedding) and count < partition.documents:
         return False
@@ -375,7 +426,9 @@ def add_vectors(tx: Transaction, batch: EmbeddingBatch, vectors: Mapping[int, Se
     is_replaced = model != batch.embedding
     if is_replaced:
         tx.run(_DELETE, {"partition": partition.seq, "embedding": model})
-        tx.run(_RENAME, {"in_partition": partition.seq, "from_name": batch.embedding, "to_name": model})
+        tx.run(
+            _RENAME, {"in_partition": partition.seq, "from_name": batch.embedding, "to_name": model}
+        )
     _serve(tx, partition, model, count, is_other=is_replaced)
     return is_replaced
 
@@ -384,7 +437,9 @@ def documents_of(tx: Transaction, batch: EmbeddingBatch) -> list[tuple[str, Vect
     """The documents of a batch that are still there: the text to embed, with the name of who said it, and a record to fill."""
     found: list[tuple[str, VectorRecord]] = []
     kind = kind_of(batch.owner_id)
-    for row in tx.all(_DOCUMENTS[kind], {"ids": [number for number in batch.documents if number is not None]}):
+    for row in tx.all(
+        _DOCUMENTS[kind], {"ids": [number for number in batch.documents if number is not None]}
+    ):
         record = VectorRecord(row.seq, (), row.created_at, user_id=row.user_id or "")
         if kind == "passages":
             found.append((row.text, replace(record, tags=tuple(row.tags))))
@@ -404,17 +459,28 @@ def drop_vectors(tx: Transaction, owner_id: str, model: str) -> None:
         _serve(tx, partition, None, 0)
 
 
-def _serve(tx: Transaction, partition: Any, embedding: str | None, count: int, *, is_other: bool = False) -> None:
+def _serve(
+    tx: Transaction, partition: Any, embedding: str | None, count: int, *, is_other: bool = False
+) -> None:
     """Let these vectors serve; where they are other ones than before, what is cached of the partition is not used any more."""
     is_other = is_other or (embedding != partition.embedding and partition.embedding is not None)
-    values = {"new_embedding": embedding, "new_vectors": count, "new_generation": partition.generation + is_other}
+    values = {
+        "new_embedding": embedding,
+        "new_vectors": count,
+        "new_generation": partition.generation + is_other,
+    }
     tx.run(_SERVE, {"partition": partition.seq, **values})
 
 
 def _records(tx: Transaction, partition: Any, start: int, most: int) -> reader.Documents:
-    first, last = start // reader.DOCUMENT_CHUNK, (min(start + most, partition.documents) - 1) // reader.DOCUMENT_CHUNK
+    first, last = (
+        start // reader.DOCUMENT_CHUNK,
+        (min(start + most, partition.documents) - 1) // reader.DOCUMENT_CHUNK,
+    )
     rows = tx.all(_SOME_DOCUMENTS, {"partition": partition.seq, "first": first, "last": last})
-    return reader.read_documents(b"".join(row.data for row in rows))[start - first * reader.DOCUMENT_CHUNK :][:most]
+    return reader.read_documents(b"".join(row.data for row in rows))[
+        start - first * reader.DOCUMENT_CHUNK :
+    ][:most]
 
 
 def _stored(tx: Transaction, partition: int, embedding: str) -> tuple[int, int]:
@@ -422,4 +488,6 @@ def _stored(tx: Transaction, partition: int, embedding: str) -> tuple[int, int]:
     row = tx.first(_LAST_STORED, {"partition": partition, "embedding": embedding})
     if row is None:
         return 0, 0
-    return row.chunk * reader.VECTOR_CHUNK + row.size // (VECTOR.itemsize * row.dimensions), row.dimensions
+    return row.chunk * reader.VECTOR_CHUNK + row.size // (
+        VECTOR.itemsize * row.dimensions
+    ), row.dimensions

@@ -24,14 +24,19 @@ import Stemmer  # type: ignore[import-not-found, unused-ignore]
 
 def load_words(name: str) -> dict[str, Any]:
     """Read a file of `data/`: stop words and endings by language, or how eight languages name times."""
-    return tomllib.loads(files("ricordo.search").joinpath("data", f"{name}.toml").read_text("utf-8"))
+    return tomllib.loads(
+        files("ricordo.search").joinpath("data", f"{name}.toml").read_text("utf-8")
+    )
 
 
 _LISTS = load_words("stop_words")
-STOP_WORDS: Final = {language: frozenset(words.split()) for language, words in _LISTS["words"].items()}
+STOP_WORDS: Final = {
+    language: frozenset(words.split()) for language, words in _LISTS["words"].items()
+}
 # The stemming algorithm of a language, and what may follow the root of a word.
 ENDINGS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
-    language: (found["algorithm"], ("", *found["endings"].split())) for language, found in _LISTS["endings"].items()
+    language: (found["algorithm"], ("", *found["endings"].split()))
+    for language, found in _LISTS["endings"].items()
 }
 LATIN_STEMMER: Final = "english"  # for every word in Latin letters, whatever its language
 TERM_LENGTH: Final = 64
@@ -55,30 +60,63 @@ MARKS: Final = (
     + "\U00010a01-\U00010a3f\U00011000-\U00011fff\U0001e8d0-\U0001e8d6\U0001e944-\U0001e94a"  # letters and marks alike
 )
 # Accents that Latin, Greek and Cyrillic letters wear; the marks of other scripts are in blocks of their own.
-_ACCENTS = re.compile(r"[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")
+_ACCENTS = re.compile(
+    r"[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
+)
 # In Cyrillic a breve makes another letter (й, ў), so only stress and diaeresis go.
 _CYRILLIC_ACCENTS = re.compile(r"[\u0300\u0301\u0308]+")
 _LETTERS: Final = str.maketrans(
     {
-        **{"ø": "o", "æ": "ae", "œ": "oe", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ı": "i", "ħ": "h", "ŋ": "n"},
+        **{
+            "ø": "o",
+            "æ": "ae",
+            "œ": "oe",
+            "ł": "l",
+            "đ": "d",
+            "ð": "d",
+            "þ": "th",
+            "ı": "i",
+            "ħ": "h",
+            "ŋ": "n",
+        },
         **{"ə": "e", "ɛ": "e", "ɔ": "o"},
         # Arabic: vowels and stretching are seldom written; Persian and Urdu type the same letters by other codes.
-        **dict.fromkeys([*range(0x610, 0x61B), 0x640, *range(0x64B, 0x660), 0x670, *range(0x6D6, 0x6DD)]),
+        **dict.fromkeys(
+            [*range(0x610, 0x61B), 0x640, *range(0x64B, 0x660), 0x670, *range(0x6D6, 0x6DD)]
+        ),
         **{"ی": "ي", "ى": "ي", "ک": "ك", "ۀ": "ه", "ہ": "ه"},
         # Hebrew points and accents, and the marks of abbreviations.
-        **dict.fromkeys([*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7, 0x5F3, 0x5F4]),
+        **dict.fromkeys(
+            [*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7, 0x5F3, 0x5F4]
+        ),
         # Hindi is spelled with and without the dot below, and with either sign for a nasal vowel.
         **{"\u093c": None, "\u0901": "\u0902"},
     }
 )
 # The first code after each script, and the stemmer of its words; "" leaves them whole.
 _STEMMERS: Final = (
-    *((0x250, LATIN_STEMMER), (0x370, ""), (0x400, "greek"), (0x530, "russian"), (0x590, "armenian"), (0x600, "")),
-    *((0x700, "arabic"), (0x900, ""), (0x980, "hindi"), (0xB80, ""), (0xC00, "tamil"), (0x1E00, "")),
+    *(
+        (0x250, LATIN_STEMMER),
+        (0x370, ""),
+        (0x400, "greek"),
+        (0x530, "russian"),
+        (0x590, "armenian"),
+        (0x600, ""),
+    ),
+    *(
+        (0x700, "arabic"),
+        (0x900, ""),
+        (0x980, "hindi"),
+        (0xB80, ""),
+        (0xC00, "tamil"),
+        (0x1E00, ""),
+    ),
     *((0x1F00, LATIN_STEMMER), (0x2000, "greek")),
 )
 # Plurals no English word has: their words are conflated whatever the language of the text is.
-_FOREIGN_PLURAL: Final = re.compile(r"(?<=..)(?:(?<=ung|eit|aft)en|(?<=[sz]ion)en|(?<=in)nen|(?<=cion)es)$")
+_FOREIGN_PLURAL: Final = re.compile(
+    r"(?<=..)(?:(?<=ung|eit|aft)en|(?<=[sz]ion)en|(?<=in)nen|(?<=cion)es)$"
+)
 # PDFs, 1990s: the stemmer wants a vowel before it believes in a plural.
 _SHORT_PLURAL: Final = re.compile(r"(?<=^[^aeiouy]{3})(?<!s)s$|(?<=^[0-9]{4})s$")
 _PLURAL_LETTERS: Final = ("s", "n", "x")
@@ -94,7 +132,9 @@ _KEPT_LENGTH: Final = 40  # longer words come once: they would only fill the cac
 QUESTION_LENGTH: Final = 20_000  # characters of a question that are read
 
 # Soft hyphens, joiners, direction and variation marks: invisible, and inside words.
-_INVISIBLE = re.compile("[\u00ad\u034f\u061c\u200c-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]+")
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u200c-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufe00-\ufe0f\ufeff]+"
+)
 _APOSTROPHE = re.compile("[\u2018\u2019\u02bc\u201b]")
 _SPACELESS = re.compile(f"([{SPACELESS}]+)")
 _SYMBOL = "[\u231a\u231b\u23e9-\u23f3\u2600-\u27bf\u2b1b\u2b1c\u2b50\u2b55\U0001f300-\U0001f3fa\U0001f400-\U0001faff]"
@@ -119,7 +159,9 @@ _CASE_CHANGE = re.compile(r"(?<=[a-zß-öø-ÿ])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z
 _ACRONYMS = re.compile(r"[A-Z]{2,}s")
 _VERSION = re.compile(r"v([0-9]+\..*)")
 
-_LANGUAGES_OF: Final[dict[str, list[str]]] = {}  # in the order of their lists: the first of equals is taken
+_LANGUAGES_OF: Final[
+    dict[str, list[str]]
+] = {}  # in the order of their lists: the first of equals is taken
 for _code, _stop_words in STOP_WORDS.items():
     for _stop_word in _stop_words:
         _LANGUAGES_OF.setdefault(_stop_word, []).append(_code)
@@ -144,7 +186,9 @@ def terms(text: str) -> list[str]:
     found: list[str] = []
     for piece, is_spaceless in _stretches(text):
         found += (
-            _pairs(piece) if is_spaceless else _terms_of((_ASCII_WORD if piece.isascii() else _WORD).findall(piece))
+            _pairs(piece)
+            if is_spaceless
+            else _terms_of((_ASCII_WORD if piece.isascii() else _WORD).findall(piece))
         )
     return found
 
@@ -173,7 +217,12 @@ def other_forms(text: str) -> list[str]:
     algorithm, endings = ENDINGS[language]
     forms: dict[str, None] = {}
     for word in dict.fromkeys(words):
-        if len(word) < 4 or not word.isascii() or not word.isalpha() or word in STOP_WORDS[language]:
+        if (
+            len(word) < 4
+            or not word.isascii()
+            or not word.isalpha()
+            or word in STOP_WORDS[language]
+        ):
             continue
         root = stem_by(algorithm, word)
         if len(root) >= 3:
@@ -305,7 +354,9 @@ def fold(word: str) -> str:
     if word.isascii():
         return word.lower()
     folded = unicodedata.normalize("NFD", unicodedata.normalize("NFKC", word.casefold()))
-    accents = _CYRILLIC_ACCENTS if any("\u0400" <= letter <= "\u052f" for letter in folded) else _ACCENTS
+    accents = (
+        _CYRILLIC_ACCENTS if any("\u0400" <= letter <= "\u052f" for letter in folded) else _ACCENTS
+    )
     folded = unicodedata.normalize("NFC", accents.sub("", folded).translate(_LETTERS))
     if any(letter.isdecimal() and letter > "9" for letter in folded):
         folded = "".join(str(unicodedata.decimal(letter, letter)) for letter in folded)

@@ -96,7 +96,10 @@ def _insert_from(documents: Table) -> Any:
     return insert(search_buffer).from_select(["owner_id", "document", "data"], row)
 
 
-_INSERTS: Mapping[str, Any] = {"messages": _insert_from(messages), "passages": _insert_from(passages)}
+_INSERTS: Mapping[str, Any] = {
+    "messages": _insert_from(messages),
+    "passages": _insert_from(passages),
+}
 
 
 def kind_of(owner_id: str) -> str:
@@ -104,9 +107,14 @@ def kind_of(owner_id: str) -> str:
     return "messages" if owner_id.startswith("agent-") else "passages"
 
 
-def put(tx: Transaction, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False) -> None:
+def put(
+    tx: Transaction, owner_id: str, entries: Sequence[IndexEntry], *, is_deleted: bool = False
+) -> None:
     if entries:
-        values = [{"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_deleted=is_deleted)} for e in entries]
+        values = [
+            {"owner_id": owner_id, "document_id": e.id, "data": pack(e, is_deleted=is_deleted)}
+            for e in entries
+        ]
         tx.run(_INSERTS[kind_of(owner_id)], values)
 
 
@@ -135,9 +143,14 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
     # One that was put off while there was much to do is brought forward.
     is_asked = is_long or now >= due_at or (is_quick and due_at > not_before)
     if is_asked:
-        is_new = add_flush_job(tx, owner_id, organization_id, not_before=not_before, hurries=is_long or is_quick)
+        is_new = add_flush_job(
+            tx, owner_id, organization_id, not_before=not_before, hurries=is_long or is_quick
+        )
         # Rows that come after a flush which comes sooner than in that while must ask again.
-        after = (0 if is_long else rows if is_new else count, not_before if is_new and not is_long else 0)
+        after = (
+            0 if is_long else rows if is_new else count,
+            not_before if is_new and not is_long else 0,
+        )
 
     def note() -> None:
         if is_asked and is_quick:
@@ -145,16 +158,30 @@ def flush_when_due(tx: Transaction, owner_id: str, organization_id: str, rows: i
         written.pop(owner_id, None)
         written[owner_id] = after
         while len(written) > MOST_OWNERS:
-            del written[next(iter(written))]  # the one that wrote longest ago; it asks for a job once more
+            del written[
+                next(iter(written))
+            ]  # the one that wrote longest ago; it asks for a job once more
 
     tx.after_commit.append(note)
 
 
 def add_flush_job(
-    tx: Transaction, owner_id: str, organization_id: str, *, not_before: int = 0, hurries: bool = True
+    tx: Transaction,
+    owner_id: str,
+    organization_id: str,
+    *,
+    not_before: int = 0,
+    hurries: bool = True,
 ) -> bool:
     """Add a job that flushes this buffer, and return True; where one waits already and it `hurries`, let it come no later."""
-    job = Job(FLUSH, organization_id, {"owner_id": owner_id}, owner_id, is_single=True, not_before=not_before)
+    job = Job(
+        FLUSH,
+        organization_id,
+        {"owner_id": owner_id},
+        owner_id,
+        is_single=True,
+        not_before=not_before,
+    )
     added = jobs.add(tx, job)
     if added is None and hurries:
         jobs.make_due(tx, FLUSH, owner_id, not_before)
@@ -208,7 +235,11 @@ def pack(entry: IndexEntry, *, is_deleted: bool = False) -> bytes:
         fingerprint(entry.user_id),
         len(words),
     )
-    parts = [" ".join(terms(entry.speaker)), " ".join(words), *(label_term(label) for label in entry.labels)]
+    parts = [
+        " ".join(terms(entry.speaker)),
+        " ".join(words),
+        *(label_term(label) for label in entry.labels),
+    ]
     return header + "\0".join(parts).encode()
 
 
@@ -217,7 +248,9 @@ def unpack(seq: int, document: int, data: bytes) -> BufferRow:
     is_deleted, asks, role, created_at, conversation, user, length = _HEADER.unpack_from(data)
     speaker, text, *labels = data[_HEADER.size :].decode().split("\0")
     words = speaker.split(), text.split(), labels
-    return BufferRow(seq, document, is_deleted, asks, role, created_at, conversation, user, length, *words)
+    return BufferRow(
+        seq, document, is_deleted, asks, role, created_at, conversation, user, length, *words
+    )
 
 
 def fingerprint(name: str | int | None) -> int:

@@ -15,9 +15,17 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, agents_users
 from ricordo.storage.schema.memory_tables import agents_pairs
 
-USERS = select(agents_users.c.agent_id).where(agents_users.c.agent_id == agents.c.id).correlate(agents)
-MAY_USE = or_(~USERS.exists(), USERS.where(agents_users.c.user_id == bindparam("asking_user", type_=Text)).exists())
-_ATTACH, _PAIRED = Missing(agents_users), select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
+USERS = (
+    select(agents_users.c.agent_id).where(agents_users.c.agent_id == agents.c.id).correlate(agents)
+)
+MAY_USE = or_(
+    ~USERS.exists(),
+    USERS.where(agents_users.c.user_id == bindparam("asking_user", type_=Text)).exists(),
+)
+_ATTACH, _PAIRED = (
+    Missing(agents_users),
+    select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id")),
+)
 # Agents that work on one memory show it to the same users.
 _IS_ONE = or_(equal(agents_users, "agent_id"), agents_users.c.agent_id.in_(_PAIRED))
 _DETACH, _DETACH_ALL = (
@@ -37,16 +45,26 @@ _OF_USERS = (
 )
 
 
-def for_caller(scope: Scope, free: Any, kept: Any, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def for_caller(
+    scope: Scope, free: Any, kept: Any, values: dict[str, Any]
+) -> tuple[Any, dict[str, Any]]:
     """Return the statement for this caller with its values: `free` where they may use every agent, else `kept`."""
-    return (free, values) if scope.uses_every_agent else (kept, values | {"asking_user": scope.subject})
+    return (
+        (free, values)
+        if scope.uses_every_agent
+        else (kept, values | {"asking_user": scope.subject})
+    )
 
 
 def may_use(scope: Scope, agent_id: ColumnElement[str] = agents.c.id) -> list[ColumnElement[bool]]:
     """Return the conditions that the caller may use an agent, or that with the id in this column; none where they may use all."""
     if scope.uses_every_agent:
         return []
-    users = select(agents_users.c.agent_id).where(agents_users.c.agent_id == agent_id).correlate(agent_id.table)
+    users = (
+        select(agents_users.c.agent_id)
+        .where(agents_users.c.agent_id == agent_id)
+        .correlate(agent_id.table)
+    )
     return [or_(~users.exists(), users.where(agents_users.c.user_id == scope.subject).exists())]
 
 

@@ -4,7 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Row, Text, and_, bindparam, cast, delete, exists, func, insert, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+)
 
 from ricordo.domain.agent import Agent, AgentState, Conversation
 from ricordo.domain.block import Block
@@ -16,7 +29,16 @@ from ricordo.errors import NotFound
 from ricordo.storage import archives, blocks, conversations, messages, tools
 from ricordo.storage.agent_access import MAY_USE, USERS, for_caller, may_use
 from ricordo.storage.blocks_of_agents import of_agents
-from ricordo.storage.engine.repository import Page, Repository, distinct_list, equal, found, one_of, plain, tagged_with
+from ricordo.storage.engine.repository import (
+    Page,
+    Repository,
+    distinct_list,
+    equal,
+    found,
+    one_of,
+    plain,
+    tagged_with,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import (
     agents,
@@ -36,7 +58,10 @@ _ROWS = Repository(
     agents,
     forms={
         "model_settings": (plain, lambda settings: ModelSettings(**settings)),
-        "tool_rules": (lambda rules: list(map(plain, rules)), lambda rules: tuple(ToolRule(**rule) for rule in rules)),
+        "tool_rules": (
+            lambda rules: list(map(plain, rules)),
+            lambda rules: tuple(ToolRule(**rule) for rule in rules),
+        ),
     },
 )
 _PARTS = (("agent", _ROWS), ("conversation", conversations.ROWS), ("archive", archives.ROWS))
@@ -54,7 +79,11 @@ _USERS_PASSAGES = (
 )
 _STATES = (
     select(
-        *(column.label(f"{name}_{column.name}") for name, rows in _PARTS for column in rows.columns),
+        *(
+            column.label(f"{name}_{column.name}")
+            for name, rows in _PARTS
+            for column in rows.columns
+        ),
         _USERS_TAGS,
         _USERS_PASSAGES,
     )
@@ -90,8 +119,12 @@ _STATE = _STATES.add_columns(_HAS_OTHERS).where(
 )
 _STATE_FOR_ONE = _STATE.where(MAY_USE)
 _AGENTS_TAGS = select(distinct_list(agents_tags.c.tag)).where(agents_tags.c.agent_id == agents.c.id)
-_AGENTS_USERS = select(distinct_list(agents_users.c.user_id)).where(agents_users.c.agent_id == agents.c.id)
-_STATES_BY_IDS = _STATES.add_columns(_AGENTS_TAGS.label("agents_tags"), _AGENTS_USERS.label("users")).where(
+_AGENTS_USERS = select(distinct_list(agents_users.c.user_id)).where(
+    agents_users.c.agent_id == agents.c.id
+)
+_STATES_BY_IDS = _STATES.add_columns(
+    _AGENTS_TAGS.label("agents_tags"), _AGENTS_USERS.label("users")
+).where(
     one_of(conversations_table.c.id, "conversation_ids"),
     # Not the bare column: SQLite would take its index for the better one, and read all agents of the organization.
     func.coalesce(agents.c.organization_id, "") == bindparam("organization_id"),
@@ -120,7 +153,9 @@ def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
     tx.run(_INSERT_TAG, [{"agent_id": agent.id, "tag": tag} for tag in tags])
 
 
-def load(tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None) -> AgentState:
+def load(
+    tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None
+) -> AgentState:
     """The agent with blocks, tools, archives and a conversation (default: the caller's, empty if new). Raises NotFound."""
     agent, conversation, rows = _found(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
@@ -138,7 +173,11 @@ def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ..
     """Return the blocks that the agent has in the caller's default conversation; two statements. Raises NotFound."""
     agent, conversation, _ = _found(tx, scope, agent_id)
     return blocks.of_agent(
-        tx, agent_id, scope.subject_id or conversation.user_id, agent.course, memory_id=agent.memory_id
+        tx,
+        agent_id,
+        scope.subject_id or conversation.user_id,
+        agent.course,
+        memory_id=agent.memory_id,
     )
 
 
@@ -147,12 +186,28 @@ def _found(
 ) -> tuple[Agent, Conversation, Sequence[Row[Any]]]:
     """Return the agent with a conversation, as for `load`, and their rows. Raises NotFound."""
     ids = [conversation_id] if conversation_id else _default_ids(scope, agent_id)
-    values = {"agent_id": agent_id, "organization_id": scope.organization_id, "user_id": scope.subject}
+    values = {
+        "agent_id": agent_id,
+        "organization_id": scope.organization_id,
+        "user_id": scope.subject,
+    }
     statement, values = for_caller(scope, _STATE, _STATE_FOR_ONE, values)
-    rows = next((rows for id in ids if (rows := tx.all(statement, values | {"conversation_id": id}))), ())
-    agent, conversation = _talk(scope, rows, is_default=conversation_id is None) if rows else (None, None)
-    if agent is None or conversation is None or (conversation_id and not scope.sees(conversation.user_id)):
-        what = f"Agent with ID {agent_id}" if conversation_id is None else f"Conversation with ID {conversation_id}"
+    rows = next(
+        (rows for id in ids if (rows := tx.all(statement, values | {"conversation_id": id}))), ()
+    )
+    agent, conversation = (
+        _talk(scope, rows, is_default=conversation_id is None) if rows else (None, None)
+    )
+    if (
+        agent is None
+        or conversation is None
+        or (conversation_id and not scope.sees(conversation.user_id))
+    ):
+        what = (
+            f"Agent with ID {agent_id}"
+            if conversation_id is None
+            else f"Conversation with ID {conversation_id}"
+        )
         raise NotFound(f"{what} not found")
     return agent, conversation, rows
 
@@ -163,7 +218,9 @@ def _default_ids(scope: Scope, agent_id: str) -> list[str]:
     return [*own, conversations.default_id(agent_id)]
 
 
-def _talk(scope: Scope, rows: Sequence[Row[Any]], *, is_default: bool) -> tuple[Agent, Conversation]:
+def _talk(
+    scope: Scope, rows: Sequence[Row[Any]], *, is_default: bool
+) -> tuple[Agent, Conversation]:
     """Return the agent and the conversation of these rows, one for each archive."""
     agent, conversation = _ROWS.of(rows[0][_AGENT]), conversations.ROWS.of(rows[0][_CONVERSATION])
     if is_default and scope.subject_id is not None and conversation.user_id != scope.subject:
@@ -176,7 +233,9 @@ def _archives(rows: Sequence[Row[Any]]) -> tuple[Archive, ...]:
     return tuple(_seen_archive(row) for row in rows if row.archive_id)
 
 
-def _archives_at_work(tx: Transaction, agent: Agent, own: tuple[Archive, ...]) -> tuple[Archive, ...]:
+def _archives_at_work(
+    tx: Transaction, agent: Agent, own: tuple[Archive, ...]
+) -> tuple[Archive, ...]:
     """Return the archives that the agent files in and searches: first those of the agent on whose memory it works."""
     if not agent.is_asleep_for:
         return own
@@ -199,12 +258,18 @@ def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
     return found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
 
-def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_list: bool = False) -> list[AgentState]:
+def _load_all(
+    tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_list: bool = False
+) -> list[AgentState]:
     """Return these agents whole, in their order: three statements for all, and one more where calls wait for an answer."""
     if not agent_ids:
         return []
     ids = [id for agent_id in agent_ids for id in _default_ids(scope, agent_id)]
-    values = {"conversation_ids": ids, "organization_id": scope.organization_id, "user_id": scope.subject}
+    values = {
+        "conversation_ids": ids,
+        "organization_id": scope.organization_id,
+        "user_id": scope.subject,
+    }
     by_conversation: dict[str, list[Row[Any]]] = {}
     for row in tx.all(*for_caller(scope, _STATES_BY_IDS, _STATES_BY_IDS_FOR_ONE, values)):
         by_conversation.setdefault(row.conversation_id, []).append(row)
@@ -213,12 +278,17 @@ def _load_all(tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_lis
         rows_of.setdefault(rows[0].agent_id, rows)
     talks = {id: _talk(scope, rows, is_default=True) for id, rows in rows_of.items()}
     places = {
-        id: (scope.subject_id or talk.user_id, agent.course, agent.memory_id) for id, (agent, talk) in talks.items()
+        id: (scope.subject_id or talk.user_id, agent.course, agent.memory_id)
+        for id, (agent, talk) in talks.items()
     }
     seen = of_agents(tx, places, is_list=is_list)
     attached = tools.of_agents(tx, list(talks))
     lasts = [talk.window[-1] for _, talk in talks.values() if talk.waits]
-    waiting = {message.id: message for message in messages.by_ids(tx, lasts) if message.is_waiting} if lasts else {}
+    waiting = (
+        {message.id: message for message in messages.by_ids(tx, lasts) if message.is_waiting}
+        if lasts
+        else {}
+    )
     return [
         AgentState(
             agent,
@@ -285,10 +355,14 @@ def page(
 
 def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:
     """Return the agents that have the tool, and a rule that names it."""
-    has_tool = agents.c.id.in_(select(agents_tools.c.agent_id).where(agents_tools.c.tool_id == tool.id))
+    has_tool = agents.c.id.in_(
+        select(agents_tools.c.agent_id).where(agents_tools.c.tool_id == tool.id)
+    )
     names_it = cast(agents.c.tool_rules, Text).contains(tool.name, autoescape=True)
     found = _ROWS.page(tx, Scope(scope.organization_id), Page(_MOST_NAMED), has_tool, names_it)
-    return [agent for agent in found if any(rule.tool_name == tool.name for rule in agent.tool_rules)]
+    return [
+        agent for agent in found if any(rule.tool_name == tool.name for rule in agent.tool_rules)
+    ]
 
 
 def is_named_like(piece: str) -> ColumnElement[bool]:
@@ -297,11 +371,15 @@ def is_named_like(piece: str) -> ColumnElement[bool]:
 
 
 def has_block(block_id: str) -> ColumnElement[bool]:
-    return agents.c.id.in_(select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id))
+    return agents.c.id.in_(
+        select(agents_blocks.c.agent_id).where(agents_blocks.c.block_id == block_id)
+    )
 
 
 def uses_archive(archive_id: str) -> ColumnElement[bool]:
-    return agents.c.id.in_(select(agents_archives.c.agent_id).where(agents_archives.c.archive_id == archive_id))
+    return agents.c.id.in_(
+        select(agents_archives.c.agent_id).where(agents_archives.c.archive_id == archive_id)
+    )
 
 
 def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
@@ -329,18 +407,28 @@ def _is_shown(tx: Transaction, scope: Scope) -> ColumnElement[bool]:
     is_there = (table.agent_id == agents.c.id) & table.deleted_at.is_(None)
     if scope.subject_id is None:
         return is_there & table.is_default
-    is_shown = table.is_default & (table.user_id.is_(None) if scope.subject is None else table.user_id == scope.subject)
+    is_shown = table.is_default & (
+        table.user_id.is_(None) if scope.subject is None else table.user_id == scope.subject
+    )
     if scope.subject is not None:
-        statement = select(table.id, table.agent_id).where(table.user_id == scope.subject, table.deleted_at.is_(None))
+        statement = select(table.id, table.agent_id).where(
+            table.user_id == scope.subject, table.deleted_at.is_(None)
+        )
         rows = tx.all(statement.where(table.organization_id == scope.organization_id))
-        own = [row.id for row in rows if row.id == conversations.users_default_id(row.agent_id, scope.subject)]
+        own = [
+            row.id
+            for row in rows
+            if row.id == conversations.users_default_id(row.agent_id, scope.subject)
+        ]
         is_shown |= table.id.in_(own)
     return is_there & is_shown
 
 
 def is_made_from(**ids: str) -> ColumnElement[bool]:
     """Return the condition that the agent was made from the template with these ids: `template_id`, `base_template_id`."""
-    return and_(*(agents.c.settings[("template", name)].as_string() == id for name, id in ids.items()))
+    return and_(
+        *(agents.c.settings[("template", name)].as_string() == id for name, id in ids.items())
+    )
 
 
 def count(tx: Transaction, scope: Scope) -> int:

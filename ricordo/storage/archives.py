@@ -16,7 +16,13 @@ from ricordo.errors import Forbidden
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Page, Repository, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import agents, agents_archives, archives, passages, passages_tags
+from ricordo.storage.schema.core_tables import (
+    agents,
+    agents_archives,
+    archives,
+    passages,
+    passages_tags,
+)
 
 ROWS = Repository(Archive, archives)
 _PASSAGES = Repository(Passage, passages, long="text")
@@ -25,14 +31,16 @@ FOLDER = "source-"
 _NOT_FOLDER = f"{FOLDER}%"
 _IS_ARCHIVE = archives.c.id.not_like(_NOT_FOLDER)
 _VECTOR_DBS = select(archives.c.id, archives.c.vector_db).where(one_of(archives.c.id, "ids"))
-_ATTACHED_ARCHIVES = ROWS.select.join(agents_archives, agents_archives.c.archive_id == archives.c.id).where(
-    equal(agents_archives, "agent_id")
-)
+_ATTACHED_ARCHIVES = ROWS.select.join(
+    agents_archives, agents_archives.c.archive_id == archives.c.id
+).where(equal(agents_archives, "agent_id"))
 _OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
 # Taken before the count or the tags are changed; databases with one writer need no lock and take none.
 _LOCK = ROWS.select.where(equal(archives, "id", "organization_id")).with_for_update()
 # Of the agent's own attachment too: else one that is taken away at this very moment would be seen too late.
-_LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(equal(archives, "id", "organization_id")).with_for_update()
+_LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(
+    equal(archives, "id", "organization_id")
+).with_for_update()
 _ATTACH = insert(agents_archives)
 _ATTACHED = select(agents_archives.c.seq).where(equal(agents_archives, "agent_id", "archive_id"))
 _DETACH = delete(agents_archives).where(equal(agents_archives, "agent_id", "archive_id"))
@@ -49,7 +57,9 @@ def insert_one(
     """Store an archive with passages, attached to its agent, not indexed (see `search.index.insert_archive`); returns it."""
     holding = redacted(holding)
     archive = replace(
-        without_secrets(archive), passage_count=_shared(holding), tags=tuple(sorted(_shared_tags(holding)))
+        without_secrets(archive),
+        passage_count=_shared(holding),
+        tags=tuple(sorted(_shared_tags(holding))),
     )
     ROWS.insert(tx, archive)
     if owner:
@@ -64,7 +74,12 @@ passages_by_ids, passages_by_numbers = _PASSAGES.by_ids, _PASSAGES.by_numbers
 
 
 def page(
-    tx: Transaction, scope: Scope, wanted: Page, *, agent_id: str | None = None, name: str | None = None
+    tx: Transaction,
+    scope: Scope,
+    wanted: Page,
+    *,
+    agent_id: str | None = None,
+    name: str | None = None,
 ) -> list[Archive]:
     """Return one page of archives, of those that are attached to this agent and of those with this very name."""
     attached = (
@@ -74,7 +89,13 @@ def page(
     )
     of_agent = archives.c.id.in_(attached) if agent_id else None
     return ROWS.page(
-        tx, scope, wanted, _IS_ARCHIVE, of_agent, marked=lambda one: [one.c.id.not_like(_NOT_FOLDER)], name=name
+        tx,
+        scope,
+        wanted,
+        _IS_ARCHIVE,
+        of_agent,
+        marked=lambda one: [one.c.id.not_like(_NOT_FOLDER)],
+        name=name,
     )
 
 
@@ -89,7 +110,9 @@ def require_changes(scope: Scope, archive: Archive) -> None:
     if scope.subject_id is None or scope.role == "admin" or archive.created_by == scope.user_id:
         return
     if is_of_user or scope.role != "developer":
-        raise Forbidden("Somebody else made this archive, so your key cannot change it. Ask them, or an administrator.")
+        raise Forbidden(
+            "Somebody else made this archive, so your key cannot change it. Ask them, or an administrator."
+        )
 
 
 def ids(tx: Transaction, scope: Scope) -> list[str]:
@@ -133,7 +156,9 @@ def _shared_tags(some: Iterable[Passage]) -> set[str]:
     return {tag for passage in some if passage.user_id is None for tag in passage.tags}
 
 
-def _as_seen(archive: Archive, new: Iterable[Passage], count: int, known: Iterable[str] = ()) -> Archive:
+def _as_seen(
+    archive: Archive, new: Iterable[Passage], count: int, known: Iterable[str] = ()
+) -> Archive:
     """The archive as those see it who have just filed these passages, the last of so many, and knew these tags."""
     tags = {*archive.tags, *known, *(tag for one in new for tag in one.tags)}
     return replace(archive, passage_count=count, tags=tuple(sorted(tags)))
@@ -164,7 +189,8 @@ def redacted(new: Iterable[Passage]) -> list[Passage]:
 
 def without_secrets(archive: Archive) -> Archive:
     texts = {
-        name: redact_values(normal_json(getattr(archive, name), name)) for name in ("name", "description", "metadata")
+        name: redact_values(normal_json(getattr(archive, name), name))
+        for name in ("name", "description", "metadata")
     }
     return replace(archive, **texts)
 
@@ -190,9 +216,18 @@ def lock_passage(
     tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str
 ) -> tuple[Archive, Passage]:
     """Lock the one of these archives that has the passage, and return both; raises NotFound."""
-    own = {archive.id: archive for archive in attached if archive.organization_id == scope.organization_id}
+    own = {
+        archive.id: archive
+        for archive in attached
+        if archive.organization_id == scope.organization_id
+    }
     passage = next(
-        (p for p in passages_by_ids(tx, [passage_id]) if p.archive_id in own and scope.sees(p.user_id)), None
+        (
+            p
+            for p in passages_by_ids(tx, [passage_id])
+            if p.archive_id in own and scope.sees(p.user_id)
+        ),
+        None,
     )
     passage = found(passage, "Passage", passage_id)
     scope.require_owns(passage.user_id)
@@ -202,13 +237,19 @@ def lock_passage(
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
     tx.run(_DELETE, {"id": passage.id})
     own = _shared_tags([passage])
-    unused = {tag for tag in own if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})}
+    unused = {
+        tag for tag in own if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})
+    }
     _recount(tx, archive, -_shared([passage]), set(archive.tags) - unused)
 
 
 def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Archive:
     ids = {"id": archive.id, "organization_id": archive.organization_id}
-    row = tx.first(_LOCK_FOR_AGENT, {**ids, "agent_id": agent_id}) if agent_id else tx.first(_LOCK, ids)
+    row = (
+        tx.first(_LOCK_FOR_AGENT, {**ids, "agent_id": agent_id})
+        if agent_id
+        else tx.first(_LOCK, ids)
+    )
     return ROWS.of(found(row, "Archive", archive.id))
 
 

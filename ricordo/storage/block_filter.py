@@ -43,11 +43,16 @@ class BlockFilter:
         if self.tags:
             yield tagged_with(blocks_tags, blocks.c.id, self.tags, all_tags=self.all_tags)
         if self.user_ids is not None:
-            yield blocks.c.id.in_(select(blocks_users.c.block_id).where(blocks_users.c.user_id.in_(self.user_ids)))
+            yield blocks.c.id.in_(
+                select(blocks_users.c.block_id).where(blocks_users.c.user_id.in_(self.user_ids))
+            )
         count = (
             select(func.count())
             .select_from(agents_blocks.join(agents, agents.c.id == agents_blocks.c.agent_id))
-            .where(agents_blocks.c.block_id == blocks.c.id, agents.c.organization_id == scope.organization_id)
+            .where(
+                agents_blocks.c.block_id == blocks.c.id,
+                agents.c.organization_id == scope.organization_id,
+            )
             .where(*may_use(scope))
             .correlate(blocks)
             .scalar_subquery()

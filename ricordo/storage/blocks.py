@@ -9,7 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Row, String, bindparam, case, delete, func, insert, literal_column, or_, select
+from sqlalchemy import (
+    Row,
+    String,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+)
 
 from ricordo.domain.block import Block, Chain, OwnerKind, require_no_secret
 from ricordo.domain.redaction import redact, redact_values
@@ -18,16 +29,33 @@ from ricordo.domain.text import normal_json, normal_name, normal_text
 from ricordo.domain.version import ChangeMetadata
 from ricordo.errors import Conflict, NotFound
 from ricordo.storage import block_filter, proposals, versions
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, one_of, seen_by, setter
+from ricordo.storage.engine.repository import (
+    Missing,
+    Page,
+    Repository,
+    equal,
+    one_of,
+    seen_by,
+    setter,
+)
 from ricordo.storage.engine.store import Overtaken, Transaction
 from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, listed_texts, require_whole
 from ricordo.storage.quotas import require_room, require_room_to_attach
-from ricordo.storage.schema.memory_tables import agents_blocks, agents_pairs, blocks, blocks_log, blocks_tags, chains
+from ricordo.storage.schema.memory_tables import (
+    agents_blocks,
+    agents_pairs,
+    blocks,
+    blocks_log,
+    blocks_tags,
+    chains,
+)
 from ricordo.storage.versions import Change
 
 _log = logging.getLogger(__name__)
 ROWS = Repository(Block, blocks)
-_NORMALISED = ChangeMetadata(Actor("system", "ricordo", "Ricordo"), "Bring the text into its normal form")
+_NORMALISED = ChangeMetadata(
+    Actor("system", "ricordo", "Ricordo"), "Bring the text into its normal form"
+)
 # What people and agents write of a block; its label is a path, and cannot be rewritten.
 _TEXTS = ("value", "description", "title", "metadata", "tags", "schema_ref", "agent_id", "course")
 # Of a change the log has its author alone.
@@ -50,13 +78,14 @@ _LISTED = (
 )
 _LABELLED = _TAGGED.where(equal(blocks, "chain_id", "label"))
 _COPY = ROWS.select.where(
-    equal(blocks, "chain_id", "agent_id"), func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label")
+    equal(blocks, "chain_id", "agent_id"),
+    func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label"),
 )
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
 # Whose a block is: 0 no user's, 1 the user's, 2 another user's.
-_WHOSE = case((chains.c.owner_kind != "user", 0), (chains.c.owner_id == bindparam("user_id"), 1), else_=2).label(
-    "whose"
-)
+_WHOSE = case(
+    (chains.c.owner_kind != "user", 0), (chains.c.owner_id == bindparam("user_id"), 1), else_=2
+).label("whose")
 _OF_AGENT = (
     select(*_COLUMNS, _WHOSE, literal_column("0").label("rank"), agents_blocks.c.seq.label("place"))
     .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
@@ -83,7 +112,10 @@ _PAIRED = select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
 # Whoever has another block with the label keeps that one.
 _HAS_IT = select(agents_blocks.c.seq).where(
     agents_blocks.c.agent_id == agents_pairs.c.other_id,
-    or_(agents_blocks.c.block_id == bindparam("new_block"), agents_blocks.c.label == bindparam("new_label")),
+    or_(
+        agents_blocks.c.block_id == bindparam("new_block"),
+        agents_blocks.c.label == bindparam("new_label"),
+    ),
 )
 _ATTACH_TO_PAIRED = insert(agents_blocks).from_select(
     ["agent_id", "block_id", "label"],
@@ -109,15 +141,26 @@ _DELETE_CHAIN = delete(chains).where(chains.c.id == bindparam("chain_id"))
 _OF_USER = (
     select(*_COLUMNS)
     .join(chains, chains.c.id == blocks.c.chain_id)
-    .where(chains.c.owner_kind == "user", chains.c.owner_id == bindparam("user_id"), equal(blocks, "organization_id"))
+    .where(
+        chains.c.owner_kind == "user",
+        chains.c.owner_id == bindparam("user_id"),
+        equal(blocks, "organization_id"),
+    )
     .order_by(blocks.c.label)
 )
-_WITH_SCHEMA = ROWS.select.where(blocks.c.schema_ref.is_not(None)).order_by(blocks.c.chain_id, blocks.c.label)
+_WITH_SCHEMA = ROWS.select.where(blocks.c.schema_ref.is_not(None)).order_by(
+    blocks.c.chain_id, blocks.c.label
+)
 _DELETE_TAGS = delete(blocks_tags).where(equal(blocks_tags, "block_id"))
 _DETACH = delete(agents_blocks).where(
-    equal(agents_blocks, "block_id"), or_(equal(agents_blocks, "agent_id"), agents_blocks.c.agent_id.in_(_PAIRED))
+    equal(agents_blocks, "block_id"),
+    or_(equal(agents_blocks, "agent_id"), agents_blocks.c.agent_id.in_(_PAIRED)),
 )
-_AGENT_IDS = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).order_by(agents_blocks.c.seq)
+_AGENT_IDS = (
+    select(agents_blocks.c.agent_id)
+    .where(equal(agents_blocks, "block_id"))
+    .order_by(agents_blocks.c.seq)
+)
 
 
 _PORTION = (
@@ -168,7 +211,9 @@ def insert_all(
         versions.insert_chain(tx, chain)
     made = [stored[block.id] for block in new]
     ROWS.insert(tx, *made)
-    tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for block in made for tag in block.tags])
+    tx.run(
+        _INSERT_TAG, [{"block_id": block.id, "tag": tag} for block in made for tag in block.tags]
+    )
     return made
 
 
@@ -192,7 +237,9 @@ def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
 
 def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> Block | None:
     """Return the block of a user's chain that this agent alone sees, and knows by this label."""
-    return ROWS.first(tx, _COPY, {"chain_id": chain_id, "agent_id": agent_id, "shown_label": shown_label})
+    return ROWS.first(
+        tx, _COPY, {"chain_id": chain_id, "agent_id": agent_id, "shown_label": shown_label}
+    )
 
 
 def with_schema(tx: Transaction) -> list[Block]:
@@ -236,7 +283,12 @@ def of_agent(
     agent is seen where it talks with that user alone: anybody may read its conversations without a user.
     """
     found: dict[str, Block] = {}
-    values = {"agent_id": agent_id, "user_id": user_id or "", "course": course, "memory_id": memory_id or agent_id}
+    values = {
+        "agent_id": agent_id,
+        "user_id": user_id or "",
+        "course": course,
+        "memory_id": memory_id or agent_id,
+    }
     for row in tx.all(_OF_AGENT, values):
         block = ROWS.of(row[: len(_COLUMNS)])
         if row.whose != _ANOTHERS:
@@ -256,14 +308,18 @@ def add_seen(found: dict[str, Block], block: Block) -> None:
 
 
 def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
-    listed = ROWS.page(tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id)
+    listed = ROWS.page(
+        tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id
+    )
     found = _found(tx, scope, [block.id for block in listed]) if listed else {}
     return [found[block.id] for block in listed]
 
 
 def listed(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
     """Return what `page` does for a list that is shown: long texts are cut."""
-    ids = ROWS.page_of_ids(tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id)
+    ids = ROWS.page_of_ids(
+        tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id
+    )
     rows = tx.all(_LISTED, {"ids": ids, "organization_id": scope.organization_id}) if ids else []
     found = _tagged(rows)
     lengths = {row.id: row.length for row in rows}
@@ -308,14 +364,20 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
         _, (new_version,) = versions.record(tx, chain, [change], metadata)
     changed = _written(tx, changed, block, metadata, chain, new_version)
     if not _update(tx, changed, expected=block.version):
-        raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+        raise Overtaken(
+            f'Block "{block.label}" changed since you read it. Read it again and retry.'
+        )
     if changed.label != block.label:
         tx.run(_RELABEL, {"new_label": changed.label, "relabelled": block.id})
         proposals.follow(tx, block.chain_id, block.label, changed.label)
     if changed.tags != block.tags:
         tx.run(_DELETE_TAGS, {"block_id": block.id})
         tx.run(_INSERT_TAG, [{"block_id": block.id, "tag": tag} for tag in changed.tags])
-    settings = {name: getattr(changed, name) for name in SETTINGS if getattr(changed, name) != getattr(block, name)}
+    settings = {
+        name: getattr(changed, name)
+        for name in SETTINGS
+        if getattr(changed, name) != getattr(block, name)
+    }
     if settings:
         log(tx, block, settings, metadata)
     return changed
@@ -324,7 +386,11 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
 def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
     """Return the ids of blocks not in the normal form in the portion behind this number, and its last one; None at the end."""
     rows = tx.all(_PORTION, {"after": after})
-    odd = [row.id for row in rows if normal_name(row.label) != row.label or normal_text(row.value) != row.value]
+    odd = [
+        row.id
+        for row in rows
+        if normal_name(row.label) != row.label or normal_text(row.value) != row.value
+    ]
     return odd, rows[-1].seq if rows else None
 
 
@@ -346,10 +412,17 @@ def normalise(tx: Transaction, block: Block) -> Block:
     _, (new_version,) = versions.record(tx, chain, [change], _NORMALISED)
     now = tx.clock.now()
     changed = replace(
-        block, label=label, value=value, version=block.version + 1, head=new_version or block.head, updated_at=now
+        block,
+        label=label,
+        value=value,
+        version=block.version + 1,
+        head=new_version or block.head,
+        updated_at=now,
     )
     if not _update(tx, changed, expected=block.version):
-        raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+        raise Overtaken(
+            f'Block "{block.label}" changed since you read it. Read it again and retry.'
+        )
     if old_label:
         tx.run(_RELABEL, {"new_label": label, "relabelled": block.id})
         proposals.follow(tx, block.chain_id, old_label, label)
@@ -386,7 +459,9 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
         if not is_there(tx, block.id):
             return  # another transaction was faster
         # Under another label, or with another text, its last version would be one that never was.
-        raise Overtaken(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+        raise Overtaken(
+            f'Block "{block.label}" changed since you read it. Read it again and retry.'
+        )
     if chain.owner_kind == "block":
         tx.run(_DELETE_CHAIN, {"chain_id": chain.id})
         return
@@ -397,7 +472,9 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
 
 def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
     return replace(
-        metadata, reason=redact(normal_text(metadata.reason)).text, author=author_without_secrets(metadata.author)
+        metadata,
+        reason=redact(normal_text(metadata.reason)).text,
+        author=author_without_secrets(metadata.author),
     )
 
 
@@ -413,15 +490,25 @@ def as_stored(block: Block, before: Block | None = None) -> Block:
     if before is None or block.label != before.label:
         require_no_secret(block.label)
     given = {name: getattr(block, name) for name in _TEXTS}
-    changed = {name: value for name, value in given.items() if before is None or value != getattr(before, name)}
-    return replace(block, **{name: redact_values(normal_json(value, name)) for name, value in changed.items()})
+    changed = {
+        name: value
+        for name, value in given.items()
+        if before is None or value != getattr(before, name)
+    }
+    return replace(
+        block, **{name: redact_values(normal_json(value, name)) for name, value in changed.items()}
+    )
 
 
-def _locked(tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None) -> Chain:
+def _locked(
+    tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None
+) -> Chain:
     """Return the chain, locked; raises Conflict where it was deleted, or where one of the new labels cannot be in it."""
     chain = versions.lock(tx, chain_id)
     if chain is None:
-        raise Conflict("The memory that this belongs to was erased a moment ago. Nothing was changed.")
+        raise Conflict(
+            "The memory that this belongs to was erased a moment ago. Nothing was changed."
+        )
     for label in new:
         chain.require_told_apart(label, old_label)
     return chain
@@ -439,7 +526,9 @@ def _written(
     """Return the block as it is stored: an owner's edit makes it trusted again, a version that changes nothing does not."""
     is_untrusted = block.is_untrusted
     if new_version:
-        is_untrusted = not metadata.is_owners_of(chain) and (metadata.is_untrusted or block.is_untrusted)
+        is_untrusted = not metadata.is_owners_of(chain) and (
+            metadata.is_untrusted or block.is_untrusted
+        )
     return replace(
         changed,
         version=block.version + 1,
@@ -451,7 +540,9 @@ def _written(
     )
 
 
-def log(tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: ChangeMetadata) -> None:
+def log(
+    tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: ChangeMetadata
+) -> None:
     """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
     row = {
         "chain_id": block.chain_id,
@@ -463,14 +554,18 @@ def log(tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: Cha
     tx.run(_INSERT_LOG, row | _LOG.values(metadata))
 
 
-def attach(tx: Transaction, agent_id: str, attached: Sequence[Block], *, is_new: bool = False) -> None:
+def attach(
+    tx: Transaction, agent_id: str, attached: Sequence[Block], *, is_new: bool = False
+) -> None:
     """Put stored blocks into the prompt of the agent, which has others unless it `is_new`, and of agents on its memory.
 
     Raises TooLong.
     """
     if attached:
         require_room_to_attach(tx, None if is_new else agent_id, attached)
-    rows = [{"agent_id": agent_id, "block_id": block.id, "label": block.label} for block in attached]
+    rows = [
+        {"agent_id": agent_id, "block_id": block.id, "label": block.label} for block in attached
+    ]
     tx.run(_ATTACH, rows)
     if not is_new:
         for block in attached:
@@ -485,13 +580,23 @@ def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
 
 def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
     """Let two agents work on one memory: what is attached to one of them from now on, or detached, is so to the other."""
-    tx.run(_PAIR, [{"agent_id": agent_id, "other_id": other_id}, {"agent_id": other_id, "other_id": agent_id}])
+    tx.run(
+        _PAIR,
+        [
+            {"agent_id": agent_id, "other_id": other_id},
+            {"agent_id": other_id, "other_id": agent_id},
+        ],
+    )
 
 
 def unpair(tx: Transaction, agent_id: str, other_id: str) -> None:
     """Let two agents that worked on one memory have each its own attachments."""
     both = [agent_id, other_id]
-    tx.run(delete(agents_pairs).where(agents_pairs.c.agent_id.in_(both), agents_pairs.c.other_id.in_(both)))
+    tx.run(
+        delete(agents_pairs).where(
+            agents_pairs.c.agent_id.in_(both), agents_pairs.c.other_id.in_(both)
+        )
+    )
 
 
 def agent_ids(tx: Transaction, block_id: str) -> list[str]:
@@ -511,4 +616,7 @@ def _tagged(rows: Sequence[Row[Any]]) -> dict[str, Block]:
     for row in rows:
         tags.setdefault(row.id, []).extend([row.tag] if row.tag is not None else [])
     first = {row.id: row for row in reversed(rows)}
-    return {id: replace(ROWS.of(row[: len(_COLUMNS)]), tags=tuple(tags[id])) for id, row in first.items()}
+    return {
+        id: replace(ROWS.of(row[: len(_COLUMNS)]), tags=tuple(tags[id]))
+        for id, row in first.items()
+    }

@@ -13,14 +13,23 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, block_of, listed_texts
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_tags, chains
 
-_TAGS = select(distinct_list(blocks_tags.c.tag)).where(blocks_tags.c.block_id == blocks.c.id).label("tags")
+_TAGS = (
+    select(distinct_list(blocks_tags.c.tag))
+    .where(blocks_tags.c.block_id == blocks.c.id)
+    .label("tags")
+)
 _OWNER = (chains.c.owner_kind, chains.c.owner_id, _TAGS, LENGTH)
 
 
 def _of_agents(columns: Sequence[Any]) -> CompoundSelect[Any]:
     """Return the statement for blocks of agents and users, with these columns of each block and whose it is."""
     return (
-        select(*columns, *_OWNER, agents_blocks.c.agent_id.label("attached_to"), agents_blocks.c.seq.label("place"))
+        select(
+            *columns,
+            *_OWNER,
+            agents_blocks.c.agent_id.label("attached_to"),
+            agents_blocks.c.seq.label("place"),
+        )
         .select_from(blocks)
         .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
         .join(chains, chains.c.id == blocks.c.chain_id)
@@ -39,7 +48,10 @@ _WHOLE, _LISTED = _of_agents(ROWS.columns), _of_agents(LISTED_COLUMNS)
 
 
 def of_agents(
-    tx: Transaction, talks: Mapping[str, tuple[str | None, str | None, str]], *, is_list: bool = False
+    tx: Transaction,
+    talks: Mapping[str, tuple[str | None, str | None, str]],
+    *,
+    is_list: bool = False,
 ) -> dict[str, tuple[Block, ...]]:
     """Return what `of_agent` does for each of these agents, by its id, with tags. `talks` tells of each the user, the course,
     and the agent whose copies the user has.
@@ -64,6 +76,9 @@ def of_agents(
     every = [block for seen in found.values() for block in seen.values()]
     shown = listed_texts(tx, every, {row.id: row.length for row in rows})
     return {
-        id: tuple(replace(block, value=shown[block.id].value, is_cut=shown[block.id].is_cut) for block in seen.values())
+        id: tuple(
+            replace(block, value=shown[block.id].value, is_cut=shown[block.id].is_cut)
+            for block in seen.values()
+        )
         for id, seen in found.items()
     }

@@ -33,6 +33,8 @@ def delete_chain_files(data_dir: Path, chain_id: str) -> list[Path]:
                 with suppress(FileNotFoundError):
                     shutil.rmtree(path)
     except Timeout:
-        raise Unavailable("The repository of this memory is being read. Try again in a minute.") from None
+        raise Unavailable(
+            "The repository of this memory is being read. Try again in a minute."
+        ) from None
     lock.unlink(missing_ok=True)
     return found

@@ -36,7 +36,9 @@ from ricordo.storage.schema.core_tables import messages as messages_table
 ROWS = Repository(Conversation, conversations)
 _IS_THERE = conversations.c.deleted_at.is_(None)
 _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
-_REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(equal(agents, "organization_id"))
+_REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
+    equal(agents, "organization_id")
+)
 # A bare organization_id would lead SQLite to all agents of the organization first, by an index.
 _ORGANIZATION = func.coalesce(agents.c.organization_id, "") == bindparam("organization_id")
 _DEFAULTS = ROWS.select.join(agents, agents.c.id == conversations.c.agent_id).where(
@@ -49,7 +51,9 @@ _WAITING = select(conversations.c.id, conversations.c.user_id).where(
 )
 _THIS = conversations.c.id == bindparam("conversation_id")
 _COUNT = conversations.c.message_count + bindparam("added")
-_BEGIN_ANEW = setter(conversations, "window", "prompt_key", "updated_at", where=_THIS).values(message_count=_COUNT)
+_BEGIN_ANEW = setter(conversations, "window", "prompt_key", "updated_at", where=_THIS).values(
+    message_count=_COUNT
+)
 _WINDOW = _BEGIN_ANEW.values(
     last_message_at=bindparam("new_updated_at"),
     # Only the save that ends a run knows these; the others leave them as they are.
@@ -62,15 +66,33 @@ _LAST = conversations.c.last_message_at
 _ADD_PAST = (
     update(conversations)
     .where(_THIS)
-    .values(message_count=_COUNT, last_message_at=case((bindparam("newest") < _LAST, _LAST), else_=bindparam("newest")))
+    .values(
+        message_count=_COUNT,
+        last_message_at=case((bindparam("newest") < _LAST, _LAST), else_=bindparam("newest")),
+    )
 )
-_FORKS = select(conversations.c.id, conversations.c.forked_seq).where(equal(conversations, "agent_id", "forked_from"))
-_NEWEST = select(func.max(messages_table.c.seq).label("seq")).where(equal(messages_table, "conversation_id"))
+_FORKS = select(conversations.c.id, conversations.c.forked_seq).where(
+    equal(conversations, "agent_id", "forked_from")
+)
+_NEWEST = select(func.max(messages_table.c.seq).label("seq")).where(
+    equal(messages_table, "conversation_id")
+)
 
 
-_LINE = [conversations.c.id, conversations.c.window, conversations.c.forked_from, conversations.c.forked_seq]
-_KNOWN = select(*_LINE, literal(0).label("depth")).where(equal(conversations, "id")).cte("lineage", recursive=True)
-_WHOLE = _KNOWN.union_all(select(*_LINE, _KNOWN.c.depth + 1).join(_KNOWN, _KNOWN.c.forked_from == conversations.c.id))
+_LINE = [
+    conversations.c.id,
+    conversations.c.window,
+    conversations.c.forked_from,
+    conversations.c.forked_seq,
+]
+_KNOWN = (
+    select(*_LINE, literal(0).label("depth"))
+    .where(equal(conversations, "id"))
+    .cte("lineage", recursive=True)
+)
+_WHOLE = _KNOWN.union_all(
+    select(*_LINE, _KNOWN.c.depth + 1).join(_KNOWN, _KNOWN.c.forked_from == conversations.c.id)
+)
 _LINEAGE = select(_WHOLE).order_by(_WHOLE.c.depth)
 OrderBy = Literal["created_at", "last_message_at", "last_run_completion"]
 # One without messages is ordered by its creation; one that never ran comes after all that did.
@@ -114,7 +136,9 @@ def users_default_id(agent_id: str, user_id: str) -> str:
 def is_any_default(conversation: Conversation) -> bool:
     """Whether it is the agent's default conversation, or a user's."""
     own, user_id = conversation.id, conversation.user_id
-    return conversation.is_default or (user_id is not None and own == users_default_id(conversation.agent_id, user_id))
+    return conversation.is_default or (
+        user_id is not None and own == users_default_id(conversation.agent_id, user_id)
+    )
 
 
 def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | None:
@@ -123,7 +147,10 @@ def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | N
     if scope.subject:
         ids.append(users_default_id(agent_id, scope.subject))
     values = {"ids": ids, "organization_id": scope.organization_id}
-    there = {one.id: one for one in ROWS.all(tx, *for_caller(scope, _DEFAULTS, _DEFAULTS_FOR_ONE, values))}
+    there = {
+        one.id: one
+        for one in ROWS.all(tx, *for_caller(scope, _DEFAULTS, _DEFAULTS_FOR_ONE, values))
+    }
     agents_own = there.get(ids[0])
     if agents_own and (scope.subject_id is None or agents_own.user_id == scope.subject):
         return agents_own
@@ -147,14 +174,22 @@ def get(tx: Transaction, id: str) -> Conversation | None:
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
     """Return one conversation; raises NotFound, also where it was deleted, or its agent was."""
     conversation = ROWS.first(
-        tx, *for_caller(scope, _REQUIRED, _REQUIRED_FOR_ONE, {"id": id, "organization_id": scope.organization_id})
+        tx,
+        *for_caller(
+            scope,
+            _REQUIRED,
+            _REQUIRED_FOR_ONE,
+            {"id": id, "organization_id": scope.organization_id},
+        ),
     )
     if conversation and not scope.sees(conversation.user_id):
         conversation = None
     return found(conversation, "Conversation", id)
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter) -> list[Conversation]:
+def page(
+    tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter
+) -> list[Conversation]:
     """Return one page of conversations, without the default and hidden ones."""
     place = _PLACES[which.order_by]
     # Pages are cut by what the list is ordered by, under the name that pages know.
@@ -176,14 +211,24 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter)
         statement = statement.where(conversations.c.user_id == which.user_id)
     if which.is_archived is not None:
         archived_at = conversations.c.archived_at
-        statement = statement.where(archived_at.is_not(None) if which.is_archived else archived_at.is_(None))
+        statement = statement.where(
+            archived_at.is_not(None) if which.is_archived else archived_at.is_(None)
+        )
     if which.summary:
-        statement = statement.where(conversations.c.summary.icontains(which.summary, autoescape=True))
-    return [ROWS.of(row) for row in read_page(tx, statement, placed, wanted, marks=_known_to(scope))]
+        statement = statement.where(
+            conversations.c.summary.icontains(which.summary, autoescape=True)
+        )
+    return [
+        ROWS.of(row) for row in read_page(tx, statement, placed, wanted, marks=_known_to(scope))
+    ]
 
 
 def change(tx: Transaction, id: str, **values: Any) -> None:
-    tx.run(update(conversations).where(conversations.c.id == id).values(**values, updated_at=tx.clock.now()))
+    tx.run(
+        update(conversations)
+        .where(conversations.c.id == id)
+        .values(**values, updated_at=tx.clock.now())
+    )
 
 
 def flag_untold(tx: Transaction, agent_id: str, user_id: str, run_id: str | None = None) -> bool:
@@ -192,7 +237,9 @@ def flag_untold(tx: Transaction, agent_id: str, user_id: str, run_id: str | None
         conversations.c.agent_id == agent_id, conversations.c.user_id == user_id, _IS_THERE
     )
     if run_id is not None:
-        theirs = theirs.where(conversations.c.id.in_(select(runs.c.conversation_id).where(runs.c.id == run_id)))
+        theirs = theirs.where(
+            conversations.c.id.in_(select(runs.c.conversation_id).where(runs.c.id == run_id))
+        )
     return tx.run(theirs.values(has_untold=True)) > 0
 
 
@@ -235,7 +282,9 @@ def _known_to(scope: Scope) -> Callable[[str], Sequence[ColumnElement[bool]]]:
 
     def conditions(marked: Any) -> list[ColumnElement[bool]]:
         seen = [] if scope.subject_id is None else seen_by(marked, scope.subject_id)
-        usable = select(agents.c.id).where(agents.c.organization_id == scope.organization_id, *may_use(scope))
+        usable = select(agents.c.id).where(
+            agents.c.organization_id == scope.organization_id, *may_use(scope)
+        )
         return [*seen, marked.c.agent_id.in_(usable)]
 
     return known_to(conversations, None, conditions)
@@ -288,13 +337,21 @@ def save_window(
     tx.run(_WINDOW, values | _window_values(tx, conversation_id, window, prompt_key, added))
 
 
-def start_over(tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str) -> None:
+def start_over(
+    tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str
+) -> None:
     """Store a window of new messages in place of the one there was."""
     tx.run(_BEGIN_ANEW, _window_values(tx, conversation_id, window, prompt_key, len(window)))
 
 
-def _window_values(tx: Transaction, id: str, window: Sequence[str], prompt_key: str, added: int) -> dict[str, Any]:
-    values = {"new_window": list(window), "new_prompt_key": prompt_key, "new_updated_at": tx.clock.now()}
+def _window_values(
+    tx: Transaction, id: str, window: Sequence[str], prompt_key: str, added: int
+) -> dict[str, Any]:
+    values = {
+        "new_window": list(window),
+        "new_prompt_key": prompt_key,
+        "new_updated_at": tx.clock.now(),
+    }
     return values | {"conversation_id": id, "added": added}
 
 
@@ -309,7 +366,10 @@ def _numbers_on(tx: Transaction, scope: Scope, spans: Sequence[Span], wanted: Pa
     marks = known_to(messages_table, scope)
     for span in spans:
         statement = select(messages_table.c.created_at, messages_table.c.seq).where(*_within(span))
-        placed += [(row.created_at, row.seq) for row in read_page(tx, statement, messages_table, wanted, marks=marks)]
+        placed += [
+            (row.created_at, row.seq)
+            for row in read_page(tx, statement, messages_table, wanted, marks=marks)
+        ]
     placed.sort(reverse=wanted.order == "desc")
     chosen = placed[-wanted.limit :] if wanted.is_backwards else placed[: wanted.limit]
     return [seq for _, seq in chosen]

@@ -17,11 +17,17 @@ from ricordo.storage.schema.core_tables import agents, conversations, messages, 
 
 _PORTION = 200
 _ROWS = Repository(Message, messages)
-_SELECT = select(*(cast(one, Text).label("parts") if one is messages.c.parts else one for one in _ROWS.columns))
+_SELECT = select(
+    *(cast(one, Text).label("parts") if one is messages.c.parts else one for one in _ROWS.columns)
+)
 _BY_IDS = _SELECT.where(one_of(messages.c.id, "ids"))
-_WINDOW = select(cast(conversations.c.window, Text).label("window")).where(conversations.c.id == bindparam("id"))
+_WINDOW = select(cast(conversations.c.window, Text).label("window")).where(
+    conversations.c.id == bindparam("id")
+)
 _COUNT = select(func.count()).where(messages.c.conversation_id == bindparam("id"))
-_FIRST = _SELECT.where(messages.c.conversation_id == bindparam("id")).order_by(messages.c.seq).limit(1)
+_FIRST = (
+    _SELECT.where(messages.c.conversation_id == bindparam("id")).order_by(messages.c.seq).limit(1)
+)
 _CONVERSATIONS = (
     select(conversations.c.id, conversations.c.seq)
     .where(conversations.c.seq > bindparam("after"), conversations.c.deleted_at.is_(None))
@@ -44,11 +50,16 @@ def some_conversations(tx: Transaction, after: int) -> Sequence[tuple[int, str]]
 
 def agents_without_conversation(tx: Transaction) -> list[str]:
     own = select(conversations.c.agent_id).where(conversations.c.is_default)
-    return [row.id for row in tx.all(select(agents.c.id).where(agents.c.id.not_in(own)).order_by(agents.c.seq))]
+    return [
+        row.id
+        for row in tx.all(select(agents.c.id).where(agents.c.id.not_in(own)).order_by(agents.c.seq))
+    ]
 
 
 def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
-    row = tx.all(select(agents.c.organization_id, agents.c.system).where(agents.c.id == agent_id))[0]
+    row = tx.all(select(agents.c.organization_id, agents.c.system).where(agents.c.id == agent_id))[
+        0
+    ]
     return row.organization_id, row.system
 
 
@@ -61,7 +72,9 @@ def window_of(tx: Transaction, conversation_id: str) -> list[Any] | None:
 def newest_of(tx: Transaction, conversation_id: str) -> list[str]:
     """Return the ids of the newest messages, oldest first: a lost window is rebuilt from them."""
     statement = select(messages.c.id).where(messages.c.conversation_id == conversation_id)
-    return [row.id for row in tx.all(statement.order_by(messages.c.seq.desc()).limit(_PORTION))][::-1]
+    return [row.id for row in tx.all(statement.order_by(messages.c.seq.desc()).limit(_PORTION))][
+        ::-1
+    ]
 
 
 def unreadable_of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
@@ -88,7 +101,11 @@ def count_half_ended(tx: Transaction, conversation_id: str) -> int:
 
 
 def write_parts(tx: Transaction, message: Message) -> None:
-    tx.run(update(messages).where(messages.c.id == message.id).values(parts=parts_to_json(message.parts)))
+    tx.run(
+        update(messages)
+        .where(messages.c.id == message.id)
+        .values(parts=parts_to_json(message.parts))
+    )
 
 
 def fail_half_ended(tx: Transaction, conversation_id: str) -> None:
@@ -124,7 +141,11 @@ def _part(item: Any) -> Part | None:
         (part,) = parts_from_json([item])
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return part if all(isinstance(getattr(part, name), str) for name in _TEXTS if hasattr(part, name)) else None
+    return (
+        part
+        if all(isinstance(getattr(part, name), str) for name in _TEXTS if hasattr(part, name))
+        else None
+    )
 
 
 def _decoded(text: str) -> Any:

@@ -10,7 +10,16 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Table, UniqueConstraint, bindparam, delete, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Table,
+    UniqueConstraint,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
 
 from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import SECOND
@@ -21,7 +30,13 @@ from ricordo.storage import agents, archives, conversations, jobs
 from ricordo.storage.engine.repository import one_of
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema import core_tables as tables
-from ricordo.storage.schema.core_tables import agents_archives, messages, organizations, passages, passages_tags
+from ricordo.storage.schema.core_tables import (
+    agents_archives,
+    messages,
+    organizations,
+    passages,
+    passages_tags,
+)
 
 DELETED = "org-ffffffff-ffff-4fff-bfff-ffffffffffff"
 JOB = "deletion"
@@ -68,13 +83,18 @@ def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> No
 
 def hide(tx: Transaction, kind: Kind, ids: Sequence[str]) -> None:
     prepare(tx)
-    tx.run(update(OWNERS[kind]).where(is_in(OWNERS[kind].c.id, ids)).values(organization_id=DELETED))
+    tx.run(
+        update(OWNERS[kind]).where(is_in(OWNERS[kind].c.id, ids)).values(organization_id=DELETED)
+    )
 
 
 def prepare(tx: Transaction) -> None:
     """Make the organization that nobody belongs to, where it is missing."""
     if tx.first(select(organizations.c.seq).where(organizations.c.id == DELETED)) is None:
-        tx.run(insert(organizations), {"id": DELETED, "name": "Deleted, not yet purged", "created_at": tx.clock.now()})
+        tx.run(
+            insert(organizations),
+            {"id": DELETED, "name": "Deleted, not yet purged", "created_at": tx.clock.now()},
+        )
 
 
 def is_hidden(tx: Transaction, kind: Kind, id: str) -> bool:
@@ -100,7 +120,12 @@ def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
 
 
 def purge(
-    tx: Transaction, table: Table, column: str, values: Collection[Any], before: BeforePurge, counts: Counter[str]
+    tx: Transaction,
+    table: Table,
+    column: str,
+    values: Collection[Any],
+    before: BeforePurge,
+    counts: Counter[str],
 ) -> bool:
     """Delete a portion of rows with these values, or what refers to them; `counts` by table. False when nothing was left."""
     rows = tx.all(_find(table, column), {"values": list(values)}) if values else ()
@@ -124,7 +149,9 @@ def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Co
         # A summary was stored later than what follows it in a window, so a fork may show it without sharing it otherwise.
         other = tables.conversations.c
         is_fork = (
-            (other.agent_id == conversation.agent_id) & other.forked_from.is_not(None) & other.deleted_at.is_(None)
+            (other.agent_id == conversation.agent_id)
+            & other.forked_from.is_not(None)
+            & other.deleted_at.is_(None)
         )
         kept = [id for row in tx.all(select(other.window).where(is_fork)) for id in row.window]
         is_shared = (messages.c.seq <= max(forks.values())) | is_in(messages.c.id, kept)
@@ -157,7 +184,11 @@ def purge_these(tx: Transaction, message_ids: Sequence[str], before: BeforePurge
 def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:
     table = tables.conversations
     for id, fewer in sorted(Counter(row.conversation_id for row in rows).items()):
-        tx.run(update(table).where(table.c.id == id).values(message_count=table.c.message_count - fewer))
+        tx.run(
+            update(table)
+            .where(table.c.id == id)
+            .values(message_count=table.c.message_count - fewer)
+        )
 
 
 def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
@@ -177,7 +208,11 @@ def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
         )
         tags -= {row.tag for row in tx.all(select(tagged.tag).where(others).distinct())}
         kept = [tag for tag in archive.tags if tag not in tags]
-        tx.run(update(table).where(table.c.id == id).values(passage_count=table.c.passage_count - len(gone), tags=kept))
+        tx.run(
+            update(table)
+            .where(table.c.id == id)
+            .values(passage_count=table.c.passage_count - len(gone), tags=kept)
+        )
 
 
 def is_in(column: Any, values: Collection[Any]) -> ColumnElement[bool]:
@@ -201,7 +236,11 @@ def _messages(tx: Transaction, conversation_id: str, which: ColumnElement[bool])
 @cache
 def _find(table: Table, column: str) -> Any:
     wanted = [part for part in table.c if part.name in ("seq", "id") or part.foreign_keys]
-    return select(*wanted).where(one_of(table.c[column], "values")).limit(_PORTIONS.get(table.name, PORTION))
+    return (
+        select(*wanted)
+        .where(one_of(table.c[column], "values"))
+        .limit(_PORTIONS.get(table.name, PORTION))
+    )
 
 
 @cache

@@ -66,11 +66,16 @@ def mend_future_times(tx: Transaction) -> int:
         are_newest = table.c.seq > last - _NEWEST
         count += sum(_set_to_now(tx, table, column, now, limit, are_newest) for column in columns)
     if count:
-        log.warning("times that lay in the future were set to now: was the clock wrong?", extra={"times": count})
+        log.warning(
+            "times that lay in the future were set to now: was the clock wrong?",
+            extra={"times": count},
+        )
     return count
 
 
-def _set_to_now(tx: Transaction, table: Table, column: str, now: int, limit: int, *where: Any) -> int:
+def _set_to_now(
+    tx: Transaction, table: Table, column: str, now: int, limit: int, *where: Any
+) -> int:
     return tx.run(update(table).where(table.c[column] > limit, *where).values({column: now}))
 
 
@@ -88,6 +93,10 @@ def _plan_jobs_anew(tx: Transaction, now: int, limit: int) -> int:
 def _plan_ends_anew(tx: Transaction, now: int, limit: int) -> int:
     """Let leases of turns, and what waits for an owner, end as long from now as they were to hold from then."""
     leases = update(runs).where(runs.c.ended_at.is_(None), runs.c.lease_expires_at > limit)
-    waiting = update(proposals).where(proposals.c.created_at > limit, proposals.c.expires_at.is_not(None))
+    waiting = update(proposals).where(
+        proposals.c.created_at > limit, proposals.c.expires_at.is_not(None)
+    )
     held = proposals.c.expires_at - proposals.c.created_at
-    return tx.run(leases.values(lease_expires_at=now + _LEASE)) + tx.run(waiting.values(expires_at=now + held))
+    return tx.run(leases.values(lease_expires_at=now + _LEASE)) + tx.run(
+        waiting.values(expires_at=now + held)
+    )

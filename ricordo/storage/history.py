@@ -38,10 +38,15 @@ _FIRST = _BETWEEN.order_by(commits.c.id, commits.c.number.desc()).limit(1)
 _LAST = _BETWEEN.order_by(commits.c.id.desc(), commits.c.number.desc()).limit(1)
 _END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, equal(commits, "id"))
 # The last version of a commit, and another where it has several.
-_OF_COMMIT = _SELECT.where(_IN_CHAIN, equal(commits, "id")).order_by(commits.c.number.desc()).limit(2)
+_OF_COMMIT = (
+    _SELECT.where(_IN_CHAIN, equal(commits, "id")).order_by(commits.c.number.desc()).limit(2)
+)
 # Where the block went that was deleted under this label at this time, which is noted after its last version.
 _DELETION = select(func.max(commits.c.number).label("number")).where(
-    _IN_CHAIN, equal(commits, "label"), commits.c.blob.is_(None), commits.c.created_at <= bindparam("deleted_at")
+    _IN_CHAIN,
+    equal(commits, "label"),
+    commits.c.blob.is_(None),
+    commits.c.created_at <= bindparam("deleted_at"),
 )
 _RENAMES = (
     select(commits.c.number, commits.c.label, commits.c.old_label)
@@ -62,10 +67,17 @@ _CHAINS_OF = (
 )
 _CHAINS_OF_DELETED = (
     select(
-        blocks_log.c.block_id, blocks_log.c.chain_id, blocks_log.c.deleted_label.label("label"), blocks_log.c.created_at
+        blocks_log.c.block_id,
+        blocks_log.c.chain_id,
+        blocks_log.c.deleted_label.label("label"),
+        blocks_log.c.created_at,
     )
     .join(chains, chains.c.id == blocks_log.c.chain_id)
-    .where(one_of(blocks_log.c.block_id, "ids"), _OF_ORGANIZATION, blocks_log.c.deleted_label.is_not(None))
+    .where(
+        one_of(blocks_log.c.block_id, "ids"),
+        _OF_ORGANIZATION,
+        blocks_log.c.deleted_label.is_not(None),
+    )
     .order_by(blocks_log.c.seq)
 )
 _DELETED = (
@@ -85,7 +97,12 @@ class DeletedBlock:
 
 
 def page(
-    tx: Transaction, chain_id: str, *, label: str | None = None, limit: int = 50, before: int | None = None
+    tx: Transaction,
+    chain_id: str,
+    *,
+    label: str | None = None,
+    limit: int = 50,
+    before: int | None = None,
 ) -> list[BlockVersion]:
     """Return versions of a chain, newest first, before the number `before`; with `label`, of the block that last had it."""
     end = _NEWEST if before is None else before
@@ -102,7 +119,10 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
         raise NotFound(
             f'There is no version "{id[:40]}". An id has 40 hex digits, of which at least {SHORTEST_ID} are needed.'
         )
-    ends = {name: bytes.fromhex(wanted.ljust(40, digit)) for name, digit in (("low", "0"), ("high", "f"))}
+    ends = {
+        name: bytes.fromhex(wanted.ljust(40, digit))
+        for name, digit in (("low", "0"), ("high", "f"))
+    }
     row = tx.first(_FIRST, {"chain_id": chain_id, **ends})
     if row is None:
         raise NotFound(f"There is no version {wanted} of this memory.")
@@ -114,10 +134,16 @@ def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
 def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> str | None:
     """The text at a version under this label, also of a block that had it before; None where it did not exist."""
     there = block_at(tx, chain_id, label, version)
-    return None if there is None or there.blob is None else versions.read_text(tx, chain_id, there.blob)
+    return (
+        None
+        if there is None or there.blob is None
+        else versions.read_text(tx, chain_id, there.blob)
+    )
 
 
-def block_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> BlockVersion | None:
+def block_at(
+    tx: Transaction, chain_id: str, label: str, version: BlockVersion
+) -> BlockVersion | None:
     """Return the newest version of such a block (see `text_at`) at a version of its chain; None where it was not made yet."""
     # Versions of one commit share its id and its tree.
     end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number
@@ -141,7 +167,9 @@ def label_now(tx: Transaction, version: BlockVersion) -> str:
 
 def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
     """Return what a run changed, in whichever chains, the oldest of each chain first; also what was approved of its proposals."""
-    rows = tx.all(_OF_RUN.where(*_seen(scope)), {"organization_id": scope.organization_id, "run_id": run_id})
+    rows = tx.all(
+        _OF_RUN.where(*_seen(scope)), {"organization_id": scope.organization_id, "run_id": run_id}
+    )
     return [_version(row, row.chain_id) for row in rows]
 
 
@@ -149,7 +177,10 @@ def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str], most: int) ->
     """Return up to so many versions that these runs made, the oldest of each chain first."""
     values = {"organization_id": scope.organization_id}
     wanted = commits.c.run_id.in_(run_ids)
-    rows = tx.all(_OF_RUNS.where(wanted, *_seen(scope)).order_by(chains.c.id, commits.c.number).limit(most), values)
+    rows = tx.all(
+        _OF_RUNS.where(wanted, *_seen(scope)).order_by(chains.c.id, commits.c.number).limit(most),
+        values,
+    )
     return [_version(row, row.chain_id) for row in rows]
 
 
@@ -164,7 +195,10 @@ def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str
         row.block_id: (row.chain_id, row.label, row.created_at)
         for row in tx.all(_CHAINS_OF_DELETED.where(*_seen(scope)), values)
     }
-    places |= {row.id: (row.chain_id, row.label, None) for row in tx.all(_CHAINS_OF.where(*_seen(scope)), values)}
+    places |= {
+        row.id: (row.chain_id, row.label, None)
+        for row in tx.all(_CHAINS_OF.where(*_seen(scope)), values)
+    }
     found = {}
     for block_id, (chain_id, label, deleted_at) in places.items():
         rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": bytes.fromhex(ids[block_id])})
@@ -193,20 +227,34 @@ def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | N
     if row is None:
         return None
     settings = row.changed["deleted"]
-    return DeletedBlock(row.block_id, {name: settings[name] for name in SETTINGS if name in settings})
+    return DeletedBlock(
+        row.block_id, {name: settings[name] for name in SETTINGS if name in settings}
+    )
 
 
-def _newest(tx: Transaction, chain_id: str, label: str, upper: int, end: int) -> BlockVersion | None:
+def _newest(
+    tx: Transaction, chain_id: str, label: str, upper: int, end: int
+) -> BlockVersion | None:
     return next(iter(_of_label(tx, chain_id, label, upper, end, 1)), None)
 
 
-def _of_label(tx: Transaction, chain_id: str, label: str, upper: int, end: int, limit: int) -> list[BlockVersion]:
+def _of_label(
+    tx: Transaction, chain_id: str, label: str, upper: int, end: int, limit: int
+) -> list[BlockVersion]:
     """Return versions up to the number `end` of the block that had this label last before the number `upper`, newest first."""
     found: list[BlockVersion] = []
     for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper):
         if len(found) < limit and after < end:
-            values = {"label": name, "after": after, "before": min(before, end + 1), "limit": limit - len(found)}
-            found += [_version(row, chain_id) for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})]
+            values = {
+                "label": name,
+                "after": after,
+                "before": min(before, end + 1),
+                "limit": limit - len(found),
+            }
+            found += [
+                _version(row, chain_id)
+                for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})
+            ]
     return found
 
 

@@ -16,7 +16,15 @@ from ricordo.domain.job import ENDED, Job, JobStatus
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, LeaseLost
 from ricordo.storage.engine import wake_ups
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found, new_values, setter
+from ricordo.storage.engine.repository import (
+    Missing,
+    Page,
+    Repository,
+    equal,
+    found,
+    new_values,
+    setter,
+)
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.core_tables import jobs
 
@@ -36,9 +44,15 @@ ROWS = Repository(Job, jobs)
 _INSERT = Missing(jobs)
 _other = jobs.alias("other")
 # A job that was cancelled keeps its key until its worker has stopped it, or is thought dead.
-_STOPS = (_other.c.status == "cancelled") & _other.c.worker.is_not(None) & (_other.c.heartbeat_at > bindparam("alive"))
+_STOPS = (
+    (_other.c.status == "cancelled")
+    & _other.c.worker.is_not(None)
+    & (_other.c.heartbeat_at > bindparam("alive"))
+)
 _KEY_IS_FREE = jobs.c.key.is_(None) | ~(
-    select(literal(1)).where(_other.c.key == jobs.c.key, (_other.c.status == "running") | _STOPS).exists()
+    select(literal(1))
+    .where(_other.c.key == jobs.c.key, (_other.c.status == "running") | _STOPS)
+    .exists()
 )
 _IS_WAITING = jobs.c.status == "waiting"
 _IS_DUE = _IS_WAITING & (jobs.c.not_before <= bindparam("now"))
@@ -46,7 +60,9 @@ _DUE = select(jobs.c.id).where(_IS_DUE).limit(1)
 _FREE = ROWS.select.where(_IS_DUE, _KEY_IS_FREE).with_for_update(skip_locked=True)
 _NEXT = _FREE.order_by(jobs.c.not_before, jobs.c.seq).limit(1)
 _THIS = _FREE.where(equal(jobs, "id"))
-_claim = ROWS.updates("status", "attempts", "worker", "heartbeat_at", "started_at", where=_IS_WAITING)
+_claim = ROWS.updates(
+    "status", "attempts", "worker", "heartbeat_at", "started_at", where=_IS_WAITING
+)
 _IS_OWN = (
     (jobs.c.id == bindparam("this_id"))
     & (jobs.c.status == "running")
@@ -55,7 +71,16 @@ _IS_OWN = (
 )
 _LOCK = select(jobs.c.id).where(_IS_OWN).with_for_update()
 _RENEW = setter(jobs, "heartbeat_at", "progress", where=_IS_OWN)
-_LEFT = ("status", "attempts", "not_before", "worker", "heartbeat_at", "progress", "error", "ended_at")
+_LEFT = (
+    "status",
+    "attempts",
+    "not_before",
+    "worker",
+    "heartbeat_at",
+    "progress",
+    "error",
+    "ended_at",
+)
 _leave_own = ROWS.updates(*_LEFT, where=_IS_OWN)
 _OWN = select(jobs.c.id).where(jobs.c.status == "running", equal(jobs, "worker"))
 # A locked row is left out: a server that froze in the middle of a write must not hold up the jobs of the rest.
@@ -136,11 +161,14 @@ def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
     return _take(tx, job, worker) if job else None
 
 
-def renew(tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]) -> set[str]:
+def renew(
+    tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]
+) -> set[str]:
     """Keep these jobs for longer and save how far they are, by id; returns the ids of those that are still the worker's."""
     now = tx.clock.now()
     rows = [
-        _fence(job) | new_values({"heartbeat_at": now, "progress": progress.get(job.id, job.progress)})
+        _fence(job)
+        | new_values({"heartbeat_at": now, "progress": progress.get(job.id, job.progress)})
         for job in running
     ]
     tx.run(_RENEW, rows)
@@ -175,7 +203,10 @@ def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = (
     for job in ROWS.all(tx, _SILENT, {"before": before}):
         if job.id in live:
             continue
-        error = {"type": "Interrupted", "message": f"interrupted: its server was stopped in attempt {job.attempts}"}
+        error = {
+            "type": "Interrupted",
+            "message": f"interrupted: its server was stopped in attempt {job.attempts}",
+        }
         if fail(tx, job, error, retry_after=0):
             freed.append(job)
     if wake_ups.are_used(tx):
@@ -195,7 +226,9 @@ def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
 
 
 def release(tx: Transaction, job: Job) -> bool:
-    this = update(jobs).where(jobs.c.id == job.id, jobs.c.worker == job.worker, jobs.c.status == "cancelled")
+    this = update(jobs).where(
+        jobs.c.id == job.id, jobs.c.worker == job.worker, jobs.c.status == "cancelled"
+    )
     return tx.run(this.values(worker=None)) > 0
 
 
@@ -212,7 +245,12 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
 
 
 def page(
-    tx: Transaction, scope: Scope, wanted: Page, *, statuses: Sequence[str] | None = None, kind: str | None = None
+    tx: Transaction,
+    scope: Scope,
+    wanted: Page,
+    *,
+    statuses: Sequence[str] | None = None,
+    kind: str | None = None,
 ) -> list[Job]:
     of_statuses = None if statuses is None else jobs.c.status.in_(statuses)
     return ROWS.page(tx, scope, wanted, of_statuses, _is_for(scope), kind=kind)
@@ -228,7 +266,9 @@ def prune(tx: Transaction) -> int:
         & (jobs.c.status == "done")
         & (jobs.c.ended_at < now - _KEPT_PERIODIC_SECONDS * SECOND)
     )
-    is_over = (jobs.c.ended_at < now - KEPT_SECONDS * SECOND) | is_old_sweep | (jobs.c.seq <= newest_kept)
+    is_over = (
+        (jobs.c.ended_at < now - KEPT_SECONDS * SECOND) | is_old_sweep | (jobs.c.seq <= newest_kept)
+    )
     rows = tx.all(ended.where(func.coalesce(is_over, False)).limit(_PRUNED_AT_ONCE))
     return tx.run(delete(jobs).where(jobs.c.seq.in_([row.seq for row in rows]))) if rows else 0
 
@@ -240,14 +280,24 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
         theirs &= narrowed
     depth: dict[str, dict[JobStatus, int]] = {}
     counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(theirs)
-    for row in tx.all(counted.group_by(jobs.c.kind, jobs.c.status).order_by(jobs.c.kind, jobs.c.status)):
+    for row in tx.all(
+        counted.group_by(jobs.c.kind, jobs.c.status).order_by(jobs.c.kind, jobs.c.status)
+    ):
         depth.setdefault(row.kind, {})[row.status] = row.jobs
-    oldest = select(func.min(jobs.c.not_before).label("since")).where(theirs, jobs.c.status == "waiting")
+    oldest = select(func.min(jobs.c.not_before).label("since")).where(
+        theirs, jobs.c.status == "waiting"
+    )
     since = tx.all(oldest)[0].since
     waits = 0 if since is None else max(tx.clock.now() - since, 0)
     last = func.coalesce(jobs.c.ended_at, jobs.c.started_at, 0).desc()
-    troubled = ROWS.select.where(theirs, jobs.c.status.in_(("failed", "waiting")), jobs.c.error.is_not(null()))
-    return Queue(depth, waits, tuple(ROWS.all(tx, troubled.order_by(last, jobs.c.seq.desc()).limit(_LAST_ERRORS))))
+    troubled = ROWS.select.where(
+        theirs, jobs.c.status.in_(("failed", "waiting")), jobs.c.error.is_not(null())
+    )
+    return Queue(
+        depth,
+        waits,
+        tuple(ROWS.all(tx, troubled.order_by(last, jobs.c.seq.desc()).limit(_LAST_ERRORS))),
+    )
 
 
 class FencedStore:
@@ -264,7 +314,9 @@ class FencedStore:
 
         def fenced(tx: Transaction) -> T:
             if tx.first(_LOCK, _fence(self._job)) is None:
-                raise LeaseLost(f"{self._job.id} goes on elsewhere, or was cancelled. This server has stopped it.")
+                raise LeaseLost(
+                    f"{self._job.id} goes on elsewhere, or was cancelled. This server has stopped it."
+                )
             return work(tx)
 
         # Slow writes are logged by the name of what they do.
@@ -291,7 +343,14 @@ def _times(tx: Transaction) -> dict[str, int]:
 
 def _take(tx: Transaction, job: Job, worker: str) -> Job:
     now = tx.clock.now()
-    taken = replace(job, status="running", attempts=job.attempts + 1, worker=worker, heartbeat_at=now, started_at=now)
+    taken = replace(
+        job,
+        status="running",
+        attempts=job.attempts + 1,
+        worker=worker,
+        heartbeat_at=now,
+        started_at=now,
+    )
     _claim(tx, taken)
     return taken
 

@@ -8,7 +8,16 @@ from typing import Literal
 from sqlalchemy import and_, bindparam, delete, func, or_, select
 
 from ricordo.domain.ids import new_id
-from ricordo.domain.scope import LOCAL_ORGANIZATION, NOBODY, ROLE_SCOPES, Limits, Reach, Role, Scope, User
+from ricordo.domain.scope import (
+    LOCAL_ORGANIZATION,
+    NOBODY,
+    ROLE_SCOPES,
+    Limits,
+    Reach,
+    Role,
+    Scope,
+    User,
+)
 from ricordo.errors import Invalid
 from ricordo.storage import users
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found
@@ -58,7 +67,10 @@ _BY_HASH = (
     select(*_ROWS.columns, *users.ROWS.columns)
     .outerjoin(
         users_table,
-        and_(users_table.c.id == api_keys.c.user_id, users_table.c.organization_id == api_keys.c.organization_id),
+        and_(
+            users_table.c.id == api_keys.c.user_id,
+            users_table.c.organization_id == api_keys.c.organization_id,
+        ),
     )
     .where(equal(api_keys, "hash"))
 )
@@ -160,7 +172,19 @@ def page(tx: Transaction, scope: Scope, wanted: Page, user_id: str | None = None
 
 def _requirement(now: int) -> ApiKey:
     name = _REQUIREMENT
-    return ApiKey(f"key-{name}", LOCAL_ORGANIZATION, name, name, name, "", None, "user", None, now, revoked_at=now)
+    return ApiKey(
+        f"key-{name}",
+        LOCAL_ORGANIZATION,
+        name,
+        name,
+        name,
+        "",
+        None,
+        "user",
+        None,
+        now,
+        revoked_at=now,
+    )
 
 
 def are_any(tx: Transaction) -> bool:
@@ -171,7 +195,9 @@ def are_any(tx: Transaction) -> bool:
 def needing_secret(tx: Transaction) -> str:
     """Return how many rows of each kind only the secret key of the data folder opens, as words; empty without any."""
     counts = tx.all(_NEEDING)[0]
-    return ", ".join(f"{count:,} {what}" for what, count in zip(_NEEDS, counts, strict=True) if count)
+    return ", ".join(
+        f"{count:,} {what}" for what, count in zip(_NEEDS, counts, strict=True) if count
+    )
 
 
 def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
@@ -202,13 +228,19 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
     if row is None:
         return None
     stored, now = _ROWS.of(row[: len(_ROWS.columns)]), tx.clock.now()
-    if stored.revoked_at is not None or (stored.expires_at is not None and stored.expires_at <= now):
+    if stored.revoked_at is not None or (
+        stored.expires_at is not None and stored.expires_at <= now
+    ):
         return None
     if stored.kind in ("token", "access") and stored.created_by:
         maker = _ROWS.find(tx, Scope(stored.organization_id), stored.created_by)
         if maker is None or authenticate(tx, maker.hash) is None:
             return None
-        stored = replace(stored, requests_per_minute=maker.requests_per_minute, max_body_bytes=maker.max_body_bytes)
+        stored = replace(
+            stored,
+            requests_per_minute=maker.requests_per_minute,
+            max_body_bytes=maker.max_body_bytes,
+        )
     if stored.user_id is None:
         return stored, scope_of(stored, None)
     if row[len(_ROWS.columns)] is None:

@@ -22,12 +22,13 @@ _MARK = "\n[cut: {:,} of {:,} characters are shown; GET /v1/blocks/{}" + _MARK_E
 _ROWS = Repository(Block, blocks)
 # The columns of a block, with the beginning of its text in place of the text, and behind them the length of the text.
 LISTED_COLUMNS = [
-    func.substr(column, 1, _BEGINNING).label("value") if column.name == "value" else column for column in _ROWS.columns
+    func.substr(column, 1, _BEGINNING).label("value") if column.name == "value" else column
+    for column in _ROWS.columns
 ]
 LENGTH = func.length(blocks.c.value).label("length")
-_TEXTS = select(blocks.c.id, func.substr(blocks.c.value, 1, bindparam("most")).label("value")).where(
-    one_of(blocks.c.id, "ids")
-)
+_TEXTS = select(
+    blocks.c.id, func.substr(blocks.c.value, 1, bindparam("most")).label("value")
+).where(one_of(blocks.c.id, "ids"))
 
 
 def block_of(row: Row[object]) -> Block:
@@ -35,7 +36,9 @@ def block_of(row: Row[object]) -> Block:
     return _ROWS.of(row[: len(LISTED_COLUMNS)])
 
 
-def listed_texts(tx: Transaction, listed: Collection[Block], lengths: Mapping[str, int]) -> dict[str, Block]:
+def listed_texts(
+    tx: Transaction, listed: Collection[Block], lengths: Mapping[str, int]
+) -> dict[str, Block]:
     """Return the blocks of a list by id, each with as much of its text as there is room for; it may be listed several times."""
     times = Counter(block.id for block in listed)
     found = {block.id: block for block in listed}
@@ -62,7 +65,9 @@ def _cut(block: Block, most: int, length: int) -> Block:
 
 def require_whole(block: Block, text: str) -> None:
     """Raise Invalid for a text of the block as a list cut it: written back, the rest would be lost."""
-    if text.rstrip().endswith(f"{block.id}{_MARK_END}") and not block.value.rstrip().endswith(f"{block.id}{_MARK_END}"):
+    if text.rstrip().endswith(f"{block.id}{_MARK_END}") and not block.value.rstrip().endswith(
+        f"{block.id}{_MARK_END}"
+    ):
         raise Invalid(
             f'This is the text of block "{block.label[:80]}" as a list cut it, and writing it would lose the rest. Read '
             f"GET /v1/blocks/{block.id} first, and change that text."

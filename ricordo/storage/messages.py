@@ -14,8 +14,12 @@ from ricordo.storage.engine.repository import Page, Repository, equal, new_value
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
 
-_ROWS = Repository(Message, messages, forms={"parts": (parts_to_json, parts_from_json)}, long="parts")
-_OF_RUN = _ROWS.select.where(equal(messages, "run_id"), messages.c.seq > bindparam("after")).order_by(messages.c.seq)
+_ROWS = Repository(
+    Message, messages, forms={"parts": (parts_to_json, parts_from_json)}, long="parts"
+)
+_OF_RUN = _ROWS.select.where(
+    equal(messages, "run_id"), messages.c.seq > bindparam("after")
+).order_by(messages.c.seq)
 _OF_RUNS = _ROWS.select.where(one_of(messages.c.run_id, "run_ids")).order_by(messages.c.seq)
 _BETWEEN = (
     _ROWS.select.where(equal(messages, "conversation_id"))
@@ -25,7 +29,9 @@ _BETWEEN = (
 )
 _BY_OTIDS = _ROWS.select.where(equal(messages, "conversation_id"), one_of(messages.c.otid, "otids"))
 _INSERT = insert(messages)
-_REWRITE = setter(messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id"))
+_REWRITE = setter(
+    messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id")
+)
 _MOVE = setter(messages, "run_id", "created_at", where=messages.c.id == bindparam("message_id"))
 get, by_ids, by_numbers, page = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers, _ROWS.page
 page_of_numbers = _ROWS.page_of_numbers
@@ -59,7 +65,9 @@ def page_of_run(tx: Transaction, scope: Scope, wanted: Page, run: Run) -> list[M
 
 def between(tx: Transaction, conversation_id: str, after: int, to: int, most: int) -> list[Message]:
     """Return the messages of the conversation's own whose seq is greater than `after` and at most `to`, the oldest first."""
-    return _ROWS.all(tx, _BETWEEN, {"conversation_id": conversation_id, "after": after, "to": to, "most": most})
+    return _ROWS.all(
+        tx, _BETWEEN, {"conversation_id": conversation_id, "after": after, "to": to, "most": most}
+    )
 
 
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:
@@ -83,7 +91,11 @@ def page_of_kept(
         is_short = len(read) < reading.limit
         if len(kept) >= wanted.limit or not read or (is_short and (kept or not wanted.is_bounded)):
             return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
-        reading = replace(reading, before=read[0].id) if is_backwards else replace(reading, after=read[-1].id)
+        reading = (
+            replace(reading, before=read[0].id)
+            if is_backwards
+            else replace(reading, after=read[-1].id)
+        )
 
 
 def rewrite(tx: Transaction, message: Message) -> None:
@@ -91,10 +103,18 @@ def rewrite(tx: Transaction, message: Message) -> None:
     tx.run(_REWRITE, new_values(values) | {"message_id": message.id})
 
 
-def move(tx: Transaction, moved: Sequence[Message], run_id: str, created_at: int | None = None) -> list[Message]:
+def move(
+    tx: Transaction, moved: Sequence[Message], run_id: str, created_at: int | None = None
+) -> list[Message]:
     """Make these messages those of another run, and where a time is given, as if they were said then."""
     made = [replace(one, run_id=run_id, created_at=created_at or one.created_at) for one in moved]
-    tx.run(_MOVE, [{"message_id": one.id, "new_run_id": run_id, "new_created_at": one.created_at} for one in made])
+    tx.run(
+        _MOVE,
+        [
+            {"message_id": one.id, "new_run_id": run_id, "new_created_at": one.created_at}
+            for one in made
+        ],
+    )
     return made
 
 
@@ -122,7 +142,10 @@ def _normal(message: Message) -> Message:
 
 def _values(message: Message) -> dict[str, Any]:
     # Search and the list of tools' names are texts of the database, which keep no NUL; `parts` keeps it as JSON.
-    names = [*(call.name for call in message.tool_calls), *(result.name for result in message.tool_returns)]
+    names = [
+        *(call.name for call in message.tool_calls),
+        *(result.name for result in message.tool_returns),
+    ]
     return {
         **_ROWS.values(message),
         "text": searchable_text(message).replace("\0", " "),

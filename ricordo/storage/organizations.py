@@ -28,7 +28,9 @@ def named(tx: Transaction, name: str) -> Organization | None:
 def require(tx: Transaction, name: str) -> Organization:
     found = named(tx, name)
     if found is None:
-        raise NotFound(f'There is no organization "{name[:80]}". `ricordo organization list` shows them.')
+        raise NotFound(
+            f'There is no organization "{name[:80]}". `ricordo organization list` shows them.'
+        )
     return found
 
 
@@ -46,4 +48,6 @@ def page(tx: Transaction, wanted: Page) -> list[Organization]:
 
 
 def every_id(tx: Transaction) -> Sequence[str]:
-    return [one.id for one in _ROWS.all(tx, _ROWS.select.where(_IS_REAL).order_by(organizations.c.seq))]
+    return [
+        one.id for one in _ROWS.all(tx, _ROWS.select.where(_IS_REAL).order_by(organizations.c.seq))
+    ]

@@ -13,7 +13,16 @@ from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.storage import versions
-from ricordo.storage.engine.repository import Page, Repository, equal, found, in_scope, known_to, read_page, seen_by
+from ricordo.storage.engine.repository import (
+    Page,
+    Repository,
+    equal,
+    found,
+    in_scope,
+    known_to,
+    read_page,
+    seen_by,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import conversations, runs
 from ricordo.storage.schema.memory_tables import chains, proposals
@@ -35,16 +44,25 @@ _WAITING_IDS = (
     .order_by(case((proposals.c.status == "open", 0), else_=1), proposals.c.seq)
     .limit(bindparam("most"))
 )
-_COUNTS = select(proposals.c.label, func.count().label("waiting")).where(_IN_CHAIN).group_by(proposals.c.label)
+_COUNTS = (
+    select(proposals.c.label, func.count().label("waiting"))
+    .where(_IN_CHAIN)
+    .group_by(proposals.c.label)
+)
 _COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
 _DUE = select(proposals.c.id).where(_WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
 # Proposals of a bounded page whose texts are read together.
 _READ_AT_ONCE = 8
 # Why those expired whose block was deleted: they wait again where it comes back.
 DELETED = "The block was deleted."
-_OF_LABEL = (proposals.c.chain_id == bindparam("of_chain"), proposals.c.label == bindparam("old_label"))
+_OF_LABEL = (
+    proposals.c.chain_id == bindparam("of_chain"),
+    proposals.c.label == bindparam("old_label"),
+)
 _END_DELETED = (
-    update(proposals).where(*_OF_LABEL, _WAITS).values(status="expired", note=DELETED, resolved_at=bindparam("now"))
+    update(proposals)
+    .where(*_OF_LABEL, _WAITS)
+    .values(status="expired", note=DELETED, resolved_at=bindparam("now"))
 )
 _REOPEN = (
     update(proposals)
@@ -53,12 +71,18 @@ _REOPEN = (
 )
 _FOLLOW = update(proposals).where(*_OF_LABEL, _WAITS).values(label=bindparam("relabelled"))
 _INSERT = insert(proposals)
-settle = _ROWS.updates("status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold")
+settle = _ROWS.updates(
+    "status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold"
+)
 # The conversation in which it was proposed, where that is still there and about the user.
 _HOME = (
     select(conversations.c.id)
     .join(runs, runs.c.conversation_id == conversations.c.id)
-    .where(runs.c.id == proposals.c.run_id, equal(conversations, "user_id"), conversations.c.deleted_at.is_(None))
+    .where(
+        runs.c.id == proposals.c.run_id,
+        equal(conversations, "user_id"),
+        conversations.c.deleted_at.is_(None),
+    )
     .scalar_subquery()
 )
 _IS_UNTOLD = (
@@ -67,12 +91,17 @@ _IS_UNTOLD = (
     & (proposals.c.author_kind == "agent")
     & (proposals.c.author_id == bindparam("agent_id"))
     & proposals.c.chain_id.in_(
-        select(chains.c.id).where(chains.c.owner_kind == "user", chains.c.owner_id == bindparam("user_id"))
+        select(chains.c.id).where(
+            chains.c.owner_kind == "user", chains.c.owner_id == bindparam("user_id")
+        )
     )
 )
 _UNTOLD = (
     select(proposals.c.id, proposals.c.chain_id, proposals.c.label, proposals.c.note)
-    .where(_IS_UNTOLD, func.coalesce(_HOME, bindparam("conversation_id")) == bindparam("conversation_id"))
+    .where(
+        _IS_UNTOLD,
+        func.coalesce(_HOME, bindparam("conversation_id")) == bindparam("conversation_id"),
+    )
     .order_by(proposals.c.resolved_at, proposals.c.seq)
     .limit(bindparam("most"))
 )
@@ -113,7 +142,11 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
     )
     if proposal.new_label:
         require_no_secret(proposal.new_label)
-    blob = None if proposal.value is None else versions.put_text(tx, proposal.chain_id, proposal.value, base)[0]
+    blob = (
+        None
+        if proposal.value is None
+        else versions.put_text(tx, proposal.chain_id, proposal.value, base)[0]
+    )
     base_blob = None if proposal.base_value is None else blob_id(proposal.base_value)
     if base is None and proposal.base_value is not None:
         # A user's copy may have been made of another text than the agent saw, which no version holds.
@@ -139,7 +172,9 @@ def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
 
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
     seen = [] if scope.subject_id is None else seen_by(proposals, scope.subject_id)
-    rows = tx.all(_OF_STEP.where(*seen), {"step_id": step_id, "organization_id": scope.organization_id})
+    rows = tx.all(
+        _OF_STEP.where(*seen), {"step_id": step_id, "organization_id": scope.organization_id}
+    )
     return _proposals(tx, rows)
 
 
@@ -164,7 +199,12 @@ def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
 
 def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> list[Proposal]:
     """Return what waits of this author for this block, the oldest first."""
-    values = {"chain_id": chain_id, "label": label, "author_kind": author.kind, "author_id": author.id}
+    values = {
+        "chain_id": chain_id,
+        "label": label,
+        "author_kind": author.kind,
+        "author_id": author.id,
+    }
     return _proposals(tx, tx.all(_WAITING_BY, values))
 
 
@@ -178,7 +218,9 @@ def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) 
     if author is None:
         rows = tx.all(_COUNTS, {"chain_id": chain_id})
     else:
-        rows = tx.all(_COUNTS_BY, {"chain_id": chain_id, "author_kind": author.kind, "author_id": author.id})
+        rows = tx.all(
+            _COUNTS_BY, {"chain_id": chain_id, "author_kind": author.kind, "author_id": author.id}
+        )
     return {row.label: row.waiting for row in rows}
 
 
@@ -196,18 +238,37 @@ def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:
     """Return those that wait of what these runs proposed."""
     wanted = proposals.c.run_id.in_(run_ids)
-    return _proposals(tx, tx.all(_SELECT.where(*in_scope(proposals, scope), wanted, _WAITS).order_by(proposals.c.seq)))
+    return _proposals(
+        tx,
+        tx.all(
+            _SELECT.where(*in_scope(proposals, scope), wanted, _WAITS).order_by(proposals.c.seq)
+        ),
+    )
 
 
 def count_waiting(tx: Transaction, scope: Scope) -> int:
     """Return how many wait of those that the caller may see."""
-    return int(tx.all(select(func.count()).select_from(proposals).where(*in_scope(proposals, scope), _WAITS))[0][0])
+    return int(
+        tx.all(
+            select(func.count()).select_from(proposals).where(*in_scope(proposals, scope), _WAITS)
+        )[0][0]
+    )
 
 
-def take_untold(tx: Transaction, conversation: Conversation, user_id: str, most: int) -> list[Rejection]:
+def take_untold(
+    tx: Transaction, conversation: Conversation, user_id: str, most: int
+) -> list[Rejection]:
     """The rejections to tell the agent of in this conversation (or of one that is gone), now noted as told."""
-    values = {"agent_id": conversation.agent_id, "user_id": user_id, "conversation_id": conversation.id, "most": most}
-    found = [Rejection(row.id, row.chain_id, row.label, row.note or "") for row in tx.all(_UNTOLD, values)]
+    values = {
+        "agent_id": conversation.agent_id,
+        "user_id": user_id,
+        "conversation_id": conversation.id,
+        "most": most,
+    }
+    found = [
+        Rejection(row.id, row.chain_id, row.label, row.note or "")
+        for row in tx.all(_UNTOLD, values)
+    ]
     if found:
         told = update(proposals).where(proposals.c.id.in_([one.proposal_id for one in found]))
         tx.run(told.values(is_untold=False))
@@ -234,7 +295,9 @@ def _proposals(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Proposal]:
     ids: dict[str, list[bytes]] = {}
     for row in rows:
         ids.setdefault(row.chain_id, []).extend(id for id in (row.base_blob, row.blob) if id)
-    texts = {chain_id: versions.read_texts(tx, chain_id, wanted) for chain_id, wanted in ids.items()}
+    texts = {
+        chain_id: versions.read_texts(tx, chain_id, wanted) for chain_id, wanted in ids.items()
+    }
     return [_with_texts(row, texts[row.chain_id]) for row in rows]
 
 

@@ -9,7 +9,16 @@ from sqlalchemy import bindparam, delete, insert, select
 from ricordo.domain.model import OrganizationProvider
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision
-from ricordo.storage.engine.repository import Page, Repository, equal, found, known_to, new_values, read_page, setter
+from ricordo.storage.engine.repository import (
+    Page,
+    Repository,
+    equal,
+    found,
+    known_to,
+    new_values,
+    read_page,
+    setter,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import providers
 
@@ -19,15 +28,22 @@ _SETTINGS = ("region", "api_version", "last_synced")
 _SELECT = select(*_ROWS.columns, providers.c.settings)
 _BY_ID = _SELECT.where(equal(providers, "id", "organization_id"))
 _BY_NAME = select(providers.c.id).where(equal(providers, "name", "organization_id"))
-_ALL = _SELECT.where(equal(providers, "organization_id")).order_by(providers.c.created_at, providers.c.seq)
+_ALL = _SELECT.where(equal(providers, "organization_id")).order_by(
+    providers.c.created_at, providers.c.seq
+)
 _CHANGED = ("base_url", "secret", "settings", "updated_by", "updated_at")
 _UPDATE = setter(providers, *_CHANGED, where=providers.c.id == bindparam("provider_id"))
 
 
 def insert_one(tx: Transaction, provider: OrganizationProvider) -> None:
     """Store a new provider; raises Collision where the organization has one of this name."""
-    if tx.first(_BY_NAME, {"name": provider.name, "organization_id": provider.organization_id}) is not None:
-        raise Collision(f'A provider "{provider.name}" already exists. Change that one, or choose another name.')
+    if (
+        tx.first(_BY_NAME, {"name": provider.name, "organization_id": provider.organization_id})
+        is not None
+    ):
+        raise Collision(
+            f'A provider "{provider.name}" already exists. Change that one, or choose another name.'
+        )
     tx.run(insert(providers), _values(provider))
 
 
@@ -37,13 +53,23 @@ def get(tx: Transaction, scope: Scope, provider_id: str) -> OrganizationProvider
 
 
 def page(
-    tx: Transaction, scope: Scope, wanted: Page, *, name: str | None = None, provider_type: str | None = None
+    tx: Transaction,
+    scope: Scope,
+    wanted: Page,
+    *,
+    name: str | None = None,
+    provider_type: str | None = None,
 ) -> list[OrganizationProvider]:
     """Return one page of the organization's providers; those with this very name, or of this type."""
     given = {"organization_id": scope.organization_id, "name": name, "provider_type": provider_type}
-    conditions = [providers.c[column] == value for column, value in given.items() if value is not None]
+    conditions = [
+        providers.c[column] == value for column, value in given.items() if value is not None
+    ]
     marks = known_to(providers, scope)
-    return [_provider(row) for row in read_page(tx, _SELECT.where(*conditions), providers, wanted, marks=marks)]
+    return [
+        _provider(row)
+        for row in read_page(tx, _SELECT.where(*conditions), providers, wanted, marks=marks)
+    ]
 
 
 def of_organization(tx: Transaction, organization_id: str) -> tuple[OrganizationProvider, ...]:
@@ -52,7 +78,10 @@ def of_organization(tx: Transaction, organization_id: str) -> tuple[Organization
 
 def update(tx: Transaction, provider: OrganizationProvider) -> None:
     values = _values(provider)
-    tx.run(_UPDATE, {**new_values({name: values[name] for name in _CHANGED}), "provider_id": provider.id})
+    tx.run(
+        _UPDATE,
+        {**new_values({name: values[name] for name in _CHANGED}), "provider_id": provider.id},
+    )
 
 
 def delete_one(tx: Transaction, scope: Scope, provider_id: str) -> None:

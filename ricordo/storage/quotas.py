@@ -28,10 +28,16 @@ _OF_AGENT = (
     .join(agents_blocks, agents_blocks.c.block_id == blocks.c.id)
     .where(equal(agents_blocks, "agent_id"))
 )
-_AGENTS_OF = select(agents_blocks.c.agent_id).where(equal(agents_blocks, "block_id")).limit(bindparam("most"))
+_AGENTS_OF = (
+    select(agents_blocks.c.agent_id)
+    .where(equal(agents_blocks, "block_id"))
+    .limit(bindparam("most"))
+)
 
 
-def require_room(tx: Transaction, chain: Chain, changed: Sequence[tuple[Block | None, Block]]) -> None:
+def require_room(
+    tx: Transaction, chain: Chain, changed: Sequence[tuple[Block | None, Block]]
+) -> None:
     """Raise TooLong where these changes of a locked chain, each a block before and after, leave it larger than it may be."""
     quotas, grown, made = tx.quotas, 0, 0
     for before, after in changed:
@@ -52,7 +58,9 @@ def require_room(tx: Transaction, chain: Chain, changed: Sequence[tuple[Block | 
                 _require_room_of_agents(tx, after.id, after.size - before.size)
 
 
-def require_room_to_attach(tx: Transaction, agent_id: str | None, attached: Sequence[Block]) -> None:
+def require_room_to_attach(
+    tx: Transaction, agent_id: str | None, attached: Sequence[Block]
+) -> None:
     """Raise TooLong where an agent, None for a new one, would see more than one memory may hold with these blocks too."""
     count = size = 0
     if agent_id is not None:

@@ -7,7 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, false, func, insert, literal, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    bindparam,
+    delete,
+    false,
+    func,
+    insert,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from ricordo.domain.clock import DAY
 from ricordo.domain.run import Run, Step, Trace
@@ -18,7 +30,13 @@ from ricordo.storage.engine.repository import Page, Repository, equal, in_scope,
 from ricordo.storage.engine.store import Transaction, each
 from ricordo.storage.schema.core_tables import expenses, run_events, runs, steps, traces
 
-TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+TOKENS = (
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+)
 PURPOSE = func.coalesce(runs.c.purpose, "turn")
 _PRUNED_AT_ONCE = 500
 # A trace may have some hundred kilobytes, and deleting holds up every other writer.
@@ -36,7 +54,16 @@ class RunEvent:
 _RUNS, _STEPS, _TRACES = Repository(Run, runs), Repository(Step, steps), Repository(Trace, traces)
 _EXPENSES = Repository(Expense, expenses)
 _CHANGING = (
-    *("status", "stop_reason", "error", "step_count", "ended_at", "ttft_ns", "duration_ns", "lease_expires_at"),
+    *(
+        "status",
+        "stop_reason",
+        "error",
+        "step_count",
+        "ended_at",
+        "ttft_ns",
+        "duration_ns",
+        "lease_expires_at",
+    ),
     *("user_id", *TOKENS),
 )
 _THIS = runs.c.id == bindparam("run_id")
@@ -46,15 +73,21 @@ _IS_PLANNED = _IS_OPEN & runs.c.lease_token.is_(None)
 _IS_LEASED = _IS_OPEN & (runs.c.lease_token == bindparam("token"))
 _save = _RUNS.updates(*_CHANGING, where=_IS_LEASED)
 _end = _RUNS.updates(*_CHANGING, where=_IS_OPEN)
-_begin = _RUNS.updates("status", "lease_token", "lease_expires_at", "user_id", "request_config", where=_IS_PLANNED)
+_begin = _RUNS.updates(
+    "status", "lease_token", "lease_expires_at", "user_id", "request_config", where=_IS_PLANNED
+)
 _note_callback = _RUNS.updates("callback")
 _RENEW = setter(runs, "lease_expires_at", where=_THIS & _IS_LEASED)
-_FORGET_BODIES = setter(runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation"))
+_FORGET_BODIES = setter(
+    runs, "body_hash", where=runs.c.conversation_id == bindparam("in_conversation")
+)
 _LOCK = _RUNS.select.where(_THIS).with_for_update()
 _OPEN = _RUNS.select.where(_IS_BEGUN).order_by(runs.c.seq)
 _PLANNED = _RUNS.select.where(_IS_PLANNED, equal(runs, "agent_id")).order_by(runs.c.seq)
 # A locked row is left out: a server that froze in the middle of a write must not hold up the healing of the rest.
-_EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now")).with_for_update(skip_locked=True)
+_EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now")).with_for_update(
+    skip_locked=True
+)
 _AGENTS_WITH_PLANNED = (
     select(runs.c.organization_id, runs.c.agent_id)
     .where(_IS_PLANNED, equal(runs, "purpose"), runs.c.created_at < bindparam("before"))
@@ -79,7 +112,9 @@ _STEPS_OF_RUN = select(steps.c.id).where(equal(steps, "run_id"))
 _DELETE = delete(runs).where(_THIS)
 _EVENTS = Repository(RunEvent, run_events)
 _OF_RUN = _EVENTS.select.where(equal(run_events, "run_id"))
-_EVENTS_AFTER = _OF_RUN.where(run_events.c.number > bindparam("after")).order_by(run_events.c.number)
+_EVENTS_AFTER = _OF_RUN.where(run_events.c.number > bindparam("after")).order_by(
+    run_events.c.number
+)
 _EVENTS_AFTER = _EVENTS_AFTER.limit(bindparam("most"))
 _LAST_EVENT = _OF_RUN.order_by(run_events.c.number.desc()).limit(1)
 _INSERT_EVENT = insert(run_events)
@@ -92,14 +127,28 @@ _OLD_EVENTS = (
 )
 _TRACE_OF_STEP = _TRACES.select.where(equal(traces, "step_id", "organization_id"))
 _TRACES_OF_RUN = (
-    _TRACES.select.where(equal(traces, "run_id", "organization_id")).order_by(traces.c.seq).limit(bindparam("most"))
+    _TRACES.select.where(equal(traces, "run_id", "organization_id"))
+    .order_by(traces.c.seq)
+    .limit(bindparam("most"))
 )
-_NEWEST_TO_GO = select(traces.c.seq).order_by(traces.c.seq.desc()).offset(bindparam("kept")).limit(1)
-_TOO_OLD = select(traces.c.seq).where(traces.c.created_at < bindparam("before")).order_by(traces.c.created_at)
+_NEWEST_TO_GO = (
+    select(traces.c.seq).order_by(traces.c.seq.desc()).offset(bindparam("kept")).limit(1)
+)
+_TOO_OLD = (
+    select(traces.c.seq)
+    .where(traces.c.created_at < bindparam("before"))
+    .order_by(traces.c.created_at)
+)
 _TOO_MANY = select(traces.c.seq).where(traces.c.seq <= bindparam("newest")).order_by(traces.c.seq)
 _DELETE_OLD = delete(traces).where(traces.c.seq.in_(_TOO_OLD.limit(TRACES_PRUNED_AT_ONCE)))
 _DELETE_MANY = delete(traces).where(traces.c.seq.in_(_TOO_MANY.limit(TRACES_PRUNED_AT_ONCE)))
-get, find, get_step, find_step, steps_by_ids = _RUNS.get, _RUNS.find, _STEPS.get, _STEPS.find, _STEPS.by_ids
+get, find, get_step, find_step, steps_by_ids = (
+    _RUNS.get,
+    _RUNS.find,
+    _STEPS.get,
+    _STEPS.find,
+    _STEPS.by_ids,
+)
 open_run, insert_step, insert_trace = _RUNS.insert, _STEPS.insert, _TRACES.insert
 save_metadata = _RUNS.updates("metadata", "step_count")
 by_ids = _RUNS.by_ids
@@ -129,7 +178,9 @@ def agents_with_planned(tx: Transaction, purpose: str, before: int) -> list[tupl
 
 
 def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
-    return tx.run(_RENEW, {"run_id": run_id, "token": token, "new_lease_expires_at": expires_at}) > 0
+    return (
+        tx.run(_RENEW, {"run_id": run_id, "token": token, "new_lease_expires_at": expires_at}) > 0
+    )
 
 
 def end(tx: Transaction, run: Run) -> bool:
@@ -157,7 +208,9 @@ def expired(tx: Transaction) -> list[Run]:
     return _RUNS.all(tx, _EXPIRED, {"now": tx.clock.now()})
 
 
-def open_runs(tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None) -> list[Run]:
+def open_runs(
+    tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None
+) -> list[Run]:
     """Return the runs that have not ended, the oldest first: all, in one conversation, or of one agent."""
     if conversation_id:
         return _RUNS.all(tx, _OPEN_OF_CONVERSATION, {"conversation_id": conversation_id})
@@ -170,7 +223,12 @@ def with_same_body(
     tx: Transaction, conversation_id: str, body_hash: str, since: int, *, other_than: str = ""
 ) -> Run | None:
     """Return the newest other run of the conversation that was asked for with this very body since that time."""
-    values = {"conversation_id": conversation_id, "body_hash": body_hash, "since": since, "other_than": other_than}
+    values = {
+        "conversation_id": conversation_id,
+        "body_hash": body_hash,
+        "since": since,
+        "other_than": other_than,
+    }
     return _RUNS.first(tx, _SAME_BODY, values)
 
 
@@ -189,7 +247,9 @@ def page(
         # A bare organization_id would lead SQLite through all runs by their time, instead of the few that are wanted.
         in_organization = func.coalesce(runs.c.organization_id, "") == scope.organization_id
     has_status = runs.c.status.in_(statuses) if statuses else None
-    return _RUNS.page(tx, None, wanted, in_organization, *seen, of_agents, has_status, caller=scope, **equal)
+    return _RUNS.page(
+        tx, None, wanted, in_organization, *seen, of_agents, has_status, caller=scope, **equal
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +281,9 @@ def page_of_steps(
         tx,
         scope,
         wanted,
-        or_(*(literal(tag).op("IN", is_comparison=True)(given) for tag in which.tags)) if which.tags else None,
+        or_(*(literal(tag).op("IN", is_comparison=True)(given) for tag in which.tags))
+        if which.tags
+        else None,
         None if which.has_feedback is None else steps.c.feedback.is_not(None) == which.has_feedback,
         None if which.since is None else steps.c.created_at >= which.since,
         None if which.until is None else steps.c.created_at <= which.until,
@@ -252,12 +314,15 @@ def append_events(tx: Transaction, run_id: str, first: int, data: Sequence[str])
     """Store events, the first of which has this number; raises Collision where one with such a number is there, or no run."""
     now = tx.clock.now()
     rows: list[dict[str, Any]] = [
-        {"run_id": run_id, "number": first + place, "data": one, "created_at": now} for place, one in enumerate(data)
+        {"run_id": run_id, "number": first + place, "data": one, "created_at": now}
+        for place, one in enumerate(data)
     ]
     tx.run(_INSERT_EVENT, rows)
 
 
-def events_after(tx: Transaction, run_id: str, number: int = 0, most: int = 2**31) -> list[RunEvent]:
+def events_after(
+    tx: Transaction, run_id: str, number: int = 0, most: int = 2**31
+) -> list[RunEvent]:
     return _EVENTS.all(tx, _EVENTS_AFTER, {"run_id": run_id, "after": number, "most": most})
 
 
@@ -294,10 +359,15 @@ def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
 def add_expense(tx: Transaction, *spent: Expense) -> None:
     """Store what was spent, now where it has no time."""
     now = tx.clock.now()
-    _EXPENSES.insert(tx, *(expense if expense.created_at else replace(expense, created_at=now) for expense in spent))
+    _EXPENSES.insert(
+        tx,
+        *(expense if expense.created_at else replace(expense, created_at=now) for expense in spent),
+    )
 
 
-def used_since(tx: Transaction, organization_id: str, since: int, agent_id: str | None = None) -> int:
+def used_since(
+    tx: Transaction, organization_id: str, since: int, agent_id: str | None = None
+) -> int:
     """How many tokens were used since that time (microseconds) in an organization, or by one agent; one statement."""
     if agent_id:
         row = tx.first(_USED_BY_AGENT, {"agent_id": agent_id, "since": since})
@@ -314,12 +384,15 @@ def keep_spent(tx: Transaction, step_ids: Sequence[str]) -> None:
 def _sum(table: Any, *where: ColumnElement[bool]) -> ColumnElement[int]:
     tokens = func.sum(table.c.prompt_tokens + table.c.completion_tokens)
     return func.coalesce(
-        select(tokens).where(*where, table.c.created_at >= bindparam("since")).scalar_subquery(), literal(0)
+        select(tokens).where(*where, table.c.created_at >= bindparam("since")).scalar_subquery(),
+        literal(0),
     )
 
 
 def _used(column: str) -> Select[Any]:
-    of_runs, of_rest = (_sum(table, table.c[column] == bindparam(column)) for table in (runs, expenses))
+    of_runs, of_rest = (
+        _sum(table, table.c[column] == bindparam(column)) for table in (runs, expenses)
+    )
     return select((of_runs + of_rest).label("used"))
 
 
@@ -328,10 +401,19 @@ _THESE = steps.c.id.op("IN", is_comparison=True)(each(bindparam("ids", type_=ste
 _OF_STEP = (steps.c.organization_id, steps.c.agent_id, runs.c.user_id, steps.c.model_handle)
 _KEEP = insert(expenses).from_select(
     ["organization_id", "agent_id", "user_id", "model", "purpose", *TOKENS, "created_at"],
-    select(*_OF_STEP, PURPOSE, *(func.sum(steps.c[name]) for name in TOKENS), func.min(runs.c.created_at))
+    select(
+        *_OF_STEP,
+        PURPOSE,
+        *(func.sum(steps.c[name]) for name in TOKENS),
+        func.min(runs.c.created_at),
+    )
     .join(runs, runs.c.id == steps.c.run_id)
     .where(_THESE)
     .group_by(*_OF_STEP, runs.c.purpose, runs.c.created_at // DAY)
     .having(func.sum(steps.c.prompt_tokens + steps.c.completion_tokens) > 0),
 )
-_EMPTY = update(runs).where(runs.c.id.in_(select(steps.c.run_id).where(_THESE))).values(dict.fromkeys(TOKENS[:2], 0))
+_EMPTY = (
+    update(runs)
+    .where(runs.c.id.in_(select(steps.c.run_id).where(_THESE)))
+    .values(dict.fromkeys(TOKENS[:2], 0))
+)

@@ -38,7 +38,9 @@ async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
         if tx.connection.dialect.name == "sqlite":
             tx.after_commit.append(lambda: _scrub_sqlite(cursor()))
         else:
-            tx.after_commit.append(lambda: left.extend(_scrub_postgres(cursor(), [*wanted, *_OUTSIDE])))
+            tx.after_commit.append(
+                lambda: left.extend(_scrub_postgres(cursor(), [*wanted, *_OUTSIDE]))
+            )
 
     begin.__qualname__ = "scrub: VACUUM after an erasure"
     await store.write(begin)
@@ -52,9 +54,15 @@ def holds(path: Path, user_id: str) -> bool | None:
             columns = copy.execute(
                 "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"
             )
-            wanted = [(table.replace('"', '""'), column) for table, column in columns if column in _IDS]
-            statement = 'SELECT 1 FROM "{}" WHERE "{}" = ? LIMIT 1'  # names of the copy's own schema
-            return any(copy.execute(statement.format(*names), [user_id]).fetchone() for names in wanted)
+            wanted = [
+                (table.replace('"', '""'), column) for table, column in columns if column in _IDS
+            ]
+            statement = (
+                'SELECT 1 FROM "{}" WHERE "{}" = ? LIMIT 1'  # names of the copy's own schema
+            )
+            return any(
+                copy.execute(statement.format(*names), [user_id]).fetchone() for names in wanted
+            )
     except sqlite3.Error:
         return None
 
@@ -77,7 +85,9 @@ def _scrub_sqlite(cursor: Any) -> None:
     finally:
         cursor.execute("PRAGMA temp_store = MEMORY")
     if cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
-        raise Unavailable("The database's log could not be emptied, since a long read uses it. It is retried.")
+        raise Unavailable(
+            "The database's log could not be emptied, since a long read uses it. It is retried."
+        )
 
 
 def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:

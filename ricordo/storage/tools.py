@@ -18,7 +18,9 @@ _SELECT = _ROWS.select
 _IN_SCOPE = equal(tools, "organization_id")
 _BY_IDS = _SELECT.where(one_of(tools.c.id, "ids"), _IN_SCOPE)
 _BY_NAMES = _SELECT.where(one_of(tools.c.name, "names"), _IN_SCOPE)
-_BY_NAMES_OR_IDS = _SELECT.where(or_(one_of(tools.c.name, "names"), one_of(tools.c.id, "ids")), _IN_SCOPE)
+_BY_NAMES_OR_IDS = _SELECT.where(
+    or_(one_of(tools.c.name, "names"), one_of(tools.c.id, "ids")), _IN_SCOPE
+)
 _OF_AGENT = (
     _SELECT.join(agents_tools, agents_tools.c.tool_id == tools.c.id)
     .where(equal(agents_tools, "agent_id"))
@@ -26,9 +28,9 @@ _OF_AGENT = (
 )
 # Each tool once, with the places where it is attached: many agents have the same tools, and to read one takes long.
 _IS_ASKED = one_of(agents_tools.c.agent_id, "agent_ids")
-_PLACES = select(distinct_list(cast(agents_tools.c.seq, Text) + " " + agents_tools.c.agent_id)).where(
-    agents_tools.c.tool_id == tools.c.id, _IS_ASKED
-)
+_PLACES = select(
+    distinct_list(cast(agents_tools.c.seq, Text) + " " + agents_tools.c.agent_id)
+).where(agents_tools.c.tool_id == tools.c.id, _IS_ASKED)
 _OF_AGENTS = _SELECT.add_columns(_PLACES.label("places")).where(
     tools.c.id.in_(select(agents_tools.c.tool_id).where(_IS_ASKED))
 )
@@ -73,7 +75,9 @@ def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
 
 
 def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, Tool]:
-    read = _ROWS.all(tx, _BY_NAMES, {"names": list(names), "organization_id": scope.organization_id})
+    read = _ROWS.all(
+        tx, _BY_NAMES, {"names": list(names), "organization_id": scope.organization_id}
+    )
     return {tool.name: tool for tool in read}
 
 
@@ -108,7 +112,8 @@ def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool
         for seq, agent_id in map(str.split, row.places):
             places[agent_id][int(seq)] = tool
     return {
-        id: tuple(tool for _, tool in sorted(attached.items(), key=itemgetter(0))) for id, attached in places.items()
+        id: tuple(tool for _, tool in sorted(attached.items(), key=itemgetter(0)))
+        for id, attached in places.items()
     }
 
 
@@ -134,7 +139,9 @@ def _conditions(which: ToolFilter) -> Iterator[ColumnElement[bool]]:
     for is_built_in in which.is_built_in:
         yield tools.c.tool_type.startswith("letta") == is_built_in
     if which.agent_id is not None:
-        yield tools.c.id.in_(select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id))
+        yield tools.c.id.in_(
+            select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id)
+        )
 
 
 def attach(tx: Transaction, agent_id: str, tool_ids: Sequence[str]) -> None:

@@ -27,7 +27,9 @@ _WITH_EMAIL = ROWS.select.where(
 _ALIKE = ROWS.select.where(equal(users, "organization_id", "look")).limit(100)
 _LOCK = select(users.c.id).where(equal(users, "id")).with_for_update(key_share=True)
 _INSERT = Missing(users)
-_change = ROWS.updates("name", "identifier", "email", "disabled_at", "identity_type", "properties", "former")
+_change = ROWS.updates(
+    "name", "identifier", "email", "disabled_at", "identity_type", "properties", "former"
+)
 _set_look = update(users).where(equal(users, "id")).values(look=bindparam("new_look"))
 _EMAIL = re.compile(r"[^\s@<>\x00-\x1f]{1,120}@[^\s@<>\x00-\x1f]{1,120}")
 
@@ -75,7 +77,9 @@ def user_id_of(identity_id: str) -> str:
     return f"user-{identity_id.removeprefix('identity-')}"
 
 
-def ids_of(tx: Transaction, scope: Scope, identity_id: str | None, keys: Sequence[str]) -> list[str] | None:
+def ids_of(
+    tx: Transaction, scope: Scope, identity_id: str | None, keys: Sequence[str]
+) -> list[str] | None:
     """Return the ids of the users that a list asks for by an identity and identifiers; None where it asks for none."""
     names = [*keys, *([user_id_of(identity_id)] if identity_id else ())]
     return [user.id for name in names if (user := find(tx, scope, name))] if names else None
@@ -135,7 +139,13 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
     """Return a new user. Raises Collision where the identifier is taken, Invalid, Forbidden."""
     require_all_users(scope)
     made = replace(
-        User(user.id or new_id("user"), scope.organization_id, user.name, user.identifier, tx.clock.now()),
+        User(
+            user.id or new_id("user"),
+            scope.organization_id,
+            user.name,
+            user.identifier,
+            tx.clock.now(),
+        ),
         email=user.email,
         identity_type=user.identity_type,
         properties=user.properties,
@@ -165,7 +175,9 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
 
 def _former_names(stored: User, changed: User) -> tuple[str, ...]:
     """Return what the user was called before, without what they are called now."""
-    names = dict.fromkeys((*stored.former, stored.name, *([stored.identifier] if stored.identifier else [])))
+    names = dict.fromkeys(
+        (*stored.former, stored.name, *([stored.identifier] if stored.identifier else []))
+    )
     return tuple(name for name in names if name and name not in (changed.name, changed.identifier))
 
 
@@ -179,7 +191,9 @@ def _look(user: User) -> str | None:
 
 def require_all_users(scope: Scope) -> None:
     if scope.subject_id is not None:
-        raise Forbidden("Only callers who see the whole organization may change its users. Use an administrator's key.")
+        raise Forbidden(
+            "Only callers who see the whole organization may change its users. Use an administrator's key."
+        )
 
 
 def _require_sound(tx: Transaction, user: User) -> None:
@@ -193,12 +207,20 @@ def _require_sound(tx: Transaction, user: User) -> None:
         raise Invalid(f'"{user.email[:80]}" is no e-mail address. Write it as name@example.org.')
 
 
-def _require_told_apart(tx: Transaction, organization_id: str, identifier: str | None, id: str | None = None) -> None:
+def _require_told_apart(
+    tx: Transaction, organization_id: str, identifier: str | None, id: str | None = None
+) -> None:
     """Raise Collision where the identifier looks like another user's: people would take them for one."""
     if not identifier:
         return
-    for other in ROWS.all(tx, _ALIKE, {"organization_id": organization_id, "look": look_of(identifier)}):
-        if other.id != id and other.identifier not in (None, identifier) and are_alike(identifier, other.identifier):
+    for other in ROWS.all(
+        tx, _ALIKE, {"organization_id": organization_id, "look": look_of(identifier)}
+    ):
+        if (
+            other.id != id
+            and other.identifier not in (None, identifier)
+            and are_alike(identifier, other.identifier)
+        ):
             raise Collision(
                 f'There is a user "{other.identifier[:_LONGEST]}", whose name looks like this one: they differ only in case, '
                 "width, hidden characters or letters that look alike. Use that name, or choose another one."

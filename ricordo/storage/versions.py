@@ -21,7 +21,14 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.memory_tables import blobs, chains, commits, is_in_chain, memory_remotes, number_of_chain
+from ricordo.storage.schema.memory_tables import (
+    blobs,
+    chains,
+    commits,
+    is_in_chain,
+    memory_remotes,
+    number_of_chain,
+)
 
 # A text that is this many steps away from one that is stored whole is stored whole itself.
 _DEEPEST = 32
@@ -36,14 +43,20 @@ _CHAINS = Repository(
     forms={
         "files": (
             lambda files: {label: (blob.hex(), depth) for label, (blob, depth) in files.items()},
-            lambda files: {label: (bytes.fromhex(blob), depth) for label, (blob, depth) in files.items()},
+            lambda files: {
+                label: (bytes.fromhex(blob), depth) for label, (blob, depth) in files.items()
+            },
         )
     },
 )
 _METADATA = Repository(ChangeMetadata, commits)
 # Whether there are remotes is read with the row that is locked anyway: most chains have none, and cost nothing then.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
-_LOCK = select(*_CHAINS.columns, _IS_FOLLOWED).where(equal(chains, "id")).with_for_update(key_share=True)
+_LOCK = (
+    select(*_CHAINS.columns, _IS_FOLLOWED)
+    .where(equal(chains, "id"))
+    .with_for_update(key_share=True)
+)
 _REMOTES = (
     select(memory_remotes.c.organization_id, memory_remotes.c.id)
     .where(equal(memory_remotes, "chain_id"))
@@ -58,7 +71,9 @@ _ID_BEFORE = select(_before.c.id)
 PARENT = func.coalesce(
     commits.c.parent,
     _ID_BEFORE.where(
-        _before.c.chain == commits.c.chain, _before.c.number == commits.c.number - 1, _before.c.id != commits.c.id
+        _before.c.chain == commits.c.chain,
+        _before.c.number == commits.c.number - 1,
+        _before.c.id != commits.c.id,
     )
     .correlate(commits)
     .scalar_subquery(),
@@ -82,7 +97,11 @@ _DEPTH = select(blobs.c.depth).where(is_in_chain(blobs), blobs.c.id == bindparam
 
 def _lineage(wanted: ColumnElement[bool]) -> Select[Any]:
     """The texts of a chain that are wanted, and those that they are differences from."""
-    line = select(blobs.c.chain, blobs.c.id, blobs.c.base).where(is_in_chain(blobs), wanted).cte("line", recursive=True)
+    line = (
+        select(blobs.c.chain, blobs.c.id, blobs.c.base)
+        .where(is_in_chain(blobs), wanted)
+        .cte("line", recursive=True)
+    )
     bases = select(blobs.c.chain, blobs.c.id, blobs.c.base)
     # Texts that are differences from the same one are followed together from there on.
     line = line.union(bases.where(blobs.c.chain == line.c.chain, blobs.c.id == line.c.base))
@@ -135,14 +154,22 @@ def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
 
 
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:
-    values = {"owner_kind": owner_kind, "owner_id": owner_id, "organization_id": scope.organization_id}
+    values = {
+        "owner_kind": owner_kind,
+        "owner_id": owner_id,
+        "organization_id": scope.organization_id,
+    }
     return _CHAINS.first(tx, _OF_OWNER, values)
 
 
-def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int) -> VersionPlan:
+def plan(
+    chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int
+) -> VersionPlan:
     """Plan the changes of a locked chain; one without effect makes no version. Raises Invalid for a reason git cannot hold."""
     if "\0" in metadata.reason:
-        raise Invalid("The reason of a change of memory cannot hold NUL characters. Leave them out.")
+        raise Invalid(
+            "The reason of a change of memory cannot hold NUL characters. Leave them out."
+        )
     now = now if metadata.made_at is None else metadata.made_at
     ids: list[bytes | None] = []
     for change in changes:
@@ -158,13 +185,19 @@ def plan(chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now:
         tree = tree_of({label: blob for label, (blob, _) in files.items()}).id
         parents = (chain.head,) if chain.head else ()
         body = commit_body(tree, parents, signature(metadata.author), now, metadata.reason)
-        chain = replace(chain, head=object_id("commit", body), versions=chain.versions + 1, files=files)
+        chain = replace(
+            chain, head=object_id("commit", body), versions=chain.versions + 1, files=files
+        )
         ids.append(chain.head)
     return VersionPlan(chain, tuple(ids), now)
 
 
 def store(
-    tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, planned: VersionPlan
+    tx: Transaction,
+    chain: Chain,
+    changes: Sequence[Change],
+    metadata: ChangeMetadata,
+    planned: VersionPlan,
 ) -> Chain:
     """Store what was planned for the chain; returns it as it is then."""
     rows = []
@@ -245,10 +278,18 @@ def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -
 def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[str, Any]:
     data = _pack(text.encode(), base[2].encode() if base else None)
     base_id, depth = (base[0], base[1] + 1) if base else (None, 0)
-    return {"chain_id": chain_id, "id": blob_id(text), "base": base_id, "depth": depth, "data": data}
+    return {
+        "chain_id": chain_id,
+        "id": blob_id(text),
+        "base": base_id,
+        "depth": depth,
+        "data": data,
+    }
 
 
-def read_texts(tx: Transaction, chain_id: str, ids: Iterable[bytes], most: int | None = None) -> dict[bytes, str]:
+def read_texts(
+    tx: Transaction, chain_id: str, ids: Iterable[bytes], most: int | None = None
+) -> dict[bytes, str]:
     """Return texts of the chain by their ids, in one statement for hundreds of them. Raises as `read_text` does.
 
     With `most` only the first ones, as many as have so many bytes together with the texts they are made from, but at least one.
@@ -296,7 +337,12 @@ def _pack(text: bytes, base: bytes | None) -> bytes:
     tail = _alike(text[head:][::-1], base[head:][::-1])
     middle = text[head : len(text) - tail]
     packer = zlib.compressobj(6, zlib.DEFLATED, 15, 9, zdict=_dictionary(base, head, tail))
-    return head.to_bytes(_LENGTH, "big") + tail.to_bytes(_LENGTH, "big") + packer.compress(middle) + packer.flush()
+    return (
+        head.to_bytes(_LENGTH, "big")
+        + tail.to_bytes(_LENGTH, "big")
+        + packer.compress(middle)
+        + packer.flush()
+    )
 
 
 def unpack(data: bytes, base: bytes | None) -> bytes:

@@ -9,10 +9,16 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-_PARAMETERS = r"(?:args|arguments|parameters|params|keyword args|keyword arguments|other parameters)"
+_PARAMETERS = (
+    r"(?:args|arguments|parameters|params|keyword args|keyword arguments|other parameters)"
+)
 _RESULTS = r"(?:returns?|yields?|raises|warns|receives)"
-_HEADER = re.compile(rf"(?:(?P<parameters>{_PARAMETERS})|(?P<results>{_RESULTS}))\s*:\s*", re.IGNORECASE)
-_NUMPY_HEADER = re.compile(rf"(?:(?P<parameters>{_PARAMETERS})|(?P<results>{_RESULTS}))\s*", re.IGNORECASE)
+_HEADER = re.compile(
+    rf"(?:(?P<parameters>{_PARAMETERS})|(?P<results>{_RESULTS}))\s*:\s*", re.IGNORECASE
+)
+_NUMPY_HEADER = re.compile(
+    rf"(?:(?P<parameters>{_PARAMETERS})|(?P<results>{_RESULTS}))\s*", re.IGNORECASE
+)
 _UNDERLINE = re.compile(r"-{3,}|={3,}")
 # The name of a parameter, as an item of a list or not, before its type and what it is.
 _NAME = re.compile(r"(?:[-*\u2022]\s+)?`{0,2}\*{0,2}(\w+)`{0,2}")
@@ -20,7 +26,18 @@ _SEPARATORS = (":", "\uff1a", "\u2013", "\u2014")
 _FIELD = re.compile(r":(?P<kind>\w+)(?:\s(?P<rest>[^:]*))?:(?P<text>.*)")
 _OF_PARAMETER = frozenset({"param", "parameter", "arg", "argument", "key", "keyword", "kwarg"})
 _OF_RESULT = frozenset(
-    {"return", "returns", "rtype", "raise", "raises", "except", "exception", "yield", "yields", "ytype"}
+    {
+        "return",
+        "returns",
+        "rtype",
+        "raise",
+        "raises",
+        "except",
+        "exception",
+        "yield",
+        "yields",
+        "ytype",
+    }
 )
 # What says no more than the signature does.
 _SIGNS_OF_TYPES = frozenset("_[], .|")
@@ -57,15 +74,26 @@ class _Reader:
         while at < len(self._lines):
             line = self._lines[at]
             following = self._lines[at + 1] if at + 1 < len(self._lines) else ""
-            google, numpy, sphinx = _HEADER.fullmatch(line), _NUMPY_HEADER.fullmatch(line), _FIELD.match(line.strip())
+            google, numpy, sphinx = (
+                _HEADER.fullmatch(line),
+                _NUMPY_HEADER.fullmatch(line),
+                _FIELD.match(line.strip()),
+            )
             if numpy and _UNDERLINE.fullmatch(following.strip()):
                 end = self._end_of_numpy(at + 2)
                 self._section(
-                    self._lines[at + 2 : end], self._lines[at:end], is_numpy=True, is_result=bool(numpy["results"])
+                    self._lines[at + 2 : end],
+                    self._lines[at:end],
+                    is_numpy=True,
+                    is_result=bool(numpy["results"]),
                 )
             elif google and not line[:1].isspace():
                 end = self._end_of_indented(at + 1)
-                self._section(self._lines[at + 1 : end], self._lines[at:end], is_result=bool(google["results"]))
+                self._section(
+                    self._lines[at + 1 : end],
+                    self._lines[at:end],
+                    is_result=bool(google["results"]),
+                )
             elif sphinx:
                 end = self._end_of_field(at + 1, _indent(line))
                 self._field(sphinx, self._lines[at:end])
@@ -76,7 +104,9 @@ class _Reader:
 
     def _end_of_indented(self, at: int) -> int:
         """The end of lines that are indented or empty."""
-        while at < len(self._lines) and (not self._lines[at].strip() or self._lines[at][:1].isspace()):
+        while at < len(self._lines) and (
+            not self._lines[at].strip() or self._lines[at][:1].isspace()
+        ):
             at += 1
         return at
 
@@ -84,7 +114,11 @@ class _Reader:
         """The end of a section, which is the next header, or a line that is no parameter at the margin."""
         while at < len(self._lines):
             line = self._lines[at]
-            is_header = at + 1 < len(self._lines) and _UNDERLINE.fullmatch(self._lines[at + 1].strip()) and line.strip()
+            is_header = (
+                at + 1 < len(self._lines)
+                and _UNDERLINE.fullmatch(self._lines[at + 1].strip())
+                and line.strip()
+            )
             if is_header or _HEADER.fullmatch(line) or _FIELD.match(line):
                 return at
             at += 1
@@ -92,12 +126,19 @@ class _Reader:
 
     def _end_of_field(self, at: int, indent: int) -> int:
         """The end of a field's text: lines that are indented further, none of them empty."""
-        while at < len(self._lines) and self._lines[at].strip() and _indent(self._lines[at]) > indent:
+        while (
+            at < len(self._lines) and self._lines[at].strip() and _indent(self._lines[at]) > indent
+        ):
             at += 1
         return at
 
     def _section(
-        self, body: Sequence[str], whole: Sequence[str], *, is_numpy: bool = False, is_result: bool = False
+        self,
+        body: Sequence[str],
+        whole: Sequence[str],
+        *,
+        is_numpy: bool = False,
+        is_result: bool = False,
     ) -> None:
         if is_result:
             return
@@ -195,5 +236,7 @@ def _of_type(text: str) -> str:
     """What is said at the place of a type, in brackets; nothing where it is just a type."""
     text = text.strip()
     kind = text.partition("default")[0]
-    is_plain = len(text.split()) <= _WORDS and all(sign.isalnum() or sign in _SIGNS_OF_TYPES for sign in kind)
+    is_plain = len(text.split()) <= _WORDS and all(
+        sign.isalnum() or sign in _SIGNS_OF_TYPES for sign in kind
+    )
     return "" if is_plain else f"({text})"

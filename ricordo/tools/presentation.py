@@ -15,7 +15,14 @@ from typing import Any
 
 import orjson
 
-from ricordo.domain.message import SPEECH_ARGUMENT, SPEECH_TOOL, Message, Part, ReasoningPart, ToolCallPart
+from ricordo.domain.message import (
+    SPEECH_ARGUMENT,
+    SPEECH_TOOL,
+    Message,
+    Part,
+    ReasoningPart,
+    ToolCallPart,
+)
 from ricordo.domain.model import ToolSchema, answer_schema
 from ricordo.errors import Invalid
 
@@ -92,15 +99,32 @@ class ParsedCall:
 def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
     """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
     heartbeat, thinks = how.heartbeat and not is_terminal, how.thinks_in_arguments
-    speech = answer_schema(how.response_format) if tool.name == SPEECH_TOOL and how.response_format else None
+    speech = (
+        answer_schema(how.response_format)
+        if tool.name == SPEECH_TOOL and how.response_format
+        else None
+    )
     added = tuple(name for name, tools in _by_tools(how) if tool.name in tools)
     if not (heartbeat or thinks or added or speech is not None):
         return tool
-    said, parameters = b"" if speech is None else orjson.dumps(speech), orjson.dumps(tool.parameters)
-    return _presented(tool.name, tool.description, parameters, said, heartbeat=heartbeat, thinks=thinks, added=added)
+    said, parameters = (
+        b"" if speech is None else orjson.dumps(speech),
+        orjson.dumps(tool.parameters),
+    )
+    return _presented(
+        tool.name,
+        tool.description,
+        parameters,
+        said,
+        heartbeat=heartbeat,
+        thinks=thinks,
+        added=added,
+    )
 
 
-def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | None = None) -> ParsedCall:
+def parse_call(
+    call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | None = None
+) -> ParsedCall:
     """The call without what the style added; broken JSON comes back untouched.
 
     With the tool's own `schema` its properties are left alone, and what it does not know is taken out whatever the style.
@@ -112,13 +136,18 @@ def parse_call(call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | N
         return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
     own = schema.parameters.get("properties", {}) if schema else None
     added = {THINKING: how.thinks_in_arguments, HEARTBEAT: how.heartbeat}
-    ours = {name for name, adds in added.items() if (adds if own is None else name not in own)} & arguments.keys()
+    ours = {
+        name for name, adds in added.items() if (adds if own is None else name not in own)
+    } & arguments.keys()
     for name, tools in _by_tools(how):
         if name in arguments and call.name in tools and name not in (own or ()):
             ours.add(name)
     stored, kept = call, {name: value for name, value in arguments.items() if name not in ours}
     if told := ours & {THINKING, SPOKEN}:
-        stored = replace(call, arguments=_dumps({name: arguments[name] for name in arguments if name not in told}))
+        stored = replace(
+            call,
+            arguments=_dumps({name: arguments[name] for name in arguments if name not in told}),
+        )
     is_structured = is_formatted and not isinstance(kept.get(SPEECH_ARGUMENT, ""), str)
     if is_structured:
         kept[SPEECH_ARGUMENT] = _text(kept[SPEECH_ARGUMENT])
@@ -162,7 +191,10 @@ def _without_nulls(value: Any, schema: Any, root: Mapping[str, Any], depth: int 
     return {
         name: _without_nulls(item, properties.get(name), root, depth + 1)
         for name, item in value.items()
-        if item is not None or name not in properties or name in required or _allows_null(properties[name], root)
+        if item is not None
+        or name not in properties
+        or name in required
+        or _allows_null(properties[name], root)
     }
 
 
@@ -191,7 +223,9 @@ def prefill(call: ToolCallPart, values: Mapping[str, Any], schema: ToolSchema) -
     for name, value in values.items():
         if name not in properties:
             known = ", ".join(properties) or "none"
-            raise Invalid(f"A tool rule fills {name} of {call.name}, which has no such argument. It has: {known}.")
+            raise Invalid(
+                f"A tool rule fills {name} of {call.name}, which has no such argument. It has: {known}."
+            )
         if not _fits(value, properties[name], schema.parameters):
             told = f"A tool rule fills {name} of {call.name} with {_dumps(value)[:200]}, which does not fit its schema."
             raise Invalid(f"{told} Change the rule.")
@@ -219,8 +253,15 @@ def _presented(
         said: dict[str, Any] = orjson.loads(speech)
         said.pop("$schema", None)
         # A `$ref` looks for definitions at the root.
-        schema |= {key: {**schema.get(key, {}), **said.pop(key)} for key in ("$defs", "definitions") if key in said}
-        described = {"description": properties[SPEECH_ARGUMENT].get("description", "What to say."), **said}
+        schema |= {
+            key: {**schema.get(key, {}), **said.pop(key)}
+            for key in ("$defs", "definitions")
+            if key in said
+        }
+        described = {
+            "description": properties[SPEECH_ARGUMENT].get("description", "What to say."),
+            **said,
+        }
         properties[SPEECH_ARGUMENT] = _rooted(described)
     for argument, described in ((QUOTE, _QUOTE_SCHEMA), (REASONING, _REASONING_SCHEMA)):
         if argument in added and argument not in properties:
@@ -235,7 +276,11 @@ def _presented(
     if heartbeat and HEARTBEAT not in properties:
         properties[HEARTBEAT] = dict(_HEARTBEAT_SCHEMA)
         required = [*required, HEARTBEAT]
-    return ToolSchema(name, description, {**schema, "type": "object", "properties": properties, "required": required})
+    return ToolSchema(
+        name,
+        description,
+        {**schema, "type": "object", "properties": properties, "required": required},
+    )
 
 
 def _rooted(schema: Any) -> Any:
@@ -257,7 +302,9 @@ def _thinking(message: Message) -> Message:
             first = len(parts)
             while first and isinstance(last := parts[first - 1], ReasoningPart) and not last.native:
                 first -= 1
-            thoughts = "\n".join(one.text for one in parts[first:] if isinstance(one, ReasoningPart))
+            thoughts = "\n".join(
+                one.text for one in parts[first:] if isinstance(one, ReasoningPart)
+            )
             arguments = _object(part.arguments)
             if thoughts and arguments is not None and THINKING not in arguments:
                 del parts[first:]
@@ -296,7 +343,9 @@ def _fits(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> b
     """Whether the value may stand here, as far as type, enum, const, anyOf and oneOf tell; the tool checks the rest."""
     if not isinstance(schema, Mapping) or depth > 20:
         return True
-    if isinstance(schema.get("$ref"), str) and not _fits(value, _at(schema["$ref"], root), root, depth + 1):
+    if isinstance(schema.get("$ref"), str) and not _fits(
+        value, _at(schema["$ref"], root), root, depth + 1
+    ):
         return False
     kinds, choices = schema.get("type"), schema.get("enum")
     named = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
@@ -320,7 +369,11 @@ def _at(reference: str, root: Mapping[str, Any]) -> Any:
     """What a local reference points to; nothing where it leads out of the schema."""
     place: Any = root
     for step in reference.removeprefix("#").strip("/").split("/"):
-        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
+        place = (
+            place.get(step.replace("~1", "/").replace("~0", "~"))
+            if isinstance(place, Mapping)
+            else None
+        )
     return place
 
 

@@ -13,7 +13,9 @@ from ricordo.prompt.memory import disarm
 
 _MOST_CALLS = 1_000_000_000
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
-_PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*(?:\|\s*join\(\s*(?:'([^']*)'|\"([^\"]*)\")\s*\)\s*)?\}\}")
+_PLACEHOLDER = re.compile(
+    r"\{\{\s*(\w+)\s*(?:\|\s*join\(\s*(?:'([^']*)'|\"([^\"]*)\")\s*\)\s*)?\}\}"
+)
 
 SENTENCES: dict[RuleType, str] = {
     "run_first": "Your first tool call has to be {{ first_tools }}.",
@@ -46,7 +48,9 @@ class ParsedRule:
     limit: int = 0
 
     def __str__(self) -> str:
-        details = ", ".join(sorted(self.children) or [f"{case}: {child}" for case, child in self.mapping.items()])
+        details = ", ".join(
+            sorted(self.children) or [f"{case}: {child}" for case, child in self.mapping.items()]
+        )
         details = str(self.limit) if self.type == "max_count_per_step" else details
         return f"{self.type} of {self.tool}" + (f" ({details})" if details else "")
 
@@ -60,7 +64,9 @@ class ParsedRule:
             return frozenset({self.mapping[output]})
         else:
             value = _comparable(output)
-            matching = frozenset([child for case, child in self.mapping.items() if _comparable(case) == value][:1])
+            matching = frozenset(
+                [child for case, child in self.mapping.items() if _comparable(case) == value][:1]
+            )
             if matching:
                 return matching
         if self.requires_match:
@@ -74,7 +80,9 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
         raise Invalid(f"A tool rule of type {rule.type} names no tool. Give its tool_name.")
     if rule.type not in SENTENCES:
         known = ", ".join(SENTENCES)
-        raise Invalid(f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: {known}.')
+        raise Invalid(
+            f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: {known}.'
+        )
     options: dict[str, Any] = {}
     if rule.type in ("constrain_child_tools", "parent_last_tool"):
         options["children"] = _names(rule, "children")
@@ -88,7 +96,9 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
         case "max_count_per_step":
             limit = options["limit"] = rule.options.get("max_count_limit")
             if type(limit) is not int or not 0 <= limit <= _MOST_CALLS:
-                raise _fault(rule, f"max_count_limit has to be a whole number from 0 to {_MOST_CALLS}")
+                raise _fault(
+                    rule, f"max_count_limit has to be a whole number from 0 to {_MOST_CALLS}"
+                )
     return ParsedRule(rule.type, rule.tool_name, **options)
 
 
@@ -133,7 +143,9 @@ def _comparable(text: str) -> tuple[str, Any]:
         if isinstance(value, int | float):
             return "number", value
         return (
-            _comparable(value) if isinstance(value, str) else ("json", orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
+            _comparable(value)
+            if isinstance(value, str)
+            else ("json", orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
         )
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return "text", bare
@@ -154,8 +166,14 @@ def _child_arguments(rule: ToolRule, children: frozenset[str]) -> dict[str, dict
 
 def _branches(rule: ToolRule) -> dict[str, Any]:
     mapping = rule.options.get("child_output_mapping")
-    if not isinstance(mapping, Mapping) or not mapping or not all(_is_name(child) for child in mapping.values()):
-        raise _fault(rule, "child_output_mapping has to map at least one output to the name of a tool")
+    if (
+        not isinstance(mapping, Mapping)
+        or not mapping
+        or not all(_is_name(child) for child in mapping.values())
+    ):
+        raise _fault(
+            rule, "child_output_mapping has to map at least one output to the name of a tool"
+        )
     default = rule.options.get("default_child")
     if default is not None and not _is_name(default):
         raise _fault(rule, "default_child has to be the name of a tool")
@@ -168,7 +186,11 @@ def _branches(rule: ToolRule) -> dict[str, Any]:
 
 def _names(rule: ToolRule, option: str) -> frozenset[str]:
     names = rule.options.get(option)
-    if not isinstance(names, (list, tuple)) or not names or not all(_is_name(name) for name in names):
+    if (
+        not isinstance(names, (list, tuple))
+        or not names
+        or not all(_is_name(name) for name in names)
+    ):
         raise _fault(rule, f"{option} has to name at least one tool")
     return frozenset(names)
 

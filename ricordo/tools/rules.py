@@ -95,13 +95,17 @@ class Rulebook:
         self.terminal = frozenset(rule.tool for rule in self._of("exit_loop"))
         self._continuing = frozenset(rule.tool for rule in self._of("continue_loop"))
         self.gated = frozenset(rule.tool for rule in self._of("requires_approval"))
-        self._required = tuple(dict.fromkeys(rule.tool for rule in self._of("required_before_exit")))
+        self._required = tuple(
+            dict.fromkeys(rule.tool for rule in self._of("required_before_exit"))
+        )
         self.is_ordered = bool(self._of(*_ORDERED))
         proves = bool(self._first or self._after or self._required)
         # What a tool will return is not known before, so each output is held possible.
         paths = {name: self._let_through(name, None) for name in self._tools} if proves else {}
         self._following = {name: following for name, (following, _) in paths.items()}
-        self._endings = {name for name, (_, must_call) in paths.items() if not must_call or name in self.terminal}
+        self._endings = {
+            name for name, (_, must_call) in paths.items() if not must_call or name in self.terminal
+        }
         if proves:
             self._prove()
 
@@ -114,7 +118,9 @@ class Rulebook:
         filled: Iterable[tuple[str, Mapping[str, Any]]] = ()
         if last:
             names, must_call = self._let_through(last.name, last.content)
-            filled = [pair for rule in self._after.get(last.name, ()) for pair in rule.arguments.items()]
+            filled = [
+                pair for rule in self._after.get(last.name, ()) for pair in rule.arguments.items()
+            ]
         elif self._first:
             names, must_call = self._attached & {rule.tool for rule in self._first}, True
             filled = [(rule.tool, rule.arguments) for rule in self._first]
@@ -125,9 +131,13 @@ class Rulebook:
         if (last and must_call) or missing:
             self._require_way_out(names, spent, missing, last)
         ordered = tuple(name for name in self._tools if name in names)
-        return Allowed(ordered, _merged((name, values) for name, values in filled if name in names), must_call)
+        return Allowed(
+            ordered, _merged((name, values) for name, values in filled if name in names), must_call
+        )
 
-    def outcome(self, history: Sequence[FinishedCall], latest: Sequence[FinishedCall]) -> RuleOutcome:
+    def outcome(
+        self, history: Sequence[FinishedCall], latest: Sequence[FinishedCall]
+    ) -> RuleOutcome:
         """What follows from a step whose calls were `latest`, none where the model only spoke, after those in `history`."""
         if self.is_empty:
             return _SILENT
@@ -157,11 +167,16 @@ class Rulebook:
     @cached_property
     def lines(self) -> tuple[str, ...]:
         """What the rules tell the model, in their order; rules without effect on the attached tools tell nothing."""
-        firsts = [name for name in dict.fromkeys(rule.tool for rule in self._first) if name in self._attached]
+        firsts = [
+            name
+            for name in dict.fromkeys(rule.tool for rule in self._first)
+            if name in self._attached
+        ]
         shown = (
             line_of(rule, firsts)
             for rule, parsed in zip(self._rules, self._parsed, strict=True)
-            if parsed.tool in self._attached or (parsed.type == "parent_last_tool" and parsed.children & self._attached)
+            if parsed.tool in self._attached
+            or (parsed.type == "parent_last_tool" and parsed.children & self._attached)
         )
         return tuple(dict.fromkeys(shown))
 
@@ -183,18 +198,22 @@ class Rulebook:
     def _unguarded(self, last: str | None) -> frozenset[str]:
         if not self._parents:
             return self._attached
-        return frozenset(name for name in self._attached if self._parents.get(name, {last}) == {last})
+        return frozenset(
+            name for name in self._attached if self._parents.get(name, {last}) == {last}
+        )
 
     def _require_way_out(
-        self, names: frozenset[str], spent: frozenset[str], missing: tuple[str, ...], last: FinishedCall | None
+        self,
+        names: frozenset[str],
+        spent: frozenset[str],
+        missing: tuple[str, ...],
+        last: FinishedCall | None,
     ) -> None:
         reachable = self._reach(names, spent)
         if not names:
             what = f"No tool may be called {_place(last)}, though one has to be"
         elif lost := [name for name in missing if name not in reachable]:
-            what = (
-                f"{', '.join(lost)} must be called before the turn ends, but {_place(last)} that is no longer possible"
-            )
+            what = f"{', '.join(lost)} must be called before the turn ends, but {_place(last)} that is no longer possible"
         elif reachable.isdisjoint(self._endings):
             what = f"This turn can no longer end {_place(last)}"
         else:
@@ -203,12 +222,21 @@ class Rulebook:
 
     def _blamed(self, last: str | None, spent: Iterable[str], missing: Iterable[str]) -> str:
         followed = self._after.get(last, []) if last else []
-        guards = [rule for rule in self._only_after if rule.tool != last and rule.children & self._attached]
+        guards = [
+            rule
+            for rule in self._only_after
+            if rule.tool != last and rule.children & self._attached
+        ]
         limits = [rule for rule in self._of("max_count_per_step") if rule.tool in set(spent)]
-        blamed = [*map(str, [*followed, *guards, *limits]), *(f"required_before_exit of {name}" for name in missing)]
+        blamed = [
+            *map(str, [*followed, *guards, *limits]),
+            *(f"required_before_exit of {name}" for name in missing),
+        ]
         if not blamed:
             return "Attach the tools that its rules name, or change the rules."
-        return f"Change one of these tool rules, or attach the tools they name: {'; '.join(blamed)}."
+        return (
+            f"Change one of these tool rules, or attach the tools they name: {'; '.join(blamed)}."
+        )
 
     def _reach(self, names: Iterable[str], spent: Collection[str]) -> set[str]:
         """Every tool that may be called sooner or later, one of `names` coming next; `spent` tools are called no more."""
@@ -223,7 +251,9 @@ class Rulebook:
     def _trap(self, reachable: set[str]) -> str | None:
         """A tool among these after which no turn can end; None where there is none."""
         escaping = reachable & self._endings
-        while more := {name for name in reachable - escaping if not escaping.isdisjoint(self._following[name])}:
+        while more := {
+            name for name in reachable - escaping if not escaping.isdisjoint(self._following[name])
+        }:
             escaping |= more
         return min(reachable - escaping, default=None)
 
@@ -252,7 +282,9 @@ class Rulebook:
                 f"{self._blamed(None, never, [lost])}"
             )
         if trap := self._trap(reachable):
-            raise Invalid(f"Once {trap} was called, no turn could ever end. {self._blamed(trap, never, ())}")
+            raise Invalid(
+                f"Once {trap} was called, no turn could ever end. {self._blamed(trap, never, ())}"
+            )
         later = {name: self._reach(self._following[name], never) for name in self._required}
         for one, other in combinations(self._required, 2):
             if other not in later[one] and one not in later[other]:
@@ -268,7 +300,9 @@ def _merged(filled: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[s
     for name, values in filled:
         for key, value in values.items():
             if key in merged.setdefault(name, {}) and merged[name][key] != value:
-                raise Invalid(f"Two tool rules fill the argument {key} of {name} in two ways. Change one of them.")
+                raise Invalid(
+                    f"Two tool rules fill the argument {key} of {name} in two ways. Change one of them."
+                )
             merged[name][key] = value
     return {name: values for name, values in merged.items() if values}
 

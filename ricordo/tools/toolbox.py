@@ -145,10 +145,14 @@ class ServerTool:
 
     async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
         """Check the arguments and run; raises ValidationError and whatever the function raises."""
-        named = {self.aliases.get(name, name): value for name, value in normal_json(arguments).items()}
+        named = {
+            self.aliases.get(name, name): value for name, value in normal_json(arguments).items()
+        }
         checked = self._arguments.model_validate(named)
         fields = self._arguments.model_fields.items()
-        result = self.function(context, **{str(field.alias): getattr(checked, name) for name, field in fields})
+        result = self.function(
+            context, **{str(field.alias): getattr(checked, name) for name, field in fields}
+        )
         return await result if inspect.isawaitable(result) else result
 
 
@@ -168,7 +172,9 @@ class ToolRunner(Protocol):
     @property
     def tool_types(self) -> Sequence[ToolType]: ...
 
-    async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+    async def run(
+        self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
+    ) -> ToolOutput:
         """Run one call; it is cancelled with its turn. Raises a RicordoError that the agent reads."""
 
     async def close(self) -> None:
@@ -186,13 +192,17 @@ class Toolbox:
                 self._unstored[tool.name] = tool
                 continue
             if tool.name in self._tools:
-                raise ValueError(f'Two plugins offer a tool named "{tool.name}". Remove one of them.')
+                raise ValueError(
+                    f'Two plugins offer a tool named "{tool.name}". Remove one of them.'
+                )
             self._tools[tool.name] = tool
         self._runners: dict[str, ToolRunner] = {}
         for runner in runners:
             for tool_type in runner.tool_types:
                 if self._runners.setdefault(tool_type, runner) is not runner:
-                    raise ValueError(f'Two plugins run tools of the type "{tool_type}". Remove one of them.')
+                    raise ValueError(
+                        f'Two plugins run tools of the type "{tool_type}". Remove one of them.'
+                    )
 
     def __iter__(self) -> Iterator[ServerTool]:
         return iter(self._tools.values())
@@ -240,7 +250,10 @@ class Toolbox:
             await runner.close()
 
     async def run(
-        self, calls: Sequence[ToolCallPart], attached: Mapping[str, Tool], context: Callable[[str], ToolContext]
+        self,
+        calls: Sequence[ToolCallPart],
+        attached: Mapping[str, Tool],
+        context: Callable[[str], ToolContext],
     ) -> list[ToolReturnPart]:
         """Run the calls of one step; results come in the order of the calls.
 
@@ -249,21 +262,34 @@ class Toolbox:
         results: list[ToolReturnPart] = []
         for group in _groups(calls, attached):
             results += await asyncio.gather(
-                *(self._run_one(call, attached.get(call.name), context(call.call_id)) for call in group)
+                *(
+                    self._run_one(call, attached.get(call.name), context(call.call_id))
+                    for call in group
+                )
             )
         return results
 
-    async def _run_one(self, call: ToolCallPart, tool: Tool | None, context: ToolContext) -> ToolReturnPart:
+    async def _run_one(
+        self, call: ToolCallPart, tool: Tool | None, context: ToolContext
+    ) -> ToolReturnPart:
         """One result, cut to its limit, with what it quotes."""
         found = self.find(tool) if tool else None
         if tool is None or found is None:
-            names = ", ".join(tool.name for tool in context.state.tools if self.find(tool)) or "none"
-            return failed_result(call, f"There is no tool named {call.name} here. Tools you can call: {names}.")
+            names = (
+                ", ".join(tool.name for tool in context.state.tools if self.find(tool)) or "none"
+            )
+            return failed_result(
+                call, f"There is no tool named {call.name} here. Tools you can call: {names}."
+            )
         result = await _attempt(found, tool, call, context)
         if len(result.content) > tool.return_limit:
-            result = replace(result, content=truncate(result.content, tool.return_limit), is_json=False)
+            result = replace(
+                result, content=truncate(result.content, tool.return_limit), is_json=False
+            )
         quoted = context.quoted
-        is_untrusted = not isinstance(found, ServerTool) or found.brings_untrusted or quoted.is_untrusted
+        is_untrusted = (
+            not isinstance(found, ServerTool) or found.brings_untrusted or quoted.is_untrusted
+        )
         if not (quoted.sources or is_untrusted):
             return result
         sources, said = (tuple(dict.fromkeys(ids)) for ids in (quoted.sources, quoted.said))
@@ -282,7 +308,9 @@ async def _attempt(
         result = replace(_result(call, output.value), stdout=output.stdout, stderr=output.stderr)
         return replace(result, status="error", is_json=False) if output.is_error else result
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        faults = "; ".join(
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()
+        )
         told = f"The arguments of {call.name} are not right: {faults}. Call it again with these corrected."
         return failed_result(call, told)
     except RicordoError as error:
@@ -314,10 +342,14 @@ def schema_of(tool: Tool) -> ToolSchema:
 
 def failed_result(call: ToolCallPart, message: str, kind: str = "ValueError") -> ToolReturnPart:
     """The result of a call that failed; `kind` names the error in its trace."""
-    return ToolReturnPart(call.call_id, call.name, "error", _whole(message), stderr=_trace(call, f"{kind}: {message}"))
+    return ToolReturnPart(
+        call.call_id, call.name, "error", _whole(message), stderr=_trace(call, f"{kind}: {message}")
+    )
 
 
-def _groups(calls: Sequence[ToolCallPart], attached: Mapping[str, Tool]) -> list[list[ToolCallPart]]:
+def _groups(
+    calls: Sequence[ToolCallPart], attached: Mapping[str, Tool]
+) -> list[list[ToolCallPart]]:
     groups: list[list[ToolCallPart]] = []
     parallel = {name for name, tool in attached.items() if tool.runs_in_parallel}
     for call in calls:
@@ -332,7 +364,9 @@ def _read_arguments(call: ToolCallPart) -> dict[str, Any]:
     try:
         arguments = orjson.loads(call.arguments or b"{}")
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"The arguments are not valid JSON ({error}). Call the tool again with valid JSON.") from error
+        raise Invalid(
+            f"The arguments are not valid JSON ({error}). Call the tool again with valid JSON."
+        ) from error
     if not isinstance(arguments, dict):
         raise Invalid("The arguments must be a JSON object. Call the tool again with one.")
     return arguments
@@ -352,7 +386,10 @@ def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
     for name, parameter in parameters.items():
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
         # An alias, because a field of its own name could hide something of the model: json, copy, schema, …
-        fields[f"argument_{name}"] = (hints[name], Field(default, alias=name, description=words.get(name)))
+        fields[f"argument_{name}"] = (
+            hints[name],
+            Field(default, alias=name, description=words.get(name)),
+        )
     return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
@@ -361,7 +398,11 @@ def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSc
     names = {str(field.alias) for field in arguments.model_fields.values()}
     summary = read_docstring(inspect.getdoc(function) or "", names).description
     schema = _plain(arguments.model_json_schema())
-    parameters = {"type": "object", "properties": schema.get("properties", {}), "required": schema.get("required", [])}
+    parameters = {
+        "type": "object",
+        "properties": schema.get("properties", {}),
+        "required": schema.get("required", []),
+    }
     if "$defs" in schema:
         parameters["$defs"] = schema["$defs"]
     return ToolSchema(function.__name__, summary, parameters)
@@ -377,9 +418,12 @@ def _plain(schema: Any) -> Any:
     if len(options) == 1:
         schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **options[0]}
     return {
-        key: {name: _plain(item) for name, item in value.items()} if key == "properties" else _plain(value)
+        key: {name: _plain(item) for name, item in value.items()}
+        if key == "properties"
+        else _plain(value)
         for key, value in schema.items()
-        if key != "title" and (key, value) not in (("additionalProperties", False), ("default", None))
+        if key != "title"
+        and (key, value) not in (("additionalProperties", False), ("default", None))
     }
 
 
@@ -389,7 +433,15 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
     offered = {tool.name: tool for tool in toolbox}
     stored, now = tools.by_names(tx, scope, list(offered)), tx.clock.now()
     new = [
-        Tool(new_id("tool"), scope.organization_id, name, tool.tool_type, {}, created_at=now, updated_at=now)
+        Tool(
+            new_id("tool"),
+            scope.organization_id,
+            name,
+            tool.tool_type,
+            {},
+            created_at=now,
+            updated_at=now,
+        )
         for name, tool in offered.items()
         if name not in stored
     ]
@@ -403,7 +455,9 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
 
 def unstored_tool(offered: ServerTool, organization_id: str) -> Tool:
     """The tool as an agent has it that is attached to none."""
-    return _as_offered(Tool(UNSTORED, organization_id, offered.name, offered.tool_type, {}), offered)
+    return _as_offered(
+        Tool(UNSTORED, organization_id, offered.name, offered.tool_type, {}), offered
+    )
 
 
 def _as_offered(tool: Tool, offered: ServerTool) -> Tool:
@@ -411,7 +465,11 @@ def _as_offered(tool: Tool, offered: ServerTool) -> Tool:
     return replace(
         tool,
         tool_type=offered.tool_type,
-        json_schema={"name": schema.name, "description": schema.description, "parameters": schema.parameters},
+        json_schema={
+            "name": schema.name,
+            "description": schema.description,
+            "parameters": schema.parameters,
+        },
         description=schema.description,
         source_type="python",
         runs_in_parallel=offered.runs_in_parallel,

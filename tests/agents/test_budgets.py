@@ -84,20 +84,26 @@ async def test_a_turn_that_runs_is_finished_whatever_it_spends(stage: Stage, age
         await stage.say(agent)
 
 
-async def test_the_common_budget_counts_all_agents_and_all_work(stage: Stage, clock: ManualClock) -> None:
+async def test_the_common_budget_counts_all_agents_and_all_work(
+    stage: Stage, clock: ManualClock
+) -> None:
     one, two = await stage.agent(), await stage.agent()
     set_common(stage, 100)
     stage.lines += [reply(40), reply(1), reply(30)]
     await stage.say(one)
     clock.advance(6)
     await stage.store.write(
-        lambda tx: runs.add_expense(tx, Expense(LOCAL_ORGANIZATION, "embedding", "a/b", Usage(30), created_at=START))
+        lambda tx: runs.add_expense(
+            tx, Expense(LOCAL_ORGANIZATION, "embedding", "a/b", Usage(30), created_at=START)
+        )
     )
     await stage.say(two)
     clock.advance(6)
     await stage.say(two)
     clock.advance(6)
-    with pytest.raises(BudgetSpent, match="The budget of this server, 100 tokens a day, is used up"):
+    with pytest.raises(
+        BudgetSpent, match="The budget of this server, 100 tokens a day, is used up"
+    ):
         await stage.say(two)
     set_common(stage, None)
     stage.lines += ["Again."]
@@ -114,7 +120,9 @@ async def test_turns_that_nobody_waits_for_stop_at_eighty_percent(stage: Stage, 
     assert text_of(await stage.say(agent)) == "Fine."
 
 
-async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(stage: Stage, agent: str) -> None:
+async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(
+    stage: Stage, agent: str
+) -> None:
 
     async def statements() -> int:
         stage.lines.append(reply(1))
@@ -138,7 +146,9 @@ async def test_looking_costs_nothing_without_a_budget_and_a_statement_with_one(s
 async def test_background_work_waits_for_the_next_day_from_eighty_percent_on(
     stage: Stage, agent: str, for_agent: bool
 ) -> None:
-    job = Job("dream", LOCAL_ORGANIZATION, {"of": agent}, key=agent, is_single=True, most_attempts=3)
+    job = Job(
+        "dream", LOCAL_ORGANIZATION, {"of": agent}, key=agent, is_single=True, most_attempts=3
+    )
     asked = agent if for_agent else None
     assert not await put_off(stage.runtime, job, asked)
     if for_agent:

@@ -19,7 +19,9 @@ DATABASES = ("sqlite", "postgresql")
 TOO_LONG = ModelError("context_window_exceeded", "The maximum context length is 4096 tokens.")
 
 
-async def test_a_refusal_that_had_another_reason_does_not_lock_the_agent_out_for_good(stage: Stage) -> None:
+async def test_a_refusal_that_had_another_reason_does_not_lock_the_agent_out_for_good(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(context_window=8000, system="You remember. " * 120)
     stage.lines += ["One.", "Two."]
     await stage.say(agent, "First.")
@@ -35,25 +37,44 @@ async def test_a_refusal_that_had_another_reason_does_not_lock_the_agent_out_for
     assert stage.model.requests[-1].messages[-1].text == "Fifth."
 
 
-async def test_a_count_of_a_provider_that_cannot_be_does_not_lock_the_agent_out(stage: Stage) -> None:
+async def test_a_count_of_a_provider_that_cannot_be_does_not_lock_the_agent_out(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(context_window=8000, system="You remember. " * 700)
-    stage.lines += [ModelReply((TextPart("One."),), usage=Usage(prompt_tokens=900_000, completion_tokens=1)), "Two."]
+    stage.lines += [
+        ModelReply((TextPart("One."),), usage=Usage(prompt_tokens=900_000, completion_tokens=1)),
+        "Two.",
+    ]
     await stage.say(agent, "First.")
     answer = await stage.say(agent, "Second.")
     assert answer.failure is None
     assert text_of(answer) == "Two."
 
 
-async def test_what_was_summed_up_in_a_turn_stays_out_of_the_window_when_that_turn_fails(open_stage: OpenStage) -> None:
+async def test_what_was_summed_up_in_a_turn_stays_out_of_the_window_when_that_turn_fails(
+    open_stage: OpenStage,
+) -> None:
     table = Table()
     table.gate.open()
     stage = await open_stage(table.tool("sow"))
     agent = await stage.agent(tool_names=("sow",), context_window=4000)
-    stage.lines += [call("sow"), (TextPart("word " * 3000), call("sow")), call("sow"), "The summary.", TOO_LONG]
+    stage.lines += [
+        call("sow"),
+        (TextPart("word " * 3000), call("sow")),
+        call("sow"),
+        "The summary.",
+        TOO_LONG,
+    ]
     stage.lines += [ModelError("llm_error", "Down.")] * 4
     await stage.say(agent, "Begin.")
     thread, history = await stage.thread(agent), await stage.history(agent)
-    gone = {id for one in history for part in one.parts if hasattr(part, "evicted") for id in part.evicted}
+    gone = {
+        id
+        for one in history
+        for part in one.parts
+        if hasattr(part, "evicted")
+        for id in part.evicted
+    }
     assert gone.isdisjoint(thread.window)
     assert thread.message_count == len(history)
     stage.lines.clear()
@@ -74,7 +95,9 @@ def _small(stage: Stage, *lines: Line) -> ScriptedModel:
     return model
 
 
-async def test_a_smaller_model_of_one_turn_reads_an_outline_and_the_window_stays_as_it_was(stage: Stage) -> None:
+async def test_a_smaller_model_of_one_turn_reads_an_outline_and_the_window_stays_as_it_was(
+    stage: Stage,
+) -> None:
     small = _small(stage, call("conversation_search", query="Part 0"), "Small.")
     agent = await stage.agent(context_window=32_000, tool_names=("conversation_search",))
     await _talk(stage, agent, 12)
@@ -104,7 +127,9 @@ async def test_what_a_smaller_model_refuses_as_too_long_is_cut_for_it_alone(stag
     sizes = [request_tokens(request) for request in small.requests]
     assert sizes[0] > sizes[1] > sizes[2]
     await stage.require_whole_window(agent)
-    assert (await stage.thread(agent)).token_percent is None or (await stage.thread(agent)).token_percent == 100
+    assert (await stage.thread(agent)).token_percent is None or (
+        await stage.thread(agent)
+    ).token_percent == 100
 
 
 async def test_a_window_that_outgrew_its_own_model_is_summed_up_for_good_in_a_borrowed_models_turn_too(
@@ -123,14 +148,18 @@ async def test_a_window_that_outgrew_its_own_model_is_summed_up_for_good_in_a_bo
     await stage.store.write(lambda tx: agents.update(tx, shrunk))
     assert text_of(await stage.say(agent, "What now?", model="scripted/small")).endswith("Small.")
     window = (await stage.thread(agent)).window
-    assert [message.text for message in await stage.history(agent) if message.role == "summary"] == ["The summary."]
+    assert [
+        message.text for message in await stage.history(agent) if message.role == "summary"
+    ] == ["The summary."]
     # As much stays as the agent's own model holds, and not what the borrowed one does.
     kept = [id for id in before.conversation.window if id in window]
     assert 9 < len(kept) < len(before.conversation.window)
     assert request_tokens(small.requests[-1]) <= 2700
 
 
-async def test_compactions_that_gain_little_ask_no_model_again_in_the_same_turn(open_stage: OpenStage) -> None:
+async def test_compactions_that_gain_little_ask_no_model_again_in_the_same_turn(
+    open_stage: OpenStage,
+) -> None:
     def dig(_context: ToolContext) -> str:
         """Dig."""
         return "earth " * 40
@@ -153,7 +182,10 @@ async def test_compactions_that_gain_little_ask_no_model_again_in_the_same_turn(
     summaries = [message for message in await stage.history(agent) if message.role == "summary"]
     parts = [message.parts[-1] for message in summaries]
     assert len(summaries) > 4
-    assert all(isinstance(part, CompactionPart) and part.tokens_after < part.tokens_before for part in parts)
+    assert all(
+        isinstance(part, CompactionPart) and part.tokens_after < part.tokens_before
+        for part in parts
+    )
     assert summaries[-1].text.startswith("(No model wrote this summary.")
 
 
@@ -172,7 +204,11 @@ async def test_what_a_refusal_taught_holds_for_the_rest_of_the_turn(open_stage: 
         if size > 4000:
             refused.append(size)
             return TOO_LONG
-        return ModelReply((call("dig"),), finish="tool_calls", usage=Usage(prompt_tokens=size, completion_tokens=1))
+        return ModelReply(
+            (call("dig"),),
+            finish="tool_calls",
+            usage=Usage(prompt_tokens=size, completion_tokens=1),
+        )
 
     stage.lines += [answer] * 200
     # Its server was started with an eighth of the window that is known.
@@ -182,7 +218,9 @@ async def test_what_a_refusal_taught_holds_for_the_rest_of_the_turn(open_stage: 
     assert len(refused) == 1
 
 
-async def test_a_writer_that_failed_is_not_asked_for_summaries_again_for_some_minutes(stage: Stage) -> None:
+async def test_a_writer_that_failed_is_not_asked_for_summaries_again_for_some_minutes(
+    stage: Stage,
+) -> None:
     asked: list[str] = []
 
     def write(request: ModelRequest) -> Line:
@@ -190,8 +228,12 @@ async def test_a_writer_that_failed_is_not_asked_for_summaries_again_for_some_mi
         return ModelError("llm_error", "Down.") if fails else "The summary."
 
     stage.runtime.models.add(ScriptedModel(write, name="writer"))
-    agent = await stage.agent(context_window=4000, settings={"compaction": {"mode": "all", "model": "scripted/writer"}})
-    other = await stage.agent(context_window=4000, settings={"compaction": {"mode": "all", "model": "scripted/writer"}})
+    agent = await stage.agent(
+        context_window=4000, settings={"compaction": {"mode": "all", "model": "scripted/writer"}}
+    )
+    other = await stage.agent(
+        context_window=4000, settings={"compaction": {"mode": "all", "model": "scripted/writer"}}
+    )
 
     async def summaries(of: str) -> list[str]:
         await _talk(stage, of, 30)

@@ -20,7 +20,15 @@ from ricordo.agents.deletion import delete_conversation
 from ricordo.agents.lifecycle import reset_messages
 from ricordo.domain.agent import Conversation
 from ricordo.domain.ids import new_id
-from ricordo.domain.message import ApprovalPart, Message, Part, Role, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ApprovalPart,
+    Message,
+    Part,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.domain.model import ModelSettings
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, NotFound
@@ -55,8 +63,12 @@ async def in_view(stage: Stage, id: str) -> list[Message]:
 
 async def said_in(stage: Stage, thread: Conversation) -> list[str]:
     """What users and the agent said in a thread, from its beginning."""
-    whole = await stage.store.read(lambda tx: conversations.page_of_history(tx, Scope(), thread, EVERYTHING))
-    return [message.text for message in whole if message.role in ("user", "assistant") and message.text]
+    whole = await stage.store.read(
+        lambda tx: conversations.page_of_history(tx, Scope(), thread, EVERYTHING)
+    )
+    return [
+        message.text for message in whole if message.role in ("user", "assistant") and message.text
+    ]
 
 
 async def tell(stage: Stage, agent: str, id: str, words: str) -> None:
@@ -65,11 +77,19 @@ async def tell(stage: Stage, agent: str, id: str, words: str) -> None:
     await stage.say(agent, words, conversation_id=id)
 
 
-async def put(stage: Stage, agent: str, id: str, *new: tuple[Role, tuple[Part, ...]]) -> list[Message]:
+async def put(
+    stage: Stage, agent: str, id: str, *new: tuple[Role, tuple[Part, ...]]
+) -> list[Message]:
     """Store messages of any kind and put them into the thread's window, as a turn does."""
     made = [
         Message(
-            new_id("message"), agent, id, role, parts, stage.store.clock.now(), organization_id=Scope().organization_id
+            new_id("message"),
+            agent,
+            id,
+            role,
+            parts,
+            stage.store.clock.now(),
+            organization_id=Scope().organization_id,
         )
         for role, parts in new
     ]
@@ -89,11 +109,15 @@ async def count(stage: Stage, table: str, where: str = "1 = 1") -> int:
 
 
 async def found(stage: Stage, agent: str, words: str) -> list[str]:
-    hits: list[FoundMessage] = await stage.runtime.recall.messages(words, MessageFilter((agent,)), 50, "fts")
+    hits: list[FoundMessage] = await stage.runtime.recall.messages(
+        words, MessageFilter((agent,)), 50, "fts"
+    )
     return sorted(hit.message.text for hit in hits)
 
 
-async def test_a_threads_own_model_settings_and_window_take_the_place_of_the_agents(stage: Stage) -> None:
+async def test_a_threads_own_model_settings_and_window_take_the_place_of_the_agents(
+    stage: Stage,
+) -> None:
     stage.runtime.models.add(ScriptedModel(["small"], name="small", context_window=16_000))
     own = ModelSettings(temperature=0.5, max_output_tokens=100, extra={"seed": 1})
     agent = await stage.agent(model_settings=own, context_window=50_000)
@@ -133,7 +157,9 @@ async def test_a_changed_thread_follows_its_model_and_goes_back_to_the_agents(st
         await changed(model="scripted/nothing")
 
 
-async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_its_own_way(stage: Stage) -> None:
+async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_its_own_way(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(("human", "Her name is Ada."))
     await tell(stage, agent, conversations.default_id(agent), "one")
     source = await stage.thread(agent)
@@ -156,11 +182,15 @@ async def test_a_fork_sees_the_very_messages_its_source_sees_and_then_each_goes_
     again = await fork(stage, made.id)
     assert again.window[1:] == (await kept(stage, made.id)).window[1:]
     # The system message comes first in the history too.
-    whole = await stage.store.read(lambda tx: conversations.page_of_history(tx, Scope(), again, EVERYTHING))
+    whole = await stage.store.read(
+        lambda tx: conversations.page_of_history(tx, Scope(), again, EVERYTHING)
+    )
     assert [message.id for message in whole] == list(again.window)
 
 
-async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view(stage: Stage, agent: str) -> None:
+async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view(
+    stage: Stage, agent: str
+) -> None:
     """A summary is stored later than what follows it in the window."""
     source = await thread(stage, agent)
     for words in ("one", "two", "three"):
@@ -168,7 +198,9 @@ async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view
     system, *said = (await kept(stage, source)).window
     (summary,) = await put(stage, agent, source, ("summary", (TextPart("They counted."),)))
     window = [system, summary.id, *said[2:]]
-    await stage.store.write(lambda tx: conversations.save_window(tx, source, window, "key", added=0))
+    await stage.store.write(
+        lambda tx: conversations.save_window(tx, source, window, "key", added=0)
+    )
 
     made = await fork(stage, source, said[2])
 
@@ -176,7 +208,10 @@ async def test_a_fork_up_to_a_message_behind_a_summary_keeps_the_summary_in_view
     assert await said_in(stage, made) == ["one", "ONE", "two"]
     # It stays in view also when the source is deleted and only what is shared remains.
     await stop_and_delete(stage.runtime, Scope(), source)
-    assert [message.text for message in await in_view(stage, made.id)][1:] == ["They counted.", "two"]
+    assert [message.text for message in await in_view(stage, made.id)][1:] == [
+        "They counted.",
+        "two",
+    ]
     assert await found(stage, agent, "three") == []
     assert await said_in(stage, made) == ["one", "ONE", "two"]
 
@@ -207,7 +242,13 @@ async def test_a_call_without_a_result_stays_behind_with_the_thread_that_can_ans
     stage: Stage, agent: str, role: Role, call_part: ToolCallPart
 ) -> None:
     source = await thread(stage, agent)
-    said = await put(stage, agent, source, ("user", (TextPart("Roll."),)), (role, (TextPart("I roll."), call_part)))
+    said = await put(
+        stage,
+        agent,
+        source,
+        ("user", (TextPart("Roll."),)),
+        (role, (TextPart("I roll."), call_part)),
+    )
 
     made = await fork(stage, source)
 
@@ -222,7 +263,9 @@ async def test_a_call_without_a_result_stays_behind_with_the_thread_that_can_ans
     assert faults_of(stage.model.requests[-1].messages) == []
 
 
-async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_before(stage: Stage, agent: str) -> None:
+async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_before(
+    stage: Stage, agent: str
+) -> None:
     source = await thread(stage, agent)
     await tell(stage, agent, source, "one")
     turn, gate = await stage.asked(agent, "two", conversation_id=source, line="TWO")
@@ -235,10 +278,16 @@ async def test_a_fork_of_a_thread_in_which_a_turn_runs_takes_what_was_saved_befo
     assert await said_in(stage, await kept(stage, source)) == ["one", "ONE", "two", "TWO"]
     assert made.message_count == len(made.window) == 3
     await tell(stage, agent, made.id, "three")
-    assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["one", "ONE", "three"]
+    assert [message.text for message in stage.model.requests[-1].messages[1:]] == [
+        "one",
+        "ONE",
+        "three",
+    ]
 
 
-async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_it(stage: Stage, agent: str) -> None:
+async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_it(
+    stage: Stage, agent: str
+) -> None:
     id = await thread(stage, agent)
     await tell(stage, agent, id, "tea")
     await tell(stage, agent, conversations.default_id(agent), "coffee")
@@ -257,7 +306,9 @@ async def test_a_deleted_thread_is_gone_with_its_rows_and_what_search_found_of_i
     await stage.require_sound(agent)
 
 
-async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(stage: Stage, agent: str) -> None:
+async def test_an_agents_own_thread_cannot_be_deleted_and_its_turn_goes_on(
+    stage: Stage, agent: str
+) -> None:
     own = conversations.default_id(agent)
     turn, gate = await stage.asked(agent, line="Here.")
     for way in (stop_and_delete, delete_conversation):
@@ -279,7 +330,9 @@ async def test_cancelling_a_thread_leaves_the_others_running(stage: Stage, agent
     assert (ended, runs[one].status, runs[other].status) == (runs[one].id, "cancelled", "completed")
 
 
-async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(stage: Stage, agent: str) -> None:
+async def test_a_turn_of_another_server_ends_with_the_thread_it_ran_in(
+    stage: Stage, agent: str
+) -> None:
     id = await thread(stage, agent)
     turn, gate = await stage.asked(agent, conversation_id=id, line="Never.")
     elsewhere = dict(stage.runtime.live)
@@ -328,11 +381,18 @@ async def test_what_forks_share_of_a_deleted_thread_stays_until_the_last_of_them
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4, 5, 6])
-async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, agent: str, writes: int) -> None:
+async def test_a_deletion_that_was_killed_is_finished_by_its_job(
+    stage: Stage, agent: str, writes: int
+) -> None:
     id = await thread(stage, agent)
     await tell(stage, agent, id, "tea")
     made = await fork(stage, id)
-    await put(stage, agent, id, *((("user", (TextPart(f"later {n}"),))) for n in range(2 * deletion.PORTION + 10)))
+    await put(
+        stage,
+        agent,
+        id,
+        *((("user", (TextPart(f"later {n}"),))) for n in range(2 * deletion.PORTION + 10)),
+    )
 
     async def delete_both() -> None:
         await stop_and_delete(stage.runtime, Scope(), id)
@@ -354,7 +414,9 @@ async def test_a_deletion_that_was_killed_is_finished_by_its_job(stage: Stage, a
     await run_jobs(stage)
 
 
-async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(stage: Stage, agent: str) -> None:
+async def test_an_agents_own_thread_is_not_reset_while_forks_share_its_messages(
+    stage: Stage, agent: str
+) -> None:
     own = conversations.default_id(agent)
     await tell(stage, agent, own, "one")
     made = await fork(stage, own)

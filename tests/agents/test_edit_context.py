@@ -61,13 +61,17 @@ async def untrusted(stage: Stage, agent: str) -> list[tuple[str, bool]]:
 
 async def waiting(stage: Stage) -> list[Proposal]:
     return await stage.store.read(
-        lambda tx: proposals.page(tx, Scope(), Page(limit=100, order="asc"), ProposalFilter(status="open"))
+        lambda tx: proposals.page(
+            tx, Scope(), Page(limit=100, order="asc"), ProposalFilter(status="open")
+        )
     )
 
 
 async def untrusted_steps(stage: Stage, answer: Answer) -> list[bool]:
     wanted = Page(limit=100, order="asc")
-    found = await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), wanted, run_id=answer.run.id))
+    found = await stage.store.read(
+        lambda tx: runs.page_of_steps(tx, Scope(), wanted, run_id=answer.run.id)
+    )
     return [step.is_untrusted for step in found]
 
 
@@ -75,7 +79,9 @@ def said(text: str, **fields: Any) -> NewMessage:
     return NewMessage("user", (TextPart(text),), **fields)
 
 
-async def test_what_a_tool_brings_from_outside_makes_all_that_follows_untrusted(open_stage: OpenStage) -> None:
+async def test_what_a_tool_brings_from_outside_makes_all_that_follows_untrusted(
+    open_stage: OpenStage,
+) -> None:
     stage, agent = await reading(open_stage)
     stage.lines += [
         (EDIT, call("fetch_page")),
@@ -95,10 +101,16 @@ async def test_what_a_tool_brings_from_outside_makes_all_that_follows_untrusted(
     assert await stage.block(agent, "human") == "Ada L."
     (proposal,) = await waiting(stage)
     assert (proposal.value, proposal.is_untrusted) == ("Ada M.", True)
-    assert [part.is_untrusted for message in answer.messages for part in message.tool_returns] == [False, True, False]
+    assert [part.is_untrusted for message in answer.messages for part in message.tool_returns] == [
+        False,
+        True,
+        False,
+    ]
 
 
-async def test_what_was_read_outside_makes_turns_untrusted_until_it_has_left_the_window(open_stage: OpenStage) -> None:
+async def test_what_was_read_outside_makes_turns_untrusted_until_it_has_left_the_window(
+    open_stage: OpenStage,
+) -> None:
     stage, agent = await reading(open_stage)
     stage.lines += [call("fetch_page"), "Read.", EDIT, "Done."]
     await stage.say(agent)
@@ -128,7 +140,13 @@ async def test_only_the_conversations_user_speaks_for_herself(
     explicit = await stage.agent(blocks=human("explicit"))
     stage.lines += [EDIT, "Done."]
     await stage.send(guarded, said("My name is Ada L.", **fields))
-    quoting = call("memory_replace", label="human", old_string="Ada", new_string="Ada L.", quote="My name is Ada L.")
+    quoting = call(
+        "memory_replace",
+        label="human",
+        old_string="Ada",
+        new_string="Ada L.",
+        quote="My name is Ada L.",
+    )
     stage.lines += [quoting, "Done."]
     await stage.send(explicit, said("My name is Ada L.", **fields))
     for agent in (guarded, explicit):
@@ -146,9 +164,13 @@ async def archived(stage: Stage, agent: str, text: str, *, is_untrusted: bool) -
 
 
 @pytest.mark.parametrize("is_untrusted", [True, False])
-async def test_recalled_memory_is_as_untrusted_as_its_source(stage: Stage, is_untrusted: bool) -> None:
+async def test_recalled_memory_is_as_untrusted_as_its_source(
+    stage: Stage, is_untrusted: bool
+) -> None:
     agent = await stage.agent(blocks=human("guarded"))
-    passage = await archived(stage, agent, "Marmalade is made of quinces.", is_untrusted=is_untrusted)
+    passage = await archived(
+        stage, agent, "Marmalade is made of quinces.", is_untrusted=is_untrusted
+    )
     stage.lines += [call("archival_memory_search", query="marmalade quinces"), EDIT, "Done."]
     answer = await stage.say(agent)
     (found, *_) = [part for message in answer.messages for part in message.tool_returns]
@@ -157,7 +179,9 @@ async def test_recalled_memory_is_as_untrusted_as_its_source(stage: Stage, is_un
     assert await stage.block(agent, "human") == ("Ada" if is_untrusted else "Ada L.")
 
 
-async def test_what_was_said_in_an_untrusted_step_is_untrusted_when_it_is_found_again(open_stage: OpenStage) -> None:
+async def test_what_was_said_in_an_untrusted_step_is_untrusted_when_it_is_found_again(
+    open_stage: OpenStage,
+) -> None:
     stage, agent = await reading(open_stage)
     stage.lines += [call("fetch_page"), "The page speaks of marmalade."]
     await stage.say(agent)
@@ -183,7 +207,11 @@ async def test_a_block_from_an_untrusted_step_makes_its_readers_untrusted_until_
     open_stage: OpenStage,
 ) -> None:
     stage, agent = await reading(open_stage, BlockSpec("notes", ""))
-    stage.lines += [call("fetch_page"), call("memory_insert", label="notes", new_string="Buy!"), "Done."]
+    stage.lines += [
+        call("fetch_page"),
+        call("memory_insert", label="notes", new_string="Buy!"),
+        "Done.",
+    ]
     await stage.say(agent)
     other = await stage.agent(blocks=human("guarded"))
     notes = next(block for block in (await stage.state(agent)).blocks if block.label == "notes")
@@ -258,12 +286,16 @@ async def test_words_of_an_earlier_turn_ask_for_nothing_now(stage: Stage) -> Non
 
 
 async def test_an_approved_call_quotes_the_message_that_led_to_it(stage: Stage) -> None:
-    agent = await stage.agent(blocks=human("explicit"), tool_rules=(ToolRule("memory_insert", "requires_approval"),))
+    agent = await stage.agent(
+        blocks=human("explicit"), tool_rules=(ToolRule("memory_insert", "requires_approval"),)
+    )
     stage.lines += [quoting("remember that I like tea")]
     asked = (await stage.say(agent, "Please remember that I like tea.")).messages[-1]
     stage.lines += ["Done."]
     decided = Approval((ApprovalPart(asked.tool_calls[0].call_id, approves=True),))
-    await soon(collect(await run_turn(stage.runtime, TurnRequest(Scope(), agent, approval=decided))))
+    await soon(
+        collect(await run_turn(stage.runtime, TurnRequest(Scope(), agent, approval=decided)))
+    )
     assert await stage.block(agent, "human") == "Ada\nLikes tea."
 
 
@@ -274,9 +306,22 @@ EVERY_MEMORY_TOOL: list[tuple[str, dict[str, Any], str]] = [
     ("memory_replace", {"label": "human", "old_string": "Ada", "new_string": "Eve"}, "Eve"),
     ("memory_rethink", {"label": "human", "new_memory": "Eve"}, "Eve"),
     ("memory_apply_patch", {"label": "human", "patch": "-Ada\n+Eve"}, "Eve"),
-    ("memory", {"command": "str_replace", "path": "/memories/human", "old_string": "Ada", "new_string": "Eve"}, "Eve"),
+    (
+        "memory",
+        {
+            "command": "str_replace",
+            "path": "/memories/human",
+            "old_string": "Ada",
+            "new_string": "Eve",
+        },
+        "Eve",
+    ),
     ("memory", {"command": "delete", "path": "/memories/human"}, ""),
-    ("memory", {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/person"}, "person: Ada"),
+    (
+        "memory",
+        {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/person"},
+        "person: Ada",
+    ),
     (
         "edit_memory_block",
         {"label": "human", "old_string": "Ada", "new_string": "Eve", "reasoning": "She said so."},
@@ -287,7 +332,9 @@ EVERY_MEMORY_TOOL: list[tuple[str, dict[str, Any], str]] = [
 
 async def all_of(stage: Stage, agent: str) -> str:
     held = (await stage.state(agent)).blocks
-    return "".join(block.value if block.label == "human" else f"{block.label}: {block.value}" for block in held)
+    return "".join(
+        block.value if block.label == "human" else f"{block.label}: {block.value}" for block in held
+    )
 
 
 @pytest.mark.parametrize(("name", "arguments", "value"), EVERY_MEMORY_TOOL)
@@ -295,7 +342,11 @@ async def test_every_memory_tool_takes_a_quote_where_a_block_wants_one(
     stage: Stage, name: str, arguments: dict[str, Any], value: str
 ) -> None:
     agent = await stage.agent(blocks=human("explicit"), tool_names=(name,), has_base_tools=False)
-    stage.lines += [call(name, **arguments, quote="somebody else's words"), call(name, **arguments), "Done."]
+    stage.lines += [
+        call(name, **arguments, quote="somebody else's words"),
+        call(name, **arguments),
+        "Done.",
+    ]
     await stage.say(agent, "Do as I told you.")
     assert await all_of(stage, agent) == "Ada"
     assert len(await waiting(stage)) == 1
@@ -306,18 +357,26 @@ async def test_every_memory_tool_takes_a_quote_where_a_block_wants_one(
 
 
 def offered(stage: Stage) -> dict[str, list[str]]:
-    return {tool.name: list(tool.parameters["properties"]) for tool in stage.model.requests[-1].tools}
+    return {
+        tool.name: list(tool.parameters["properties"]) for tool in stage.model.requests[-1].tools
+    }
 
 
 @pytest.mark.parametrize("agent_type", ["letta_v1_agent", "memgpt_v2_agent"])
-async def test_a_quote_is_offered_only_where_a_block_wants_one(stage: Stage, agent_type: str) -> None:
+async def test_a_quote_is_offered_only_where_a_block_wants_one(
+    stage: Stage, agent_type: str
+) -> None:
     for policy, is_offered in (("direct", False), ("propose", False), ("explicit", True)):
         agent = await stage.agent(
             blocks=human(policy),
             agent_type=agent_type,
             tool_names=("propose_memory_edit", "edit_memory_block"),  # type: ignore[arg-type]
         )
-        stage.lines += [call("send_message", message="Hello.")] if agent_type == "memgpt_v2_agent" else ["Hello."]
+        stage.lines += (
+            [call("send_message", message="Hello.")]
+            if agent_type == "memgpt_v2_agent"
+            else ["Hello."]
+        )
         await stage.say(agent)
         tools = offered(stage)
         assert ("quote" in tools["memory_insert"]) is is_offered
@@ -326,7 +385,9 @@ async def test_a_quote_is_offered_only_where_a_block_wants_one(stage: Stage, age
         assert "quote" not in tools["archival_memory_insert"]
 
 
-async def test_a_reasoning_that_cannot_be_kept_fails_its_call_and_a_long_one_is_cut(stage: Stage) -> None:
+async def test_a_reasoning_that_cannot_be_kept_fails_its_call_and_a_long_one_is_cut(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(("human", "Ada"))
     conversation = await create_conversation(stage.runtime, Scope(), agent, {}, "ada")
     stage.lines += [
@@ -337,7 +398,9 @@ async def test_a_reasoning_that_cannot_be_kept_fails_its_call_and_a_long_one_is_
     answer = await stage.say(agent, conversation_id=conversation.id)
     assert [status for status, _ in returns(answer)] == ["error", "success"]
     assert "NUL" in returns(answer)[0][1]
-    chain = await stage.store.read(lambda tx: versions.of_owner(tx, Scope(), "user", conversation.user_id or ""))
+    chain = await stage.store.read(
+        lambda tx: versions.of_owner(tx, Scope(), "user", conversation.user_id or "")
+    )
     newest = (await stage.store.read(lambda tx: history.page(tx, chain.id)))[0]
     assert (newest.reason[:8], len(newest.reason), newest.author.id) == ("why why ", 4_000, agent)
 
@@ -371,7 +434,10 @@ async def test_an_agent_does_not_file_its_own_instructions(stage: Stage) -> None
 
 def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
     agent = make.agent()
-    window = [make.message(agent, "Be kind.", "system"), make.message(agent, "They talked.", "summary")]
+    window = [
+        make.message(agent, "Be kind.", "system"),
+        make.message(agent, "They talked.", "summary"),
+    ]
     turn: Any = SimpleNamespace(window=window, first=len(window), approval=object())
     assert TurnContext.said(turn) == ()
 
@@ -391,7 +457,9 @@ async def filed_after_a_search(stage: Stage, agent: str) -> str:
     return await stage.block(agent, "human")
 
 
-async def test_a_fact_that_she_said_earlier_may_be_looked_up_and_kept_word_for_word(stage: Stage) -> None:
+async def test_a_fact_that_she_said_earlier_may_be_looked_up_and_kept_word_for_word(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(blocks=human("direct"))
     stage.lines += ["How lovely."]
     await stage.say(agent, FACT)
@@ -412,7 +480,9 @@ async def test_what_the_agent_or_somebody_else_said_is_no_fact_of_hers(stage: St
 async def test_an_edit_that_breaks_a_blocks_schema_is_refused_with_the_line(stage: Stage) -> None:
     folder = stage.runtime.settings.data_dir / FOLDER
     folder.mkdir()
-    (folder / "student.toml").write_text('[fields.name]\nkind = "string"\n\n[fields.age]\nkind = "integer"\n')
+    (folder / "student.toml").write_text(
+        '[fields.name]\nkind = "string"\n\n[fields.age]\nkind = "integer"\n'
+    )
     text = "## Name\nAda\n## Age\n36"
     agent = await stage.agent(("human", text))
     (block,) = (await stage.state(agent)).blocks

@@ -166,7 +166,10 @@ TURNS = st.lists(st.tuples(WORDS, st.booleans()), min_size=1, max_size=6)
 
 
 @given(
-    turn=TURNS, capacity=st.integers(1, 6), pauses=st.lists(st.integers(0, 12), max_size=20), late=st.integers(0, 12)
+    turn=TURNS,
+    capacity=st.integers(1, 6),
+    pauses=st.lists(st.integers(0, 12), max_size=20),
+    late=st.integers(0, 12),
 )
 async def test_any_reader_gets_every_message_once_in_order_and_deltas_that_begin_it(
     turn: Sequence[tuple[Sequence[str], bool]], capacity: int, pauses: list[int], late: int

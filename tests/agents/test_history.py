@@ -28,16 +28,28 @@ def numbered(size: int) -> list[PastMessage]:
     return [PastMessage("user", (f"tea {place}",), otid=f"otid-{place}") for place in range(size)]
 
 
-async def imported(stage: Stage, agent_id: str, new: list[PastMessage], thread: str | None = None) -> list[str]:
+async def imported(
+    stage: Stage, agent_id: str, new: list[PastMessage], thread: str | None = None
+) -> list[str]:
     return await import_messages(stage.store, Scope(), agent_id, new, thread)
 
 
 async def stored_ids(store: SqliteStore, agent_id: str) -> list[str]:
-    wanted, equal = Page(limit=100_000, order="asc"), {"conversation_id": conversations.default_id(agent_id)}
-    return [m.id for m in await store.read(lambda tx: messages.page(tx, Scope(), wanted, role="user", **equal))]
+    wanted, equal = (
+        Page(limit=100_000, order="asc"),
+        {"conversation_id": conversations.default_id(agent_id)},
+    )
+    return [
+        m.id
+        for m in await store.read(
+            lambda tx: messages.page(tx, Scope(), wanted, role="user", **equal)
+        )
+    ]
 
 
-async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(stage: Stage, agent: str) -> None:
+async def test_past_messages_are_kept_in_order_and_stay_out_of_the_window(
+    stage: Stage, agent: str
+) -> None:
     window = (await stage.thread(agent)).window
     new = [
         PastMessage("user", ("I like", "tea."), name="Ada"),
@@ -85,14 +97,17 @@ async def test_a_repeat_stores_nothing_twice(stage: Stage, agent: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "other", [{"texts": ("tea 2.",)}, {"texts": ("tea", "2")}, {"role": "assistant"}, {"name": "Ada"}]
+    "other",
+    [{"texts": ("tea 2.",)}, {"texts": ("tea", "2")}, {"role": "assistant"}, {"name": "Ada"}],
 )
 async def test_an_otid_that_stands_for_another_message_refuses_all(
     stage: Stage, agent: str, other: dict[str, Any]
 ) -> None:
     new = numbered(2 * PORTION)
     await imported(stage, agent, new[-1:])
-    await imported(stage, agent, new[1:2], await a_second_thread(stage, agent))  # there it is another message
+    await imported(
+        stage, agent, new[1:2], await a_second_thread(stage, agent)
+    )  # there it is another message
     new[-1] = replace(new[-1], created_at="2020-01-01")  # when it was said is not what was said
     before = await stored_ids(stage.store, agent)
     with pytest.raises(Conflict, match=f"otid-{2 * PORTION - 1} stands for another message"):
@@ -139,7 +154,8 @@ async def test_a_portion_costs_a_fixed_number_of_statements(stage: Stage, agent:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"created_at": "yesterday"}, {"created_at": "0001-01-01T00:00:00+14:00"}, {"otid": "otid-0"}]
+    "wrong",
+    [{"created_at": "yesterday"}, {"created_at": "0001-01-01T00:00:00+14:00"}, {"otid": "otid-0"}],
 )
 async def test_one_bad_message_refuses_all(stage: Stage, agent: str, wrong: dict[str, str]) -> None:
     with pytest.raises(Invalid):
@@ -161,7 +177,9 @@ async def test_a_thread_of_another_agent_takes_nothing_in(stage: Stage) -> None:
     assert (await stage.thread(agent)).message_count == 1
 
 
-async def test_an_agent_that_is_deleted_meanwhile_takes_no_more_in(stage: Stage, agent: str) -> None:
+async def test_an_agent_that_is_deleted_meanwhile_takes_no_more_in(
+    stage: Stage, agent: str
+) -> None:
     importing = asyncio.create_task(imported(stage, agent, numbered(20 * PORTION)))
     while len(await stored_ids(stage.store, agent)) < PORTION:  # noqa: ASYNC110 - reading is the waiting
         await asyncio.sleep(0)

@@ -48,10 +48,16 @@ async def test_a_thread_is_not_reset_under_a_running_turn(stage: Stage, agent: s
         await reset_messages(stage.runtime, Scope(), "agent-unknown")
 
 
-async def test_deleting_an_agent_stops_its_turn_and_leaves_its_blocks_and_archives(stage: Stage) -> None:
+async def test_deleting_an_agent_stops_its_turn_and_leaves_its_blocks_and_archives(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(("human", "Ada."))
     gate = Gate()
-    stage.lines += [call("archival_memory_insert", content="Tea."), "Kept.", gate.line("Never said.")]
+    stage.lines += [
+        call("archival_memory_insert", content="Tea."),
+        "Kept.",
+        gate.line("Never said."),
+    ]
     await stage.say(agent)
     state = await stage.state(agent)
     turn = await stage.begin(agent)
@@ -59,14 +65,20 @@ async def test_deleting_an_agent_stops_its_turn_and_leaves_its_blocks_and_archiv
     await gate.reached()
     await soon(delete_agent(stage.runtime, Scope(), agent))
     assert isinstance((await soon(reading))[-1], RunEnded)
-    for gone in (stage.state(agent), stage.begin(agent), delete_agent(stage.runtime, Scope(), agent)):
+    for gone in (
+        stage.state(agent),
+        stage.begin(agent),
+        delete_agent(stage.runtime, Scope(), agent),
+    ):
         with pytest.raises(NotFound):
             await gone
     assert await stage.history(agent) == []
     assert await stage.runs(agent) == []
     kept = await stage.store.read(lambda tx: blocks.get(tx, Scope(), state.blocks[0].id))
     assert kept.value == "Ada."
-    found = await stage.store.read(lambda tx: archives.page_of_passages(tx, [state.archives[0].id], Page()))
+    found = await stage.store.read(
+        lambda tx: archives.page_of_passages(tx, [state.archives[0].id], Page())
+    )
     assert [passage.text for passage in found] == ["Tea."]
 
 
@@ -102,11 +114,16 @@ async def test_an_agent_that_is_deleted_while_it_begins_fails_quietly(
 
     answer = await soon(collect(turn))
 
-    assert (answer.run.status, answer.failure.message) == ("failed", "The agent was deleted while it answered.")
+    assert (answer.run.status, answer.failure.message) == (
+        "failed",
+        "The agent was deleted while it answered.",
+    )
     assert not [record for record in caplog.records if record.exc_info]
 
 
-async def test_a_reader_of_another_servers_turn_is_told_that_the_agent_was_deleted(stage: Stage, agent: str) -> None:
+async def test_a_reader_of_another_servers_turn_is_told_that_the_agent_was_deleted(
+    stage: Stage, agent: str
+) -> None:
     turn, gate = await stage.asked(agent, line="Too late.")
     (run,) = await stage.store.read(runs.open_runs)
     reader = PastTurn(stage.runtime, Scope(), run.id).events()
@@ -130,7 +147,9 @@ async def with_messages(stage: Stage, number: int) -> str:
 
 
 async def run_jobs(stage: Stage) -> None:
-    for job in await stage.store.read(lambda tx: jobs.page(tx, Scope(), Page(order="asc"), kind=deletion.JOB)):
+    for job in await stage.store.read(
+        lambda tx: jobs.page(tx, Scope(), Page(order="asc"), kind=deletion.JOB)
+    ):
         await HANDLER.run(stage.runtime, job, lambda _done, _total: None)
 
 
@@ -146,9 +165,13 @@ async def test_a_write_waits_for_one_portion_at_most(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4])
-async def test_an_archive_whose_deletion_was_killed_is_hidden_and_its_rows_follow(stage: Stage, writes: int) -> None:
+async def test_an_archive_whose_deletion_was_killed_is_hidden_and_its_rows_follow(
+    stage: Stage, writes: int
+) -> None:
     agent = (await stage.state(await stage.agent())).agent
-    archive = await make.stored_archive(stage.store, agent, *(f"tea {place}" for place in range(450)))
+    archive = await make.stored_archive(
+        stage.store, agent, *(f"tea {place}" for place in range(450))
+    )
 
     with pytest.raises(asyncio.CancelledError), killed_after(stage.runtime, writes):
         await delete_archive(stage.runtime, Scope(), archive.id)
@@ -158,7 +181,10 @@ async def test_an_archive_whose_deletion_was_killed_is_hidden_and_its_rows_follo
     assert (await stage.state(agent.id)).archives == ()
     for _ in range(2):
         await run_jobs(stage)
-        assert await stage.store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page())) == []
+        assert (
+            await stage.store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page()))
+            == []
+        )
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -179,12 +205,18 @@ async def test_a_long_conversation_is_reset_to_the_last_message_also_after_a_kil
 
     await run_jobs(stage)
 
-    assert [message.role for message in await stage.history(agent)] == ["system", "user", "assistant"]
+    assert [message.role for message in await stage.history(agent)] == [
+        "system",
+        "user",
+        "assistant",
+    ]
     assert (await stage.thread(agent)).message_count == 3
     await stage.require_sound(agent)
 
 
-async def test_a_passage_meant_for_an_archive_that_was_deleted_meanwhile_finds_another(stage: Stage) -> None:
+async def test_a_passage_meant_for_an_archive_that_was_deleted_meanwhile_finds_another(
+    stage: Stage,
+) -> None:
     """A turn knows the archives its agent had when it began."""
     agent = await stage.agent()
     old = await make.stored_archive(stage.store, (await stage.state(agent)).agent, "Old.")
@@ -197,5 +229,7 @@ async def test_a_passage_meant_for_an_archive_that_was_deleted_meanwhile_finds_a
     await stage.say(agent)
     (archive,) = (await stage.state(agent)).archives
     assert archive.id != old.id
-    (passage,) = await stage.store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page()))
+    (passage,) = await stage.store.read(
+        lambda tx: archives.page_of_passages(tx, [archive.id], Page())
+    )
     assert passage.text == "Ada likes tea."

@@ -31,7 +31,9 @@ async def test_the_model_sees_the_stored_window_in_order(stage: Stage, agent: st
         await stage.say(agent, text)
         sent = stage.model.requests[-1].messages
         assert [message.id for message in sent[: len(before)]] == before
-    assert [message.id for message in sent] == [message.id for message in (await stage.history(agent))[:-1]]
+    assert [message.id for message in sent] == [
+        message.id for message in (await stage.history(agent))[:-1]
+    ]
     assert roles(sent) == "system user assistant user assistant tool assistant user"
     await stage.require_sound(agent)
 
@@ -49,7 +51,9 @@ async def test_a_tool_is_run_and_the_model_is_asked_again_with_its_result(stage:
     await stage.require_sound(agent)
 
 
-async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(stage: Stage, agent: str) -> None:
+async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(
+    stage: Stage, agent: str
+) -> None:
     stage.lines += [call("conversation_search", query="tea"), "No."]
     events = [event async for event in (await stage.begin(agent, "Tea?")).events()]
     steps = [step for event in events if (step := getattr(event, "step", None))]
@@ -63,10 +67,16 @@ async def test_every_step_is_recorded_with_its_usage_and_the_run_adds_them_up(st
     assert run.duration_ns
 
 
-async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(stage: Stage, agent: str) -> None:
+async def test_the_limit_of_steps_ends_a_turn_with_the_results_saved(
+    stage: Stage, agent: str
+) -> None:
     stage.lines += [call("conversation_search", query=str(number)) for number in range(9)]
     answer = await stage.say(agent, max_steps=3)
-    assert (answer.run.status, answer.run.stop_reason, answer.run.step_count) == ("completed", "max_steps", 3)
+    assert (answer.run.status, answer.run.stop_reason, answer.run.step_count) == (
+        "completed",
+        "max_steps",
+        3,
+    )
     assert roles(answer.messages) == "assistant tool assistant tool assistant tool"
     await stage.require_sound(agent)
 
@@ -106,7 +116,9 @@ async def test_tools_that_allow_it_run_side_by_side_and_their_results_keep_the_c
     open_stage: OpenStage,
 ) -> None:
     table = Table()
-    stage = await open_stage(table.tool("sow", runs_in_parallel=True), table.tool("reap", runs_in_parallel=True))
+    stage = await open_stage(
+        table.tool("sow", runs_in_parallel=True), table.tool("reap", runs_in_parallel=True)
+    )
     agent = await stage.agent(tool_names=("sow", "reap"))
     stage.lines += [(call("reap"), call("sow")), "Done."]
     answer = await stage.say(agent)
@@ -122,7 +134,9 @@ async def garden(open_stage: OpenStage, *rules: ToolRule) -> tuple[Stage, str, l
     table.gate.open()
     stage = await open_stage(*(table.tool(name) for name in ("sow", "reap", "water")))
     gated = (ToolRule("sow", "requires_approval"), ToolRule("reap", "requires_approval"))
-    agent = await stage.agent(tool_names=("sow", "reap", "water"), has_base_tools=False, tool_rules=(*gated, *rules))
+    agent = await stage.agent(
+        tool_names=("sow", "reap", "water"), has_base_tools=False, tool_rules=(*gated, *rules)
+    )
     return stage, agent, table.notes
 
 
@@ -130,10 +144,16 @@ async def decide(stage: Stage, agent: str, asked: Message, **decisions: bool) ->
     """Answer what waits: whether the calls of these tools are approved."""
     gated = [one for one in asked.tool_calls if one.is_gated]
     parts = tuple(ApprovalPart(one.call_id, decisions[one.name], None) for one in gated)
-    return await soon(collect(await run_turn(stage.runtime, TurnRequest(Scope(), agent, approval=Approval(parts)))))
+    return await soon(
+        collect(
+            await run_turn(stage.runtime, TurnRequest(Scope(), agent, approval=Approval(parts)))
+        )
+    )
 
 
-async def test_who_approves_one_call_has_not_approved_the_one_behind_it(open_stage: OpenStage) -> None:
+async def test_who_approves_one_call_has_not_approved_the_one_behind_it(
+    open_stage: OpenStage,
+) -> None:
     stage, agent, notes = await garden(
         open_stage, ToolRule("water", "max_count_per_step", None, {"max_count_limit": 2})
     )
@@ -144,7 +164,9 @@ async def test_who_approves_one_call_has_not_approved_the_one_behind_it(open_sta
     assert notes == ["sow begins", "sow ends"]
 
 
-async def test_a_search_in_a_turn_leaves_out_what_the_turn_says_also_after_an_approval(stage: Stage) -> None:
+async def test_a_search_in_a_turn_leaves_out_what_the_turn_says_also_after_an_approval(
+    stage: Stage,
+) -> None:
     rule = ToolRule("conversation_search", "requires_approval")
     for rules in ((), (rule,)):
         agent = await stage.agent(tool_rules=rules)
@@ -152,7 +174,10 @@ async def test_a_search_in_a_turn_leaves_out_what_the_turn_says_also_after_an_ap
         beside = await create_conversation(stage.runtime, Scope(), agent, {})
         await stage.say(agent, "My aunt Berta has a heron.", conversation_id=beside.id)
         question = "What has my aunt Berta, my aunt?"
-        stage.lines += [(TextPart("Aunt Berta: let me look."), call("conversation_search", query=question)), "A heron."]
+        stage.lines += [
+            (TextPart("Aunt Berta: let me look."), call("conversation_search", query=question)),
+            "A heron.",
+        ]
         answer = await stage.say(agent, question)
         if rules:
             answer = await decide(stage, agent, answer.messages[-1], conversation_search=True)
@@ -170,7 +195,9 @@ async def measured(stage: Stage, agent: str, *lines: object) -> tuple[Counted, A
     return counted, answer
 
 
-async def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(stage: Stage) -> None:
+async def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(("human", "Ada."), ("persona", "Kind."))
     counted, _ = await measured(stage, agent, "Hello.")
     assert len(counted.statements) <= 12, counted.statements
@@ -183,7 +210,9 @@ async def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
     assert long.transactions == 2
 
 
-async def test_a_tool_step_adds_at_most_six_statements_and_a_transaction(open_stage: OpenStage) -> None:
+async def test_a_tool_step_adds_at_most_six_statements_and_a_transaction(
+    open_stage: OpenStage,
+) -> None:
     table = Table()
     table.gate.open()
     stage = await open_stage(table.tool("sow"))
@@ -218,7 +247,9 @@ async def test_a_step_that_edits_memory_adds_at_most_eleven_statements_and_a_tra
 
 
 @pytest.mark.parametrize("kind", ["llm_bad_request", "llm_error"])
-async def test_a_picture_the_model_refuses_does_not_silence_the_agent(stage: Stage, kind: ModelErrorKind) -> None:
+async def test_a_picture_the_model_refuses_does_not_silence_the_agent(
+    stage: Stage, kind: ModelErrorKind
+) -> None:
     """Some servers answer 400 to a picture and some 500: it is asked again with a word in the picture's place."""
 
     def blind(request: ModelRequest) -> Line:
@@ -233,18 +264,25 @@ async def test_a_picture_the_model_refuses_does_not_silence_the_agent(stage: Sta
     first = await stage.send(agent, picture)
     second = await stage.say(agent, "Hello.")
 
-    assert [text_of(answer) for answer in (first, second)] == ["I cannot see it.", "I cannot see it."]
+    assert [text_of(answer) for answer in (first, second)] == [
+        "I cannot see it.",
+        "I cannot see it.",
+    ]
     assert "(a picture that this model could not take)" in stage.model.requests[-1].messages[1].text
 
 
-async def test_a_model_that_fails_without_a_picture_is_not_asked_again(stage: Stage, agent: str) -> None:
+async def test_a_model_that_fails_without_a_picture_is_not_asked_again(
+    stage: Stage, agent: str
+) -> None:
     stage.lines += [ModelError("llm_error", "down"), "never said"]
     answer = await stage.say(agent, "Hello.")
     assert answer.failure is not None
     assert len(stage.model.requests) == 1
 
 
-async def test_directories_that_a_plugin_adds_are_read_anew_for_each_step(stage: Stage, agent: str) -> None:
+async def test_directories_that_a_plugin_adds_are_read_anew_for_each_step(
+    stage: Stage, agent: str
+) -> None:
     contents = ["", "", "1: Tea</value>", ""]
 
     def complete(_tx: Any, state: AgentState) -> AgentState:
@@ -253,7 +291,11 @@ async def test_directories_that_a_plugin_adds_are_read_anew_for_each_step(stage:
         return replace(state, directories=(PromptDirectory("Course", files),))
 
     vars(stage.hooks)["complete_agent"] = complete
-    stage.lines += [call("conversation_search", query="tea"), call("conversation_search", query="cake"), "Done."]
+    stage.lines += [
+        call("conversation_search", query="tea"),
+        call("conversation_search", query="cake"),
+        "Done.",
+    ]
     contents[:2] = [""]
     await stage.say(agent, "Read.")
     first, second, third = (request.messages[0].text for request in stage.model.requests[-3:])

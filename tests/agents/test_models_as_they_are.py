@@ -38,19 +38,29 @@ class Server:
         self.stage = stage
         self._connections = connections
 
-    async def agent(self, model: LocalModel, *, window: int = 32_000, **spec: Any) -> tuple[str, Serving]:
+    async def agent(
+        self, model: LocalModel, *, window: int = 32_000, **spec: Any
+    ) -> tuple[str, Serving]:
         """Make an agent on a model of its own."""
         name = f"m{len(self.models.serving)}"
         serving = self.models.add(name, model)
         info = ModelInfo(f"local/{name}", "local", name, "openai", window, self.http.url)
         learned = lessons_of(info, self.stage.runtime.models.learned)
-        self.stage.runtime.models.add(OpenAICompatibleModel(info, self._connections, Waits().policy(), learned=learned))
-        plain: dict[str, Any] = {"model": info.handle, "context_window": window, "has_base_tools": False}
+        self.stage.runtime.models.add(
+            OpenAICompatibleModel(info, self._connections, Waits().policy(), learned=learned)
+        )
+        plain: dict[str, Any] = {
+            "model": info.handle,
+            "context_window": window,
+            "has_base_tools": False,
+        }
         return await self.stage.agent(**plain | spec), serving
 
     async def say(self, agent: str, *texts: str, **request: Any) -> Answer:
         new = tuple(NewMessage("user", (TextPart(text),)) for text in texts)
-        return await collect(await run_turn(self.stage.runtime, TurnRequest(Scope(), agent, new, **request)))
+        return await collect(
+            await run_turn(self.stage.runtime, TurnRequest(Scope(), agent, new, **request))
+        )
 
 
 @pytest.fixture
@@ -73,7 +83,9 @@ def is_answered(answer: Answer) -> bool:
 # --- case 01 ---
 
 
-async def test_after_a_turn_that_failed_a_model_of_strict_roles_answers_again(server: Server) -> None:
+async def test_after_a_turn_that_failed_a_model_of_strict_roles_answers_again(
+    server: Server,
+) -> None:
     slow_down, empty = Served({"error": {"message": "slow down"}}, 429), completion("")
     for passing in ((BOOM,) * 4, (slow_down,) * 4, (empty, empty), (BOOM,) * 8):
         for streams in (False, True):
@@ -89,12 +101,17 @@ async def test_after_a_turn_that_failed_a_model_of_strict_roles_answers_again(se
             assert set(roles_of(serving.bodies[-1])[1:].split("au")) <= {"", "u"}
 
 
-async def test_however_two_messages_of_a_user_came_together_a_model_of_strict_roles_answers(server: Server) -> None:
+async def test_however_two_messages_of_a_user_came_together_a_model_of_strict_roles_answers(
+    server: Server,
+) -> None:
     agent, serving = await server.agent(LocalModel(template="alternation"))
     assert is_answered(await server.say(agent, "One.", "Two."))
     assert "One.\n\nTwo." in serving.bodies[-1]["messages"][-1]["content"]
     # What others say in a group, and a conversation whose window begins with the agent, as an import leaves it.
-    new = tuple(NewMessage("user", (TextPart(f"{name} speaks."),), name=name) for name in ("Ada", "Bob", "Cy"))
+    new = tuple(
+        NewMessage("user", (TextPart(f"{name} speaks."),), name=name)
+        for name in ("Ada", "Bob", "Cy")
+    )
     answer = await collect(await run_turn(server.stage.runtime, TurnRequest(Scope(), agent, new)))
     assert is_answered(answer)
     past = [
@@ -106,7 +123,9 @@ async def test_however_two_messages_of_a_user_came_together_a_model_of_strict_ro
     ids = await import_messages(server.stage.store, Scope(), agent, past)
     thread = await server.stage.thread(agent)
     await server.stage.store.write(
-        lambda tx: conversations.change(tx, thread.id, window=[*thread.window[:1], *ids], prompt_key="")
+        lambda tx: conversations.change(
+            tx, thread.id, window=[*thread.window[:1], *ids], prompt_key=""
+        )
     )
     assert is_answered(await server.say(agent, "Go on."))
     assert serving.outcomes["answered"] == 1
@@ -120,14 +139,25 @@ async def talk(server: Server, agent: str, turns: int) -> list[Answer]:
     return [await server.say(agent, f"Part {number}: {'word ' * 800}") for number in range(turns)]
 
 
-@pytest.mark.parametrize("share", [pytest.param(2, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "share", [pytest.param(2, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
+)
 async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_refuse_it(
     server: Server, share: int
 ) -> None:
-    spellings = ["", *SPELLINGS.values(), "E17", "Bad Request", "上下文过长", "Der Text ist zu lang"]
+    spellings = [
+        "",
+        *SPELLINGS.values(),
+        "E17",
+        "Bad Request",
+        "上下文过长",
+        "Der Text ist zu lang",
+    ]
     for place, words in list(enumerate(spellings))[::share]:
         body = list(BODIES)[place % len(BODIES)]
-        model = LocalModel(window=4_000, window_words=words, body=body, status=(400, 422, 400)[place % 3])
+        model = LocalModel(
+            window=4_000, window_words=words, body=body, status=(400, 422, 400)[place % 3]
+        )
         agent, serving = await server.agent(model, window=128_000)
         answers = await talk(server, agent, 6)
         assert all(map(is_answered, answers)), (words, [a.failure for a in answers if a.failure])
@@ -140,9 +170,13 @@ async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_re
         assert summaries, words
 
 
-async def test_a_window_that_was_learned_counts_for_the_next_conversation_too(server: Server) -> None:
+async def test_a_window_that_was_learned_counts_for_the_next_conversation_too(
+    server: Server,
+) -> None:
     words = SPELLINGS["LM Studio"]
-    agent, serving = await server.agent(LocalModel(window=4_000, window_words=words), window=128_000)
+    agent, serving = await server.agent(
+        LocalModel(window=4_000, window_words=words), window=128_000
+    )
     await talk(server, agent, 6)
     refused = serving.outcomes["length"]
     model = (await server.stage.state(agent)).agent.model
@@ -157,7 +191,9 @@ async def test_a_window_that_was_learned_counts_for_the_next_conversation_too(se
 # --- case 06 ---
 
 
-async def test_an_output_budget_as_large_as_the_window_is_fitted_at_every_call(server: Server) -> None:
+async def test_an_output_budget_as_large_as_the_window_is_fitted_at_every_call(
+    server: Server,
+) -> None:
     words = (
         "This endpoint's maximum context length is {limit} tokens. However, you requested about {total} tokens ({n} of text"
         " input, 0 of tool input, {budget} in the output). Please reduce the length of either one."
@@ -175,7 +211,9 @@ async def test_an_output_budget_as_large_as_the_window_is_fitted_at_every_call(s
 # --- case 09 ---
 
 
-async def test_a_model_that_only_streams_answers_blocking_and_background_turns(server: Server) -> None:
+async def test_a_model_that_only_streams_answers_blocking_and_background_turns(
+    server: Server,
+) -> None:
     words = "This model only support stream mode, please enable the stream parameter to access the model."
     agent, serving = await server.agent(LocalModel(only_streams=words))
     assert is_answered(await server.say(agent, "Hello."))
@@ -199,7 +237,9 @@ async def test_a_count_of_a_clipped_prompt_hardly_lowers_the_estimate_and_is_not
         learned = lessons_of_agent(server, await server.stage.state(agent))
         is_noticed = any("cuts longer prompts off" in line for line in learned.lines())
         assert is_noticed == (usage == "clipped"), usage
-        assert is_noticed == any("cuts longer prompts off" in str(vars(row).get("lesson")) for row in caplog.records)
+        assert is_noticed == any(
+            "cuts longer prompts off" in str(vars(row).get("lesson")) for row in caplog.records
+        )
 
 
 def lessons_of_agent(server: Server, state: Any) -> Any:
@@ -211,7 +251,9 @@ async def test_what_a_server_quotes_of_a_message_never_comes_into_the_log(
 ) -> None:
     said = f"I told you {canary('said')}."
     for status in (400, 401, 413, 422, 429, 500):
-        quoting = Served({"error": {"message": f"cannot take {said!r}", "type": "invalid_request_error"}}, status)
+        quoting = Served(
+            {"error": {"message": f"cannot take {said!r}", "type": "invalid_request_error"}}, status
+        )
         agent, serving = await server.agent(LocalModel(passing=(quoting,) * 8))
         with caplog.at_level(logging.INFO):
             await server.say(agent, said)
@@ -227,7 +269,9 @@ async def test_a_count_may_raise_the_estimate(server: Server) -> None:
 
 async def test_the_usual_bound_of_an_answer_leaves_room_for_a_long_prompt(server: Server) -> None:
     words = "max_tokens is too large: {budget} and {n} of {limit}"
-    agent, serving = await server.agent(LocalModel(window=8_000, budget_counts=True, window_words=words), window=8_000)
+    agent, serving = await server.agent(
+        LocalModel(window=8_000, budget_counts=True, window_words=words), window=8_000
+    )
     assert all(map(is_answered, await talk(server, agent, 9)))
     assert serving.outcomes["length"] == 0
     assert len({body["max_tokens"] for body in serving.bodies if "max_tokens" in body}) > 1
@@ -243,5 +287,7 @@ async def test_a_sentence_of_the_instructions_is_asked_again_and_never_kept(serv
             assert is_answered(answer)
             assert copied.casefold() not in text_of(answer).casefold()
         assert len(serving.bodies) == 4
-        shown = [row for body in serving.bodies for row in body["messages"] if row["role"] == "assistant"]
+        shown = [
+            row for body in serving.bodies for row in body["messages"] if row["role"] == "assistant"
+        ]
         assert not any(copied.casefold() in str(row["content"]).casefold() for row in shown)

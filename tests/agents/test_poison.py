@@ -116,9 +116,19 @@ def _claims(rounds: int) -> list[str]:
 
 def closing_tags(text: str, labels: tuple[str, ...]) -> list[str]:
     """What reads as a closing tag of a block or a section, once unseen signs are gone and wide ones are plain, in order."""
-    plain = "".join(sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf")
+    plain = "".join(
+        sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf"
+    )
     plain = plain.replace("\u2044", "/").replace("\u2215", "/").casefold()
-    names = {*labels, "value", "description", "metadata", "memory_blocks", "memory_metadata", "base_instructions"}
+    names = {
+        *labels,
+        "value",
+        "description",
+        "metadata",
+        "memory_blocks",
+        "memory_metadata",
+        "base_instructions",
+    }
     names |= {"tool_usage_rules", "directories"}
     found: list[str] = []
     for piece in plain.split("<")[1:]:
@@ -134,7 +144,12 @@ def closing_tags(text: str, labels: tuple[str, ...]) -> list[str]:
 CORPUS = corpus()
 FAMILIES = sorted({poison.family for poison in CORPUS})
 # The labels of an agent's guarded blocks, by their policies.
-LABELS: dict[Policy, str] = {"guarded": "human", "explicit": "wishes", "propose": "journey", "read_only": "rules"}
+LABELS: dict[Policy, str] = {
+    "guarded": "human",
+    "explicit": "wishes",
+    "propose": "journey",
+    "read_only": "rules",
+}
 BEFORE = "Her name is Ada."
 TOOLS = (
     "memory_insert",
@@ -149,7 +164,9 @@ TOOLS = (
     "archival_memory_insert",
     "fetch_page",
 )
-CLIENTS = ToolSchema("look", "Look at the screen.", {"type": "object", "properties": {}, "required": []})
+CLIENTS = ToolSchema(
+    "look", "Look at the screen.", {"type": "object", "properties": {}, "required": []}
+)
 
 
 @dataclass
@@ -188,10 +205,22 @@ def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
             ("memory_apply_patch", {"label": label, "patch": f"-{BEFORE}\n+{poison.claim}"}),
             ("memory", {"command": "insert", "path": f"/memories/{label}", "insert_text": text}),
             ("memory", {"command": "delete", "path": f"/memories/{label}"}),
-            ("memory", {"command": "rename", "old_path": f"/memories/{label}", "new_path": f"/memories/x-{label}"}),
+            (
+                "memory",
+                {
+                    "command": "rename",
+                    "old_path": f"/memories/{label}",
+                    "new_path": f"/memories/x-{label}",
+                },
+            ),
             (
                 "edit_memory_block",
-                {"label": label, "old_string": "Ada", "new_string": text, "reasoning": "I was told to."},
+                {
+                    "label": label,
+                    "old_string": "Ada",
+                    "new_string": text,
+                    "reasoning": "I was told to.",
+                },
             ),
             ("memory", {"command": "rename", "path": f"/memories/{label}", "description": text}),
         ]
@@ -203,7 +232,10 @@ def edits(poison: Poison, number: int) -> tuple[ToolCallPart, ...]:
 
 
 async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
-    specs = (*(BlockSpec(label, BEFORE, policy=policy) for policy, label in LABELS.items()), BlockSpec("notes", ""))
+    specs = (
+        *(BlockSpec(label, BEFORE, policy=policy) for policy, label in LABELS.items()),
+        BlockSpec("notes", ""),
+    )
     agent = await stage.agent(blocks=specs, tool_names=TOOLS, has_base_tools=False)
     obeys = [edits(poison, number), "As you wish."]
     plain = NewMessage("user", (TextPart("Good morning. What is new?"),))
@@ -217,7 +249,9 @@ async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
             asked = (await stage.say(agent, client_tools=(CLIENTS,))).messages[-1]
             stage.lines += obeys
             given = ToolReturnPart(asked.tool_calls[0].call_id, "", "success", poison.text)
-            request = TurnRequest(Scope(), agent, approval=Approval((given,)), client_tools=(CLIENTS,))
+            request = TurnRequest(
+                Scope(), agent, approval=Approval((given,)), client_tools=(CLIENTS,)
+            )
             await soon(collect(await run_turn(stage.runtime, request)))
         case "sender" | "name":
             who = {"sender_id": "user-mallory"} if poison.way == "sender" else {"name": "Mallory"}
@@ -240,7 +274,10 @@ async def poisoned(stage: Stage, web: Web, poison: Poison, number: int) -> str:
 
 
 async def held(stage: Stage, agent: str) -> dict[str, Block]:
-    return {block.label: block for block in await stage.store.read(lambda tx: blocks.of_agent(tx, agent))}
+    return {
+        block.label: block
+        for block in await stage.store.read(lambda tx: blocks.of_agent(tx, agent))
+    }
 
 
 async def closed(stage: Stage, agent: str) -> list[str]:
@@ -255,7 +292,9 @@ def test_the_corpus_is_as_large_as_it_says_and_says_nothing_twice() -> None:
 
 
 # In twelve texts a family has each of its templates, and each block each way of writing.
-@pytest.mark.parametrize("most", [pytest.param(12, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "most", [pytest.param(12, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_nothing_poisoned_is_written_where_somebody_decides(
     stage_and_web: tuple[Stage, Web], family: str, most: int
@@ -272,19 +311,26 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
     for number, poison in enumerate([one for one in CORPUS if one.family == family][:most]):
         agent = await poisoned(stage, web, poison, number)
         after = await held(stage, agent)
-        assert {label: after[label].value for label in LABELS.values()} == dict.fromkeys(LABELS.values(), BEFORE), (
-            poison
-        )
+        assert {label: after[label].value for label in LABELS.values()} == dict.fromkeys(
+            LABELS.values(), BEFORE
+        ), poison
         assert all(
             block.version == 1 and block.description == DEFAULT_DESCRIPTIONS.get(label)
             for label, block in after.items()
             if label != "notes"
         )
-        if poison.way != "passage":  # which only repeats what was recalled, so not even the notes take it
-            assert after["notes"].value in (normal_text(poison.text), shown_text(normal_text(poison.text))), poison
+        if (
+            poison.way != "passage"
+        ):  # which only repeats what was recalled, so not even the notes take it
+            assert after["notes"].value in (
+                normal_text(poison.text),
+                shown_text(normal_text(poison.text)),
+            ), poison
         assert await closed(stage, agent) == expected, poison
         wanted = ProposalFilter(chain_id=after["journey"].chain_id, status="open")
-        waiting = await stage.store.read(lambda tx: proposals.page(tx, Scope(), Page(limit=9), wanted))  # noqa: B023
+        waiting = await stage.store.read(
+            lambda tx: proposals.page(tx, Scope(), Page(limit=9), wanted)  # noqa: B023
+        )
         assert "rules" not in {one.label for one in waiting}, poison
         count += len(waiting)
     assert count > number, "the model obeyed, and nothing came of it: the test proves nothing"

@@ -22,7 +22,9 @@ from tests.seams.stores import count_statements
 NEW = (NewMessage("user", (TextPart("Hello."),)),)
 
 
-async def rejected(stage: Stage, agent: str, conversation: str, text: str, reason: str = "No.") -> None:
+async def rejected(
+    stage: Stage, agent: str, conversation: str, text: str, reason: str = "No."
+) -> None:
     """Let the agent propose this, and the user reject it."""
     stage.lines += [call("memory_insert", label="human", new_string=text), "Noted."]
     await stage.say(agent, conversation_id=conversation)
@@ -45,7 +47,11 @@ async def begun(stage: Stage, **spec: Any) -> tuple[str, str]:
 
 def told(stage: Stage) -> list[str]:
     """What of rejections the model was asked with last."""
-    return [message.text for message in stage.model.requests[-1].messages if "proposal_rejected" in message.text]
+    return [
+        message.text
+        for message in stage.model.requests[-1].messages
+        if "proposal_rejected" in message.text
+    ]
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"], indirect=True)
@@ -69,7 +75,10 @@ async def test_a_rejection_whose_turn_was_killed_is_told_and_only_once(stage: St
     await rejected(stage, agent, conversation, "Has a cat.")
     # Taken up by a turn that a kill ends before the model is asked.
     assert not isinstance(
-        await start_turn(stage.runtime, TurnRequest(Scope(), agent, NEW, conversation_id=conversation)), str
+        await start_turn(
+            stage.runtime, TurnRequest(Scope(), agent, NEW, conversation_id=conversation)
+        ),
+        str,
     )
     await stage.store.write(close_all)
     for _ in range(2):
@@ -78,15 +87,21 @@ async def test_a_rejection_whose_turn_was_killed_is_told_and_only_once(stage: St
         assert len(told(stage)) == 1
 
 
-async def test_a_rejection_does_not_come_between_a_call_that_waited_and_its_result(stage: Stage) -> None:
-    agent, conversation = await begun(stage, tool_rules=(ToolRule("conversation_search", "requires_approval"),))
+async def test_a_rejection_does_not_come_between_a_call_that_waited_and_its_result(
+    stage: Stage,
+) -> None:
+    agent, conversation = await begun(
+        stage, tool_rules=(ToolRule("conversation_search", "requires_approval"),)
+    )
     stage.lines += [call("memory_insert", label="human", new_string="Has a cat."), "Noted."]
     await stage.say(agent, conversation_id=conversation)
     stage.lines += [call("conversation_search", query="cat")]
     await stage.say(agent, conversation_id=conversation)
     await reject(stage, "No.")
     stage.lines += ["Nothing found."]
-    request = TurnRequest(Scope(), agent, approval=Approval(approves=True), conversation_id=conversation)
+    request = TurnRequest(
+        Scope(), agent, approval=Approval(approves=True), conversation_id=conversation
+    )
     await soon(collect(await run_turn(stage.runtime, request)))
     assert (told(stage), faults_of(stage.model.requests[-1].messages)) == ([], [])
     stage.lines += ["I see."]

@@ -18,7 +18,9 @@ from tests.support.faults_wire import faults_of
 
 async def talked(stage: Stage) -> str:
     agent = await stage.agent()
-    stage.lines.extend([call("conversation_search", query="tea"), "You like tea.", "You are welcome."])
+    stage.lines.extend(
+        [call("conversation_search", query="tea"), "You like tea.", "You are welcome."]
+    )
     await stage.say(agent, "What do I like?")
     await stage.say(agent, "Thank you.")
     return agent
@@ -47,7 +49,9 @@ async def looked_at(stage: Stage, agent_id: str) -> Repair:
 async def dump(stage: Stage) -> list[object]:
     tables = ("messages", "conversations", "runs")
     read = "SELECT * FROM {} ORDER BY seq".format
-    return await stage.store.read(lambda tx: [tx.connection.execute(text(read(name))).all() for name in tables])
+    return await stage.store.read(
+        lambda tx: [tx.connection.execute(text(read(name))).all() for name in tables]
+    )
 
 
 async def require_an_answer(stage: Stage, agent_id: str) -> None:
@@ -61,7 +65,9 @@ def test_the_corpus_is_large() -> None:
     assert len(KINDS) >= 40
 
 
-async def test_after_a_repair_the_next_message_is_answered_and_no_word_is_lost(stage: Stage) -> None:
+async def test_after_a_repair_the_next_message_is_answered_and_no_word_is_lost(
+    stage: Stage,
+) -> None:
     repaired = 0
     for kind in KINDS:
         agent = await talked(stage)
@@ -101,10 +107,14 @@ async def test_calls_that_rightly_wait_go_on_waiting(stage: Stage) -> None:
     state = await stage.state(agent)
 
     def work(tx: Transaction) -> None:
-        it = Broken(tx, state.agent, state.conversation, messages.by_ids(tx, state.conversation.window))
+        it = Broken(
+            tx, state.agent, state.conversation, messages.by_ids(tx, state.conversation.window)
+        )
         run = it.run(ended_at=tx.clock.now(), stop_reason="requires_approval")
         it.write("runs", "status", "completed", run.id)
-        it.add("approval", ToolCallPart("x", "conversation_search", "{}", is_gated=True), run_id=run.id)
+        it.add(
+            "approval", ToolCallPart("x", "conversation_search", "{}", is_gated=True), run_id=run.id
+        )
         conversations.change(tx, it.thread.id, message_count=len(it.window))
 
     await stage.store.write(work)

@@ -23,7 +23,13 @@ def offered(stage: Stage, number: int = -1) -> set[str]:
 
 async def test_searches_are_offered_once_there_is_something_out_of_view(stage: Stage) -> None:
     agent = await stage.agent()
-    stage.lines += ["Hello.", call("archival_memory_insert", content="Ada has a heron."), "Kept.", "Hello.", "Hello."]
+    stage.lines += [
+        "Hello.",
+        call("archival_memory_insert", content="Ada has a heron."),
+        "Kept.",
+        "Hello.",
+        "Hello.",
+    ]
     await stage.say(agent)
     assert not offered(stage) & SEARCHES
     assert "archival_memory_insert" in offered(stage)
@@ -68,15 +74,29 @@ async def test_a_search_that_is_not_offered_runs_where_it_is_called_and_leaves_o
     assert "heron" not in content
 
 
-async def test_the_same_read_is_run_once_then_a_notice_then_the_turn_goes_on_without_tools(stage: Stage) -> None:
+async def test_the_same_read_is_run_once_then_a_notice_then_the_turn_goes_on_without_tools(
+    stage: Stage,
+) -> None:
     agent = await stage.agent()
-    searches = [call("conversation_search", query="tea"), call("conversation_search", query="tea", limit=None)]
+    searches = [
+        call("conversation_search", query="tea"),
+        call("conversation_search", query="tea", limit=None),
+    ]
     stage.lines += [*searches, call("conversation_search", query="tea"), "I do not know."]
     answer = await stage.say(agent, "Tea?")
-    assert [content.startswith("No results") for _, content in returns(answer)] == [True, False, False]
+    assert [content.startswith("No results") for _, content in returns(answer)] == [
+        True,
+        False,
+        False,
+    ]
     assert [content for _, content in returns(answer)][1:] == [NOTICE, NOTICE]
     assert text_of(answer).endswith("I do not know.")
-    assert [request.tool_choice for request in stage.model.requests] == ["auto", "auto", "auto", "none"]
+    assert [request.tool_choice for request in stage.model.requests] == [
+        "auto",
+        "auto",
+        "auto",
+        "none",
+    ]
     stage.lines += ["Hello."]
     await stage.say(agent)
     assert stage.model.requests[-1].tool_choice == "auto"
@@ -100,11 +120,22 @@ async def test_other_reads_and_reads_after_a_change_are_run(stage: Stage) -> Non
         call("conversation_search", query="rum"),
         call("memory_insert", label="human", new_string="Likes tea."),
         call("conversation_search", query="tea"),
-        (TextPart("Both."), call("conversation_search", query="tea"), call("archival_memory_search", query="tea")),
+        (
+            TextPart("Both."),
+            call("conversation_search", query="tea"),
+            call("archival_memory_search", query="tea"),
+        ),
         "Done.",
     ]
     answer = await stage.say(agent, "Tea?")
-    assert [content == NOTICE for _, content in returns(answer)] == [False, False, False, False, True, False]
+    assert [content == NOTICE for _, content in returns(answer)] == [
+        False,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 async def test_equal_reads_in_one_answer_are_run_once(stage: Stage) -> None:

@@ -53,7 +53,9 @@ def said(text: str = "Hello?") -> Message:
 
 def asked(*call_ids: str) -> Message:
     parts = tuple(ToolCallPart(id, "ring", "{}") for id in call_ids)
-    return make.message(make.agent(), role="assistant", parts=parts, step_id="step-1", model="model", otid=None)
+    return make.message(
+        make.agent(), role="assistant", parts=parts, step_id="step-1", model="model", otid=None
+    )
 
 
 def answered(*call_ids: str) -> Message:
@@ -76,7 +78,9 @@ async def test_a_closed_run_is_ended_and_what_was_said_is_in_the_window(
     await stage.require_sound(agent)
 
 
-async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(stage: Stage, agent: str) -> None:
+async def test_open_calls_get_one_result_each_and_answered_ones_keep_theirs(
+    stage: Stage, agent: str
+) -> None:
     run = await open_run(stage, agent, said(), asked("a", "b", "c"), answered("b"))
     await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR))
     history = await stage.history(agent)
@@ -109,7 +113,9 @@ async def test_an_open_call_is_told_why_it_has_no_result(
     assert [part.content for part in history[-1].tool_returns] == [words]
 
 
-async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(stage: Stage, agent: str) -> None:
+async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(
+    stage: Stage, agent: str
+) -> None:
     run = await open_run(stage, agent, said(), asked("call_0"), answered("call_0"), asked("call_0"))
     await stage.store.write(lambda tx: close_run(tx, run, "error", ERROR))
     history = await stage.history(agent)
@@ -118,7 +124,9 @@ async def test_a_call_id_that_an_earlier_step_used_does_not_hide_an_open_call(st
     await stage.require_sound(agent)
 
 
-async def test_a_run_is_closed_once_and_keeps_what_was_saved_since_it_was_read(stage: Stage, agent: str) -> None:
+async def test_a_run_is_closed_once_and_keeps_what_was_saved_since_it_was_read(
+    stage: Stage, agent: str
+) -> None:
     run = await open_run(stage, agent, said(), asked("a"))
     await stage.store.write(lambda tx: runs.save(tx, replace(run, step_count=3)))
     first = await stage.store.write(lambda tx: close_run(tx, run, "cancelled"))
@@ -174,7 +182,9 @@ async def test_the_sweep_comes_by_itself_and_within_a_lease(stage: Stage) -> Non
     assert HANDLER.every_seconds < LEASE / SECOND
     state = await make.stored_agent(stage.store)
     await HANDLER.run(stage.runtime, None, lambda _done, _total: None)  # type: ignore[arg-type]
-    assert (await stage.store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))).agent.id == state.agent.id
+    assert (
+        await stage.store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))
+    ).agent.id == state.agent.id
 
 
 # Callbacks.
@@ -188,9 +198,16 @@ async def added(stage: Stage) -> list[Job]:
 
 
 @pytest.mark.parametrize(
-    "lines", [("Done.",), (call("conversation_search", query="x"), "Done."), (ModelError("llm_timeout", "No."),)]
+    "lines",
+    [
+        ("Done.",),
+        (call("conversation_search", query="x"), "Done."),
+        (ModelError("llm_timeout", "No."),),
+    ],
 )
-async def test_the_end_of_a_run_brings_one_job_however_it_ends(stage: Stage, lines: tuple[Any, ...]) -> None:
+async def test_the_end_of_a_run_brings_one_job_however_it_ends(
+    stage: Stage, lines: tuple[Any, ...]
+) -> None:
     stage.lines += lines
     answer = await stage.say(await stage.agent(), callback={"url": URL})
 

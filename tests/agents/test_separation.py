@@ -49,7 +49,9 @@ async def waiting_of(stage: Stage, user: str) -> Sequence[Any]:
     return await stage.store.read(lambda tx: proposals.page(tx, Scope(), Page(), which))
 
 
-async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_stands_in_its_place(stage: Stage) -> None:
+async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_stands_in_its_place(
+    stage: Stage,
+) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
     ada, bob = [await talk(stage, agent_id, user) for user in ("ada", "bob")]
     stage.lines += [call("core_memory_append", label="human", content="Ada drinks tea."), "Noted."]
@@ -57,8 +59,14 @@ async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_sta
     of_ada, of_bob = await seen_by(stage, agent_id, ada), await seen_by(stage, agent_id, bob)
     assert of_ada["human"].value == "Nobody is known yet.\nAda drinks tea."
     assert of_bob["human"].value == await stage.block(agent_id, "human") == "Nobody is known yet."
-    assert (of_ada["human"].agent_id, of_ada["human"].policy, len(of_ada)) == (agent_id, "direct", len(of_bob))
-    listed = await stage.store.read(lambda tx: history.page(tx, of_ada["human"].chain_id, label="human"))
+    assert (of_ada["human"].agent_id, of_ada["human"].policy, len(of_ada)) == (
+        agent_id,
+        "direct",
+        len(of_bob),
+    )
+    listed = await stage.store.read(
+        lambda tx: history.page(tx, of_ada["human"].chain_id, label="human")
+    )
     assert [(one.reason, one.author.kind, one.author.id) for one in listed] == [
         ('human: + "Ada drinks tea."', "agent", agent_id),
         ("Copy of the agent's block", "agent", agent_id),
@@ -75,16 +83,26 @@ async def test_the_first_edit_of_the_agents_block_makes_the_users_copy_which_sta
     assert after["human"].value.endswith("Ada drinks tea.\nAda has a cat.")
 
 
-async def test_a_copy_whose_label_is_taken_has_another_in_the_chain_and_the_same_for_the_agent(stage: Stage) -> None:
+async def test_a_copy_whose_label_is_taken_has_another_in_the_chain_and_the_same_for_the_agent(
+    stage: Stage,
+) -> None:
     first, second = [
-        await stage.agent(HUMAN, name=name, tool_names=("core_memory_append",)) for name in ("Nina", "Dr. Otto")
+        await stage.agent(HUMAN, name=name, tool_names=("core_memory_append",))
+        for name in ("Nina", "Dr. Otto")
     ]
     conversations = [await talk(stage, one, "ada") for one in (first, second)]
-    for agent_id, conversation_id, words in zip((first, second), conversations, ("tea", "rum"), strict=True):
+    for agent_id, conversation_id, words in zip(
+        (first, second), conversations, ("tea", "rum"), strict=True
+    ):
         for more in ("", ", and cake"):
-            stage.lines += [call("core_memory_append", label="human", content=f"Likes {words}{more}."), "Noted."]
+            stage.lines += [
+                call("core_memory_append", label="human", content=f"Likes {words}{more}."),
+                "Noted.",
+            ]
             await stage.say(agent_id, "Hello.", conversation_id=conversation_id)
-    of_ada = await stage.store.read(lambda tx: blocks.of_user(tx, Scope(), users.require(tx, Scope(), "ada").id))
+    of_ada = await stage.store.read(
+        lambda tx: blocks.of_user(tx, Scope(), users.require(tx, Scope(), "ada").id)
+    )
     assert [(block.label, block.seen_as, block.agent_id) for block in of_ada] == [
         ("agents/dr-otto/human", "human", second),
         ("human", None, first),
@@ -101,14 +119,23 @@ async def test_two_conversations_of_a_user_that_edit_at_once_share_one_copy(stag
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
     first, second = [await talk(stage, agent_id, "ada") for _ in range(2)]
     turn, gate = await stage.asked(
-        agent_id, line=call("core_memory_append", label="human", content="Has a cat."), conversation_id=first
+        agent_id,
+        line=call("core_memory_append", label="human", content="Has a cat."),
+        conversation_id=first,
     )
-    stage.lines += [call("core_memory_append", label="human", content="Has a dog."), "Noted.", "Noted."]
+    stage.lines += [
+        call("core_memory_append", label="human", content="Has a dog."),
+        "Noted.",
+        "Noted.",
+    ]
     await stage.say(agent_id, conversation_id=second)
     gate.open()
     answer = await collect(turn)
     seen = await seen_by(stage, agent_id, first)
-    assert sorted(seen["human"].value.split("\n")[1:]) in (["Has a dog."], ["Has a cat.", "Has a dog."])
+    assert sorted(seen["human"].value.split("\n")[1:]) in (
+        ["Has a dog."],
+        ["Has a cat.", "Has a dog."],
+    )
     # Both added at the same place: the second is told, and loses nothing unseen.
     assert ("Has a cat." in seen["human"].value) == (returns(answer)[0][0] == "success")
     assert len(await stage.store.read(lambda tx: blocks.of_user(tx, Scope(), seen_user(tx)))) == 1
@@ -122,7 +149,11 @@ async def test_a_shared_block_is_edited_in_place_and_says_so_in_the_prompt(stage
     specs = (BlockSpec("course", "The exam is in May.", shared=True), BlockSpec(*HUMAN))
     agent_id = await stage.agent(blocks=specs, tool_names=("core_memory_append",))
     ada, bob = [await talk(stage, agent_id, user) for user in ("ada", "bob")]
-    stage.lines += [call("core_memory_append", label="course", content="It is in room 5."), "Noted.", "Hello."]
+    stage.lines += [
+        call("core_memory_append", label="course", content="It is in room 5."),
+        "Noted.",
+        "Hello.",
+    ]
     await stage.say(agent_id, conversation_id=ada)
     await stage.say(agent_id, conversation_id=bob)
     prompt = stage.model.requests[-1].messages[0].text
@@ -134,13 +165,18 @@ async def test_a_shared_block_is_edited_in_place_and_says_so_in_the_prompt(stage
 
 async def test_an_edit_that_has_to_wait_waits_for_the_user_against_the_copy(stage: Stage) -> None:
     agent_id = await stage.agent(
-        blocks=(BlockSpec("plan", "No plan.", policy="propose"),), tool_names=("core_memory_append",)
+        blocks=(BlockSpec("plan", "No plan.", policy="propose"),),
+        tool_names=("core_memory_append",),
     )
     ada = await talk(stage, agent_id, "ada")
     stage.lines += [call("core_memory_append", label="plan", content="Learn Latin."), "Proposed."]
     await stage.say(agent_id, conversation_id=ada)
     (waiting,) = await waiting_of(stage, "ada")
-    assert (waiting.label, waiting.base_value, waiting.value) == ("plan", "No plan.", "No plan.\nLearn Latin.")
+    assert (waiting.label, waiting.base_value, waiting.value) == (
+        "plan",
+        "No plan.",
+        "No plan.\nLearn Latin.",
+    )
     assert (await seen_by(stage, agent_id, ada))["plan"].value == "No plan."
 
 
@@ -151,7 +187,9 @@ async def test_an_edit_that_has_to_wait_waits_for_the_user_against_the_copy(stag
         {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/person"},
     ],
 )
-async def test_the_agent_cannot_take_its_block_from_others(stage: Stage, arguments: dict[str, str]) -> None:
+async def test_the_agent_cannot_take_its_block_from_others(
+    stage: Stage, arguments: dict[str, str]
+) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("memory",))
     ada = await talk(stage, agent_id, "ada")
     stage.lines += [call("memory", **arguments), "So be it."]
@@ -166,7 +204,11 @@ async def test_the_agent_cannot_take_its_block_from_others(stage: Stage, argumen
 
 async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(stage: Stage) -> None:
     create = call(
-        "memory", command="create", path="/memories/aims", file_text="Learn Latin.", description="What they want"
+        "memory",
+        command="create",
+        path="/memories/aims",
+        file_text="Learn Latin.",
+        description="What they want",
     )
     careful = await stage.agent(tool_names=("memory",))
     bold = await stage.agent(tool_names=("memory",), settings={"user_block_policy": "direct"})
@@ -183,7 +225,11 @@ async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(st
             approved = await stage.store.write(lambda tx: approve(tx, Scope(), waiting.id, by))  # noqa: B023 - at once
             assert isinstance(approved, Approved)
             made = (await seen_by(stage, agent_id, ada))["aims"]
-            assert (made.value, made.description, made.agent_id) == ("Learn Latin.", "What they want", careful)
+            assert (made.value, made.description, made.agent_id) == (
+                "Learn Latin.",
+                "What they want",
+                careful,
+            )
         else:
             # The label is another agent's by now, which this one cannot see.
             assert "Choose another label." in told
@@ -194,24 +240,39 @@ async def test_a_new_block_is_the_users_under_the_policy_that_the_agent_names(st
             await stage.say(agent_id, conversation_id=ada)
             made = (await seen_by(stage, agent_id, ada))["goals"]
             assert (made.policy, made.agent_id) == ("direct", bold)
-        assert {block.label for block in await stage.store.read(lambda tx: blocks.of_agent(tx, agent_id))} == set()  # noqa: B023
+        assert {
+            block.label
+            for block in await stage.store.read(lambda tx: blocks.of_agent(tx, agent_id))  # noqa: B023
+        } == set()
 
 
-async def test_an_agent_without_users_makes_no_copies_and_its_prompt_is_the_same_to_the_byte(stage: Stage) -> None:
+async def test_an_agent_without_users_makes_no_copies_and_its_prompt_is_the_same_to_the_byte(
+    stage: Stage,
+) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
-    stage.lines += [call("core_memory_append", label="human", content="Likes tea."), "Noted.", "Hello."]
+    stage.lines += [
+        call("core_memory_append", label="human", content="Likes tea."),
+        "Noted.",
+        "Hello.",
+    ]
     await stage.say(agent_id)
     assert await stage.block(agent_id, "human") == "Nobody is known yet.\nLikes tea."
     assert "shared" not in stage.model.requests[-1].messages[0].text
 
 
-async def test_a_user_has_a_default_conversation_and_two_first_messages_at_once_make_one(stage: Stage) -> None:
+async def test_a_user_has_a_default_conversation_and_two_first_messages_at_once_make_one(
+    stage: Stage,
+) -> None:
     agent_id = await stage.agent(HUMAN)
     ada, bob = [
-        await stage.store.write(lambda tx, name=name: Scope().acting_for(users.find_or_make(tx, Scope(), name)))  # type: ignore[misc]
+        await stage.store.write(
+            lambda tx, name=name: Scope().acting_for(users.find_or_make(tx, Scope(), name))
+        )  # type: ignore[misc]
         for name in ("ada", "bob")
     ]
-    opened = await asyncio.gather(*(open_conversation(stage.runtime, ada, "default", agent_id) for _ in range(5)))
+    opened = await asyncio.gather(
+        *(open_conversation(stage.runtime, ada, "default", agent_id) for _ in range(5))
+    )
     assert len({one.id for one in opened}) == 1
     stage.lines += ["Hello Ada.", "Hello."]
     await stage.say(agent_id, "I am Ada.", scope=ada)
@@ -235,7 +296,9 @@ async def test_a_user_has_a_default_conversation_and_two_first_messages_at_once_
         await stop_and_delete(stage.runtime, ada, opened[0].id)
 
 
-async def test_an_agent_that_was_made_for_a_user_has_one_default_conversation_for_them(stage: Stage) -> None:
+async def test_an_agent_that_was_made_for_a_user_has_one_default_conversation_for_them(
+    stage: Stage,
+) -> None:
     agent_id = await stage.agent(user="ada")
     ada = Scope().acting_for(await stage.store.read(lambda tx: users.require(tx, Scope(), "ada")))
     for scope in (ada, Scope()):
@@ -260,14 +323,21 @@ async def test_a_users_block_does_not_hide_a_shared_one(stage: Stage) -> None:
     assert (seen["course"].value, seen["plan"].value) == ("The exam is in May.", "My own.")
 
 
-async def test_a_users_turn_costs_one_statement_more_and_an_edit_of_a_copy_nothing(stage: Stage) -> None:
+async def test_a_users_turn_costs_one_statement_more_and_an_edit_of_a_copy_nothing(
+    stage: Stage,
+) -> None:
     agent_id = await stage.agent(HUMAN, tool_names=("core_memory_append",))
-    ada = await stage.store.write(lambda tx: Scope().acting_for(users.find_or_make(tx, Scope(), "ada")))
+    ada = await stage.store.write(
+        lambda tx: Scope().acting_for(users.find_or_make(tx, Scope(), "ada"))
+    )
     counts: dict[str, list[int]] = {}
     for user, scope in (("nobody", Scope()), ("ada", ada)):
         stage.lines += [call("core_memory_append", label="human", content="Likes tea."), "Noted."]
         await stage.say(agent_id, scope=scope)
-        for lines in (["Hello."], [call("core_memory_append", label="human", content="Likes rum."), "Noted."]):
+        for lines in (
+            ["Hello."],
+            [call("core_memory_append", label="human", content="Likes rum."), "Noted."],
+        ):
             stage.lines += lines
             with count_statements(stage.store) as counted:
                 await stage.say(agent_id, scope=scope)
@@ -277,13 +347,17 @@ async def test_a_users_turn_costs_one_statement_more_and_an_edit_of_a_copy_nothi
 
 async def test_a_copy_finds_a_label_that_the_users_chain_can_hold(stage: Stage) -> None:
     """Nor may its parts have a meaning of their own in routes, or differ from another label in capitals alone."""
-    agent_id = await stage.agent(("Human", "Nobody."), name="History", tool_names=("core_memory_append",))
+    agent_id = await stage.agent(
+        ("Human", "Nobody."), name="History", tool_names=("core_memory_append",)
+    )
     memory = await stage.store.write(lambda tx: open_memory(tx, Scope(), "ada", makes=True))
     by = Actor("user", memory.user.id, "ada")
     await stage.store.write(lambda tx: put(tx, memory, "human", "My own.", by))
     ada = await talk(stage, agent_id, "ada")
     stage.lines += [call("core_memory_append", label="Human", content="Likes tea."), "Noted."]
-    assert [status for status, _ in returns(await stage.say(agent_id, conversation_id=ada))] == ["success"]
+    assert [status for status, _ in returns(await stage.say(agent_id, conversation_id=ada))] == [
+        "success"
+    ]
     seen = await seen_by(stage, agent_id, ada)
     assert {label: block.label for label, block in seen.items()} == {
         "Human": f"agents/{agent_id}/Human",
@@ -298,18 +372,28 @@ async def test_a_new_block_that_a_clone_could_not_tell_from_another_is_an_error_
     agent_id = await stage.agent(tool_names=("memory",), settings={"user_block_policy": policy})
     memory = await stage.store.write(lambda tx: open_memory(tx, Scope(), "ada", makes=True))
     by = Actor("user", memory.user.id, "ada")
-    await stage.store.write(lambda tx: put(tx, memory, "aims", "My own.", by, PutOptions(agent_id="agent-other")))
+    await stage.store.write(
+        lambda tx: put(tx, memory, "aims", "My own.", by, PutOptions(agent_id="agent-other"))
+    )
     ada = await talk(stage, agent_id, "ada")
-    stage.lines += [call("memory", command="create", path="/memories/Aims", file_text="Learn Latin."), "So be it."]
+    stage.lines += [
+        call("memory", command="create", path="/memories/Aims", file_text="Learn Latin."),
+        "So be it.",
+    ]
     ((status, told),) = returns(await stage.say(agent_id, conversation_id=ada))
     assert status == "error"
     assert "capitals" in told
 
 
-async def test_a_block_that_waited_for_its_user_has_the_policy_that_the_agent_names(stage: Stage) -> None:
+async def test_a_block_that_waited_for_its_user_has_the_policy_that_the_agent_names(
+    stage: Stage,
+) -> None:
     agent_id = await stage.agent(tool_names=("memory",), settings={"user_block_policy": "explicit"})
     ada = await talk(stage, agent_id, "ada")
-    stage.lines += [call("memory", command="create", path="/memories/aims", file_text="Learn Latin."), "Noted."]
+    stage.lines += [
+        call("memory", command="create", path="/memories/aims", file_text="Learn Latin."),
+        "Noted.",
+    ]
     await stage.say(agent_id, conversation_id=ada)
     (waiting,) = await waiting_of(stage, "ada")
     by = Actor("user", await stage.store.read(seen_user), "ada")

@@ -21,7 +21,14 @@ from ricordo.agents.step_decisions import (
     rulebook,
 )
 from ricordo.domain.agent import AgentState
-from ricordo.domain.message import ApprovalPart, TextPart, ToolCallPart, ToolReturnPart, parts_from_json, parts_to_json
+from ricordo.domain.message import (
+    ApprovalPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    parts_from_json,
+    parts_to_json,
+)
 from ricordo.domain.model import ModelReply, ModelSettings, ToolSchema
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import Tool, ToolRule
@@ -36,7 +43,9 @@ TOOLBOX = Toolbox([])
 
 def tool(name: str, **properties: Any) -> Tool:
     schema = {"type": "object", "properties": properties, "required": []}
-    return make.tool(name, json_schema={"name": name, "description": f"{name}s.", "parameters": schema})
+    return make.tool(
+        name, json_schema={"name": name, "description": f"{name}s.", "parameters": schema}
+    )
 
 
 ROLL, TOSS = tool("roll", sides={"type": "integer"}), tool("toss", sides={"type": "integer"})
@@ -51,22 +60,33 @@ def turn(
     **settings: Any,
 ) -> TurnContext:
     """A turn of an agent with these rules and tools, which has not begun."""
-    agent = make.agent(agent_type=agent_type, tool_rules=rules, model_settings=ModelSettings(**settings))
+    agent = make.agent(
+        agent_type=agent_type, tool_rules=rules, model_settings=ModelSettings(**settings)
+    )
     state = AgentState(agent, make.conversation(agent), (), tools, (), ())
     request = TurnRequest(Scope(), agent.id, client_tools=client_tools)
     book = rulebook(state, client_tools)
     runtime: Any = SimpleNamespace(toolbox=TOOLBOX)
-    return TurnContext(runtime, request, make.run(agent), state, ScriptedModel([]), [], "", book, WindowLimit())
+    return TurnContext(
+        runtime, request, make.run(agent), state, ScriptedModel([]), [], "", book, WindowLimit()
+    )
 
 
 def after_words(a_turn: TurnContext, before: NextAction | None = None, **reply: Any) -> NextAction:
     words = ModelReply((TextPart("Hello."),), **reply)
-    return next_action(a_turn, offer_tools(a_turn), words, ParsedReply(words.parts), (), before or NextAction())
+    return next_action(
+        a_turn, offer_tools(a_turn), words, ParsedReply(words.parts), (), before or NextAction()
+    )
 
 
 def after_call(a_turn: TurnContext, asked: ToolCallPart, status: Any = "success") -> NextAction:
-    offered, results = offer_tools(a_turn), [ToolReturnPart(asked.call_id, asked.name, status, "six")]
-    return next_action(a_turn, offered, None, parse_reply(ModelReply((asked,)), offered), results, NextAction())
+    offered, results = (
+        offer_tools(a_turn),
+        [ToolReturnPart(asked.call_id, asked.name, status, "six")],
+    )
+    return next_action(
+        a_turn, offered, None, parse_reply(ModelReply((asked,)), offered), results, NextAction()
+    )
 
 
 # What is offered.
@@ -103,14 +123,18 @@ def test_a_call_that_is_not_offered_is_refused_and_does_not_count_for_the_rules(
 
 def approved(a_turn: TurnContext, *calls: ToolCallPart) -> ParsedReply:
     request = make.message(make.agent(), role="approval", parts=calls)
-    decisions = {one.call_id: ApprovalPart(one.call_id, approves=True) for one in calls if one.is_gated}
+    decisions = {
+        one.call_id: ApprovalPart(one.call_id, approves=True) for one in calls if one.is_gated
+    }
     return parse_approved(Answered(request, decisions), offer_tools(a_turn))
 
 
 def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more() -> None:
     asked = replace(call("roll", sides=6), is_gated=True)
     parsed = approved(turn(), asked)
-    assert [(one.call_id, one.arguments) for one in parsed.calls] == [(asked.call_id, asked.arguments)]
+    assert [(one.call_id, one.arguments) for one in parsed.calls] == [
+        (asked.call_id, asked.arguments)
+    ]
 
 
 def test_a_call_beside_an_approved_one_has_to_wait_where_its_tool_needs_approval_by_now() -> None:
@@ -122,7 +146,9 @@ def test_a_call_beside_an_approved_one_has_to_wait_where_its_tool_needs_approval
 
 def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -> None:
     rule = ToolRule("toss", "requires_approval")
-    parsed = approved(turn(NATIVE, rule, client_tools=(schema_of(TOSS),)), replace(call("toss"), is_gated=True))
+    parsed = approved(
+        turn(NATIVE, rule, client_tools=(schema_of(TOSS),)), replace(call("toss"), is_gated=True)
+    )
     assert parsed.calls == ()
     assert "is run by the client" in parsed.refused[0].content
 
@@ -131,13 +157,19 @@ def test_a_tool_of_the_client_is_never_run_here_even_if_its_call_is_approved() -
 
 
 def test_words_end_a_native_turn() -> None:
-    for finish, stop in (("stop", "end_turn"), ("length", "max_tokens_exceeded"), ("content_filter", "end_turn")):
+    for finish, stop in (
+        ("stop", "end_turn"),
+        ("length", "max_tokens_exceeded"),
+        ("content_filter", "end_turn"),
+    ):
         assert after_words(turn(), finish=finish).stop == stop, finish
 
 
 def test_words_nobody_can_hear_are_met_with_one_reminder() -> None:
     assert after_words(turn(HEARTBEAT)) == NextAction(heartbeat=REMINDER)
-    assert after_words(turn(HEARTBEAT), NextAction(heartbeat=REMINDER)) == NextAction("no_tool_call")
+    assert after_words(turn(HEARTBEAT), NextAction(heartbeat=REMINDER)) == NextAction(
+        "no_tool_call"
+    )
     assert after_words(turn(HEARTBEAT), finish="length") == NextAction("max_tokens_exceeded")
     assert after_words(turn(HEARTBEAT, tools=())) == NextAction("end_turn")
 
@@ -153,7 +185,9 @@ def test_words_nobody_can_hear_are_met_with_one_reminder() -> None:
         (HEARTBEAT, {}, "error", NextAction(heartbeat=AFTER_FAILURE)),
     ],
 )
-def test_what_comes_after_a_call(style: str, arguments: dict[str, Any], status: str, action: NextAction) -> None:
+def test_what_comes_after_a_call(
+    style: str, arguments: dict[str, Any], status: str, action: NextAction
+) -> None:
     a_turn = turn(style)
     assert after_call(a_turn, call("roll", **arguments), status) == action
     assert a_turn.finished == [FinishedCall("roll", "six", status == "success")]

@@ -26,7 +26,9 @@ EVERYTHING = (
 
 async def passages(stage: Stage, agent: str) -> list[str]:
     held = [archive.id for archive in (await stage.state(agent)).archives]
-    found = await stage.store.read(lambda tx: archives.page_of_passages(tx, held, Page(limit=100, order="asc")))
+    found = await stage.store.read(
+        lambda tx: archives.page_of_passages(tx, held, Page(limit=100, order="asc"))
+    )
     return [passage.text for passage in found]
 
 
@@ -54,7 +56,9 @@ async def test_a_step_with_edits_and_passages_is_saved_with_them(stage: Stage) -
         "INSERT ON steps",
     ],
 )
-async def test_a_step_whose_save_fails_in_the_middle_leaves_nothing_behind(stage: Stage, what: str) -> None:
+async def test_a_step_whose_save_fails_in_the_middle_leaves_nothing_behind(
+    stage: Stage, what: str
+) -> None:
     agent = await stage.agent(("human", "Ada."))
     stage.lines += [EVERYTHING, "Never asked."]
     await broken(stage.store, what)
@@ -63,11 +67,19 @@ async def test_a_step_whose_save_fails_in_the_middle_leaves_nothing_behind(stage
     assert isinstance(events[-1], Failed)
     assert saved(events) == []
     (run,) = await stage.runs(agent)
-    assert (run.status, run.stop_reason, run.step_count, run.usage.total_tokens) == ("failed", "error", 0, 0)
+    assert (run.status, run.stop_reason, run.step_count, run.usage.total_tokens) == (
+        "failed",
+        "error",
+        0,
+        0,
+    )
     assert roles(await stage.history(agent)) == "system user"
     assert await stage.block(agent, "human") == "Ada."
     assert await passages(stage, agent) == []
-    assert await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), Page(), run_id=run.id)) == []
+    assert (
+        await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), Page(), run_id=run.id))
+        == []
+    )
     await stage.require_sound(agent)
 
 
@@ -77,7 +89,9 @@ async def test_a_job_that_a_tool_asks_for_is_added_with_its_step_or_not_at_all(
 ) -> None:
     def promise(context: ToolContext) -> str:
         """Promise something."""
-        context.step.jobs.append(Job("promise", context.state.agent.organization_id, {"step": context.step.id}))
+        context.step.jobs.append(
+            Job("promise", context.state.agent.organization_id, {"step": context.step.id})
+        )
         return "Promised."
 
     stage = await open_stage(ServerTool(promise, "custom"))
@@ -115,7 +129,10 @@ async def test_a_call_that_acts_outside_is_saved_before_it_is_run_which_costs_on
     bell = Bell()
     stage = await open_stage(bell.tool())
     agent = await stage.agent(("human", "Ada."), tool_names=("ring",))
-    stage.lines += [(call("memory_insert", label="human", new_string="Tea."), call("ring")), "Done."]
+    stage.lines += [
+        (call("memory_insert", label="human", new_string="Tea."), call("ring")),
+        "Done.",
+    ]
     with count_statements(stage.store) as counted:
         turn = await stage.begin(agent)
         await bell.gate.reached()
@@ -131,7 +148,9 @@ async def test_a_call_that_acts_outside_is_saved_before_it_is_run_which_costs_on
     await stage.require_sound(agent)
 
 
-async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_failed(open_stage: OpenStage) -> None:
+async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_failed(
+    open_stage: OpenStage,
+) -> None:
     bell = Bell()
     stage = await open_stage(bell.tool())
     agent = await stage.agent(("human", "Ada."), tool_names=("ring",))
@@ -151,7 +170,9 @@ async def test_an_outside_call_whose_results_cannot_be_saved_is_told_as_failed(o
     await stage.require_sound(agent)
 
 
-async def test_an_outside_call_is_not_made_where_it_cannot_be_saved_before(open_stage: OpenStage) -> None:
+async def test_an_outside_call_is_not_made_where_it_cannot_be_saved_before(
+    open_stage: OpenStage,
+) -> None:
     bell = Bell()
     stage = await open_stage(bell.tool())
     agent = await stage.agent(tool_names=("ring",))
@@ -228,7 +249,9 @@ async def test_edits_of_different_lines_of_a_shared_block_both_stay(stage: Stage
         await stage.require_sound(agent)
 
 
-async def test_edits_of_the_same_line_are_a_failure_the_second_agent_sees_and_can_mend(stage: Stage) -> None:
+async def test_edits_of_the_same_line_are_a_failure_the_second_agent_sees_and_can_mend(
+    stage: Stage,
+) -> None:
     one, other = await pair(stage, "tea")
     early, late = await both(stage, one, other, swap("tea", "green tea"), swap("tea", "black tea"))
     assert returns(early) == [("success", "green tea")]

@@ -28,7 +28,9 @@ class Elsewhere:
         self.gate: Gate | None = None
         self.was_cancelled = self.is_closed = False
 
-    async def run(self, tool: Tool, _context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+    async def run(
+        self, tool: Tool, _context: ToolContext, arguments: Mapping[str, Any]
+    ) -> ToolOutput:
         self.calls.append((tool.name, arguments))
         try:
             if self.gate:
@@ -77,12 +79,19 @@ async def test_a_stored_tool_is_run_by_its_runner_saved_before_and_untrusted(
     stage.lines += [call("add", one=2), "Three."]
     turn = await stage.begin(agent, "Add.")
     await elsewhere.gate.reached()
-    assert roles(await stage.history(agent)) == "system user assistant"  # the call, before it is run
+    assert (
+        roles(await stage.history(agent)) == "system user assistant"
+    )  # the call, before it is run
     elsewhere.gate.open()
     await soon(turn.wait())
     history = await stage.history(agent)
     (result,) = history[3].tool_returns
-    assert (result.status, result.content, result.is_json, result.stdout) == ("success", '{"sum":3}', True, ("added",))
+    assert (result.status, result.content, result.is_json, result.stdout) == (
+        "success",
+        '{"sum":3}',
+        True,
+        ("added",),
+    )
     assert result.is_untrusted
     assert elsewhere.calls == [("add", {"one": 2})]
 
@@ -97,7 +106,9 @@ async def test_a_tool_that_fails_and_a_runner_that_cannot_are_told_apart(stage: 
     ]
     first, second = (part for message in answer.messages for part in message.tool_returns)
     assert (first.stdout, first.stderr) == (("began",), ("line 2",))
-    assert second.stderr == ("Error executing function add: Unavailable: No sandbox is installed. Install bubblewrap.",)
+    assert second.stderr == (
+        "Error executing function add: Unavailable: No sandbox is installed. Install bubblewrap.",
+    )
 
 
 async def test_a_call_is_cancelled_with_its_turn(stage: Stage, elsewhere: Elsewhere) -> None:
@@ -111,10 +122,16 @@ async def test_a_call_is_cancelled_with_its_turn(stage: Stage, elsewhere: Elsewh
     await stage.require_sound(agent)
 
 
-async def test_a_tool_calls_others_as_the_rules_allow_it_then(stage: Stage, elsewhere: Elsewhere) -> None:
+async def test_a_tool_calls_others_as_the_rules_allow_it_then(
+    stage: Stage, elsewhere: Elsewhere
+) -> None:
     rules = (ToolRule("add", "max_count_per_step", options={"max_count_limit": 1}),)
     agent = await stage.agent(tool_names=("add", "relay"), tool_rules=rules)
-    stage.lines += [call("relay", tool="add", arguments={"one": 1}), call("relay", tool="add", arguments={}), "Done."]
+    stage.lines += [
+        call("relay", tool="add", arguments={"one": 1}),
+        call("relay", tool="add", arguments={}),
+        "Done.",
+    ]
     answer = await stage.say(agent, "Add.")
     (_, first), (_, second) = returns(answer)
     assert first == 'success: {"sum":3}'
@@ -127,7 +144,9 @@ async def test_a_tool_calls_no_other_that_needs_an_approval_or_is_not_the_agents
 ) -> None:
     rules = (ToolRule("add", "requires_approval"),)
     agent = await stage.agent(tool_names=("add", "relay"), tool_rules=rules)
-    stage.lines += [call("relay", tool=name, arguments={}) for name in ("add", "nothing")] + ["Done."]
+    stage.lines += [call("relay", tool=name, arguments={}) for name in ("add", "nothing")] + [
+        "Done."
+    ]
     (_, first), (_, second) = returns(await stage.say(agent, "Add."))
     assert first == "error: add needs an approval, or is run by the client. Call it yourself."
     assert second.startswith("error: [ToolConstraintError] Cannot call nothing")
@@ -142,7 +161,9 @@ async def test_memory_that_a_called_tool_edits_is_saved_with_the_step(stage: Sta
     assert await stage.block(agent, "human") == "Her name is Ada.\nLikes tea."
 
 
-async def test_somebodys_own_tool_keeps_its_name_and_source_when_the_server_gets_one_of_it(stage: Stage) -> None:
+async def test_somebodys_own_tool_keeps_its_name_and_source_when_the_server_gets_one_of_it(
+    stage: Stage,
+) -> None:
     async def add(context: ToolContext) -> str:
         """Add nothing."""
         return "nothing"
@@ -152,10 +173,14 @@ async def test_somebodys_own_tool_keeps_its_name_and_source_when_the_server_gets
     (own,) = (await stage.store.read(lambda tx: tools.by_names(tx, Scope(), ["add"]))).values()
     assert (own.tool_type, own.source_code) == ("custom", "def add(): ...")
     assert isinstance(box.find(own), Elsewhere)
-    assert isinstance(box.find(replace(own, source_code=None, tool_type="letta_builtin")), ServerTool)
+    assert isinstance(
+        box.find(replace(own, source_code=None, tool_type="letta_builtin")), ServerTool
+    )
 
 
-async def test_two_runners_of_one_type_are_refused_and_all_are_closed_once(elsewhere: Elsewhere) -> None:
+async def test_two_runners_of_one_type_are_refused_and_all_are_closed_once(
+    elsewhere: Elsewhere,
+) -> None:
     with pytest.raises(ValueError, match='Two plugins run tools of the type "custom"'):
         Toolbox([], [elsewhere, Elsewhere()])
     await Toolbox([], [elsewhere]).close()

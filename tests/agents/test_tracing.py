@@ -32,7 +32,9 @@ def keep(stage: Stage, which: str, **settings: Any) -> None:
 
 async def steps(stage: Stage, agent: str) -> list[Step]:
     wanted = Page(limit=100, order="asc")
-    return await stage.store.read(lambda tx: runs.page_of_steps(tx, Scope(), wanted, agent_id=agent))
+    return await stage.store.read(
+        lambda tx: runs.page_of_steps(tx, Scope(), wanted, agent_id=agent)
+    )
 
 
 async def trace(stage: Stage, step: Step) -> Trace | None:
@@ -45,12 +47,19 @@ async def kept(stage: Stage, agent: str) -> list[tuple[Any, Any]]:
 
 
 async def test_a_call_that_failed_leaves_a_step_with_its_error(stage: Stage, agent: str) -> None:
-    stage.lines += [call("conversation_search", query="tea"), ModelError("llm_rate_limit", "Slow down.")]
+    stage.lines += [
+        call("conversation_search", query="tea"),
+        ModelError("llm_rate_limit", "Slow down."),
+    ]
     answer = await stage.say(agent)
     assert answer.failure is not None
     first, second = await steps(stage, agent)
     assert first.status == "success"
-    assert (second.status, second.stop_reason, second.run_id) == ("failed", "llm_api_error", answer.run.id)
+    assert (second.status, second.stop_reason, second.run_id) == (
+        "failed",
+        "llm_api_error",
+        answer.run.id,
+    )
     assert second.error == {"type": "llm_rate_limit", "message": "Slow down."}
     assert (second.model_handle, second.usage, second.tools_ns) == ("scripted/model", Usage(), None)
     assert 0 < (second.model_ns or 0) <= (second.step_ns or 0)
@@ -71,8 +80,12 @@ async def traces_of(stage: Stage, run_id: str) -> list[tuple[Any, Any]]:
     return [(orjson.loads(one.request), orjson.loads(one.response or "null")) for one in found]
 
 
-@pytest.mark.parametrize(("which", "kinds"), [("off", []), ("errors", ["error"]), ("all", ["error", "parts", "parts"])])
-async def test_calls_that_write_a_summary_are_traced_like_others(stage: Stage, which: str, kinds: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("which", "kinds"), [("off", []), ("errors", ["error"]), ("all", ["error", "parts", "parts"])]
+)
+async def test_calls_that_write_a_summary_are_traced_like_others(
+    stage: Stage, which: str, kinds: list[str]
+) -> None:
     keep(stage, "off")
     agent = await stage.agent()
     stage.lines += ["One.", "Two."]
@@ -86,7 +99,9 @@ async def test_calls_that_write_a_summary_are_traced_like_others(stage: Stage, w
     await soon(
         collect(await run_turn(stage.runtime, asked))
     )  # its model fails, so an outline takes the summary's place
-    found = [one for run in reversed(await stage.runs(agent)) for one in await traces_of(stage, run.id)]
+    found = [
+        one for run in reversed(await stage.runs(agent)) for one in await traces_of(stage, run.id)
+    ]
     assert sorted("error" if "error" in response else "parts" for _, response in found) == kinds
     if which == "all":
         texts = [part["text"] for _, response in found for part in response.get("parts", ())]
@@ -96,18 +111,28 @@ async def test_calls_that_write_a_summary_are_traced_like_others(stage: Stage, w
 async def test_the_trace_of_a_failed_call_holds_its_error(stage: Stage) -> None:
     keep(stage, "errors")
     agent = await stage.agent()
-    stage.lines.append(ModelError("llm_authentication", "Key sk-proj-8Fa92kLmQ0xZ4bT7cVnR1yWd is wrong."))
+    stage.lines.append(
+        ModelError("llm_authentication", "Key sk-proj-8Fa92kLmQ0xZ4bT7cVnR1yWd is wrong.")
+    )
     await stage.say(agent, "Hello.")
     ((request, response),) = await kept(stage, agent)
     assert request["messages"][-1]["parts"][0]["text"] == "Hello."
-    assert response == {"error": {"type": "llm_authentication", "message": "Key [secret removed: api key] is wrong."}}
+    assert response == {
+        "error": {
+            "type": "llm_authentication",
+            "message": "Key [secret removed: api key] is wrong.",
+        }
+    }
 
 
 async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:
     keep(stage, "all")
     agent = await stage.agent()
     stage.lines.append("I see.")
-    said = (TextPart("Use Bearer abcdefgh12345678 for it."), ImagePart("image/png", "aGVsbG8gd29ybGQh" * 1000))
+    said = (
+        TextPart("Use Bearer abcdefgh12345678 for it."),
+        ImagePart("image/png", "aGVsbG8gd29ybGQh" * 1000),
+    )
     await stage.send(agent, NewMessage("user", said))
     (step,) = await steps(stage, agent)
     found = await trace(stage, step)
@@ -120,7 +145,9 @@ async def test_a_trace_holds_no_credential_and_no_picture(stage: Stage) -> None:
     }
 
 
-async def test_a_trace_costs_one_statement_and_none_where_it_is_off(stage: Stage, agent: str) -> None:
+async def test_a_trace_costs_one_statement_and_none_where_it_is_off(
+    stage: Stage, agent: str
+) -> None:
 
     async def statements() -> int:
         stage.lines.append("Fine.")
@@ -153,12 +180,18 @@ async def test_a_request_that_is_no_json_leaves_no_trace_and_fails_no_turn(
     "value",
     [
         {"messages": [{"role": "user", "parts": [{"text": "long " * 200_000}]}]},
-        {"messages": [{"role": "user", "parts": [{"text": f"word {number}"}]} for number in range(5_000)]},
+        {
+            "messages": [
+                {"role": "user", "parts": [{"text": f"word {number}"}]} for number in range(5_000)
+            ]
+        },
         {"messages": [{"text": "ä" * 3_000} for _ in range(500)], "tools": [{"name": "t"}] * 500},
         {f"field {number}": "x" * 50 for number in range(4_000)},
     ],
 )
-def test_what_is_too_large_is_cut_to_its_bound_and_stays_json(value: dict[str, Any], most: int) -> None:
+def test_what_is_too_large_is_cut_to_its_bound_and_stays_json(
+    value: dict[str, Any], most: int
+) -> None:
     text = tracing.shortened(value, most)
     assert len(text.encode()) <= most
     note = orjson.loads(text)["note"]
@@ -173,15 +206,22 @@ def test_what_fits_is_left_as_it_is_and_both_ends_of_a_long_text_are_kept() -> N
     assert "characters left out" in cut
 
 
-async def test_old_traces_and_those_beyond_the_number_are_deleted(stage: Stage, clock: ManualClock) -> None:
+async def test_old_traces_and_those_beyond_the_number_are_deleted(
+    stage: Stage, clock: ManualClock
+) -> None:
     keep(stage, "all", trace_days=2, trace_count=2)
     agent = await stage.agent()
     stage.lines += [f"{number}." for number in range(5)]
     for _ in range(4):
         await stage.say(agent)
     told: list[int] = []
-    await tracing.HANDLER.run(stage.runtime, Job("traces", LOCAL_ORGANIZATION), lambda done, _: told.append(done))
-    assert [response["parts"][0]["text"] for _, response in await kept(stage, agent)] == ["2.", "3."]
+    await tracing.HANDLER.run(
+        stage.runtime, Job("traces", LOCAL_ORGANIZATION), lambda done, _: told.append(done)
+    )
+    assert [response["parts"][0]["text"] for _, response in await kept(stage, agent)] == [
+        "2.",
+        "3.",
+    ]
     assert told == [2]
     clock.advance(3 * DAY / 1_000_000)
     await stage.say(agent)

@@ -50,12 +50,20 @@ async def test_a_failing_model_ends_the_run_as_failed_and_keeps_what_was_said(
     events = await all_events(await stage.begin(agent, "Are you well?"))
     end = events[-1]
     assert isinstance(end, Failed)
-    assert (end.kind, end.message, end.run.status, end.run.stop_reason) == (kind, "It is down.", "failed", reason)
+    assert (end.kind, end.message, end.run.status, end.run.stop_reason) == (
+        kind,
+        "It is down.",
+        "failed",
+        reason,
+    )
     assert end.run.error == {"type": kind, "message": "It is down."}
     assert (await stage.thread(agent)).last_stop_reason == reason
     assert [message.text for message in (await stage.history(agent))[1:]] == ["Are you well?"]
     await stage.require_sound(agent)
-    assert [m.text for m in stage.model.requests[-1].messages[1:]] == ["Are you well?", "Are you there?"]
+    assert [m.text for m in stage.model.requests[-1].messages[1:]] == [
+        "Are you well?",
+        "Are you there?",
+    ]
 
 
 @pytest.mark.parametrize("kind", ["llm_bad_request", "context_window_exceeded"])
@@ -68,10 +76,16 @@ async def test_what_a_provider_refuses_as_a_bad_request_is_kept_but_not_sent_aga
     assert (answer.run.status, answer.run.stop_reason) == ("failed", "llm_api_error")
     assert text_of(await stage.say(agent, "Are you there?")) == "Better."
     assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Are you there?"]
-    assert [message.text for message in (await stage.history(agent))[1:]] == ["Poison.", "Are you there?", "Better."]
+    assert [message.text for message in (await stage.history(agent))[1:]] == [
+        "Poison.",
+        "Are you there?",
+        "Better.",
+    ]
 
 
-async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run(stage: Stage, agent: str) -> None:
+async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run(
+    stage: Stage, agent: str
+) -> None:
     stage.lines += [ZeroDivisionError("secret detail")]
     answer = await stage.say(agent)
     assert answer.failure
@@ -83,13 +97,17 @@ async def test_a_model_that_breaks_or_says_nothing_at_all_is_an_error_of_the_run
 # Plugins.
 
 
-async def test_a_kill_right_after_a_failed_turn_loses_no_notes(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_kill_right_after_a_failed_turn_loses_no_notes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = await stage.agent(settings={"model_profile": "notes"}, system=None)
     stage.lines += [ModelError("llm_bad_request", "It is down.")]
     write = stage.store.write
 
     async def write_until_the_end(work: Callable[[Transaction], T]) -> T:
-        ended = await stage.store.read(lambda tx: [run.status for run in runs.page(tx, Scope(), Page())] == ["failed"])
+        ended = await stage.store.read(
+            lambda tx: [run.status for run in runs.page(tx, Scope(), Page())] == ["failed"]
+        )
         if ended:
             raise Unavailable("The server is gone.")
         return await write(work)
@@ -152,7 +170,9 @@ async def test_a_turn_cancelled_while_a_tool_runs_keeps_nothing_of_the_step_but_
     await stage.require_sound(agent)
 
 
-async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(stage: Stage, agent: str) -> None:
+async def test_cancelling_twice_at_once_and_after_the_end_is_harmless(
+    stage: Stage, agent: str
+) -> None:
     turn, _gate = await stage.asked(agent, line="Never said.")
     await soon(asyncio.gather(turn.cancel(), turn.cancel()))
     await soon(turn.cancel())
@@ -199,7 +219,12 @@ async def end_elsewhere(stage: Stage, agent: str, reason: StopReason) -> None:
 
     def end(tx: Transaction) -> None:
         (run,) = runs.open_runs(tx, agent_id=agent)
-        close_run(tx, run, reason, None if reason == "cancelled" else {"type": "interrupted", "message": "Gone."})
+        close_run(
+            tx,
+            run,
+            reason,
+            None if reason == "cancelled" else {"type": "interrupted", "message": "Gone."},
+        )
 
     await stage.store.write(end)
 
@@ -212,7 +237,10 @@ async def test_a_turn_whose_lease_is_lost_saves_nothing_more(
 ) -> None:
     agent = await stage.agent(("human", "Ada."))
     gate = Gate()
-    stage.lines += [gate.line(call("memory_insert", label="human", new_string="Tea.")), "Never asked."]
+    stage.lines += [
+        gate.line(call("memory_insert", label="human", new_string="Tea.")),
+        "Never asked.",
+    ]
     turn = await stage.begin(agent)
     await gate.reached()
     await end_elsewhere(stage, agent, reason)
@@ -226,7 +254,9 @@ async def test_a_turn_whose_lease_is_lost_saves_nothing_more(
     await stage.require_sound(agent)
 
 
-async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(turns, "RENEWAL", 0.005)
     agent = await stage.agent()
     turn, _gate = await stage.asked(agent, line="Never said.")
@@ -240,7 +270,9 @@ async def test_a_turn_renews_its_lease_and_stops_once_it_is_lost(stage: Stage, m
     await stage.require_sound(agent)
 
 
-async def test_a_renewal_that_fails_once_is_tried_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_renewal_that_fails_once_is_tried_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(turns, "RENEWAL", 0.005)
     agent = await stage.agent()
     await broken(stage.store, "UPDATE OF lease_expires_at ON runs")
@@ -271,7 +303,10 @@ async def test_readers_are_told_an_end_even_where_none_can_be_saved(
     clock.advance(LEASE / SECOND + 1)
     stage.lines += ["Yes?"]
     assert text_of(await stage.say(agent, "Are you there?")) == "Yes?"
-    assert [message.text for message in stage.model.requests[-1].messages[1:]] == ["Hello?", "Are you there?"]
+    assert [message.text for message in stage.model.requests[-1].messages[1:]] == [
+        "Hello?",
+        "Are you there?",
+    ]
     await stage.require_sound(agent)
 
 
@@ -296,7 +331,9 @@ async def test_readers_that_leave_do_not_stop_the_turn(stage: Stage, agent: str)
 
 
 async def begin(runtime: Runtime, agent: str) -> LiveTurn:
-    return await run_turn(runtime, TurnRequest(Scope(), agent, (NewMessage("user", (TextPart("Hi."),)),)))
+    return await run_turn(
+        runtime, TurnRequest(Scope(), agent, (NewMessage("user", (TextPart("Hi."),)),))
+    )
 
 
 async def a_turn(runtime: Runtime) -> tuple[str, LiveTurn]:
@@ -325,12 +362,16 @@ async def test_a_turn_that_does_not_finish_is_marked_at_shutdown_and_the_agent_a
 ) -> None:
     gate = Gate()
     settings = Settings(data_dir=tmp_path, find_local_models=False, shutdown_grace=0.02)
-    async with open_runtime(settings, ProviderSettings(), extra_models=[ScriptedModel(gate.line("Late."))]) as runtime:
+    async with open_runtime(
+        settings, ProviderSettings(), extra_models=[ScriptedModel(gate.line("Late."))]
+    ) as runtime:
         agent, turn = await a_turn(runtime)
         reading = asyncio.create_task(all_events(turn))
         await gate.reached()
     end = (await soon(reading))[-1]
     assert isinstance(end, Failed)
     assert (end.run.status, end.run.stop_reason) == ("failed", "error")
-    async with open_runtime(settings, ProviderSettings(), extra_models=[ScriptedModel(["Back."])]) as runtime:
+    async with open_runtime(
+        settings, ProviderSettings(), extra_models=[ScriptedModel(["Back."])]
+    ) as runtime:
         assert text_of(await soon(collect(await begin(runtime, agent)))) == "Back."

@@ -49,7 +49,10 @@ async def leased_elsewhere(stage: Stage, agent_id: str, *, expires_at: int) -> s
         agent = agents.load(tx, Scope(), agent_id).agent
         run = make.run(agent, created_at=tx.clock.now(), lease_expires_at=expires_at)
         runs.open_run(tx, run)
-        insert_messages(tx, [make.message(agent, "Lost?", run_id=run.id, otid="lost", created_at=tx.clock.now())])
+        insert_messages(
+            tx,
+            [make.message(agent, "Lost?", run_id=run.id, otid="lost", created_at=tx.clock.now())],
+        )
         return run.id
 
     return await stage.store.write(hold)
@@ -70,21 +73,32 @@ async def test_a_lease_of_another_process_is_respected_until_it_expires(
     assert healed.error["type"] == "interrupted"
     assert answered.status == "completed"
     sent = stage.model.requests[-1].messages
-    assert [message.text for message in sent if message.role == "user"] == ["Lost?", "Are you there?"]
+    assert [message.text for message in sent if message.role == "user"] == [
+        "Lost?",
+        "Are you there?",
+    ]
     await stage.require_sound(agent)
 
 
-async def test_a_clients_retry_finds_no_run_of_another_organisation(stage: Stage, agent: str) -> None:
+async def test_a_clients_retry_finds_no_run_of_another_organisation(
+    stage: Stage, agent: str
+) -> None:
     stage.lines += ["Secret."]
     await stage.say(agent, body_hash="abc")
     request = TurnRequest(
-        Scope("org-other"), agent, (NewMessage("user", (TextPart("Hi."),)),), body_hash="abc", is_retry=True
+        Scope("org-other"),
+        agent,
+        (NewMessage("user", (TextPart("Hi."),)),),
+        body_hash="abc",
+        is_retry=True,
     )
     with pytest.raises(NotFound):
         await run_turn(stage.runtime, request)
 
 
-async def test_equal_words_without_otid_or_retry_are_a_new_message(stage: Stage, agent: str) -> None:
+async def test_equal_words_without_otid_or_retry_are_a_new_message(
+    stage: Stage, agent: str
+) -> None:
     stage.lines += ["One.", "Two."]
     await stage.say(agent, "Hi.", body_hash="abc")
     assert text_of(await stage.say(agent, "Hi.", body_hash="abc")) == "Two."
@@ -106,12 +120,19 @@ async def test_a_repeat_gets_the_stored_failure_too_and_a_body_is_known_for_ten_
     assert text_of(await stage.say(agent, "Hi.", body_hash="abc", is_retry=True)) == "Three."
 
 
-async def test_otids_that_stand_for_other_messages_of_the_thread_are_refused(stage: Stage, agent: str) -> None:
+async def test_otids_that_stand_for_other_messages_of_the_thread_are_refused(
+    stage: Stage, agent: str
+) -> None:
     other = await stage.agent()
     stage.lines += ["One.", "Two.", "Three."]
     await stage.say(agent, "A", "B", otids=["a", "b"])
     await stage.say(agent, "D", otids=["d"])
-    for texts, otids in (("AC", ["a", "c"]), ("ABC", ["a", "b", "c"]), ("AX", ["a"]), ("BD", ["b", "d"])):
+    for texts, otids in (
+        ("AC", ["a", "c"]),
+        ("ABC", ["a", "b", "c"]),
+        ("AX", ["a"]),
+        ("BD", ["b", "d"]),
+    ):
         with pytest.raises(Conflict, match="otid"):
             await stage.begin(agent, *texts, otids=otids)
     with pytest.raises(Invalid, match="otid"):
@@ -144,7 +165,9 @@ async def cut_off(stage: Stage, agent: str, *texts: str, **request: Any) -> None
 
 
 @pytest.mark.parametrize("by", ["otid", "retry"])
-async def test_a_turn_that_a_kill_cut_off_is_answered_anew(stage: Stage, agent: str, by: str) -> None:
+async def test_a_turn_that_a_kill_cut_off_is_answered_anew(
+    stage: Stage, agent: str, by: str
+) -> None:
     first: dict[str, Any] = {"otids": ["a"]} if by == "otid" else {"body_hash": "abc"}
     again = first if by == "otid" else {"body_hash": "abc", "is_retry": True}
     await cut_off(stage, agent, "Hi.", **first)
@@ -160,13 +183,19 @@ async def test_a_turn_that_a_kill_cut_off_is_answered_anew(stage: Stage, agent: 
     await stage.require_sound(agent)
 
 
-async def test_what_was_said_after_a_kill_stands_before_what_is_repeated(stage: Stage, agent: str) -> None:
+async def test_what_was_said_after_a_kill_stands_before_what_is_repeated(
+    stage: Stage, agent: str
+) -> None:
     await cut_off(stage, agent, "Hi.", otids=["a"])
     stage.lines += ["I am here.", "Hello."]
     await stage.say(agent, "Are you there?")
     assert text_of(await stage.say(agent, "Hi.", otids=["a"])) == "Hello."
     sent = stage.model.requests[-1].messages
-    assert [message.text for message in sent if message.role != "system"] == ["Are you there?", "I am here.", "Hi."]
+    assert [message.text for message in sent if message.role != "system"] == [
+        "Are you there?",
+        "I am here.",
+        "Hi.",
+    ]
     assert text_of(await stage.say(agent, "Hi.", otids=["a"])) == "Hello."
 
 
@@ -180,7 +209,9 @@ async def test_a_tool_that_ran_before_a_kill_does_not_run_again(stage: Stage, ag
     await stage.require_sound(agent)
 
 
-async def test_a_model_that_refuses_what_is_answered_anew_keeps_it_out_of_the_window(stage: Stage, agent: str) -> None:
+async def test_a_model_that_refuses_what_is_answered_anew_keeps_it_out_of_the_window(
+    stage: Stage, agent: str
+) -> None:
     await cut_off(stage, agent, "Poison.", otids=["a"])
     stage.lines += [ModelError("llm_bad_request", "Refused."), "Hello."]
     refused = await stage.say(agent, "Poison.", otids=["a"])
@@ -192,7 +223,9 @@ async def test_a_model_that_refuses_what_is_answered_anew_keeps_it_out_of_the_wi
 
 
 @pytest.mark.parametrize("by", ["otid", "retry"])
-async def test_equal_requests_at_the_same_instant_run_once(stage: Stage, agent: str, database: str, by: str) -> None:
+async def test_equal_requests_at_the_same_instant_run_once(
+    stage: Stage, agent: str, database: str, by: str
+) -> None:
     # Where units of work run side by side, a retry without an otid could come before its original, which is then a new message.
     begins_with_original = database == "postgresql" and by == "retry"
     for turn in range(10):
@@ -200,9 +233,15 @@ async def test_equal_requests_at_the_same_instant_run_once(stage: Stage, agent: 
         if by == "otid":
             twice = [stage.say(agent, "Hi.", otids=[f"otid-{turn}"]) for _ in range(3)]
         else:
-            first = [await stage.begin(agent, "Hi.", body_hash=str(turn))] if begins_with_original else []
+            first = (
+                [await stage.begin(agent, "Hi.", body_hash=str(turn))]
+                if begins_with_original
+                else []
+            )
             told = range(len(first), 3)
-            twice = [stage.say(agent, "Hi.", body_hash=str(turn), is_retry=number > 0) for number in told]
+            twice = [
+                stage.say(agent, "Hi.", body_hash=str(turn), is_retry=number > 0) for number in told
+            ]
             twice += [collect(begun) for begun in first]
         answers = await asyncio.gather(*twice)
         assert {answer.run.id for answer in answers} == {answers[0].run.id}
@@ -211,10 +250,14 @@ async def test_equal_requests_at_the_same_instant_run_once(stage: Stage, agent: 
     await stage.require_sound(agent)
 
 
-async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_busy(stage: Stage, agent: str) -> None:
+async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_busy(
+    stage: Stage, agent: str
+) -> None:
     gate = Gate()
     stage.lines += [gate.line("Hello.")]
-    begun = await asyncio.gather(stage.begin(agent, "A"), stage.begin(agent, "B"), return_exceptions=True)
+    begun = await asyncio.gather(
+        stage.begin(agent, "A"), stage.begin(agent, "B"), return_exceptions=True
+    )
     (busy,) = [outcome for outcome in begun if isinstance(outcome, Busy)]
     assert busy.run_id
     gate.open()
@@ -223,7 +266,9 @@ async def test_two_different_requests_at_the_same_instant_are_one_turn_and_one_b
     assert len(await stage.history(agent)) == 3
 
 
-async def test_a_repeat_in_another_process_waits_for_the_stored_answer(stage: Stage, agent: str) -> None:
+async def test_a_repeat_in_another_process_waits_for_the_stored_answer(
+    stage: Stage, agent: str
+) -> None:
     gate = Gate()
     stage.lines += [gate.line("Once.")]
     turn = await stage.begin(agent)
@@ -236,7 +281,9 @@ async def test_a_repeat_in_another_process_waits_for_the_stored_answer(stage: St
     assert here[-1] == there[-1]
 
 
-async def test_a_caller_that_leaves_while_the_turn_begins_leaves_no_open_run(stage: Stage, agent: str) -> None:
+async def test_a_caller_that_leaves_while_the_turn_begins_leaves_no_open_run(
+    stage: Stage, agent: str
+) -> None:
     stage.lines += ["Hello."]
     with Held(stage.store, "INSERT INTO runs") as held:
         beginning = asyncio.create_task(stage.begin(agent, "Bye!"))
@@ -257,7 +304,9 @@ def prompts(stage: Stage) -> list[Message]:
     return [request.messages[0] for request in stage.model.requests]
 
 
-async def test_the_system_prompt_is_rebuilt_in_place_at_the_step_after_an_edit(stage: Stage) -> None:
+async def test_the_system_prompt_is_rebuilt_in_place_at_the_step_after_an_edit(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(("human", "Ada."))
     (before,) = await stage.history(agent)
     stage.lines += [call("memory_insert", label="human", new_string="Likes tea."), "Noted.", "Yes."]
@@ -292,12 +341,20 @@ async def test_the_system_prompt_is_rebuilt_on_a_new_day_at_a_turns_first_step_o
     assert "January 02, 2026" in third
 
 
-async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(stage: Stage, agent: str) -> None:
+async def test_the_system_prompt_follows_the_archives_tags_but_not_its_count(
+    stage: Stage, agent: str
+) -> None:
 
     def keep(text: str, *tags: str) -> list[object]:
         return [call("archival_memory_insert", content=text, tags=list(tags)), "Kept."]
 
-    stage.lines += [*keep("One."), *keep("Two."), *keep("Three.", "tea"), *keep("Four.", "tea"), "Yes."]  # type: ignore[list-item]
+    stage.lines += [
+        *keep("One."),
+        *keep("Two."),
+        *keep("Three.", "tea"),
+        *keep("Four.", "tea"),
+        "Yes.",
+    ]  # type: ignore[list-item]
     for text in "ABCDE":
         await stage.say(agent, text)
     made = [prompt.text for prompt in prompts(stage)]
@@ -333,7 +390,9 @@ async def test_a_window_without_its_system_message_gets_one_and_what_was_said_st
     before = (await stage.history(agent))[1:]
     window = [message.id for message in before][: kept * 2]
     thread = await stage.thread(agent)
-    await stage.store.write(lambda tx: conversations.save_window(tx, thread.id, window, thread.prompt_key, added=0))
+    await stage.store.write(
+        lambda tx: conversations.save_window(tx, thread.id, window, thread.prompt_key, added=0)
+    )
     stage.lines.append("Still here.")
     await stage.say(agent, "Are you there?")
     history = await stage.history(agent)
@@ -343,7 +402,9 @@ async def test_a_window_without_its_system_message_gets_one_and_what_was_said_st
     assert (await stage.thread(agent)).message_count == len(history)
 
 
-async def test_an_agent_that_clears_its_buffer_begins_anew_after_a_turn_that_failed_too(stage: Stage) -> None:
+async def test_an_agent_that_clears_its_buffer_begins_anew_after_a_turn_that_failed_too(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(clears_buffer=True)
     stage.lines += [ModelError("llm_error", "Down."), "Two."]
     assert (await stage.say(agent, "First.")).failure

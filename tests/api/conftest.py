@@ -69,5 +69,8 @@ def agent(client: StrictLetta) -> AgentState:
     return client.agents.create(
         name="Nina",
         model=MODEL,
-        memory_blocks=[{"label": "persona", "value": "I am Nina."}, {"label": "human", "value": "Her name is Ada."}],
+        memory_blocks=[
+            {"label": "persona", "value": "I am Nina."},
+            {"label": "human", "value": "Her name is Ada."},
+        ],
     )

@@ -29,7 +29,11 @@ def block_id(client: StrictLetta) -> str:
         ("{{name}} of {{town}}", {"name": "Ada"}, "Ada of {{town}}"),
         ("{{a}}{{b}}", {"a": "{{b}}", "b": "c"}, "{{b}}c"),
         ("{name} {{{name}}}", {"name": "Ada"}, "{name} {Ada}"),
-        ("{{user.name}} {{the-town}} {{x_1}}", {"user.name": "Ada", "the-town": "Rome", "x_1": "y"}, "Ada Rome y"),
+        (
+            "{{user.name}} {{the-town}} {{x_1}}",
+            {"user.name": "Ada", "the-town": "Rome", "x_1": "y"},
+            "Ada Rome y",
+        ),
         ("{{città}}", {"citta\u0300": "Torino"}, "Torino"),
         ("{{name}}", {"name": ""}, ""),
         ("{{name}}", {"name": r"\1 \g<0>"}, r"\1 \g<0>"),
@@ -49,18 +53,29 @@ def test_variables_of_a_new_agent_are_filled_into_its_blocks(
 def test_a_variable_that_no_new_block_has_is_refused(http: httpx2.Client, block_id: str) -> None:
     http.patch(f"/v1/blocks/{block_id}", json={"value": "{{drink}}"})
     count = ok(http.get("/v1/agents/count"))
-    body: dict[str, Any] = {"model": MODEL, "block_ids": [block_id], "memory_variables": {"drink": "tea"}}
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "block_ids": [block_id],
+        "memory_variables": {"drink": "tea"},
+    }
     told = refused(http.post("/v1/agents/", json=body), 400)
-    assert told == 'INVALID_ARGUMENT: No block of the agent has the variable "drink". Its variables are: none.'
+    assert (
+        told
+        == 'INVALID_ARGUMENT: No block of the agent has the variable "drink". Its variables are: none.'
+    )
     body["memory_blocks"] = [{"label": "human", "value": "{{name}} {{town}}"}]
     told = refused(http.post("/v1/agents/", json=body), 400)
     assert told.endswith("Its variables are: name, town.")
     body["memory_blocks"][0] |= {"value": "{{drink}}", "limit": 2}
-    assert "would hold 3 characters, but its limit is 2" in refused(http.post("/v1/agents/", json=body), 422)
+    assert "would hold 3 characters, but its limit is 2" in refused(
+        http.post("/v1/agents/", json=body), 422
+    )
     assert ok(http.get("/v1/agents/count")) == count
 
 
-def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: httpx2.Client, block_id: str) -> None:
+def test_a_new_agent_has_everything_it_was_made_with(
+    client: StrictLetta, http: httpx2.Client, block_id: str
+) -> None:
     rethink = client.tools.list(name="memory_rethink").items[0]
     settings = {"provider_type": "openai", "temperature": 0.25, "max_output_tokens": 512}
     settings |= {"parallel_tool_calls": True, "reasoning": {"reasoning_effort": "low"}}
@@ -77,7 +92,13 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: 
         "max_files_open": 3,
         "per_file_view_window_char_limit": 1000,
     }
-    human = {"label": "human", "value": "Ada", "description": "Whom I talk to", "limit": 50, "metadata": {"a": [1]}}
+    human = {
+        "label": "human",
+        "value": "Ada",
+        "description": "Whom I talk to",
+        "limit": 50,
+        "metadata": {"a": [1]},
+    }
     made = client.agents.create(
         **plain,
         context_window_limit=8192,
@@ -94,9 +115,17 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: 
     assert shown["model_settings"] == settings | {"strict": False}
     del plain["model_settings"]
     assert {name: shown[name] for name in plain} == plain
-    assert (shown["agent_type"], shown["tags"], len(shown["message_ids"])) == ("letta_v1_agent", ["a", "b"], 1)
+    assert (shown["agent_type"], shown["tags"], len(shown["message_ids"])) == (
+        "letta_v1_agent",
+        ["a", "b"],
+        1,
+    )
     assert shown["created_by_id"] == shown["last_updated_by_id"] == LOCAL_USER
-    assert (made.llm_config.handle, made.llm_config.model, made.llm_config.context_window) == (MODEL, "model", 8192)
+    assert (made.llm_config.handle, made.llm_config.model, made.llm_config.context_window) == (
+        MODEL,
+        "model",
+        8192,
+    )
     assert (made.llm_config.temperature, made.llm_config.max_tokens) == (0.25, 512)
     assert made.llm_config.parallel_tool_calls is True
     assert [(block.label, block.value, block.limit, block.read_only) for block in made.blocks] == [
@@ -111,29 +140,56 @@ def test_a_new_agent_has_everything_it_was_made_with(client: StrictLetta, http: 
     assert [tool.name for tool in made.tools] == [*base, "send_message", "memory_rethink"]
 
 
-def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(client: StrictLetta) -> None:
+def test_an_agent_made_without_a_word_has_the_librarian_and_the_base_tools(
+    client: StrictLetta,
+) -> None:
     made = client.agents.create()
 
     # Nothing was asked for, so nothing is told, as in the retired server; texts are embedded all the same.
     assert (made.model, made.embedding, made.embedding_config) == ("ricordo/librarian", None, None)
     asked = client.agents.create(embedding="ricordo/wordllama-256")
-    assert (asked.embedding_config.handle, asked.embedding_config.embedding_dim) == (asked.embedding, 256)
+    assert (asked.embedding_config.handle, asked.embedding_config.embedding_dim) == (
+        asked.embedding,
+        256,
+    )
     assert made.name.startswith("agent-")
     assert made.system.startswith("<base_instructions>")
     assert [tool.name for tool in made.tools] == list(traits_of("letta_v1_agent").base_tools)
     assert (made.blocks, made.tags, made.tool_rules, made.sources) == ([], [], [], [])
-    assert (made.metadata, made.timezone, made.hidden, made.enable_sleeptime) == ({}, "UTC", False, False)
-    assert (made.last_run_completion, made.last_stop_reason, made.pending_approval) == (None, None, None)
+    assert (made.metadata, made.timezone, made.hidden, made.enable_sleeptime) == (
+        {},
+        "UTC",
+        False,
+        False,
+    )
+    assert (made.last_run_completion, made.last_stop_reason, made.pending_approval) == (
+        None,
+        None,
+        None,
+    )
 
 
-def test_older_clients_and_those_of_one_provider_are_understood(client: StrictLetta, http: httpx2.Client) -> None:
+def test_older_clients_and_those_of_one_provider_are_understood(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     assert client.agents.create(model=MODEL, include_base_tools=False).tools == []
-    for config in ({"handle": MODEL, "context_window": 8000}, {"model": "model", "provider_name": "scripted"}):
+    for config in (
+        {"handle": MODEL, "context_window": 8000},
+        {"model": "model", "provider_name": "scripted"},
+    ):
         assert http.post("/v1/agents/", json={"llm_config": config}).json()["model"] == MODEL
     # What a provider alone knows is kept among the settings.
-    settings = {"provider_type": "openai", "verbosity": "low", "temperature": 0.5, "frequency_penalty": None}
+    settings = {
+        "provider_type": "openai",
+        "verbosity": "low",
+        "temperature": 0.5,
+        "frequency_penalty": None,
+    }
     made = http.post("/v1/agents/", json={"model": MODEL, "model_settings": settings}).json()
-    assert made["model_settings"].items() >= {"provider_type": "openai", "temperature": 0.5, "verbosity": "low"}.items()
+    assert (
+        made["model_settings"].items()
+        >= {"provider_type": "openai", "temperature": 0.5, "verbosity": "low"}.items()
+    )
     assert client.agents.retrieve(made["id"]).id == made["id"]
 
 
@@ -161,7 +217,9 @@ def test_every_field_of_an_agent_can_be_changed(api: Api, agent: AgentState, blo
         "max_files_open": 2,
     }
 
-    api.client.agents.update(agent.id, **plain, context_window_limit=9000, block_ids=[block_id], tool_ids=[speech.id])
+    api.client.agents.update(
+        agent.id, **plain, context_window_limit=9000, block_ids=[block_id], tool_ids=[speech.id]
+    )
 
     now = api.http.get(f"/v1/agents/{agent.id}").json()
     assert now["model_settings"].items() >= plain.pop("model_settings").items()
@@ -197,7 +255,9 @@ def test_agents_are_counted_and_found_by_name_by_a_piece_of_it_and_by_tags(api: 
     assert ids(query_text="100%_") == []
 
 
-def test_agents_are_found_by_who_made_them_and_how_they_ended_and_ordered_by_their_last_run(api: Api) -> None:
+def test_agents_are_found_by_who_made_them_and_how_they_ended_and_ordered_by_their_last_run(
+    api: Api,
+) -> None:
     mark = new_id("tag")
     first, second, idle = [api.client.agents.create(model=MODEL, tags=[mark]).id for _ in range(3)]
     for id in (second, first):
@@ -216,7 +276,9 @@ def test_agents_are_found_by_who_made_them_and_how_they_ended_and_ordered_by_the
     assert ids(order_by="updated_at", sort_by="last_run_completion") == [second, idle, first]
 
 
-def test_a_deleted_agent_is_gone_and_its_blocks_stay(client: StrictLetta, agent: AgentState) -> None:
+def test_a_deleted_agent_is_gone_and_its_blocks_stay(
+    client: StrictLetta, agent: AgentState
+) -> None:
     client.agents.messages.create(agent.id, input="Hello.")
 
     now = client.agents.retrieve(agent.id)
@@ -228,14 +290,21 @@ def test_a_deleted_agent_is_gone_and_its_blocks_stay(client: StrictLetta, agent:
 
     assert answer == {"message": f"Agent id={agent.id} successfully deleted"}
     assert client.blocks.retrieve(agent.blocks[0].id or "").value == "I am Nina."
-    for ask in (client.agents.retrieve, client.agents.delete, client.agents.messages.list, client.agents.passages.list):
+    for ask in (
+        client.agents.retrieve,
+        client.agents.delete,
+        client.agents.messages.list,
+        client.agents.passages.list,
+    ):
         with pytest.raises(NotFoundError) as caught:
             ask(agent.id)
         assert caught.value.body == {"detail": f"NOT_FOUND: Agent with ID {agent.id} not found"}
     assert list(client.runs.list(agent_id=agent.id)) == []
 
 
-def test_an_agent_whose_provider_is_gone_can_still_be_looked_at(api: Api, agent: AgentState) -> None:
+def test_an_agent_whose_provider_is_gone_can_still_be_looked_at(
+    api: Api, agent: AgentState
+) -> None:
     forgotten = api.server.runtime.models._added.pop(MODEL)
     try:
         shown = api.client.agents.retrieve(agent.id)
@@ -247,7 +316,9 @@ def test_an_agent_whose_provider_is_gone_can_still_be_looked_at(api: Api, agent:
 
 def test_reading_an_agent_costs_at_most_four_statements(api: Api, agent: AgentState) -> None:
     api.client.agents.messages.create(agent.id, input="Hello.")
-    api.client.agents.retrieve(agent.id)  # so that no statement is counted that only a first call needs
+    api.client.agents.retrieve(
+        agent.id
+    )  # so that no statement is counted that only a first call needs
     with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]
         api.client.agents.retrieve(agent.id)
 
@@ -255,7 +326,9 @@ def test_reading_an_agent_costs_at_most_four_statements(api: Api, agent: AgentSt
     assert counted.transactions == 1
 
 
-def test_a_list_of_agents_costs_at_most_four_statements_and_tells_each_as_it_is(api: Api, block_id: str) -> None:
+def test_a_list_of_agents_costs_at_most_four_statements_and_tells_each_as_it_is(
+    api: Api, block_id: str
+) -> None:
     agents = [
         api.client.agents.create(
             model=MODEL,
@@ -275,7 +348,10 @@ def test_a_list_of_agents_costs_at_most_four_statements_and_tells_each_as_it_is(
     for agent in agents:
         assert listed[agent.id].to_dict() == api.client.agents.retrieve(agent.id).to_dict()
     assert listed[agents[1].id].tags == ["alpha", "zeta"]
-    assert {block.label: block.tags for block in listed[agents[2].id].blocks}["own"] == ["first", "second"]
+    assert {block.label: block.tags for block in listed[agents[2].id].blocks}["own"] == [
+        "first",
+        "second",
+    ]
     assert len(listed[agents[2].id].blocks) == 2
 
 
@@ -301,13 +377,22 @@ def test_making_an_agent_costs_at_most_eleven_statements_one_more_for_tags_and_t
 
 
 def test_a_setting_that_was_given_can_be_taken_back(http: httpx2.Client) -> None:
-    settings = {"temperature": 0.5, "max_output_tokens": 100, "response_format": {"type": "json_object"}}
-    body = {"model": MODEL, "model_settings": {**settings, "reasoning": {"reasoning_effort": "low"}}}
+    settings = {
+        "temperature": 0.5,
+        "max_output_tokens": 100,
+        "response_format": {"type": "json_object"},
+    }
+    body = {
+        "model": MODEL,
+        "model_settings": {**settings, "reasoning": {"reasoning_effort": "low"}},
+    }
     agent = http.post("/v1/agents/", json=body).json()
     assert agent["response_format"] == {"type": "json_object"}
 
     taken = {"temperature": None, "response_format": None, "reasoning": None}
-    after = http.patch(f"/v1/agents/{agent['id']}", json={"model_settings": taken}).json()["model_settings"]
+    after = http.patch(f"/v1/agents/{agent['id']}", json={"model_settings": taken}).json()[
+        "model_settings"
+    ]
 
     # Where nothing is set, what usually holds is shown, and changes nothing when it comes back.
     usual = {"reasoning_effort": "minimal"}
@@ -354,8 +439,12 @@ def test_a_context_window_is_shown_section_by_section(api: Api, agent: AgentStat
     own = shown()
     assert (own["num_messages"], own["num_recall_memory"], own["num_archival_memory"]) == (3, 3, 0)
     assert own["system_prompt"] == agent.system
-    assert {tool["function"]["name"] for tool in own["functions_definitions"]} == {tool.name for tool in agent.tools}
-    assert [message["id"] for message in own["messages"]] == api.client.agents.retrieve(agent.id).message_ids
+    assert {tool["function"]["name"] for tool in own["functions_definitions"]} == {
+        tool.name for tool in agent.tools
+    }
+    assert [message["id"] for message in own["messages"]] == api.client.agents.retrieve(
+        agent.id
+    ).message_ids
 
     other = api.client.conversations.create(agent_id=agent.id, context_window_limit=9_000)
     seen = shown(conversation_id=other.id)
@@ -363,7 +452,10 @@ def test_a_context_window_is_shown_section_by_section(api: Api, agent: AgentStat
     assert seen["context_window_size_max"] == 9_000
     assert shown(conversation_id="default") == own
     stranger = api.client.agents.create(model=MODEL)
-    assert api.http.get(f"/v1/agents/{stranger.id}/context?conversation_id={other.id}").status_code == 404
+    assert (
+        api.http.get(f"/v1/agents/{stranger.id}/context?conversation_id={other.id}").status_code
+        == 404
+    )
     assert api.http.get(f"/v1/agents/{new_id('agent')}/context").status_code == 404
 
 
@@ -384,7 +476,9 @@ def test_the_messages_in_the_window_are_chosen_by_hand(api: Api, agent: AgentSta
     foreign = ok(api.http.get(f"/v1/agents/{other.id}"))["message_ids"][-1]
     before = ok(api.http.get(path))["message_ids"]
     for wrong in ([], said[-2:], [system, system], [system, foreign], [system, "message-1"]):
-        assert "begin with the system message" in refused(api.http.patch(path, json={"message_ids": wrong}), 400)
+        assert "begin with the system message" in refused(
+            api.http.patch(path, json={"message_ids": wrong}), 400
+        )
     gate = Gate(api.server)
     api.server.answers_with(gate)
     api.client.agents.messages.create_async(agent.id, input="Long work.")

@@ -36,7 +36,9 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerI
 def some_json(chance: random.Random, depth: int) -> Any:
     kind = chance.random()
     if depth == 0 or kind < 0.4:
-        return chance.choice(["", "é" * chance.randrange(90), "x\n" * chance.randrange(200), None, 3, True, 1.5])
+        return chance.choice(
+            ["", "é" * chance.randrange(90), "x\n" * chance.randrange(200), None, 3, True, 1.5]
+        )
     if kind < 0.7:
         return [some_json(chance, depth - 1) for _ in range(chance.randrange(6))]
     return {f'k{number}"': some_json(chance, depth - 1) for number in range(chance.randrange(6))}
@@ -77,7 +79,9 @@ def test_a_caller_has_half_of_the_budget_and_one_answer_always_finds_room() -> N
     assert budget.taken == 0
 
 
-async def test_who_waits_for_room_gets_it_when_another_answer_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_waits_for_room_gets_it_when_another_answer_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     budget = AnswerBudget(most_mb=8)
     first, *rest = _tickets(budget, "abcdefghijkl")
     assert first.take(8 * MEGABYTE)
@@ -94,7 +98,9 @@ async def test_who_waits_for_room_gets_it_when_another_answer_is_sent(monkeypatc
     assert budget.taken == 8 * MEGABYTE
 
 
-def test_an_answer_that_is_too_large_is_refused_with_the_number_and_the_setting(http: httpx2.Client) -> None:
+def test_an_answer_that_is_too_large_is_refused_with_the_number_and_the_setting(
+    http: httpx2.Client,
+) -> None:
     with pytest.raises(TooLong, match="about 33 MB, and 32 MB are the most"):
         AnswerBudget().require_one(33 * MEGABYTE - 5)
     own = [{"label": str(number), "value": TEXT, "limit": LIMIT} for number in range(6)]
@@ -136,7 +142,10 @@ def test_large_answers_are_written_beside_the_event_loop(
         seen.clear()
         answer = http.get(path)
         assert ok(answer), path
-        assert not [name for name in seen if not name.startswith(("sqlite-reader", "offload"))], (path, seen)
+        assert not [name for name in seen if not name.startswith(("sqlite-reader", "offload"))], (
+            path,
+            seen,
+        )
         if len(answer.content) > SMALL:
             assert int(answer.headers["content-length"]) == len(answer.content)
     assert server.app.answers.taken == 0
@@ -170,7 +179,9 @@ def test_without_room_large_answers_are_refused_for_a_moment_and_others_never_wa
             assert budget.taken == held.size
             assert ok(http.get("/v1/health/"))["status"] == "ok"
             assert ok(http.get("/users/ada/blocks/1/history"))
-            assert ok(http.put("/users/ada/blocks/0", json={"body": TEXT})), "what is written is answered"
+            assert ok(http.put("/users/ada/blocks/0", json={"body": TEXT})), (
+                "what is written is answered"
+            )
         monkeypatch.setattr(answers, "WAIT", 60)
         late = threading.Timer(0.05, server.loop.call_soon_threadsafe, (held.release,))
         late.start()

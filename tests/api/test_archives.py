@@ -29,7 +29,9 @@ def test_an_archive_is_made_changed_and_deleted(client: StrictLetta, http: httpx
     assert made.updated_at is not None
     assert changed.updated_at > made.updated_at
     assert client.archives.update(made.id, description=None).description is None
-    assert http.patch(f"/v1/archives/{made.id}", json={"metadata": {"a": 1}}).json()["metadata"] == {"a": 1}
+    assert http.patch(f"/v1/archives/{made.id}", json={"metadata": {"a": 1}}).json()[
+        "metadata"
+    ] == {"a": 1}
     assert http.delete(f"/v1/archives/{made.id}").status_code == 204
     for attempt in (client.archives.retrieve, client.archives.delete, client.archives.update):
         with pytest.raises(NotFoundError) as caught:
@@ -51,7 +53,9 @@ def test_archives_are_listed_by_page_name_and_agent(client: StrictLetta, agent: 
     assert ids(agent_id=new_id("agent")) == ids(name="c-list") == []
 
 
-def test_agents_share_an_archive(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
+def test_agents_share_an_archive(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
     other = client.agents.create(model=agent.model)
     archive = client.archives.create(name="Shared")
     for one in (agent, other, other):
@@ -67,7 +71,9 @@ def test_agents_share_an_archive(client: StrictLetta, http: httpx2.Client, agent
     }
     users = http.get(f"/v1/archives/{archive.id}/agents", params={"order": "asc"}).json()
     assert [user["id"] for user in users] == [agent.id, other.id]
-    first = http.get(f"/v1/archives/{archive.id}/agents", params={"order": "asc", "limit": 1}).json()
+    first = http.get(
+        f"/v1/archives/{archive.id}/agents", params={"order": "asc", "limit": 1}
+    ).json()
     assert [user["id"] for user in first] == [agent.id]
 
     client.agents.archives.detach(archive.id, agent_id=other.id)
@@ -82,14 +88,25 @@ def test_agents_share_an_archive(client: StrictLetta, http: httpx2.Client, agent
     assert [item.text for item in client.agents.passages.list(agent.id)] == ["New."]
 
 
-def test_a_passage_is_put_into_an_archive_and_taken_out(client: StrictLetta, http: httpx2.Client) -> None:
+def test_a_passage_is_put_into_an_archive_and_taken_out(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     archive = client.archives.create(name="Notes")
     made = client.archives.passages.create(
-        archive.id, text="Tea.", tags=["b", "a", "b"], metadata={"page": 4}, created_at="2024-05-06T07:08:09Z"
+        archive.id,
+        text="Tea.",
+        tags=["b", "a", "b"],
+        metadata={"page": 4},
+        created_at="2024-05-06T07:08:09Z",
     )
 
     assert is_id(made.id or "", "passage")
-    assert (made.archive_id, made.text, made.tags, made.metadata) == (archive.id, "Tea.", ["b", "a"], {"page": 4})
+    assert (made.archive_id, made.text, made.tags, made.metadata) == (
+        archive.id,
+        "Tea.",
+        ["b", "a"],
+        {"page": 4},
+    )
     assert made.created_at == datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
     elsewhere = client.archives.create(name="Elsewhere")
     with pytest.raises(NotFoundError):
@@ -110,7 +127,10 @@ def test_many_passages_are_put_in_at_once_in_their_order(api: Api, agent: AgentS
     assert len({item.id for item in made}) == len(items)
     listed = api.client.agents.passages.list(agent.id, limit=1000)
     assert [item.id for item in listed] == [item.id for item in made[:1000]]
-    assert api.client.agents.passages.search(agent.id, query="number 942").results[0].content == "Tea number 942"
+    assert (
+        api.client.agents.passages.search(agent.id, query="number 942").results[0].content
+        == "Tea number 942"
+    )
 
 
 BAD_PASSAGES: list[dict[str, Any]] = [
@@ -138,7 +158,10 @@ def test_too_many_or_too_long_tags_are_refused_everywhere(api: Api, agent: Agent
         ("PATCH", f"/v1/agents/{agent.id}", {}),
     ):
         rows = api.server.rows()
-        for tags, told in (([*most, "one"], "at most 64 items"), (["t" * 101], "at most 100 characters")):
+        for tags, told in (
+            ([*most, "one"], "at most 64 items"),
+            (["t" * 101], "at most 100 characters"),
+        ):
             answer = api.http.request(method, path, json={**sent, "tags": tags})
             assert (answer.status_code, told in answer.text) == (422, True), (path, answer.text)
         assert api.server.rows() == rows, path
@@ -151,7 +174,9 @@ def test_one_bad_passage_refuses_the_whole_batch(api: Api) -> None:
     path = f"/v1/archives/{archive.id}/passages/batch"
     items = [{"text": f"Tea {number}"} for number in range(600)]
     for wrong in BAD_PASSAGES:
-        assert api.http.post(path, json={"passages": [*items, wrong]}).status_code in (400, 422), wrong
+        assert api.http.post(path, json={"passages": [*items, wrong]}).status_code in (400, 422), (
+            wrong
+        )
     for size in (0, MOST_ITEMS + 1):
         answer = api.http.post(path, json={"passages": [{"text": "Tea"}] * size})
         told = f"A request takes 1 to {MOST_ITEMS} passages, not {size}. Send them in several requests."
@@ -162,7 +187,9 @@ def test_one_bad_passage_refuses_the_whole_batch(api: Api) -> None:
 def test_a_database_or_a_model_that_is_not_set_up_is_refused(api: Api) -> None:
     rows = api.server.rows()
 
-    answer = api.http.post("/v1/archives/", json={"name": "Notes", "vector_db_provider": "pinecone"})
+    answer = api.http.post(
+        "/v1/archives/", json={"name": "Notes", "vector_db_provider": "pinecone"}
+    )
 
     assert answer.status_code == 422
     assert answer.json()["detail"] == (
@@ -171,17 +198,31 @@ def test_a_database_or_a_model_that_is_not_set_up_is_refused(api: Api) -> None:
     )
     with pytest.raises(NotFoundError):
         api.client.archives.create(name="Notes", embedding="nobody/model")
-    for body in ({}, {"name": ""}, {"name": None}, {"name": "x" * 257}, {"name": "Notes", "metadata": []}):
+    for body in (
+        {},
+        {"name": ""},
+        {"name": None},
+        {"name": "x" * 257},
+        {"name": "Notes", "metadata": []},
+    ):
         assert api.http.post("/v1/archives/", json=body).status_code == 422
     assert api.server.rows() == rows
 
 
-def test_an_agents_passage_is_archived_shown_and_deleted_by_nobody_else(api: Api, agent: AgentState) -> None:
-    (made,) = api.client.agents.passages.create(agent.id, text="Tea grows in Darjeeling.", tags=["tea", "india", "tea"])
+def test_an_agents_passage_is_archived_shown_and_deleted_by_nobody_else(
+    api: Api, agent: AgentState
+) -> None:
+    (made,) = api.client.agents.passages.create(
+        agent.id, text="Tea grows in Darjeeling.", tags=["tea", "india", "tea"]
+    )
 
     assert is_id(made.id or "", "passage")
     assert is_id(made.archive_id or "", "archive")
-    assert (made.text, made.tags, made.metadata) == ("Tea grows in Darjeeling.", ["tea", "india"], {})
+    assert (made.text, made.tags, made.metadata) == (
+        "Tea grows in Darjeeling.",
+        ["tea", "india"],
+        {},
+    )
     assert (made.embedding, made.is_deleted) == (None, False)
     assert made.embedding_config is not None
     assert made.embedding_config.handle == "ricordo/wordllama-256"
@@ -208,13 +249,21 @@ def test_the_list_looks_for_a_piece_of_the_text(client: StrictLetta, agent: Agen
     for text in ("Green tea", "Black TEA", "100% coffee"):
         client.agents.passages.create(agent.id, text=text)
 
-    assert [found.text for found in client.agents.passages.list(agent.id, search="tea")] == ["Green tea", "Black TEA"]
+    assert [found.text for found in client.agents.passages.list(agent.id, search="tea")] == [
+        "Green tea",
+        "Black TEA",
+    ]
     # A passage may be older than today.
     moment = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
     (old,) = client.agents.passages.create(agent.id, text="An old one.", created_at=moment)
     assert old.created_at == moment
-    assert [found.text for found in client.agents.passages.list(agent.id, limit=2)] == ["An old one.", "Green tea"]
-    assert [found.text for found in client.agents.passages.list(agent.id, search="0%")] == ["100% coffee"]
+    assert [found.text for found in client.agents.passages.list(agent.id, limit=2)] == [
+        "An old one.",
+        "Green tea",
+    ]
+    assert [found.text for found in client.agents.passages.list(agent.id, search="0%")] == [
+        "100% coffee"
+    ]
     assert client.agents.passages.list(agent.id, search="_") == []
 
 
@@ -231,7 +280,11 @@ def test_a_search_gives_the_best_first_and_is_narrowed_by_tags_dates_and_number(
         return {hit.content[-1] for hit in found.results}
 
     best = client.agents.passages.search(agent.id, query="tea day 2").results[0]
-    assert (best.content, best.timestamp, best.tags) == ("Tea on day 2", "2025-01-02T12:00:00+00:00", ["a", "b"])
+    assert (best.content, best.timestamp, best.tags) == (
+        "Tea on day 2",
+        "2025-01-02T12:00:00+00:00",
+        ["a", "b"],
+    )
     assert is_id(best.id, "passage")
     assert days() == {"1", "2", "3"}
     assert days(tags=["a", "b"]) == {"1", "2", "3"}
@@ -243,11 +296,15 @@ def test_a_search_gives_the_best_first_and_is_narrowed_by_tags_dates_and_number(
     assert len(days(top_k=2)) == 2
     # Dates without a zone are read in the agent's own: late on the second is the third in Tokyo.
     client.agents.update(agent.id, timezone="Asia/Tokyo")
-    client.agents.passages.create(agent.id, text="Tea on day 4", created_at=datetime(2025, 1, 2, 20, tzinfo=UTC))
+    client.agents.passages.create(
+        agent.id, text="Tea on day 4", created_at=datetime(2025, 1, 2, 20, tzinfo=UTC)
+    )
     assert days(end_datetime="2025-01-02") == {"1", "2"}
 
 
-def test_dates_that_are_none_are_refused_before_anything_is_kept(api: Api, agent: AgentState) -> None:
+def test_dates_that_are_none_are_refused_before_anything_is_kept(
+    api: Api, agent: AgentState
+) -> None:
     rows = api.server.rows()
 
     with pytest.raises(BadRequestError) as caught:

@@ -16,7 +16,11 @@ from tests.seams.server import MODEL, StrictLetta
 
 
 def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> None:
-    plain: dict[str, Any] = {"label": "project/plan", "value": "Write tests.", "description": "What I work on"}
+    plain: dict[str, Any] = {
+        "label": "project/plan",
+        "value": "Write tests.",
+        "description": "What I work on",
+    }
     plain |= {"limit": 500, "read_only": True, "hidden": True, "metadata": {"n": 1}}
     made = client.blocks.create(**plain, tags=["b", "a"])
 
@@ -29,13 +33,21 @@ def test_a_new_block_has_everything_it_was_made_with(client: StrictLetta) -> Non
 
 
 def test_a_change_touches_only_what_was_sent(client: StrictLetta, http: httpx2.Client) -> None:
-    made = client.blocks.create(label="human", value="Ada", description="Whom", limit=10, tags=["x"])
+    made = client.blocks.create(
+        label="human", value="Ada", description="Whom", limit=10, tags=["x"]
+    )
 
     written = client.blocks.update(made.id, value="Grace").to_dict()
     assert written["version"] != made.to_dict()["version"]
     assert client.blocks.retrieve(made.id).to_dict() == written
     assert written == {**made.to_dict(), "value": "Grace", "version": written["version"]}
-    plain: dict[str, Any] = {"label": "person", "description": "Who", "limit": 20, "read_only": True, "hidden": True}
+    plain: dict[str, Any] = {
+        "label": "person",
+        "description": "Who",
+        "limit": 20,
+        "read_only": True,
+        "hidden": True,
+    }
     plain |= {"metadata": {"a": 1}, "tags": ["y"]}
     changed = client.blocks.update(made.id, **plain).to_dict()
     assert {name: changed[name] for name in plain} == plain
@@ -46,7 +58,9 @@ def test_a_change_touches_only_what_was_sent(client: StrictLetta, http: httpx2.C
     assert (now.value, now.description, now.tags) == ("", None, [])
 
 
-def test_a_change_with_if_match_is_refused_where_somebody_else_wrote(client: StrictLetta, http: httpx2.Client) -> None:
+def test_a_change_with_if_match_is_refused_where_somebody_else_wrote(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     made = http.post("/v1/blocks/", json={"label": "human", "value": "Ada"}).json()
     seen = {"if-match": f'"{made["version"]}"'}
     written = http.patch(f"/v1/blocks/{made['id']}", json={"value": "Grace"}, headers=seen)
@@ -56,9 +70,13 @@ def test_a_change_with_if_match_is_refused_where_somebody_else_wrote(client: Str
     assert client.blocks.retrieve(made["id"]).value == "Grace"
 
 
-def test_blocks_are_counted_and_found_by_label_by_pieces_and_by_tags(client: StrictLetta, http: httpx2.Client) -> None:
+def test_blocks_are_counted_and_found_by_label_by_pieces_and_by_tags(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     mark, before = new_id("mark"), http.get("/v1/blocks/count").json()
-    tea = client.blocks.create(label=f"{mark}/tea", value="Green 100%", description="Drinks", tags=[mark, "hot"])
+    tea = client.blocks.create(
+        label=f"{mark}/tea", value="Green 100%", description="Drinks", tags=[mark, "hot"]
+    )
     ink = client.blocks.create(label=f"{mark}/ink", value="Blue", description="Pens", tags=[mark])
 
     def ids(**query: Any) -> list[str]:
@@ -77,11 +95,18 @@ def test_blocks_are_counted_and_found_by_label_by_pieces_and_by_tags(client: Str
 def test_blocks_are_found_by_identities_and_by_how_many_agents_have_them(api: Api) -> None:
     client, http = api.client, api.http
     mark = new_id("mark")
-    none, one, two = [client.blocks.create(label=f"{mark}/{name}", value="").id for name in ("none", "one", "two")]
+    none, one, two = [
+        client.blocks.create(label=f"{mark}/{name}", value="").id for name in ("none", "one", "two")
+    ]
     for attached in ([one, two], [two]):
         client.agents.create(model=MODEL, block_ids=attached)
     ada, bob = [
-        ok(http.post("/v1/identities/", json={"identifier_key": mark + name, "name": name, "identity_type": "user"}))
+        ok(
+            http.post(
+                "/v1/identities/",
+                json={"identifier_key": mark + name, "name": name, "identity_type": "user"},
+            )
+        )
         for name in ("ada", "bob")
     ]
     http.patch(f"/v1/blocks/{one}/identities/attach/{ada['id']}")
@@ -93,7 +118,12 @@ def test_blocks_are_found_by_identities_and_by_how_many_agents_have_them(api: Ap
     assert ids(connected_to_agents_count_eq=[0, 2]) == [two, none]
     assert ids(connected_to_agents_count_gt=0, connected_to_agents_count_lt=2) == [one]
     assert ids(identity_id=ada["id"]) == ids(identifier_keys=[mark + "bob", mark + "ada"]) == [one]
-    assert ids(identity_id=bob["id"]) == ids(identifier_keys=["nobody"]) == ids(templates_only=True) == []
+    assert (
+        ids(identity_id=bob["id"])
+        == ids(identifier_keys=["nobody"])
+        == ids(templates_only=True)
+        == []
+    )
     assert ids(project_id="here", limit=2) == ids()
     refused(http.get("/v1/blocks/", params={"connected_to_agents_count_gt": "-1"}), 422)
 
@@ -110,9 +140,13 @@ def test_a_deleted_block_leaves_every_prompt(client: StrictLetta, agent: AgentSt
             ask(human.id)
 
 
-def test_an_agents_blocks_are_read_and_changed_by_label(client: StrictLetta, agent: AgentState) -> None:
+def test_an_agents_blocks_are_read_and_changed_by_label(
+    client: StrictLetta, agent: AgentState
+) -> None:
     human = client.agents.blocks.retrieve("human", agent_id=agent.id)
-    changed = client.agents.blocks.update("human", agent_id=agent.id, value="His name is Bob.", limit=40)
+    changed = client.agents.blocks.update(
+        "human", agent_id=agent.id, value="His name is Bob.", limit=40
+    )
 
     assert human.id == agent.blocks[1].id
     assert human.value == "Her name is Ada."
@@ -125,11 +159,15 @@ def test_an_agents_blocks_are_read_and_changed_by_label(client: StrictLetta, age
     assert client.agents.blocks.retrieve("friend", agent_id=other.id).value == "His name is Bob."
     with pytest.raises(NotFoundError) as caught:
         client.agents.blocks.retrieve("human", agent_id=agent.id)
-    assert caught.value.body == {"detail": f"NOT_FOUND: Block with label human not found for agent {agent.id}"}
+    assert caught.value.body == {
+        "detail": f"NOT_FOUND: Block with label human not found for agent {agent.id}"
+    }
 
 
 def test_a_label_may_hold_slashes_and_core_memory_is_all_blocks_at_once(api: Api) -> None:
-    made = api.client.agents.create(model=MODEL, memory_blocks=[{"label": "people/ada", "value": "Curious"}])
+    made = api.client.agents.create(
+        model=MODEL, memory_blocks=[{"label": "people/ada", "value": "Curious"}]
+    )
     address = f"/v1/agents/{made.id}/core-memory"
 
     assert api.client.agents.blocks.retrieve("people/ada", agent_id=made.id).value == "Curious"
@@ -137,7 +175,11 @@ def test_a_label_may_hold_slashes_and_core_memory_is_all_blocks_at_once(api: Api
     assert changed["value"] == "Very curious"
     memory = api.http.get(address).json()
     assert memory["blocks"] == [changed]
-    assert (memory["agent_type"], memory["git_enabled"], memory["file_blocks"]) == ("letta_v1_agent", False, [])
+    assert (memory["agent_type"], memory["git_enabled"], memory["file_blocks"]) == (
+        "letta_v1_agent",
+        False,
+        [],
+    )
 
 
 def test_a_block_is_attached_once_and_detached(client: StrictLetta, agent: AgentState) -> None:
@@ -162,7 +204,9 @@ def test_two_blocks_of_an_agent_never_share_a_label(api: Api, agent: AgentState)
 
     attempts: list[Callable[[], object]] = [
         lambda: api.client.agents.blocks.attach(other.id, agent_id=agent.id),
-        lambda: api.client.agents.update(agent.id, name="Half", block_ids=[agent.blocks[1].id or "", other.id]),
+        lambda: api.client.agents.update(
+            agent.id, name="Half", block_ids=[agent.blocks[1].id or "", other.id]
+        ),
         lambda: api.client.agents.blocks.update("persona", agent_id=agent.id, label="human"),
         lambda: api.client.blocks.update(agent.blocks[0].id or "", label="human", value="Half"),
     ]
@@ -184,8 +228,13 @@ def test_a_label_that_cannot_be_is_refused(api: Api, agent: AgentState) -> None:
     for label in ("", " ", "a//b", "/a", "a/", "history", "a/restore", "a\nb", "<a>", "x" * 256):
         for answer in (
             api.http.post("/v1/blocks/", json={"label": label, "value": ""}),
-            api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [{"label": label, "value": ""}]}),
-            api.http.patch(f"/v1/blocks/{agent.blocks[0].id}", json={"label": label, "value": "Half"}),
+            api.http.post(
+                "/v1/agents/",
+                json={"model": MODEL, "memory_blocks": [{"label": label, "value": ""}]},
+            ),
+            api.http.patch(
+                f"/v1/blocks/{agent.blocks[0].id}", json={"label": label, "value": "Half"}
+            ),
         ):
             assert answer.status_code == 400, label
             assert answer.json()["detail"].startswith("INVALID_ARGUMENT: Block label "), label
@@ -193,7 +242,9 @@ def test_a_label_that_cannot_be_is_refused(api: Api, agent: AgentState) -> None:
     assert api.client.blocks.retrieve(agent.blocks[0].id or "").value == "I am Nina."
 
 
-def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(api: Api, agent: AgentState) -> None:
+def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(
+    api: Api, agent: AgentState
+) -> None:
     persona = agent.blocks[0].id or ""
     api.client.blocks.update(persona, limit=20)
     api.client.blocks.update(persona, value="é" * 20)
@@ -223,14 +274,20 @@ def test_a_text_over_the_limit_is_refused_everywhere_and_nothing_is_half_done(ap
     assert api.server.rows() == rows
 
 
-def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(api: Api, agent: AgentState) -> None:
+def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(
+    api: Api, agent: AgentState
+) -> None:
     block = api.client.agents.blocks.retrieve("human", agent_id=agent.id)
-    api.client.agents.blocks.update("human", agent_id=agent.id, value="Her name is Ada.\nShe likes tea.")
+    api.client.agents.blocks.update(
+        "human", agent_id=agent.id, value="Her name is Ada.\nShe likes tea."
+    )
     address = f"/v1/blocks/{block.id}"
 
     newest, first = ok(api.http.get(f"{address}/history"))
     assert (newest["parents"], first["label"], first["author_kind"]) != ([], "human", "agent")
-    assert ok(api.http.get(f"{address}/history", params={"limit": 1, "before": newest["sha"]})) == [first]
+    assert ok(api.http.get(f"{address}/history", params={"limit": 1, "before": newest["sha"]})) == [
+        first
+    ]
     assert ok(api.http.get(f"{address}/versions/{first['sha'][:7]}"))["body"] == "Her name is Ada."
     seen = ok(api.http.get(f"{address}/compare"))
     assert (seen["from_version"], seen["to_version"]) == (first["sha"], newest["sha"])
@@ -247,16 +304,22 @@ def test_a_blocks_history_is_read_by_its_id_compared_blamed_and_restored(api: Ap
     assert len(ok(api.http.get(f"{address}/history"))) == 3
 
 
-def test_a_text_that_is_too_long_by_now_is_not_restored(client: StrictLetta, http: httpx2.Client) -> None:
+def test_a_text_that_is_too_long_by_now_is_not_restored(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     block = client.blocks.create(label="note", value="A long text")
     (first,) = ok(http.get(f"/v1/blocks/{block.id}/history"))
     client.blocks.update(block.id, value="Short", limit=5)
 
-    assert "limit" in refused(http.post(f"/v1/blocks/{block.id}/restore", json={"sha": first["sha"]}), 422)
+    assert "limit" in refused(
+        http.post(f"/v1/blocks/{block.id}/restore", json={"sha": first["sha"]}), 422
+    )
     assert client.blocks.retrieve(block.id).value == "Short"
 
 
-def test_a_version_of_another_block_or_of_none_is_not_found(client: StrictLetta, http: httpx2.Client) -> None:
+def test_a_version_of_another_block_or_of_none_is_not_found(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     block = client.blocks.create(label="note", value="One")
     other = client.blocks.create(label="other", value="Other")
     (foreign,) = ok(http.get(f"/v1/blocks/{other.id}/history"))
@@ -264,13 +327,21 @@ def test_a_version_of_another_block_or_of_none_is_not_found(client: StrictLetta,
         for address in (f"/v1/blocks/{block.id}", f"/v1/blocks/{new_id('block')}"):
             answer = http.post(f"{address}/restore", json={"sha": sha})
             assert answer.status_code == (422 if sha == "short" else 404), answer.text
-            for path in ("history?before=", "versions/", "blame?at=", "compare?from=", "compare?to="):
+            for path in (
+                "history?before=",
+                "versions/",
+                "blame?at=",
+                "compare?from=",
+                "compare?to=",
+            ):
                 answer = http.get(f"{address}/{path}{sha}")
                 assert answer.status_code == 404, (path, answer.text)
                 assert "Other" not in answer.text
 
 
-def test_a_policy_is_set_with_a_block_and_changed_with_it(client: StrictLetta, http: httpx2.Client) -> None:
+def test_a_policy_is_set_with_a_block_and_changed_with_it(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     made = client.blocks.create(label="note", value="One", extra_body={"policy": "guarded"})
     assert ok(http.get(f"/v1/blocks/{made.id}"))["policy"] == "guarded"
 
@@ -291,13 +362,25 @@ def test_a_policy_is_set_with_a_block_and_changed_with_it(client: StrictLetta, h
 def test_a_users_block_is_never_left_open_to_agents_by_the_older_flag(http: httpx2.Client) -> None:
     made = put(http, ada := new_id("ada"), "student", "One", policy="read_only")
 
-    changed = ok(http.patch(f"/v1/blocks/{made['id']}", json={"read_only": False}, headers={"x-ricordo-user": ada}))
+    changed = ok(
+        http.patch(
+            f"/v1/blocks/{made['id']}", json={"read_only": False}, headers={"x-ricordo-user": ada}
+        )
+    )
 
     assert changed["policy"] == "propose"
 
 
-def test_an_agents_blocks_have_the_policies_they_were_made_with(client: StrictLetta, http: httpx2.Client) -> None:
-    blocks = [{"label": "human", "value": "", "policy": "propose"}, {"label": "persona", "value": ""}]
+def test_an_agents_blocks_have_the_policies_they_were_made_with(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
+    blocks = [
+        {"label": "human", "value": "", "policy": "propose"},
+        {"label": "persona", "value": ""},
+    ]
     made = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": blocks}))
 
-    assert {one["label"]: one["policy"] for one in made["blocks"]} == {"human": "propose", "persona": "direct"}
+    assert {one["label"]: one["policy"] for one in made["blocks"]} == {
+        "human": "propose",
+        "persona": "direct",
+    }

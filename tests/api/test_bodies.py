@@ -26,7 +26,9 @@ from tests.seams.server import ServerInThread, StrictLetta, serving
 
 CANARY = "vuqkzoqada-41"
 # What an answer for people does not hold: Python's way to write values, and names of its types.
-PYTHON = re.compile(r"\['|\{'|\('|<class|object at 0x|\bNone\b|\bTrue\b|\bFalse\b|Error\b|pydantic|Value error")
+PYTHON = re.compile(
+    r"\['|\{'|\('|<class|object at 0x|\bNone\b|\bTrue\b|\bFalse\b|Error\b|pydantic|Value error"
+)
 MEGABYTE = 1024 * 1024
 JSON = {"content-type": "application/json"}
 
@@ -58,7 +60,11 @@ class _Values(dict[str, str]):
 
     def __missing__(self, name: str) -> str:
         kind = name.removesuffix("_id")
-        return "Ada" if kind in ("user", "label", "block_label") else f"{kind}-123e4567-e89b-42d3-8456-426614174000"
+        return (
+            "Ada"
+            if kind in ("user", "label", "block_label")
+            else f"{kind}-123e4567-e89b-42d3-8456-426614174000"
+        )
 
 
 def _cells(server: ServerInThread) -> list[tuple[Cell, dict[str, Any]]]:
@@ -105,7 +111,9 @@ def test_no_route_reads_more_than_64_kb_on_the_event_loop(
     for cell, parts in _cells(server):
         body = parts.pop("json")
         long = {"name": "x" * 2 * SMALL}
-        sent = json.dumps({**body, "from_the_future": long} if isinstance(body, dict) else [*body, long]).encode()
+        sent = json.dumps(
+            {**body, "from_the_future": long} if isinstance(body, dict) else [*body, long]
+        ).encode()
         with monkeypatch.context() as patch:
             patch.setattr(json, "loads", watched(json))
             patch.setattr(orjson, "loads", watched(orjson))
@@ -131,13 +139,17 @@ def test_a_large_body_is_answered_as_a_small_one(http: httpx2.Client, agent: Age
         b"[1, 2]",
         b"null",
     ):
-        answers = [http.post(path, content=sent, headers=JSON) for sent in (content, padding + content)]
+        answers = [
+            http.post(path, content=sent, headers=JSON) for sent in (content, padding + content)
+        ]
         assert answers[0].status_code == answers[1].status_code, content
         if answers[0].status_code != 200:
             small, large = (re.sub(r"\d+", "0", answer.text) for answer in answers)
             assert small == large, content
     for kind in ("text/plain", "application/octet-stream"):
-        answer = http.post(path, content=b'{"input": "Hello."}' + padding, headers={"content-type": kind})
+        answer = http.post(
+            path, content=b'{"input": "Hello."}' + padding, headers={"content-type": kind}
+        )
         assert answer.status_code == 422
 
 
@@ -152,7 +164,9 @@ def test_json_that_unfolds_to_much_is_refused(http: httpx2.Client, agent: AgentS
     assert answer.status_code in (400, 422)
 
 
-def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(server: ServerInThread) -> None:
+def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(
+    server: ServerInThread,
+) -> None:
     head = "POST /v1/blocks/ HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
     head += f"content-type: application/json\r\nauthorization: Bearer {KEY}\r\n"
     chunk = b"%x\r\n%s\r\n" % (1 << 20, b" " * (1 << 20))
@@ -166,7 +180,9 @@ def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(server: 
         ("transfer-encoding: chunked", b"-1\r\n{}", (400,)),
         ("transfer-encoding: gzip", b"{}", (400,)),
     ):
-        with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), 20) as line:
+        with socket.create_connection(
+            ("127.0.0.1", int(server.url.rpartition(":")[2])), 20
+        ) as line:
             with suppress(ConnectionError):  # refused before it was sent
                 line.sendall(head.encode() + headers.encode() + b"\r\n\r\n" + body)
             answer = line.recv(65536)
@@ -174,9 +190,13 @@ def test_a_body_that_is_longer_than_it_says_or_than_is_taken_is_refused(server: 
         assert statuses != (413,) or b"longer than 32 MB" in answer, answer
 
 
-def test_large_bodies_have_so_much_memory_together(server: ServerInThread, http: httpx2.Client) -> None:
+def test_large_bodies_have_so_much_memory_together(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     head = f"POST /v1/blocks/ HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n"
-    sent = head.encode() + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % (30 * MEGABYTE)
+    sent = head.encode() + b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % (
+        30 * MEGABYTE
+    )
     with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), 20) as line:
         line.sendall(sent + b" " * 29 * MEGABYTE)
         for _ in range(2):
@@ -190,24 +210,37 @@ def test_large_bodies_have_so_much_memory_together(server: ServerInThread, http:
 
 def test_a_request_takes_a_thousand_messages(api: Api, agent: AgentState) -> None:
     message = {"role": "user", "content": "Hi."}
-    conversation = api.http.post("/v1/conversations/", params={"agent_id": agent.id}, json={}).json()["id"]
+    conversation = api.http.post(
+        "/v1/conversations/", params={"agent_id": agent.id}, json={}
+    ).json()["id"]
     rows = api.server.rows()
     for path in (f"/v1/agents/{agent.id}/messages", f"/v1/conversations/{conversation}/messages"):
         for name in ("", "/stream", "/async"):
             if name and "conversations" in path:
                 continue
-            told = refused(api.http.post(path + name, json={"messages": [message] * (MOST_ITEMS + 1)}), 422)
+            told = refused(
+                api.http.post(path + name, json={"messages": [message] * (MOST_ITEMS + 1)}), 422
+            )
             assert "body.messages: List should have at most 1000 items" in told
     assert api.server.rows() == rows
-    assert api.http.post(path, json={"messages": [message] * MOST_ITEMS, "streaming": False}).status_code == 200
+    assert (
+        api.http.post(
+            path, json={"messages": [message] * MOST_ITEMS, "streaming": False}
+        ).status_code
+        == 200
+    )
 
 
-def _lists(schema: Any, document: Any, place: str, seen: frozenset[str] = frozenset()) -> Iterator[str]:
+def _lists(
+    schema: Any, document: Any, place: str, seen: frozenset[str] = frozenset()
+) -> Iterator[str]:
     """Where the schema has a list of any length."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[1]
         if name not in seen:
-            yield from _lists(document["components"]["schemas"][name], document, place, seen | {name})
+            yield from _lists(
+                document["components"]["schemas"][name], document, place, seen | {name}
+            )
         return
     if schema.get("type") == "array" and "maxItems" not in schema:
         yield place
@@ -234,7 +267,18 @@ def test_every_list_that_a_request_takes_has_a_most(server: ServerInThread) -> N
     assert found == set()
 
 
-WRONG: tuple[Any, ...] = (None, True, 3.5, -1, "", CANARY, [CANARY], [[CANARY]], {CANARY: CANARY}, [{"type": CANARY}])
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    3.5,
+    -1,
+    "",
+    CANARY,
+    [CANARY],
+    [[CANARY]],
+    {CANARY: CANARY},
+    [{"type": CANARY}],
+)
 
 
 @pytest.mark.parametrize("some", short_and_long(1, len(WRONG)))
@@ -260,9 +304,16 @@ def test_what_is_wrong_is_told_in_words_and_places_and_is_not_repeated(
             if answer.status_code == 422 and "errors" in answer.json():
                 told += 1
                 refusal = answer.json()
-                assert CANARY not in "".join(fault["msg"] for fault in refusal["errors"]), (cell, sent, refusal)
+                assert CANARY not in "".join(fault["msg"] for fault in refusal["errors"]), (
+                    cell,
+                    sent,
+                    refusal,
+                )
                 places = [".".join(map(str, fault["loc"])) for fault in refusal["errors"]]
-                sentences = [f"{place}: {fault['msg']}" for place, fault in zip(places, refusal["errors"], strict=True)]
+                sentences = [
+                    f"{place}: {fault['msg']}"
+                    for place, fault in zip(places, refusal["errors"], strict=True)
+                ]
                 assert refusal["detail"] == f"INVALID_ARGUMENT: {'; '.join(sentences)}"
             if answer.status_code in (400, 422):
                 words = answer.json()  # of OpenAI's routes as OpenAI's clients read it
@@ -274,11 +325,18 @@ def test_what_is_wrong_is_told_in_words_and_places_and_is_not_repeated(
 def _fields(document: Any, cell: Cell) -> set[str]:
     path = re.sub(r"\{(\w+):\w+\}", r"{\1}", cell.path)
     operation = document["paths"].get(path, {}).get(cell.method.lower(), {})
-    schema = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    schema = (
+        operation.get("requestBody", {})
+        .get("content", {})
+        .get("application/json", {})
+        .get("schema", {})
+    )
     names: set[str] = set()
     for part in (schema, *schema.get("anyOf", ())):
         name = part.get("$ref", "").rpartition("/")[2]
-        names |= (document["components"]["schemas"][name] if name else part).get("properties", {}).keys()
+        names |= (
+            (document["components"]["schemas"][name] if name else part).get("properties", {}).keys()
+        )
     return names
 
 

@@ -25,7 +25,9 @@ def text_of(number: int, size: int) -> str:
     return f"{number} é ".ljust(size, "x")[:size]
 
 
-def pages(ask: Callable[..., list[Json]], cursor: str = "after", limit: int = 100) -> list[list[Json]]:
+def pages(
+    ask: Callable[..., list[Json]], cursor: str = "after", limit: int = 100
+) -> list[list[Json]]:
     """Return all pages, read as clients do: until one is empty."""
     found: list[list[Json]] = []
     mark: dict[str, str] = {}
@@ -41,28 +43,37 @@ def require_bounded(found: list[list[Json]], size: Callable[[Json], int], ids: l
     assert all(len(page) == 1 or sum(map(size, page)) <= LIST for page in found)
     assert len(found) > 4, "these are too long for one page"
     following = [size(page[0]) for page in found[1:]]
-    assert all(sum(map(size, page)) + more + 4000 > LIST for page, more in zip(found, following, strict=False)), (
-        "each page is as full as it may be"
-    )
+    assert all(
+        sum(map(size, page)) + more + 4000 > LIST
+        for page, more in zip(found, following, strict=False)
+    ), "each page is as full as it may be"
 
 
 def test_pages_of_long_passages_end_early_and_go_on(http: httpx2.Client) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))["id"]
     path = f"/v1/agents/{agent}/archival-memory"
     ids = [
-        ok(http.post(path, json={"text": text_of(number, size)}))[0]["id"] for number, size in enumerate(SIZES) if size
+        ok(http.post(path, json={"text": text_of(number, size)}))[0]["id"]
+        for number, size in enumerate(SIZES)
+        if size
     ]
 
     def ask(**query: Any) -> list[Json]:
         return ok(http.get(path, params=query))
 
     for cursor, ascending in (("after", True), ("after", False), ("before", True)):
-        found = pages(lambda ascending=ascending, **query: ask(ascending=ascending, **query), cursor)
+        found = pages(
+            lambda ascending=ascending, **query: ask(ascending=ascending, **query), cursor
+        )
         if cursor == "before":
             first = ask(ascending=True, before=ids[-1], limit=100)
-            assert [one["id"] for one in first] == ids[len(ids) - 1 - len(first) : -1], "those nearest to the cursor"
+            assert [one["id"] for one in first] == ids[len(ids) - 1 - len(first) : -1], (
+                "those nearest to the cursor"
+            )
             continue
-        require_bounded(found, lambda one: len(one["text"].encode()), ids if ascending else ids[::-1])
+        require_bounded(
+            found, lambda one: len(one["text"].encode()), ids if ascending else ids[::-1]
+        )
 
 
 def test_pages_of_long_messages_end_early_and_go_on_also_in_forks(http: httpx2.Client) -> None:
@@ -70,10 +81,19 @@ def test_pages_of_long_messages_end_early_and_go_on_also_in_forks(http: httpx2.C
     talk = ok(http.post("/v1/conversations/", params={"agent_id": agent}, json={}))["id"]
     past = [{"role": "user", "content": text_of(number, size)} for number, size in enumerate(SIZES)]
     for message in past:
-        ok(http.post(f"/v1/agents/{agent}/messages/import", json={"messages": [message], "conversation_id": talk}))
+        ok(
+            http.post(
+                f"/v1/agents/{agent}/messages/import",
+                json={"messages": [message], "conversation_id": talk},
+            )
+        )
     fork = ok(http.post(f"/v1/conversations/{talk}/fork"))["id"]
     own = [{"role": "user", "content": text_of(99, 90_000)}]
-    ok(http.post(f"/v1/agents/{agent}/messages/import", json={"messages": own, "conversation_id": fork}))
+    ok(
+        http.post(
+            f"/v1/agents/{agent}/messages/import", json={"messages": own, "conversation_id": fork}
+        )
+    )
     for id, expected in ((talk, past), (fork, [*past, *own])):
         for order in ("asc", "desc"):
 
@@ -86,7 +106,9 @@ def test_pages_of_long_messages_end_early_and_go_on_also_in_forks(http: httpx2.C
             texts = [one["content"] for one in whole]
             contents = [str(one["content"]) for one in expected]
             assert texts == (contents if order == "asc" else contents[::-1])
-            require_bounded(pages(ask), lambda one: len(one["content"].encode()), [one["id"] for one in whole])
+            require_bounded(
+                pages(ask), lambda one: len(one["content"].encode()), [one["id"] for one in whole]
+            )
 
 
 def test_a_page_of_kept_messages_is_empty_only_where_there_are_no_more(http: httpx2.Client) -> None:
@@ -95,7 +117,12 @@ def test_a_page_of_kept_messages_is_empty_only_where_there_are_no_more(http: htt
     past = [{"role": "user", "content": "First."}, *long, {"role": "user", "content": "Last."}]
     talk = ok(http.post("/v1/conversations/", params={"agent_id": agent}, json={}))["id"]
     for message in past:
-        ok(http.post(f"/v1/agents/{agent}/messages/import", json={"messages": [message], "conversation_id": talk}))
+        ok(
+            http.post(
+                f"/v1/agents/{agent}/messages/import",
+                json={"messages": [message], "conversation_id": talk},
+            )
+        )
     query = {"include_return_message_types": ["user_message"], "order": "desc"}
 
     def ask(**more: Any) -> list[Json]:
@@ -114,6 +141,8 @@ def test_pages_of_long_proposals_end_early_and_go_on(http: httpx2.Client) -> Non
         return ok(http.get("/users/ada/diffs", params=query))
 
     whole = [one for page in pages(ask, limit=1) for one in page]
-    assert [one["body"] for one in whole] == [text_of(number, size) for number, size in enumerate(long)][::-1]
+    assert [one["body"] for one in whole] == [
+        text_of(number, size) for number, size in enumerate(long)
+    ][::-1]
     assert all(one["diff"].count("\n+") == 2 for one in whole)
     require_bounded(pages(ask), lambda one: len(one["body"]), [one["id"] for one in whole])

@@ -19,7 +19,9 @@ class Shelf(NamedTuple):
 
 def agents_shelf(client: StrictLetta) -> Shelf:
     tag = new_id("tag")
-    ids = [client.agents.create(model=MODEL, tags=[tag], include_base_tools=False).id for _ in range(7)]
+    ids = [
+        client.agents.create(model=MODEL, tags=[tag], include_base_tools=False).id for _ in range(7)
+    ]
     return Shelf(ids, lambda **query: client.agents.list(tags=[tag], **query))
 
 
@@ -30,19 +32,27 @@ def blocks_shelf(client: StrictLetta) -> Shelf:
 
 
 def blocks_of_agent_shelf(client: StrictLetta) -> Shelf:
-    made = client.agents.create(model=MODEL, memory_blocks=[{"label": f"b{n}", "value": ""} for n in range(7)])
-    return Shelf([block.id or "" for block in made.blocks], lambda **query: client.agents.blocks.list(made.id, **query))
+    made = client.agents.create(
+        model=MODEL, memory_blocks=[{"label": f"b{n}", "value": ""} for n in range(7)]
+    )
+    return Shelf(
+        [block.id or "" for block in made.blocks],
+        lambda **query: client.agents.blocks.list(made.id, **query),
+    )
 
 
 def runs_shelf(client: StrictLetta) -> Shelf:
     made = client.agents.create(model=MODEL)
     ids = [client.agents.messages.create(made.id, input="Hello.").usage.run_ids for _ in range(7)]
     return Shelf(
-        [run_ids[0] for run_ids in ids if run_ids], lambda **query: client.runs.list(agent_id=made.id, **query)
+        [run_ids[0] for run_ids in ids if run_ids],
+        lambda **query: client.runs.list(agent_id=made.id, **query),
     )
 
 
-@pytest.fixture(params=(agents_shelf, blocks_shelf, blocks_of_agent_shelf, runs_shelf), scope="module")
+@pytest.fixture(
+    params=(agents_shelf, blocks_shelf, blocks_of_agent_shelf, runs_shelf), scope="module"
+)
 def shelf(request: pytest.FixtureRequest, running_client: StrictLetta) -> Shelf:
     made: Shelf = request.param(running_client)
     return made
@@ -54,8 +64,12 @@ def test_the_client_pages_through_everything_both_ways(shelf: Shelf) -> None:
     assert [item.id for item in shelf.lister(limit=2, order="asc")] == shelf.ids
     assert [item.id for item in shelf.lister(limit=3, order="desc")] == backwards
     assert [item.id for item in shelf.lister(limit=3)] == backwards
-    assert [item.id for item in shelf.lister(limit=2, order="asc", after=shelf.ids[2])] == shelf.ids[3:]
-    assert [item.id for item in shelf.lister(limit=2, order="desc", after=shelf.ids[2])] == shelf.ids[:2][::-1]
+    assert [
+        item.id for item in shelf.lister(limit=2, order="asc", after=shelf.ids[2])
+    ] == shelf.ids[3:]
+    assert [
+        item.id for item in shelf.lister(limit=2, order="desc", after=shelf.ids[2])
+    ] == shelf.ids[:2][::-1]
 
 
 def test_before_gives_the_pages_ahead_of_an_item_nearest_first(shelf: Shelf) -> None:
@@ -91,8 +105,12 @@ def test_cursors_may_come_together_and_may_name_nothing(client: StrictLetta) -> 
     assert shelf.lister(before=new_id("block")).items == []
 
 
-def test_a_page_has_the_usual_size_unless_it_is_asked_for(client: StrictLetta, http: httpx2.Client) -> None:
-    made = client.agents.create(model=MODEL, memory_blocks=[{"label": f"b{n}", "value": ""} for n in range(102)])
+def test_a_page_has_the_usual_size_unless_it_is_asked_for(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
+    made = client.agents.create(
+        model=MODEL, memory_blocks=[{"label": f"b{n}", "value": ""} for n in range(102)]
+    )
     for path, default in (("/v1/blocks/", 50), (f"/v1/agents/{made.id}/core-memory/blocks", 100)):
         assert len(http.get(path).json()) == default
         assert len(http.get(path, params={"limit": 101}).json()) == 101
@@ -102,7 +120,13 @@ def test_a_page_or_a_filter_that_cannot_be_is_refused(http: httpx2.Client) -> No
     agent = new_id("agent")
     lists = ("agents/", "blocks/", "tools/", "runs/", "steps/", f"agents/{agent}/messages")
     for path in (*lists, f"agents/{agent}/archival-memory"):
-        for name, value in (("limit", 0), ("limit", -1), ("limit", 1001), ("limit", "ten"), ("order", "up")):
+        for name, value in (
+            ("limit", 0),
+            ("limit", -1),
+            ("limit", 1001),
+            ("limit", "ten"),
+            ("order", "up"),
+        ):
             answer = http.get(f"/v1/{path}", params={name: value})
             assert (answer.status_code, answer.json()["trace_id"]) == (422, ""), (path, name, value)
             assert f"query.{name}: " in answer.json()["detail"]

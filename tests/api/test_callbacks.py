@@ -95,9 +95,13 @@ async def test_the_receiver_can_check_who_sent_it(stage: Stage, receiver: ModelS
         },
     }
     # As a receiver would check it, who knows the key alone.
-    moment, given = (part.partition("=")[2] for part in seen.headers["x-ricordo-signature"].split(","))
+    moment, given = (
+        part.partition("=")[2] for part in seen.headers["x-ricordo-signature"].split(",")
+    )
     key = bytes.fromhex(signing_key(stage.runtime.settings.data_dir))
-    made = hmac.new(key, f"{moment}.".encode() + orjson.dumps(seen.body), hashlib.sha256).hexdigest()
+    made = hmac.new(
+        key, f"{moment}.".encode() + orjson.dumps(seen.body), hashlib.sha256
+    ).hexdigest()
     assert made == given
     assert int(moment) == START // 1_000_000
     callback = await noted(stage, run)
@@ -107,7 +111,9 @@ async def test_the_receiver_can_check_who_sent_it(stage: Stage, receiver: ModelS
 
 async def test_a_refusal_is_noted_and_tried_again(stage: Stage, receiver: ModelServer) -> None:
     run, job = await ended_run(stage, f"{receiver.root}/done")
-    receiver.push(Answer(status=503), Answer(status=302, headers={"location": f"{receiver.root}/elsewhere"}))
+    receiver.push(
+        Answer(status=503), Answer(status=302, headers={"location": f"{receiver.root}/elsewhere"})
+    )
 
     for status in (503, 302):
         with pytest.raises(Unavailable, match=f"the status {status}"):

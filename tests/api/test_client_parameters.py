@@ -13,7 +13,11 @@ import pytest
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
-from ricordo.api.conversations import ConversationRequest, ConversationSendRequest, ConversationUpdate
+from ricordo.api.conversations import (
+    ConversationRequest,
+    ConversationSendRequest,
+    ConversationUpdate,
+)
 from ricordo.api.models.agents import AgentRequest, AgentUpdate
 from ricordo.api.models.archives import ArchiveRequest, ArchiveUpdate
 from ricordo.api.models.base import ONLY_ANSWERED, RequestPart, ResponseModel
@@ -39,7 +43,12 @@ SENT: list[tuple[type[RequestPart], str, str, Wire]] = [
     (AgentUpdate, "AgentUpdateParams", "PATCH /v1/agents/{agent}", {}),
     (SendRequest, "agents.MessageStreamParams", "POST /v1/agents/{agent}/messages", HELLO),
     (SendRequest, "agents.MessageStreamParams", "POST /v1/agents/{agent}/messages/stream", HELLO),
-    (AsyncSendRequest, "agents.MessageCreateAsyncParams", "POST /v1/agents/{agent}/messages/async", HELLO),
+    (
+        AsyncSendRequest,
+        "agents.MessageCreateAsyncParams",
+        "POST /v1/agents/{agent}/messages/async",
+        HELLO,
+    ),
     (
         ConversationSendRequest,
         "conversations.MessageCreateParams",
@@ -48,11 +57,21 @@ SENT: list[tuple[type[RequestPart], str, str, Wire]] = [
     ),
     (BlockRequest, "BlockCreateParams", "POST /v1/blocks/", {"label": "notes", "value": ""}),
     (BlockUpdate, "BlockUpdateParams", "PATCH /v1/blocks/{block}", {}),
-    (ToolCreateRequest, "ToolUpsertParams", "PUT /v1/tools/", {"source_code": 'def a():\n    "B."'}),
+    (
+        ToolCreateRequest,
+        "ToolUpsertParams",
+        "PUT /v1/tools/",
+        {"source_code": 'def a():\n    "B."'},
+    ),
     (ArchiveRequest, "ArchiveCreateParams", "POST /v1/archives/", {"name": "Shelf"}),
     (ArchiveUpdate, "ArchiveUpdateParams", "PATCH /v1/archives/{archive}", {}),
     (FolderRequest, "FolderCreateParams", "POST /v1/folders/", {"name": "Folder"}),
-    (ConversationRequest, "ConversationCreateParams", "POST /v1/conversations/?agent_id={agent}", {}),
+    (
+        ConversationRequest,
+        "ConversationCreateParams",
+        "POST /v1/conversations/?agent_id={agent}",
+        {},
+    ),
     (ConversationUpdate, "ConversationUpdateParams", "PATCH /v1/conversations/{conversation}", {}),
     (MessageSearchRequest, "MessageSearchParams", "POST /v1/messages/search", {"query": "tea"}),
     (PassageSearchRequest, "PassageSearchParams", "POST /v1/passages/search", {"query": "tea"}),
@@ -104,7 +123,11 @@ def parameters(name: str) -> Wire:
     module, _, kind = name.rpartition(".")
     documented = getattr(import_module(f"letta_client.types.{module}".removesuffix(".")), kind)
     hints = get_type_hints(documented)
-    return {name: value_of(annotation) for name, annotation in hints.items() if name not in ("betas", "agent_id")}
+    return {
+        name: value_of(annotation)
+        for name, annotation in hints.items()
+        if name not in ("betas", "agent_id")
+    }
 
 
 def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warnings(
@@ -113,8 +136,16 @@ def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warni
     warned: set[str] = set()
     for model, name, place, beside in SENT:
         method, path = place.format(**ids).split(" ")
-        more = OLDER if model in (AgentRequest, AgentUpdate) else {"enable_thinking": "x"} if "Message" in name else {}
-        for parameter, value in (parameters(name) | {one: more[one] for one in more if one in model.ignored}).items():
+        more = (
+            OLDER
+            if model in (AgentRequest, AgentUpdate)
+            else {"enable_thinking": "x"}
+            if "Message" in name
+            else {}
+        )
+        for parameter, value in (
+            parameters(name) | {one: more[one] for one in more if one in model.ignored}
+        ).items():
             if "name" in beside:
                 beside = {**beside, "name": f"{name} {parameter}"}  # noqa: PLW2901 - names of folders are told apart
             answer = http.request(method, path, json={**beside, parameter: value})
@@ -129,11 +160,27 @@ def test_each_parameter_that_the_client_documents_is_taken_or_named_in_the_warni
                 assert f"{parameter}: {model.ignored[parameter]}" in answer.headers[HEADER], where
                 warned.add(parameter)
                 again = {"name": f"{name} {parameter} again"} if "name" in beside else {}
-                off = http.request(method, path, json={**beside, **again, parameter: EMPTY[type(value)]})
+                off = http.request(
+                    method, path, json={**beside, **again, parameter: EMPTY[type(value)]}
+                )
                 assert HEADER not in off.headers, where
     assert warned >= {
-        *("template", "template_id", "base_template_id", "project", "project_id", "entity_id", "embedding_chunk_size"),
-        *("top_logprobs", "return_logprobs", "return_token_ids", "enable_thinking", "from_template"),
+        *(
+            "template",
+            "template_id",
+            "base_template_id",
+            "project",
+            "project_id",
+            "entity_id",
+            "embedding_chunk_size",
+        ),
+        *(
+            "top_logprobs",
+            "return_logprobs",
+            "return_token_ids",
+            "enable_thinking",
+            "from_template",
+        ),
         *("include_multi_agent_tools", "npm_requirements"),
     }
 
@@ -150,13 +197,17 @@ def test_a_parameter_of_a_query_without_effect_is_named_in_the_warnings(
     assert (refused.status_code, "no such field" in refused.text) == (422, True)
 
 
-def test_warnings_are_of_one_request_and_also_of_a_stream(http: httpx2.Client, ids: dict[str, str]) -> None:
+def test_warnings_are_of_one_request_and_also_of_a_stream(
+    http: httpx2.Client, ids: dict[str, str]
+) -> None:
     body = {**HELLO, "enable_thinking": "x"}
     streamed = http.post(f"/v1/agents/{ids['agent']}/messages/stream", json=body)
     assert streamed.headers[HEADER].startswith("enable_thinking: ")
     assert HEADER not in http.post(f"/v1/agents/{ids['agent']}/messages/stream", json=HELLO).headers
     assert HEADER not in http.get("/v1/health/").headers
-    both = http.post("/v1/agents/", json={"model": MODEL, "project": "x", "project_id": "y", "template": True})
+    both = http.post(
+        "/v1/agents/", json={"model": MODEL, "project": "x", "project_id": "y", "template": True}
+    )
     assert "project, project_id, template: There is one project" in both.headers[HEADER]
 
 
@@ -167,10 +218,19 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read each kind of object, send it back to change it and to make another."""
-    monkeypatch.setattr("ricordo.features.custom_tools.service.add_build", lambda *_: None)  # no packages are fetched
-    block = ok(http.post("/v1/blocks/", json={"label": "human", "value": "Ada", "tags": ["a"], "metadata": {"b": 1}}))
+    monkeypatch.setattr(
+        "ricordo.features.custom_tools.service.add_build", lambda *_: None
+    )  # no packages are fetched
+    block = ok(
+        http.post(
+            "/v1/blocks/",
+            json={"label": "human", "value": "Ada", "tags": ["a"], "metadata": {"b": 1}},
+        )
+    )
     source = 'def weather(town: str) -> str:\n    """Tell the weather."""\n    return town\n'
-    tool = ok(http.post("/v1/tools/", json={"source_code": source, "pip_requirements": [{"name": "six"}]}))
+    tool = ok(
+        http.post("/v1/tools/", json={"source_code": source, "pip_requirements": [{"name": "six"}]})
+    )
     folder = ok(http.post("/v1/folders/", json={"name": "Papers", "description": "Of Ada."}))
     identity_of = {"identifier_key": "ada", "name": "Ada", "identity_type": "user"}
     identity = ok(http.post("/v1/identities/", json=identity_of))
@@ -190,8 +250,12 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
     )
     assert [one["value"] for one in agent["blocks"]] == ["Ada"]
     archive = ok(http.post("/v1/archives/", json={"name": "Shelf", "metadata": {"a": 1}}))
-    passage = ok(http.post(f"/v1/archives/{archive['id']}/passages", json={"text": "Tea.", "tags": ["a"]}))
-    conversation = ok(http.post(f"/v1/conversations/?agent_id={agent['id']}", json={"summary": "A chat"}))
+    passage = ok(
+        http.post(f"/v1/archives/{archive['id']}/passages", json={"text": "Tea.", "tags": ["a"]})
+    )
+    conversation = ok(
+        http.post(f"/v1/conversations/?agent_id={agent['id']}", json={"summary": "A chat"})
+    )
     schedule = {"type": "recurring", "cron_expression": "0 9 * * *"}
     made = ok(http.post(f"/v1/agents/{agent['id']}/schedule", json={**HELLO, "schedule": schedule}))
     planned = ok(http.get(f"/v1/agents/{agent['id']}/schedule/{made['id']}"))
@@ -226,7 +290,9 @@ def test_an_object_as_it_is_answered_is_taken_where_such_an_object_is_sent(
             assert {name for name in sent if after[name] != sent[name]} <= changing, path
 
 
-def test_messages_as_they_are_answered_are_taken_as_messages(server: ServerInThread, http: httpx2.Client) -> None:
+def test_messages_as_they_are_answered_are_taken_as_messages(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     agent = ok(http.post("/v1/agents/", json={"model": MODEL}))
     server.says("Hello, Ada.")
     ok(http.post(f"/v1/agents/{agent['id']}/messages", json=HELLO))
@@ -236,11 +302,17 @@ def test_messages_as_they_are_answered_are_taken_as_messages(server: ServerInThr
     assert {one["message_type"] for one in shown} == {*roles}
     for one in shown:
         assert MessageRequest.model_validate(one).role == roles[one["message_type"]]
-    other = ok(http.post("/v1/agents/", json={"model": MODEL, "initial_message_sequence": shown[1:]}))
+    other = ok(
+        http.post("/v1/agents/", json={"model": MODEL, "initial_message_sequence": shown[1:]})
+    )
     texts = [one["content"] for one in ok(http.get(f"/v1/agents/{other['id']}/messages"))]
     assert texts[1:] == [one["content"] for one in shown[1:]]
     server.says("Again.")
-    answer = ok(http.post(f"/v1/agents/{other['id']}/messages", json={"messages": [shown[1] | {"otid": None}]}))
+    answer = ok(
+        http.post(
+            f"/v1/agents/{other['id']}/messages", json={"messages": [shown[1] | {"otid": None}]}
+        )
+    )
     assert answer["messages"][-1]["content"] == "Again."
 
 
@@ -251,7 +323,9 @@ def _pairs(server: ServerInThread) -> Iterator[tuple[str, type[BaseModel], type[
         body = getattr(getattr(route, "body_field", None), "field_info", None)
         annotation = getattr(body, "annotation", None)
         models = (annotation, *get_args(annotation))
-        request = next((one for one in models if isinstance(one, type) and issubclass(one, RequestPart)), None)
+        request = next(
+            (one for one in models if isinstance(one, type) and issubclass(one, RequestPart)), None
+        )
         answer = getattr(route, "response_model", None)
         if request and isinstance(answer, type) and issubclass(answer, ResponseModel):
             yield f"{sorted(route.methods)[0]} {route.path}", request, answer  # type: ignore[attr-defined]
@@ -266,13 +340,18 @@ OTHERS = {
 }
 
 
-def test_each_request_that_sets_most_of_what_is_answered_takes_the_answer(server: ServerInThread) -> None:
+def test_each_request_that_sets_most_of_what_is_answered_takes_the_answer(
+    server: ServerInThread,
+) -> None:
     missing = []
     for place, request, answer in _pairs(server):
         own = set(request.model_fields)
         is_same = len(own & set(answer.model_fields)) * 2 >= len(own) and len(own) > 1
         if request.__name__ in OTHERS:
             continue
-        if is_same and not set(answer.model_fields) <= own | set(request.ignored) | request.only_answered:  # type: ignore[attr-defined]
+        if (
+            is_same
+            and not set(answer.model_fields) <= own | set(request.ignored) | request.only_answered
+        ):  # type: ignore[attr-defined]
             missing.append((place, request.__name__, answer.__name__))
     assert missing == []

@@ -44,7 +44,9 @@ def posted(http: httpx2.Client, path: str, **body: Any) -> httpx2.Response:
     return http.post(f"/v1/conversations/{path}", json=body)
 
 
-def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
+def test_a_thread_is_made_read_changed_and_deleted(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
     sent = {"provider_type": "openai", "temperature": 0.5, "reasoning": {"reasoning_effort": "low"}}
     made = client.conversations.create(
         agent_id=agent.id,
@@ -57,7 +59,11 @@ def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: ht
 
     assert is_id(made.id, "conv")
     assert (made.agent_id, made.summary, made.description) == (agent.id, "Tea", "About tea")
-    assert (made.model, made.context_window_limit, made.archived, made.archived_at) == (*SMALL, False, None)
+    assert (made.model, made.context_window_limit, made.archived, made.archived_at) == (
+        *SMALL,
+        False,
+        None,
+    )
     assert made.api_model_settings.model_dump(exclude_unset=True) == sent
     assert made.last_message_at is None
     assert len(made.in_context_message_ids or []) == 1
@@ -66,8 +72,14 @@ def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: ht
 
     moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     taken: Any = {"summary": None, "model": None, "model_settings": None}
-    changed = client.conversations.update(made.id, **taken, description="Coffee", archived=True, last_message_at=moment)
-    assert (changed.summary, changed.description, changed.context_window_limit) == (None, "Coffee", None)
+    changed = client.conversations.update(
+        made.id, **taken, description="Coffee", archived=True, last_message_at=moment
+    )
+    assert (changed.summary, changed.description, changed.context_window_limit) == (
+        None,
+        "Coffee",
+        None,
+    )
     assert (changed.model, changed.api_model_settings) == (None, None)
     assert (changed.archived, changed.archived_at is not None) == (True, True)
     assert changed.last_message_at == moment
@@ -78,18 +90,31 @@ def test_a_thread_is_made_read_changed_and_deleted(client: StrictLetta, http: ht
     assert client.conversations.retrieve(made.id).last_message_at == moment
     assert not client.conversations.update(made.id, archived=False).archived
     # Settings without a model are tagged by the agent's model.
-    own = client.conversations.create(agent_id=agent.id, model_settings={"provider_type": "openai", "temperature": 0.5})
-    assert own.api_model_settings.model_dump(exclude_unset=True) == {"provider_type": "openai", "temperature": 0.5}
+    own = client.conversations.create(
+        agent_id=agent.id, model_settings={"provider_type": "openai", "temperature": 0.5}
+    )
+    assert own.api_model_settings.model_dump(exclude_unset=True) == {
+        "provider_type": "openai",
+        "temperature": 0.5,
+    }
     wire = http.get(f"/v1/conversations/{own.id}").json()
     assert (wire["model"], wire["context_window_limit"], wire["user_id"]) == (None, None, None)
 
     client.conversations.delete(made.id)
-    for gone in (client.conversations.retrieve, client.conversations.delete, client.conversations.fork):
-        with pytest.raises(NotFoundError, match=f"NOT_FOUND: Conversation with ID {made.id} not found"):
+    for gone in (
+        client.conversations.retrieve,
+        client.conversations.delete,
+        client.conversations.fork,
+    ):
+        with pytest.raises(
+            NotFoundError, match=f"NOT_FOUND: Conversation with ID {made.id} not found"
+        ):
             gone(made.id)
 
 
-def test_a_thread_that_cannot_be_is_refused_with_what_to_do(http: httpx2.Client, agent: AgentState) -> None:
+def test_a_thread_that_cannot_be_is_refused_with_what_to_do(
+    http: httpx2.Client, agent: AgentState
+) -> None:
     path = f"?agent_id={agent.id}"
     for body, status, words in (
         ({"isolated_block_labels": ["human"]}, 422, "isolated_block_labels is not supported"),
@@ -122,7 +147,12 @@ def test_blocks_of_a_conversations_own_are_refused_wherever_one_is_made_or_chang
     assert len(http.get("/v1/conversations/", params={"agent_id": agent.id}).json()) == count
     for labels in ([], None):
         for method, path in calls:
-            assert ok(http.request(method, path, json={"isolated_block_labels": labels}))["isolated_block_ids"] == []
+            assert (
+                ok(http.request(method, path, json={"isolated_block_labels": labels}))[
+                    "isolated_block_ids"
+                ]
+                == []
+            )
 
 
 def test_a_fork_takes_its_options_from_the_body_too(http: httpx2.Client, agent: AgentState) -> None:
@@ -134,10 +164,13 @@ def test_a_fork_takes_its_options_from_the_body_too(http: httpx2.Client, agent: 
     assert "no such field" in refused(http.post(path, json={"mesage_id": "x"}), 422)
 
 
-def test_lists_leave_out_archived_and_hidden_threads_and_the_agents_own(client: StrictLetta, agent: AgentState) -> None:
+def test_lists_leave_out_archived_and_hidden_threads_and_the_agents_own(
+    client: StrictLetta, agent: AgentState
+) -> None:
     client.conversations.create(agent_id=agent.id, hidden=True)
     tea, coffee, old = (
-        client.conversations.create(agent_id=agent.id, summary=words) for words in ("tea", "coffee", "old tea")
+        client.conversations.create(agent_id=agent.id, summary=words)
+        for words in ("tea", "coffee", "old tea")
     )
     client.conversations.update(old.id, archived=True)
     tell(client, tea.id, "Hello.")
@@ -149,7 +182,9 @@ def test_lists_leave_out_archived_and_hidden_threads_and_the_agents_own(client: 
     assert listed(order="asc") == ["coffee", "tea"]
     assert listed(order_by="created_at") == ["coffee", "tea"]
     assert listed(order_by="last_run_completion") == ["tea", "coffee"]
-    assert listed(archive_status="archived") == listed(extra_query={"archived": True}) == ["old tea"]
+    assert (
+        listed(archive_status="archived") == listed(extra_query={"archived": True}) == ["old tea"]
+    )
     assert listed(archive_status="all", summary_search="TEA") == ["tea", "old tea"]
     assert listed(limit=1) == ["tea"]
     assert listed(limit=1, after=tea.id) == ["coffee"]
@@ -158,7 +193,9 @@ def test_lists_leave_out_archived_and_hidden_threads_and_the_agents_own(client: 
         client.conversations.list(agent_id=new_id("agent"))
 
 
-def test_talking_in_a_thread_streams_unless_told_otherwise(api: Api, thread: Conversation, agent: AgentState) -> None:
+def test_talking_in_a_thread_streams_unless_told_otherwise(
+    api: Api, thread: Conversation, agent: AgentState
+) -> None:
     api.server.says("Hello.", "Hello again.", "And again.")
 
     streamed = posted(api.http, f"{thread.id}/messages", input="One")
@@ -167,15 +204,29 @@ def test_talking_in_a_thread_streams_unless_told_otherwise(api: Api, thread: Con
     whole = posted(api.http, f"{thread.id}/messages", input="Two", streaming=False).json()
     assert [message["content"] for message in whole["messages"]] == ["Hello again."]
     assert whole["stop_reason"]["stop_reason"] == "end_turn"
-    assert tell(api.client, thread.id, "Three", stream_tokens=True, agent_id=agent.id) == ["And ", "again."]
+    assert tell(api.client, thread.id, "Three", stream_tokens=True, agent_id=agent.id) == [
+        "And ",
+        "again.",
+    ]
 
-    assert texts(api.client, thread.id) == ["One", "Hello.", "Two", "Hello again.", "Three", "And again."]
+    assert texts(api.client, thread.id) == [
+        "One",
+        "Hello.",
+        "Two",
+        "Hello again.",
+        "Three",
+        "And again.",
+    ]
     assert texts(api.client, "default", agent_id=agent.id) == []
     newest = api.client.conversations.messages.list(thread.id, limit=1)
     assert newest.items[0].content == "And again."  # type: ignore[union-attr]
-    only = api.client.conversations.messages.list(thread.id, include_return_message_types=["user_message"], order="asc")
+    only = api.client.conversations.messages.list(
+        thread.id, include_return_message_types=["user_message"], order="asc"
+    )
     assert [message.content for message in only] == ["One", "Two", "Three"]  # type: ignore[union-attr]
-    answer = posted(api.http, f"{thread.id}/messages", input="x", streaming=False, stream_tokens=True)
+    answer = posted(
+        api.http, f"{thread.id}/messages", input="x", streaming=False, stream_tokens=True
+    )
     assert "Streaming options" in refused(answer, 422)
     assert posted(api.http, f"{new_id('conv')}/messages", input="x").status_code == 404
 
@@ -201,10 +252,14 @@ def test_default_and_an_agents_id_name_the_agents_own_thread(api: Api, agent: Ag
     assert api.client.conversations.list(agent_id=agent.id)[0].id == fork.id
 
 
-def test_two_threads_run_at_once_and_one_thread_runs_once(api: Api, thread: Conversation, agent: AgentState) -> None:
+def test_two_threads_run_at_once_and_one_thread_runs_once(
+    api: Api, thread: Conversation, agent: AgentState
+) -> None:
     gate = Gate(api.server, "First.")
     api.server.answers_with(gate)
-    with api.http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "One"}) as first:
+    with api.http.stream(
+        "POST", f"/v1/conversations/{thread.id}/messages", json={"input": "One"}
+    ) as first:
         gate.wait()
         answer = posted(api.http, f"{thread.id}/messages", input="Two", streaming=False)
         assert BUSY in refused(answer, 409)
@@ -217,11 +272,15 @@ def test_two_threads_run_at_once_and_one_thread_runs_once(api: Api, thread: Conv
     assert texts(api.client, thread.id) == ["One", "First."]
 
 
-def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(api: Api, thread: Conversation) -> None:
+def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(
+    api: Api, thread: Conversation
+) -> None:
     api.server.says("Uno.", "Due.", "Tre.")
     tell(api.client, thread.id, "One")
     tell(api.client, thread.id, "Two")
-    (system, one, uno, *_) = api.client.conversations.retrieve(thread.id).in_context_message_ids or []
+    (system, one, uno, *_) = (
+        api.client.conversations.retrieve(thread.id).in_context_message_ids or []
+    )
 
     fork = api.client.conversations.fork(thread.id)
     early = api.client.conversations.fork(thread.id, message_id=uno, hidden=True)
@@ -232,14 +291,23 @@ def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(api: Api, thread:
     assert fork.summary == thread.summary
     tell(api.client, early.id, "Three")
     assert texts(api.client, early.id) == ["One", "Uno.", "Three", "Tre."]
-    assert texts(api.client, fork.id) == texts(api.client, thread.id) == ["One", "Uno.", "Two", "Due."]
-    assert {one.id for one in api.client.conversations.list(agent_id=thread.agent_id)} == {thread.id, fork.id}
+    assert (
+        texts(api.client, fork.id) == texts(api.client, thread.id) == ["One", "Uno.", "Two", "Due."]
+    )
+    assert {one.id for one in api.client.conversations.list(agent_id=thread.agent_id)} == {
+        thread.id,
+        fork.id,
+    }
     with pytest.raises(BadRequestError, match="not in view"):
         api.client.conversations.fork(thread.id, message_id=new_id("message"))
     tell(api.client, fork.id, "Four")
-    whole = [message.id for message in api.client.conversations.messages.list(fork.id, order="asc", limit=100)]
+    whole = [
+        message.id
+        for message in api.client.conversations.messages.list(fork.id, order="asc", limit=100)
+    ]
     page = api.http.get(
-        f"/v1/conversations/{fork.id}/messages", params={"before": whole[-1], "order": "asc", "limit": 2}
+        f"/v1/conversations/{fork.id}/messages",
+        params={"before": whole[-1], "order": "asc", "limit": 2},
     ).json()
     assert [one["id"] for one in page] == whole[-3:-1]
     api.client.conversations.delete(thread.id)
@@ -247,12 +315,16 @@ def test_a_fork_shares_the_messages_in_view_and_may_end_at_one(api: Api, thread:
     assert system not in whole
 
 
-def test_a_running_thread_is_cancelled_and_deleted(api: Api, agent: AgentState, thread: Conversation) -> None:
+def test_a_running_thread_is_cancelled_and_deleted(
+    api: Api, agent: AgentState, thread: Conversation
+) -> None:
     with pytest.raises(ConflictError, match="No active runs"):
         api.client.conversations.cancel(thread.id)
     gate = Gate(api.server)
     api.server.answers_with(gate)
-    with api.http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "One"}) as stream:
+    with api.http.stream(
+        "POST", f"/v1/conversations/{thread.id}/messages", json={"input": "One"}
+    ) as stream:
         gate.wait()
         outcome = api.client.conversations.cancel(thread.id)
         assert '"cancelled"' in "".join(stream.iter_text())
@@ -262,20 +334,28 @@ def test_a_running_thread_is_cancelled_and_deleted(api: Api, agent: AgentState, 
 
     gate = Gate(api.server)
     api.server.answers_with(gate)
-    with api.http.stream("POST", f"/v1/conversations/{thread.id}/messages", json={"input": "Two"}) as stream:
+    with api.http.stream(
+        "POST", f"/v1/conversations/{thread.id}/messages", json={"input": "Two"}
+    ) as stream:
         gate.wait()
         api.client.conversations.delete(thread.id)
         assert "[DONE]" in "".join(stream.iter_text())
     with pytest.raises(NotFoundError):
         api.client.runs.retrieve(run_id)
-    assert api.server.read(lambda tx: make.conversation_ids(tx, agent.id)) == [conversations.default_id(agent.id)]
+    assert api.server.read(lambda tx: make.conversation_ids(tx, agent.id)) == [
+        conversations.default_id(agent.id)
+    ]
 
 
-def test_a_prompt_is_made_anew_and_returned(api: Api, agent: AgentState, thread: Conversation) -> None:
+def test_a_prompt_is_made_anew_and_returned(
+    api: Api, agent: AgentState, thread: Conversation
+) -> None:
     api.client.agents.blocks.update("human", agent_id=agent.id, value="Her name is Bea.")
 
     def stored() -> str:
-        (system,) = api.client.conversations.messages.list(thread.id, include_return_message_types=["system_message"])
+        (system,) = api.client.conversations.messages.list(
+            thread.id, include_return_message_types=["system_message"]
+        )
         return str(system.content)  # type: ignore[union-attr]
 
     dry = api.client.conversations.recompile(thread.id, dry_run=True)
@@ -288,7 +368,9 @@ def test_a_prompt_is_made_anew_and_returned(api: Api, agent: AgentState, thread:
     assert "- CONVERSATION_ID: default" in own
     assert "Her name is Bea." in api.client.conversations.recompile("default", agent_id=agent.id)
     assert "Her name is Bea." in api.client.agents.recompile(agent.id, update_timestamp=True)
-    assert "Her name is Bea." in api.client.conversations.recompile(thread.id, compaction_settings={"mode": "all"})
+    assert "Her name is Bea." in api.client.conversations.recompile(
+        thread.id, compaction_settings={"mode": "all"}
+    )
     with pytest.raises(APIStatusError):
         api.client.agents.recompile(new_id("agent"))
 
@@ -323,7 +405,9 @@ def test_a_thread_sees_the_memory_of_the_user_it_names_and_makes_her_where_she_i
     assert api.http.get(f"/users/{ada}/blocks").json() == []
 
     api.http.put(f"/users/{ada}/blocks/human", json={"body": "Her name is Ada Lovelace."})
-    api.http.put(f"/users/{ada}/blocks/other", json={"body": "For another.", "agent_id": new_id("agent")})
+    api.http.put(
+        f"/users/{ada}/blocks/other", json={"body": "For another.", "agent_id": new_id("agent")}
+    )
     api.client.conversations.messages.create(made.id, input="Hello.", streaming=False)
 
     prompt = api.server.model.requests[-1].messages[0].text
@@ -332,27 +416,42 @@ def test_a_thread_sees_the_memory_of_the_user_it_names_and_makes_her_where_she_i
     assert "For another." not in prompt
     fork = api.client.conversations.fork(made.id)
     assert api.http.get(f"/v1/conversations/{fork.id}").json()["user_id"] == wire["user_id"]
-    again = api.http.post(f"/v1/conversations/?agent_id={agent.id}", json={"user_id": wire["user_id"]}).json()
+    again = api.http.post(
+        f"/v1/conversations/?agent_id={agent.id}", json={"user_id": wire["user_id"]}
+    ).json()
     assert again["user_id"] == wire["user_id"]
-    assert "Ada Lovelace" in api.http.post(f"/v1/conversations/{again['id']}/recompile?dry_run=true").json()
+    assert (
+        "Ada Lovelace"
+        in api.http.post(f"/v1/conversations/{again['id']}/recompile?dry_run=true").json()
+    )
 
 
-def test_a_user_who_cannot_be_makes_no_thread(http: httpx2.Client, server: ServerInThread, agent: AgentState) -> None:
+def test_a_user_who_cannot_be_makes_no_thread(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
     before = server.rows()
     nobody = "user-00000000-0000-4000-8000-00000000dead"
     for user, status in (("", 422), ("a/b", 400), (nobody, 404), (5, 422), ("x" * 300, 422)):
         for path in (f"/v1/conversations/?agent_id={agent.id}", "/v1/agents/"):
-            assert http.post(path, json={"user_id": user, "model": MODEL}).status_code == status, (user, path)
+            assert http.post(path, json={"user_id": user, "model": MODEL}).status_code == status, (
+                user,
+                path,
+            )
     assert server.rows() == before
 
 
-def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(api: Api, agent: AgentState) -> None:
+def test_what_is_said_in_one_users_thread_is_not_found_in_anothers(
+    api: Api, agent: AgentState
+) -> None:
     """One agent, two users: each thread's search sees its own user's words of other threads, and never the other user's."""
     ada, bob = new_id("ada"), new_id("bob")
     said, again, others = (
-        api.client.conversations.create(agent_id=agent.id, extra_body={"user_id": user}) for user in (ada, ada, bob)
+        api.client.conversations.create(agent_id=agent.id, extra_body={"user_id": user})
+        for user in (ada, ada, bob)
     )
-    api.client.conversations.messages.create(said.id, input="My locker opens with kingfisher.", streaming=False)
+    api.client.conversations.messages.create(
+        said.id, input="My locker opens with kingfisher.", streaming=False
+    )
     for thread, is_found in ((others, False), (again, True)):
         api.server.says(call("conversation_search", query="locker kingfisher"), "Done.")
         api.client.conversations.messages.create(thread.id, input="What opens it?", streaming=False)

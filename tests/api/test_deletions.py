@@ -25,7 +25,9 @@ HOW: dict[str, dict[str, bool]] = {
 
 def new_agent(api: Api) -> str:
     # Without blocks, which stay when their agent is deleted.
-    return str(api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": []}).json()["id"])
+    return str(
+        api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": []}).json()["id"]
+    )
 
 
 def during_a_turn(api: Api, path: str, how: str, line: Any, delete: Callable[[], Any]) -> Any:
@@ -33,7 +35,9 @@ def during_a_turn(api: Api, path: str, how: str, line: Any, delete: Callable[[],
     gate = Gate(api.server, line)
     api.server.answers_with(gate)
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(lambda: api.http.post(path, json={"input": "Hi."} | HOW[how], timeout=LIMIT))
+        asking = pool.submit(
+            lambda: api.http.post(path, json={"input": "Hi."} | HOW[how], timeout=LIMIT)
+        )
         gate.wait()
         try:
             delete()
@@ -59,7 +63,9 @@ def grown(api: Api, before: dict[str, int]) -> dict[str, int]:
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("by", ["its own server", "another server"])
 @pytest.mark.parametrize("what", ["agent", "conversation"])
-def test_a_turn_whose_agent_or_conversation_is_deleted_ends(api: Api, what: str, by: str, how: str) -> None:
+def test_a_turn_whose_agent_or_conversation_is_deleted_ends(
+    api: Api, what: str, by: str, how: str
+) -> None:
     keeper = new_agent(api)
     api.http.post(f"/v1/agents/{keeper}/messages", json={"input": "Hi."})
     api.http.delete(f"/v1/agents/{new_agent(api)}")  # what every server makes once is there now
@@ -83,10 +89,15 @@ def test_a_turn_whose_agent_or_conversation_is_deleted_ends(api: Api, what: str,
         assert answer.status_code == 200
         assert answer.text.endswith("data: [DONE]\n\n")
         # Who reads a stored stream may find that it was purged before its end was read.
-        reasons = {"cancelled" if by == "its own server" else "error"} | ({"error"} if how == "background" else set())
+        reasons = {"cancelled" if by == "its own server" else "error"} | (
+            {"error"} if how == "background" else set()
+        )
         assert any(f'"stop_reason":"{reason}"' in answer.text for reason in reasons)
     elif by == "its own server":
-        assert (answer.status_code, answer.json()["stop_reason"]["stop_reason"]) == (200, "cancelled")
+        assert (answer.status_code, answer.json()["stop_reason"]["stop_reason"]) == (
+            200,
+            "cancelled",
+        )
     else:
         assert (answer.status_code, answer.json()) == (404, {"detail": GONE})
     assert nothing_is_left(api, before)
@@ -101,20 +112,32 @@ def test_a_turn_that_loses_what_it_uses_ends(api: Api, what: str, how: str) -> N
     if what == "block":
         made = http.post("/v1/blocks/", json={"label": "human", "value": "Ada."}).json()
         http.patch(f"{path}/core-memory/blocks/attach/{made['id']}")
-        away, line = f"/v1/blocks/{made['id']}", (call("memory_insert", label="human", new_string="tea"),)
+        away, line = (
+            f"/v1/blocks/{made['id']}",
+            (call("memory_insert", label="human", new_string="tea"),),
+        )
     elif what == "archive":
         made = http.post("/v1/archives/", json={"name": "facts"}).json()
         http.patch(f"{path}/archives/attach/{made['id']}")
         away, line = f"/v1/archives/{made['id']}", (call("archival_memory_insert", content="tea"),)
     elif what == "tool":
-        made = next(one for one in http.get(f"{path}/tools").json() if one["name"] == "archival_memory_insert")
-        away, line = f"{path}/tools/detach/{made['id']}", (call("archival_memory_insert", content="tea"),)
+        made = next(
+            one
+            for one in http.get(f"{path}/tools").json()
+            if one["name"] == "archival_memory_insert"
+        )
+        away, line = (
+            f"{path}/tools/detach/{made['id']}",
+            (call("archival_memory_insert", content="tea"),),
+        )
     else:
         made = http.post("/v1/users/", json={"name": f"Ada {how}"}).json()
         away = f"/v1/users/{made['id']}"
         path = (
             "/v1/conversations/"
-            + http.post(f"/v1/conversations/?agent_id={agent}&user_id={made['id']}", json={}).json()["id"]
+            + http.post(
+                f"/v1/conversations/?agent_id={agent}&user_id={made['id']}", json={}
+            ).json()["id"]
         )
 
     def delete() -> None:
@@ -143,12 +166,17 @@ def test_agents_that_are_deleted_at_any_moment_never_fail(api: Api, rounds: int)
         with ThreadPoolExecutor(4) as pool:
             body = {"input": "Hi.", "max_steps": 4} | HOW[how]
             path = f"/v1/agents/{agent}"
-            asking = [pool.submit(api.http.post, f"{path}/messages", json=body, timeout=LIMIT) for _ in range(2)]
+            asking = [
+                pool.submit(api.http.post, f"{path}/messages", json=body, timeout=LIMIT)
+                for _ in range(2)
+            ]
             time.sleep(luck.uniform(0, 0.03))
             removing = [pool.submit(api.http.delete, path, timeout=LIMIT) for _ in range(2)]
         statuses = {one.result().status_code for one in asking}
         assert statuses <= {200, 404, 409}, [one.result().text for one in asking]
         assert sorted(one.result().status_code for one in removing) in ([200, 200], [200, 404])
-        assert all(one.result().status_code != 200 or "stop_reason" in one.result().text for one in asking)
+        assert all(
+            one.result().status_code != 200 or "stop_reason" in one.result().text for one in asking
+        )
     api.server.forget()
     assert not api.http.get("/v1/runs/", params={"active": True}).json()

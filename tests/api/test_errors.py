@@ -70,18 +70,29 @@ MISSING = {
 }
 # Enough of a body for every one of these routes, by the last word of its path.
 ENOUGH = {"messages": {"input": "Hello."}, "memory": {"text": "Tea"}, "passages": {"text": "Tea"}}
-ENOUGH |= {"stream": {"input": "Hello."}, "async": {"input": "Hello."}, "batch": {"passages": [{"text": "Tea"}]}}
+ENOUGH |= {
+    "stream": {"input": "Hello."},
+    "async": {"input": "Hello."},
+    "batch": {"passages": [{"text": "Tea"}]},
+}
 
 
 def test_what_is_not_there_is_not_found_on_any_route(api: Api, agent: AgentState) -> None:
-    ids = {f"no-{kind}": new_id(kind) for kind in "agent tool block archive run step message conv passage".split()}
+    ids = {
+        f"no-{kind}": new_id(kind)
+        for kind in "agent tool block archive run step message conv passage".split()
+    }
     ids |= {"agent": agent.id, "tool": agent.tools[0].id, "block": agent.blocks[0].id or ""}
     ids["archive"] = api.client.archives.create(name="Notes").id
     rows = api.server.rows()
     for text, routes in MISSING.items():
         lines = [line.split() for line in routes.strip().splitlines()]
-        for method, path in ((method, path) for methods, path in lines for method in methods.split("|")):
-            body = None if method in ("GET", "DELETE") else ENOUGH.get(re.split("[/-]", path)[-1], {})
+        for method, path in (
+            (method, path) for methods, path in lines for method in methods.split("|")
+        ):
+            body = (
+                None if method in ("GET", "DELETE") else ENOUGH.get(re.split("[/-]", path)[-1], {})
+            )
             answer = api.http.request(method, "/v1" + path.format_map(ids), json=body)
             words = refused(answer, 404)
             assert words.startswith(f"NOT_FOUND: {text.format_map(ids)}"), (method, path, words)
@@ -98,7 +109,9 @@ def test_what_is_no_id_is_refused_with_an_example_of_one(http: httpx2.Client) ->
         ("run", "/v1/runs/run-1/messages"),
     ):
         answer = http.get(path)
-        assert refused(answer, 422).endswith(f"This is no id: it is {kind}- and a lower-case UUID of version 4"), path
+        assert refused(answer, 422).endswith(
+            f"This is no id: it is {kind}- and a lower-case UUID of version 4"
+        ), path
         assert answer.json()["examples"] == [f"{kind}-123e4567-e89b-42d3-8456-426614174000"]
 
 
@@ -106,7 +119,12 @@ REFUSED: list[tuple[str, str, object, int]] = [
     ("POST", "/agents/{agent}/archival-memory", {"text": ""}, 422),
     ("POST", "/agents/{agent}/archival-memory", {"tags": ["x"]}, 422),
     ("POST", "/agents/{agent}/archival-memory", {"text": "Tea", "tags": "x"}, 422),
-    ("POST", "/agents/{agent}/archival-memory", {"text": "Tea", "created_at": "9999-12-31T23:59:59-12:00"}, 400),
+    (
+        "POST",
+        "/agents/{agent}/archival-memory",
+        {"text": "Tea", "created_at": "9999-12-31T23:59:59-12:00"},
+        400,
+    ),
     ("GET", "/agents/{agent}/archival-memory/search", None, 422),
     ("GET", "/agents/{agent}/archival-memory/search?query=x&top_k=0", None, 422),
     ("GET", "/agents/{agent}/archival-memory/search?query=x&top_k=101", None, 422),
@@ -129,7 +147,9 @@ REFUSED: list[tuple[str, str, object, int]] = [
 ]
 
 
-def test_requests_that_cannot_be_are_refused_and_change_nothing(api: Api, agent: AgentState) -> None:
+def test_requests_that_cannot_be_are_refused_and_change_nothing(
+    api: Api, agent: AgentState
+) -> None:
     rows = api.server.rows()
     for method, path, body, status in REFUSED:
         answer = api.http.request(method, "/v1" + path.format(agent=agent.id), json=body)
@@ -162,23 +182,46 @@ def test_a_malformed_message_is_refused_with_its_faults(api: Api, agent: AgentSt
         (b'{"messages": [', JSON, "body.14: JSON decode error"),
         (b"", {}, "body: Field required"),
         (b"[]", JSON, "body: Input should be a valid dictionary"),
-        (b'{"input": "hi"}', {"content-type": "text/plain"}, "body: Input should be a valid dictionary"),
+        (
+            b'{"input": "hi"}',
+            {"content-type": "text/plain"},
+            "body: Input should be a valid dictionary",
+        ),
         (b'{"messages": ["hi"]}', JSON, "body.messages.0.message: "),
         (b'{"messages": "hi"}', JSON, "body.messages: Input should be a valid list"),
-        (b'{"messages": [{"role": "user"}]}', JSON, "body.messages.0.message.content: Field required"),
-        (b'{"messages": [{"role": "tool", "content": "x"}]}', JSON, "body.messages.0.message.role: Input should be"),
+        (
+            b'{"messages": [{"role": "user"}]}',
+            JSON,
+            "body.messages.0.message.content: Field required",
+        ),
+        (
+            b'{"messages": [{"role": "tool", "content": "x"}]}',
+            JSON,
+            "body.messages.0.message.role: Input should be",
+        ),
         (
             b'{"messages": [{"type": "strange"}]}',
             JSON,
             "body.messages.0: Input tag is none of the expected tags: 'message', 'approval'",
         ),
-        (b'{"input": "x", "max_steps": 0}', JSON, "body.max_steps: Input should be greater than or equal to 1"),
-        (b'{"input": "x", "max_steps": "many"}', JSON, "body.max_steps: Input should be a valid integer"),
+        (
+            b'{"input": "x", "max_steps": 0}',
+            JSON,
+            "body.max_steps: Input should be greater than or equal to 1",
+        ),
+        (
+            b'{"input": "x", "max_steps": "many"}',
+            JSON,
+            "body.max_steps: Input should be a valid integer",
+        ),
         (b'{"input": "\\ud83d"}', JSON, "body: cannot be stored"),
     ):
         answer = api.http.post(f"/v1/agents/{agent.id}/messages", content=content, headers=headers)
         assert (answer.status_code, answer.json()["trace_id"]) == (422, ""), content
-        assert answer.json()["detail"].startswith(f"INVALID_ARGUMENT: {fault}"), (content, answer.json())
+        assert answer.json()["detail"].startswith(f"INVALID_ARGUMENT: {fault}"), (
+            content,
+            answer.json(),
+        )
         assert answer.json().keys() == {"trace_id", "detail", "errors"}
     assert api.server.rows() == rows
 
@@ -190,8 +233,12 @@ def test_all_faults_are_named_and_what_was_sent_is_not_repeated(http: httpx2.Cli
     )
 
 
-@pytest.mark.parametrize("content", [b'{"input": "\xff"}', b'{"input":' + b"[" * 20_000 + b"]" * 20_000 + b"}"])
-def test_a_body_that_nobody_can_read_is_refused(http: httpx2.Client, agent: AgentState, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b'{"input": "\xff"}', b'{"input":' + b"[" * 20_000 + b"]" * 20_000 + b"}"]
+)
+def test_a_body_that_nobody_can_read_is_refused(
+    http: httpx2.Client, agent: AgentState, content: bytes
+) -> None:
     # The parser goes to the very end of the stack; what others have the collector call would find no room there.
     gc.disable()
     try:
@@ -206,11 +253,23 @@ def test_a_body_that_nobody_can_read_is_refused(http: httpx2.Client, agent: Agen
 DECISION = {"type": "approval", "tool_call_id": "x", "approve": True}
 NONSENSE: list[tuple[dict[str, Any], int, str]] = [
     ({}, 422, "Must specify either 'input' or 'messages'."),
-    ({"input": "Hello.", "messages": [{"role": "user", "content": "Hello."}]}, 422, "Must specify either 'input' or"),
+    (
+        {"input": "Hello.", "messages": [{"role": "user", "content": "Hello."}]},
+        422,
+        "Must specify either 'input' or",
+    ),
     ({"messages": []}, 400, "There is no message to answer. Send at least one"),
     ({"messages": [{"approve": False}]}, 400, "No tool call is currently awaiting approval"),
-    ({"messages": [{"type": "approval", "approvals": [DECISION]}]}, 400, "No tool call is currently awaiting approval"),
-    ({"input": [{"type": "image", "source": {"type": "url"}}]}, 400, "A picture needs data in base64, or the url"),
+    (
+        {"messages": [{"type": "approval", "approvals": [DECISION]}]},
+        400,
+        "No tool call is currently awaiting approval",
+    ),
+    (
+        {"input": [{"type": "image", "source": {"type": "url"}}]},
+        400,
+        "A picture needs data in base64, or the url",
+    ),
 ]
 
 
@@ -227,33 +286,65 @@ def test_a_message_that_makes_no_sense_is_refused(api: Api, agent: AgentState) -
 IMPOSSIBLE_AGENTS: list[tuple[dict[str, Any], int, str]] = [
     ({"model": "x/y"}, 404, "NOT_FOUND: Handle x/y not found, must be one of ["),
     ({"model": "gpt"}, 404, "NOT_FOUND: Handle gpt not found, must be one of ["),
-    ({"model": "openai/gpt-4.1"}, 404, "NOT_FOUND: Handle openai/gpt-4.1 not found, must be one of ["),
-    ({"tools": ["no_such_tool", "nor_this"]}, 404, "NOT_FOUND: Tool with name no_such_tool, nor_this not found"),
+    (
+        {"model": "openai/gpt-4.1"},
+        404,
+        "NOT_FOUND: Handle openai/gpt-4.1 not found, must be one of [",
+    ),
+    (
+        {"tools": ["no_such_tool", "nor_this"]},
+        404,
+        "NOT_FOUND: Tool with name no_such_tool, nor_this not found",
+    ),
     ({"tool_ids": ["tool-x"]}, 404, "NOT_FOUND: Tool with ID tool-x not found"),
     ({"block_ids": ["block-x"]}, 404, "NOT_FOUND: Block with "),
-    ({"memory_blocks": [{"label": "human", "value": ""}]}, 400, 'INVALID_ARGUMENT: Two blocks are labelled "human".'),
-    ({"agent_type": "voice_convo_agent"}, 422, "INVALID_ARGUMENT: A voice_convo_agent needs another agent"),
-    ({"timezone": "../../etc/passwd"}, 400, 'INVALID_ARGUMENT: Time zone "../../etc/passwd" is unknown.'),
+    (
+        {"memory_blocks": [{"label": "human", "value": ""}]},
+        400,
+        'INVALID_ARGUMENT: Two blocks are labelled "human".',
+    ),
+    (
+        {"agent_type": "voice_convo_agent"},
+        422,
+        "INVALID_ARGUMENT: A voice_convo_agent needs another agent",
+    ),
+    (
+        {"timezone": "../../etc/passwd"},
+        400,
+        'INVALID_ARGUMENT: Time zone "../../etc/passwd" is unknown.',
+    ),
 ]
 
 
-def test_numbers_that_no_json_can_show_are_refused(http: httpx2.Client, server: ServerInThread) -> None:
+def test_numbers_that_no_json_can_show_are_refused(
+    http: httpx2.Client, server: ServerInThread
+) -> None:
     rows = server.rows()
     for number in ("NaN", "Infinity", "-Infinity", '"1e400"', "1e400"):
         for place in ("model_settings", "llm_config"):
             body = f'{{"model": "{MODEL}", "{place}": {{"temperature": {number}}}}}'
             answer = http.post("/v1/agents/", content=body, headers=JSON)
-            assert f"{place}.temperature: Input should be a finite number" in refused(answer, 422), body
+            assert f"{place}.temperature: Input should be a finite number" in refused(
+                answer, 422
+            ), body
     assert server.rows() == rows
 
 
 def test_a_refusal_that_names_half_a_character_can_be_read(http: httpx2.Client) -> None:
-    answer = http.put("/users/ada/blocks/notes", content=rb'{"body": "", "schema_ref": "x\ud800"}', headers=JSON)
+    answer = http.put(
+        "/users/ada/blocks/notes", content=rb'{"body": "", "schema_ref": "x\ud800"}', headers=JSON
+    )
     assert 'There is no block schema "x?"' in refused(answer, 400)
 
 
-def test_a_stream_is_not_resumed_behind_a_number_that_no_event_has(api: Api, agent: AgentState) -> None:
-    said = {"messages": [{"role": "user", "content": "Hello."}], "background": True, "streaming": True}
+def test_a_stream_is_not_resumed_behind_a_number_that_no_event_has(
+    api: Api, agent: AgentState
+) -> None:
+    said = {
+        "messages": [{"role": "user", "content": "Hello."}],
+        "background": True,
+        "streaming": True,
+    }
     assert "[DONE]" in api.http.post(f"/v1/agents/{agent.id}/messages", json=said).text
     (run,) = ok(api.http.get("/v1/runs/", params={"agent_id": agent.id}))
     for number in (2**63, 2**64, 10**30):
@@ -278,12 +369,21 @@ MALFORMED_AGENTS: list[tuple[dict[str, Any], str]] = [
     ({"context_window_limit": 100}, "body.context_window_limit"),
     ({"context_window_limit": 2**63}, "body.context_window_limit"),
     ({"memory_blocks": [{"label": "human"}]}, "body.memory_blocks.0.value"),
-    ({"memory_blocks": [{"label": "human", "value": "", "limit": -1}]}, "body.memory_blocks.0.limit"),
-    ({"memory_blocks": [{"label": "human", "value": "", "limit": 2**63}]}, "body.memory_blocks.0.limit"),
+    (
+        {"memory_blocks": [{"label": "human", "value": "", "limit": -1}]},
+        "body.memory_blocks.0.limit",
+    ),
+    (
+        {"memory_blocks": [{"label": "human", "value": "", "limit": 2**63}]},
+        "body.memory_blocks.0.limit",
+    ),
     ({"model_settings": {"temperature": "hot"}}, "body.model_settings.temperature"),
     ({"model_settings": {"max_output_tokens": 0}}, "body.model_settings.max_output_tokens"),
     ({"model_settings": {"reasoning": "hard"}}, "body.model_settings.reasoning"),
-    ({"model_settings": {"thinking": {"budget_tokens": "x"}}}, "body.model_settings.thinking.budget_tokens"),
+    (
+        {"model_settings": {"thinking": {"budget_tokens": "x"}}},
+        "body.model_settings.thinking.budget_tokens",
+    ),
     ({"llm_config": {"handle": 5}}, "body.llm_config.handle"),
     ({"embedding_config": {"handle": 5}}, "body.embedding_config.handle"),
     ({"max_tokens": -1}, "body.max_tokens"),
@@ -293,12 +393,17 @@ MALFORMED_AGENTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_a_malformed_agent_is_refused_with_its_faults(http: httpx2.Client, server: ServerInThread) -> None:
+def test_a_malformed_agent_is_refused_with_its_faults(
+    http: httpx2.Client, server: ServerInThread
+) -> None:
     rows = server.rows()
     for body, place in MALFORMED_AGENTS:
         answer = http.post("/v1/agents/", json={"model": MODEL, **body})
         assert answer.status_code == 422, body
-        assert answer.json()["detail"].startswith(f"INVALID_ARGUMENT: {place}: "), (body, answer.json())
+        assert answer.json()["detail"].startswith(f"INVALID_ARGUMENT: {place}: "), (
+            body,
+            answer.json(),
+        )
     assert server.rows() == rows
 
 
@@ -315,7 +420,9 @@ IMPOSSIBLE_CHANGES: list[tuple[dict[str, Any], int]] = [
 def test_a_change_that_cannot_be_leaves_the_agent_as_it_was(api: Api, agent: AgentState) -> None:
     before, rows = api.client.agents.retrieve(agent.id).to_dict(), api.server.rows()
     for body, status in IMPOSSIBLE_CHANGES:
-        answer = api.http.patch(f"/v1/agents/{agent.id}", json={"name": "Half", "tags": ["half"], **body})
+        answer = api.http.patch(
+            f"/v1/agents/{agent.id}", json={"name": "Half", "tags": ["half"], **body}
+        )
         assert answer.status_code == status, body
         assert api.client.agents.retrieve(agent.id).to_dict() == before, body
     assert api.server.rows() == rows
@@ -332,7 +439,9 @@ MODEL_ERRORS: dict[ModelErrorKind, tuple[int, type[APIStatusError]]] = {
 }
 
 
-def test_a_models_failure_is_told_in_its_own_words_and_not_repeated(api: Api, agent: AgentState) -> None:
+def test_a_models_failure_is_told_in_its_own_words_and_not_repeated(
+    api: Api, agent: AgentState
+) -> None:
     assert MODEL_ERRORS.keys() | {"context_window_exceeded"} == set(get_args(ModelErrorKind))
     for kind, (status, error) in MODEL_ERRORS.items():
         api.server.forget()
@@ -340,14 +449,20 @@ def test_a_models_failure_is_told_in_its_own_words_and_not_repeated(api: Api, ag
         with pytest.raises(error) as caught:
             api.client.with_options(max_retries=2).agents.messages.create(agent.id, input="Hello.")
         assert caught.value.status_code == status
-        assert caught.value.body == {"error": {"type": kind, "message": "The provider said no.", "detail": None}}
+        assert caught.value.body == {
+            "error": {"type": kind, "message": "The provider said no.", "detail": None}
+        }
         assert caught.value.response.headers["x-should-retry"] == "false"
         assert len(api.server.model.requests) == 1
 
 
 def test_a_turn_that_breaks_says_so_and_shows_nothing_internal(api: Api, agent: AgentState) -> None:
     for error, status, detail in (
-        (ModelError("context_window_exceeded", "Too long."), 400, "CONTEXT_WINDOW_EXCEEDED: Too long."),
+        (
+            ModelError("context_window_exceeded", "Too long."),
+            400,
+            "CONTEXT_WINDOW_EXCEEDED: Too long.",
+        ),
         (RuntimeError("secret words"), 500, "An unknown error occurred"),
         (Unavailable("The sandbox is down."), 500, "The sandbox is down."),
     ):
@@ -372,25 +487,39 @@ def test_every_error_of_a_route_has_a_status_and_no_traceback(
             raise error
 
         monkeypatch.setattr(server.runtime.store, "read", fail)
-        with server.http() as http:  # a connection of its own: after an error nobody expected it is closed
+        with (
+            server.http() as http
+        ):  # a connection of its own: after an error nobody expected it is closed
             answer = http.get("/v1/agents/count")
         assert (answer.status_code, answer.json()) == (status, {"detail": detail})
-        assert [fault.partition(": ")[0] for fault in server.provoked()] == ["GET /v1/agents/count?"] * (status >= 500)
+        assert [fault.partition(": ")[0] for fault in server.provoked()] == [
+            "GET /v1/agents/count?"
+        ] * (status >= 500)
 
 
-def test_the_server_of_the_tests_does_not_stop_well_after_an_answer_without_a_cause(tmp_path: Path) -> None:
+def test_the_server_of_the_tests_does_not_stop_well_after_an_answer_without_a_cause(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path) as server, server.http() as http:
         server.says(RuntimeError("secret words"))
         made = ok(http.post("/v1/agents/", json={"model": MODEL}))
-        assert http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).status_code == 500
+        assert (
+            http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).status_code
+            == 500
+        )
         server.says(ModelError("llm_error", "The provider said no."))
-        assert http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).status_code == 500
+        assert (
+            http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).status_code
+            == 500
+        )
         with pytest.raises(AssertionError, match="An unknown error occurred") as caught:
             server.stop()
         assert len(server.provoked()) == str(caught.value).count("POST") == 1
 
 
-def test_a_server_that_stops_takes_no_new_turn(api: Api, agent: AgentState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stops_takes_no_new_turn(
+    api: Api, agent: AgentState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = api.server.rows()
     monkeypatch.setattr(api.server.runtime, "is_stopping", True)
     words = refused(api.http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."}), 503)

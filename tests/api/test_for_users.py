@@ -19,7 +19,9 @@ BLOCKS: list[Wire] = [
 
 @pytest.fixture
 def agent_id(api: Api) -> str:
-    return str(ok(api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": BLOCKS}))["id"])
+    return str(
+        ok(api.http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": BLOCKS}))["id"]
+    )
 
 
 def acting(user: str) -> dict[str, str]:
@@ -29,7 +31,9 @@ def acting(user: str) -> dict[str, str]:
 def say(api: Api, agent_id: str, words: str, user: str | None = None, **query: Any) -> Wire:
     sent = {"messages": [{"role": "user", "content": words}]}
     headers = acting(user) if user else {}
-    answer: Wire = ok(api.http.post(f"/v1/agents/{agent_id}/messages", json=sent, headers=headers, params=query))
+    answer: Wire = ok(
+        api.http.post(f"/v1/agents/{agent_id}/messages", json=sent, headers=headers, params=query)
+    )
     return answer
 
 
@@ -45,11 +49,15 @@ def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, age
     path = f"/v1/agents/{agent_id}"
     with key_of(api, "ada") as ada, key_of(api, "bob") as bob:
         say(api, agent_id, "For all.")
-        api.server.says(call("memory_insert", label="human", new_string="Ada drinks tea."), "Noted.")
+        api.server.says(
+            call("memory_insert", label="human", new_string="Ada drinks tea."), "Noted."
+        )
         say(api, agent_id, "I am Ada.", "ada")
         own = ok(ada.get(f"/v1/conversations/default?agent_id={agent_id}"))
         assert said(ok(ada.get(f"{path}/messages"))) == ["I am Ada."]
-        assert said(ok(ada.get(f"/v1/conversations/default/messages?agent_id={agent_id}"))) == ["I am Ada."]
+        assert said(ok(ada.get(f"/v1/conversations/default/messages?agent_id={agent_id}"))) == [
+            "I am Ada."
+        ]
         assert ok(ada.get(path))["message_ids"] == own["in_context_message_ids"]
         assert "Ada drinks tea." in ok(ada.post(f"{path}/recompile", params={"dry_run": True}))
         assert "Ada drinks tea." in ok(ada.post(f"{path}/recompile"))
@@ -58,7 +66,10 @@ def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, age
         ok(ada.post(f"{path}/messages/import", json=past))
         query = {"query": "Rome", "agent_id": agent_id}
         for conversation in ({}, {"conversation_id": "default"}):
-            found = [str(ok(one.post("/v1/messages/search", json=query | conversation))) for one in (ada, bob)]
+            found = [
+                str(ok(one.post("/v1/messages/search", json=query | conversation)))
+                for one in (ada, bob)
+            ]
             assert ["Rome" in text for text in found] == [True, False]
         # Bob has said nothing, and looks: his conversation begins empty, and so is nobody's else.
         assert said(ok(bob.get(f"{path}/messages"))) == []
@@ -71,7 +82,9 @@ def test_all_routes_of_the_default_conversation_mean_the_users_own(api: Api, age
         assert ok(api.http.get("/v1/conversations/", params={"agent_id": agent_id})) == []
 
 
-def test_a_user_reads_and_forks_a_shared_conversation_and_does_not_write_in_it(api: Api, agent_id: str) -> None:
+def test_a_user_reads_and_forks_a_shared_conversation_and_does_not_write_in_it(
+    api: Api, agent_id: str
+) -> None:
     shared = ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}))["id"]
     with key_of(api, "ada") as ada:
         assert ok(ada.get(f"/v1/conversations/{shared}"))["user_id"] is None
@@ -85,51 +98,76 @@ def test_a_user_reads_and_forks_a_shared_conversation_and_does_not_write_in_it(a
             ada.post(f"{path}/cancel"),
             ada.post(f"{path}/compact"),
             ada.post(
-                f"/v1/agents/{agent_id}/messages/import", json={"messages": sent["messages"], "conversation_id": shared}
+                f"/v1/agents/{agent_id}/messages/import",
+                json={"messages": sent["messages"], "conversation_id": shared},
             ),
         ):
             assert "shared" in refused(refusal, 403)
         fork = ok(ada.post(f"{path}/fork"))
-        assert fork["user_id"] == ok(ada.post("/v1/conversations/", params={"agent_id": agent_id}))["user_id"]
+        assert (
+            fork["user_id"]
+            == ok(ada.post("/v1/conversations/", params={"agent_id": agent_id}))["user_id"]
+        )
         api.server.says("Hello Ada.")
         ok(ada.post(f"/v1/conversations/{fork['id']}/messages", json=sent))
         assert "your key" in refused(
-            ada.post("/v1/conversations/", params={"agent_id": agent_id}, json={"user_id": "bob"}), 403
+            ada.post("/v1/conversations/", params={"agent_id": agent_id}, json={"user_id": "bob"}),
+            403,
         )
 
 
 def test_user_id_is_applied_or_refused_and_never_ignored(api: Api, agent_id: str) -> None:
     made = [
-        ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}, json={"user_id": one})) for one in "xy"
+        ok(
+            api.http.post(
+                "/v1/conversations/", params={"agent_id": agent_id}, json={"user_id": one}
+            )
+        )
+        for one in "xy"
     ]
     ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}))
     say(api, agent_id, "It is x.", user_id="x")
     for user, one in zip("xy", made, strict=True):
-        listed = ok(api.http.get("/v1/conversations/", params={"agent_id": agent_id, "user_id": user}))
+        listed = ok(
+            api.http.get("/v1/conversations/", params={"agent_id": agent_id, "user_id": user})
+        )
         assert [found["id"] for found in listed] == [one["id"]]
         runs = ok(api.http.get("/v1/runs/", params={"agent_id": agent_id, "user_id": user}))
         assert len(runs) == (user == "x")
-    assert said(ok(api.http.get(f"/v1/agents/{agent_id}/messages", params={"user_id": "x"}))) == ["It is x."]
+    assert said(ok(api.http.get(f"/v1/agents/{agent_id}/messages", params={"user_id": "x"}))) == [
+        "It is x."
+    ]
     assert said(ok(api.http.get(f"/v1/agents/{agent_id}/messages"))) == []
     assert "no user" in refused(api.http.get("/v1/runs/", params={"user_id": "z"}), 404)
     with key_of(api, "somebody-new") as new:
-        assert [one["user_id"] for one in ok(new.get("/v1/conversations/", params={"agent_id": agent_id}))] == [None]
+        assert [
+            one["user_id"]
+            for one in ok(new.get("/v1/conversations/", params={"agent_id": agent_id}))
+        ] == [None]
     with key_of(api, "x") as x:
         assert len(ok(x.get("/v1/runs/", params={"agent_id": agent_id, "user_id": "x"}))) == 1
         assert "another user" in refused(x.get("/v1/runs/", params={"user_id": "y"}), 403)
     for query in ({"user_id": "x"}, {"user_id": "y"}):
-        found = ok(api.http.post("/v1/messages/search", json={"query": "It is x", "agent_id": agent_id, **query}))
+        found = ok(
+            api.http.post(
+                "/v1/messages/search", json={"query": "It is x", "agent_id": agent_id, **query}
+            )
+        )
         assert ("It is x." in str(found)) == (query["user_id"] == "x")
 
 
-def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(api: Api, agent_id: str) -> None:
+def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(
+    api: Api, agent_id: str
+) -> None:
     path = f"/v1/agents/{agent_id}/core-memory/blocks"
     assert {one["label"]: one["shared"] for one in ok(api.http.get(path))} == {
         "human": False,
         "rules": False,
         "course": True,
     }
-    block = ok(api.http.post("/v1/blocks/", json={"label": "news", "value": "None.", "shared": True}))
+    block = ok(
+        api.http.post("/v1/blocks/", json={"label": "news", "value": "None.", "shared": True})
+    )
     assert block["shared"]
     assert ok(api.http.get(f"/v1/blocks/{block['id']}"))["shared"]
     # What everybody's prompt shows begins guarded, unless somebody says otherwise.
@@ -138,7 +176,10 @@ def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(api: 
     assert ok(api.http.post("/v1/blocks/", json=chosen))["policy"] == "direct"
     plain = ok(api.http.post("/v1/blocks/", json={"label": "plain", "value": "None."}))
     assert plain["policy"] == "direct"
-    assert ok(api.http.patch(f"/v1/blocks/{plain['id']}", json={"shared": True}))["policy"] == "guarded"
+    assert (
+        ok(api.http.patch(f"/v1/blocks/{plain['id']}", json={"shared": True}))["policy"]
+        == "guarded"
+    )
     assert not ok(api.http.patch(f"/v1/blocks/{block['id']}", json={"shared": False}))["shared"]
     assert ok(api.http.patch(f"{path}/human", json={"shared": True}))["shared"]
     own = ok(api.http.put("/users/ada/blocks/diary", json={"body": "Mine."}))
@@ -147,7 +188,9 @@ def test_what_is_shared_is_said_on_every_route_and_a_users_block_cannot_be(api: 
     )
 
 
-def test_a_change_by_rest_in_a_users_name_is_made_in_the_users_copy(api: Api, agent_id: str) -> None:
+def test_a_change_by_rest_in_a_users_name_is_made_in_the_users_copy(
+    api: Api, agent_id: str
+) -> None:
     path = f"/v1/agents/{agent_id}/core-memory/blocks/human"
     with key_of(api, "ada") as ada:
         changed = ok(ada.patch(path, json={"value": "It is Ada."}))
@@ -162,7 +205,12 @@ def test_the_policy_of_users_new_blocks_is_a_setting_of_the_agent(api: Api, agen
     assert changed["user_block_policy"] == "guarded"
     made = ok(api.http.post("/v1/agents/", json={"model": MODEL, "user_block_policy": "direct"}))
     assert made["user_block_policy"] == "direct"
-    assert api.http.patch(f"/v1/agents/{agent_id}", json={"user_block_policy": "read_only"}).status_code == 422
+    assert (
+        api.http.patch(
+            f"/v1/agents/{agent_id}", json={"user_block_policy": "read_only"}
+        ).status_code
+        == 422
+    )
 
 
 def test_streams_and_asynchronous_messages_are_the_users_too(api: Api, agent_id: str) -> None:
@@ -179,11 +227,17 @@ def test_streams_and_asynchronous_messages_are_the_users_too(api: Api, agent_id:
             assert "not found" in refused(bob.get(f"/v1/runs/{id}"), 404)
             assert "not found" in refused(bob.post(f"/v1/runs/{id}/stream"), 404)
             assert "not found" in refused(bob.delete(f"/v1/runs/{id}"), 404)
-        assert bob.post("/v1/conversations/default/stream", json={"agent_id": agent_id}).status_code == 404
+        assert (
+            bob.post("/v1/conversations/default/stream", json={"agent_id": agent_id}).status_code
+            == 404
+        )
         # A repeat of what was sent is answered once, in the user's conversation.
         headers = {"x-stainless-retry-count": "1"}
         first = ok(ada.post(f"{path}/messages", json=sent))
-        assert ok(ada.post(f"{path}/messages", json=sent, headers=headers))["messages"] == first["messages"]
+        assert (
+            ok(ada.post(f"{path}/messages", json=sent, headers=headers))["messages"]
+            == first["messages"]
+        )
         assert len(said(ok(ada.get(f"{path}/messages")))) == 3
 
 
@@ -191,18 +245,33 @@ def test_an_agent_made_for_one_user_with_a_block_of_another_begins_without_it(ap
     put = {"body": "Ada keeps a zebra.", "description": "Hers"}
     hers = ok(api.http.put("/users/ada/blocks/human", json=put))["id"]
     own = ok(api.http.put("/users/bob/blocks/goals", json={"body": "Bob learns Greek."}))["id"]
-    given = {"model": MODEL, "memory_blocks": BLOCKS[1:], "block_ids": [hers, own], "user_id": "bob"}
+    given = {
+        "model": MODEL,
+        "memory_blocks": BLOCKS[1:],
+        "block_ids": [hers, own],
+        "user_id": "bob",
+    }
     made = ok(api.http.post("/v1/agents/", json=given))
     assert own in [block["id"] for block in made["memory"]["blocks"]]
     with key_of(api, "bob") as bob:
-        seen = [made, ok(bob.get(f"/v1/agents/{made['id']}")), ok(bob.get(f"/v1/agents/{made['id']}/messages"))]
+        seen = [
+            made,
+            ok(bob.get(f"/v1/agents/{made['id']}")),
+            ok(bob.get(f"/v1/agents/{made['id']}/messages")),
+        ]
     assert ["zebra" in str(one) for one in seen] == [False] * 3
     assert "Bob learns Greek." in str(seen[2])
 
 
-def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(api: Api, agent_id: str) -> None:
+def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(
+    api: Api, agent_id: str
+) -> None:
     path = f"/v1/agents/{agent_id}"
-    hers = ok(api.http.put("/users/ada/blocks/diary", json={"body": "Ada keeps a zebra.", "agent_id": "agent-x"}))["id"]
+    hers = ok(
+        api.http.put(
+            "/users/ada/blocks/diary", json={"body": "Ada keeps a zebra.", "agent_id": "agent-x"}
+        )
+    )["id"]
     ok(api.http.patch(f"{path}/core-memory/blocks/attach/{hers}"))
     shared = ok(api.http.post("/v1/conversations/", params={"agent_id": agent_id}))["id"]
     say(api, agent_id, "Hello.")
@@ -216,7 +285,9 @@ def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(ap
                 http.get(f"{path}/core-memory/blocks/diary").text,
                 http.get(f"{path}/context").text,
                 http.get(f"/v1/agents/{made['id']}").text,
-                http.post(f"{path}/recompile", params={"dry_run": True}).text if http is not bob else "",
+                http.post(f"{path}/recompile", params={"dry_run": True}).text
+                if http is not bob
+                else "",
             ]
             assert ["zebra" in text for text in seen] == [http is ada] * 7, seen
         read = [
@@ -233,7 +304,10 @@ def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(ap
     other = ok(api.http.post("/v1/blocks/", json={"label": "diary", "value": "Ours."}))["id"]
     assert "diary" in refused(api.http.patch(f"{path}/core-memory/blocks/attach/{other}"), 409)
     ok(api.http.patch(path, json={"block_ids": []}))
-    assert [one["id"] for one in ok(api.http.get(f"/v1/blocks/{hers}/agents"))] == [made["id"], agent_id]
+    assert [one["id"] for one in ok(api.http.get(f"/v1/blocks/{hers}/agents"))] == [
+        made["id"],
+        agent_id,
+    ]
     ok(api.http.patch(f"{path}/core-memory/blocks/detach/{hers}"))
     assert ok(api.http.get(path, headers=acting("ada")))["memory"]["blocks"] == []
 
@@ -241,19 +315,30 @@ def test_an_attached_block_of_a_user_stands_in_that_users_conversations_alone(ap
 def test_all_routes_show_the_same_blocks_of_an_agent_about_a_user(api: Api) -> None:
     given: list[Wire] = [*BLOCKS, {"label": "plan", "value": "None.", "tags": ["a", "b"]}]
     asked = {"model": MODEL, "memory_blocks": given}
-    agents = [ok(api.http.post("/v1/agents/", json={**asked, "name": name}))["id"] for name in ("One", "Two")]
+    agents = [
+        ok(api.http.post("/v1/agents/", json={**asked, "name": name}))["id"]
+        for name in ("One", "Two")
+    ]
     agents.append(ok(api.http.post("/v1/agents/", json={**asked, "user_id": "eve"}))["id"])
     ok(api.http.put("/users/eve/blocks/rules", json={"body": "Eve's rules."}))
     ok(api.http.put("/users/eve/blocks/course", json={"body": "Eve's course."}))
     for agent_id in agents:
-        api.server.says(call("memory_insert", label="human", new_string=f"Eve drinks {agent_id}."), "Noted.")
+        api.server.says(
+            call("memory_insert", label="human", new_string=f"Eve drinks {agent_id}."), "Noted."
+        )
         say(api, agent_id, "I drink it.", "eve")
         say(api, agent_id, "Hello.", "dan")
     for agent_id in agents:
         path = f"/v1/agents/{agent_id}"
-        for about in ({}, {"headers": acting("eve")}, {"headers": acting("dan")}, {"params": {"user_id": "eve"}}):
+        for about in (
+            {},
+            {"headers": acting("eve")},
+            {"headers": acting("dan")},
+            {"params": {"user_id": "eve"}},
+        ):
             agent, core, listed = [
-                ok(api.http.get(f"{path}{route}", **about)) for route in ("", "/core-memory", "/core-memory/blocks")
+                ok(api.http.get(f"{path}{route}", **about))
+                for route in ("", "/core-memory", "/core-memory/blocks")
             ]
             shown = {block["label"]: block for block in listed}
             assert len(shown) == len(listed) == 4
@@ -266,7 +351,9 @@ def test_all_routes_show_the_same_blocks_of_an_agent_about_a_user(api: Api) -> N
                 assert f"<value>\n{block['value']}\n</value>" in context
 
 
-def test_a_users_agents_are_found_and_ordered_by_the_users_own_last_turns(api: Api, agent_id: str) -> None:
+def test_a_users_agents_are_found_and_ordered_by_the_users_own_last_turns(
+    api: Api, agent_id: str
+) -> None:
     other = str(ok(api.http.post("/v1/agents/", json={"model": MODEL}))["id"])
     with key_of(api, "zoe") as zoe:
         say(api, other, "I am Zoe.", "zoe")
@@ -277,6 +364,11 @@ def test_a_users_agents_are_found_and_ordered_by_the_users_own_last_turns(api: A
         say(api, other, "For all.")
         newest = ok(zoe.get("/v1/agents/", params={"order_by": "last_run_completion", "limit": 2}))
         assert [found["id"] for found in newest] == [agent_id, other]
-        ok(api.http.post("/v1/identities/", json={"identifier_key": "yan", "name": "Yan", "identity_type": "user"}))
+        ok(
+            api.http.post(
+                "/v1/identities/",
+                json={"identifier_key": "yan", "name": "Yan", "identity_type": "user"},
+            )
+        )
         with key_of(api, "yan") as yan:
             assert ok(yan.get("/v1/agents/", params=query)) == []

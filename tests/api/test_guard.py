@@ -25,11 +25,24 @@ def locked_http(locked: ServerInThread) -> Iterator[httpx2.Client]:
         yield opened
 
 
-WRONG = ("", "Bearer wrong", f"Bearer {KEY}x", f"Bearer {KEY[:-1]}", f"Basic {KEY}", b"Bearer \xff\xfe")
-WITHOUT_THE_KEY: list[dict[str, Any]] = [{}, {"x-api-key": KEY}, *({"authorization": key} for key in WRONG)]
+WRONG = (
+    "",
+    "Bearer wrong",
+    f"Bearer {KEY}x",
+    f"Bearer {KEY[:-1]}",
+    f"Basic {KEY}",
+    b"Bearer \xff\xfe",
+)
+WITHOUT_THE_KEY: list[dict[str, Any]] = [
+    {},
+    {"x-api-key": KEY},
+    *({"authorization": key} for key in WRONG),
+]
 
 
-def test_without_the_key_nothing_is_shown_and_nothing_kept(locked: ServerInThread, locked_http: httpx2.Client) -> None:
+def test_without_the_key_nothing_is_shown_and_nothing_kept(
+    locked: ServerInThread, locked_http: httpx2.Client
+) -> None:
     rows = locked.rows()
     told = "Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key."
     for path in ROUTES:
@@ -37,16 +50,26 @@ def test_without_the_key_nothing_is_shown_and_nothing_kept(locked: ServerInThrea
             answer = locked_http.get(path, headers=headers)
             is_wrong = "Bearer" in str(headers)
             why = "This key is unknown, expired or revoked. " if is_wrong else ""
-            assert (answer.status_code, answer.json()) == (401, {"detail": why + told}), (path, headers)
+            assert (answer.status_code, answer.json()) == (401, {"detail": why + told}), (
+                path,
+                headers,
+            )
             assert answer.headers["content-type"] == "application/json"
     assert locked_http.post("/v1/agents/", json={"model": MODEL}).status_code == 401
     assert locked.rows() == rows
 
 
-def test_with_the_key_everything_is_open(locked: ServerInThread, locked_http: httpx2.Client) -> None:
+def test_with_the_key_everything_is_open(
+    locked: ServerInThread, locked_http: httpx2.Client
+) -> None:
     for path in ROUTES[:-1]:
         for more in ({}, {"origin": "https://app.example", "host": "ricordo.example"}):
-            assert locked_http.get(path, headers={"authorization": f"Bearer {KEY}", **more}).status_code == 200
+            assert (
+                locked_http.get(
+                    path, headers={"authorization": f"Bearer {KEY}", **more}
+                ).status_code
+                == 200
+            )
     with locked.client(api_key=KEY) as client:
         assert client.agents.create(model=MODEL).model == MODEL
         with pytest.raises(letta_client.AuthenticationError):
@@ -60,14 +83,32 @@ def test_health_needs_no_key(locked_http: httpx2.Client) -> None:
 
 
 FOREIGN_HOSTS = (
-    *("evil.example", "evil.example:8283", "127.0.0.1.evil.example", "192.168.0.7:8283", "[::1", "", "[fe80::1]"),
+    *(
+        "evil.example",
+        "evil.example:8283",
+        "127.0.0.1.evil.example",
+        "192.168.0.7:8283",
+        "[::1",
+        "",
+        "[fe80::1]",
+    ),
 )
 FOREIGN_ORIGINS = (
-    *("https://evil.example", "null", "http://localhost:3000", "http://127.0.0.1", "file://", "http://[::1", "x"),
+    *(
+        "https://evil.example",
+        "null",
+        "http://localhost:3000",
+        "http://127.0.0.1",
+        "file://",
+        "http://[::1",
+        "x",
+    ),
 )
 
 
-def test_without_a_key_a_foreign_host_or_page_is_refused(http: httpx2.Client, server: ServerInThread) -> None:
+def test_without_a_key_a_foreign_host_or_page_is_refused(
+    http: httpx2.Client, server: ServerInThread
+) -> None:
     rows = server.rows()
     for host in FOREIGN_HOSTS:
         for answer in (
@@ -84,7 +125,9 @@ def test_without_a_key_a_foreign_host_or_page_is_refused(http: httpx2.Client, se
     assert server.rows() == rows
 
 
-def test_without_a_key_this_machine_may_use_any_of_its_names(http: httpx2.Client, server: ServerInThread) -> None:
+def test_without_a_key_this_machine_may_use_any_of_its_names(
+    http: httpx2.Client, server: ServerInThread
+) -> None:
     assert http.get("/v1/agents/", headers={"origin": server.url}).status_code == 200
     for host in ("localhost", "localhost:1", "127.0.0.1:80", "[::1]:8283", "LOCALHOST"):
         assert http.get("/v1/agents/", headers={"host": host}).status_code == 200, host
@@ -115,12 +158,17 @@ def test_the_key_of_a_call_is_its_callers_lives_as_long_as_the_call_and_may_do_l
 
     def answers(http: httpx2.Client, key: str) -> list[int]:
         headers = {"authorization": f"Bearer {key}"}
-        return [http.get(path, headers=headers).status_code for path in ("/v1/agents/", "/v1/keys/", "/v1/users/")]
+        return [
+            http.get(path, headers=headers).status_code
+            for path in ("/v1/agents/", "/v1/keys/", "/v1/users/")
+        ]
 
     for one, its in ((server, http), (locked, locked_http)):
         with key_for_call(one.settings, Scope(), "roll_d20") as key:
             assert answers(its, key) == [200, 403, 403]
-            made = its.post("/v1/agents/", json={"model": MODEL}, headers={"authorization": f"Bearer {key}"})
+            made = its.post(
+                "/v1/agents/", json={"model": MODEL}, headers={"authorization": f"Bearer {key}"}
+            )
             assert made.status_code == 200
         assert answers(its, key) == [401, 401, 401]
     with key_for_call(server.settings, Scope(), "roll_d20") as key:
@@ -132,6 +180,8 @@ def test_where_no_key_is_needed_a_tools_program_still_has_only_what_its_caller_m
 ) -> None:
     with key_for_call(server.settings, Scope(scopes=frozenset(("agents:read",))), "peek") as key:
         headers = {"authorization": f"Bearer {key}"}
-        assert http.get("/v1/agents/", headers=headers | {"x-ricordo-user": "ada"}).status_code == 403
+        assert (
+            http.get("/v1/agents/", headers=headers | {"x-ricordo-user": "ada"}).status_code == 403
+        )
         assert http.get("/v1/agents/", headers=headers).status_code == 200
         assert http.post("/v1/agents/", json={"model": MODEL}, headers=headers).status_code == 403

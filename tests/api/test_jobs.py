@@ -46,24 +46,41 @@ def claimed(server: ServerInThread, kind: str = "now", **fields: object) -> Job:
 
 def test_a_job_tells_what_it_is_and_how_far(server: ServerInThread, http: httpx2.Client) -> None:
     job = claimed(server, "search.reindex", key="space", user_id="user-1", most_attempts=3)
-    server.write(lambda tx: jobs.renew(tx, "elsewhere", [job], {job.id: {"done": 30, "total": 100}}))
+    server.write(
+        lambda tx: jobs.renew(tx, "elsewhere", [job], {job.id: {"done": 30, "total": 100}})
+    )
 
     shown = http.get(f"/v1/jobs/{job.id}").json()
 
-    assert (shown["id"], shown["status"], shown["job_type"], shown["user_id"]) == (job.id, "running", "job", "user-1")
+    assert (shown["id"], shown["status"], shown["job_type"], shown["user_id"]) == (
+        job.id,
+        "running",
+        "job",
+        "user-1",
+    )
     assert shown["completed_at"] is None
     about = shown["metadata"]
-    assert (about["kind"], about["key"], about["attempts"], about["most_attempts"]) == ("search.reindex", "space", 1, 3)
+    assert (about["kind"], about["key"], about["attempts"], about["most_attempts"]) == (
+        "search.reindex",
+        "space",
+        1,
+        3,
+    )
     assert about["progress"] == {"done": 30, "total": 100}
 
     server.write(lambda tx: jobs.fail(tx, job, {"type": "Invalid", "message": "No."}))
     failed = http.get(f"/v1/jobs/{job.id}").json()
-    assert (failed["status"], failed["metadata"]["error"]) == ("failed", {"type": "Invalid", "message": "No."})
+    assert (failed["status"], failed["metadata"]["error"]) == (
+        "failed",
+        {"type": "Invalid", "message": "No."},
+    )
     assert failed["total_duration_ns"] > 0
     assert failed["completed_at"] == failed["updated_at"]
 
 
-def test_lists_show_all_jobs_or_those_that_are_asked_for(server: ServerInThread, http: httpx2.Client) -> None:
+def test_lists_show_all_jobs_or_those_that_are_asked_for(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     waiting, running, done = wait(server), claimed(server), claimed(server, "other")
     server.write(lambda tx: jobs.finish(tx, done))
 
@@ -81,7 +98,9 @@ def test_lists_show_all_jobs_or_those_that_are_asked_for(server: ServerInThread,
     assert http.get("/v1/jobs/", params={"source_id": "source-1"}).status_code == 422
 
 
-def test_a_job_can_be_cancelled_until_it_has_ended_and_deleted(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_job_can_be_cancelled_until_it_has_ended_and_deleted(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     waiting, done = wait(server), claimed(server)
     server.write(lambda tx: jobs.finish(tx, done))
 
@@ -94,10 +113,16 @@ def test_a_job_can_be_cancelled_until_it_has_ended_and_deleted(server: ServerInT
         assert http.request(method, f"/v1/jobs/{done.id}{path}").status_code == 404
 
 
-def test_the_queue_shows_its_depth_and_what_failed(server: ServerInThread, http: httpx2.Client) -> None:
+def test_the_queue_shows_its_depth_and_what_failed(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     wait(server)
     failing = claimed(server, "embed", most_attempts=1)
-    server.write(lambda tx: jobs.fail(tx, failing, {"type": "Unavailable", "message": "The service is down."}))
+    server.write(
+        lambda tx: jobs.fail(
+            tx, failing, {"type": "Unavailable", "message": "The service is down."}
+        )
+    )
 
     queue = http.get("/v1/jobs/queue").json()
 
@@ -105,11 +130,19 @@ def test_the_queue_shows_its_depth_and_what_failed(server: ServerInThread, http:
     assert queue["oldest_wait_seconds"] == 0
     assert queue["depth"] == {"embed": {"failed": 1}, "later": {"waiting": 1}}
     (error,) = queue["errors"]
-    told = {"job_id": failing.id, "kind": "embed", "status": "failed", "attempts": 1, "most_attempts": 1}
+    told = {
+        "job_id": failing.id,
+        "kind": "embed",
+        "status": "failed",
+        "attempts": 1,
+        "most_attempts": 1,
+    }
     assert error == {**told, "type": "Unavailable", "message": "The service is down."}
 
 
-def test_the_queue_says_nothing_of_other_organisations(server: ServerInThread, http: httpx2.Client) -> None:
+def test_the_queue_says_nothing_of_other_organisations(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     def work(tx: Transaction) -> None:
         from sqlalchemy import insert
 

@@ -21,7 +21,10 @@ SECOND = 1.0
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
-    with serving(tmp_path_factory.mktemp("keys"), api_key=OPERATOR) as server, server.http() as http:
+    with (
+        serving(tmp_path_factory.mktemp("keys"), api_key=OPERATOR) as server,
+        server.http() as http,
+    ):
         yield People(server, http)
 
 
@@ -40,8 +43,12 @@ def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False)
     return counted
 
 
-def test_a_turn_with_a_users_key_costs_what_the_operators_costs_and_a_look_up_a_second(people: People) -> None:
-    agent = people.ask(OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "include_base_tools": False})["id"]
+def test_a_turn_with_a_users_key_costs_what_the_operators_costs_and_a_look_up_a_second(
+    people: People,
+) -> None:
+    agent = people.ask(
+        OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "include_base_tools": False}
+    )["id"]
     key = people.key("ada")
     turns = {}
     for who in (OPERATOR, key):
@@ -49,7 +56,10 @@ def test_a_turn_with_a_users_key_costs_what_the_operators_costs_and_a_look_up_a_
         path = f"/v1/conversations/{made['id']}/messages"
         turns[who] = counted_turn(people, who, path)
         fresh = counted_turn(people, who, path, is_fresh=True)
-        more = (len(fresh.statements) - len(turns[who].statements), fresh.transactions - turns[who].transactions)
+        more = (
+            len(fresh.statements) - len(turns[who].statements),
+            fresh.transactions - turns[who].transactions,
+        )
         assert more == ((0, 0) if who == OPERATOR else (1, 1)), fresh.statements
     assert len(turns[key].statements) <= len(turns[OPERATOR].statements), turns[key].statements
     assert turns[key].transactions == turns[OPERATOR].transactions
@@ -69,7 +79,9 @@ def test_an_unknown_key_costs_one_look_up_and_garbage_none(people: People) -> No
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which servers know for how long they know a key: it stands until a test moves it."""
     now = [time.monotonic()]
-    monkeypatch.setattr(authentication, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr(
+        authentication, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time)
+    )
     return now
 
 
@@ -106,7 +118,9 @@ def test_after_many_unknown_keys_of_an_address_each_further_one_waits(
     for number in range(3):
         guess(number)
     assert len(waits) == 3
-    people.http.get("/v1/agents/", headers={"x-forwarded-for": "192.0.2.7"})  # without any key nothing is guessed
+    people.http.get(
+        "/v1/agents/", headers={"x-forwarded-for": "192.0.2.7"}
+    )  # without any key nothing is guessed
     people.http.get("/v1/health/", headers={"x-forwarded-for": "192.0.2.7"})
     assert ask(known) == ask(OPERATOR) == 200
     assert len(waits) == 3
@@ -136,7 +150,9 @@ def test_a_key_of_an_erased_user_ends_at_once(people: People) -> None:
     assert people.send(key, "GET", "/v1/agents/").status_code == 401
 
 
-def test_a_second_server_refuses_a_revoked_key_within_a_second(tmp_path: Path, now: list[float]) -> None:
+def test_a_second_server_refuses_a_revoked_key_within_a_second(
+    tmp_path: Path, now: list[float]
+) -> None:
     url = postgres.server().new_database()
     try:
         with (
@@ -151,7 +167,9 @@ def test_a_second_server_refuses_a_revoked_key_within_a_second(tmp_path: Path, n
                 assert client.get("/v1/agents/", headers=bearer(key)).status_code == 200
             (stored,) = people.ask(OPERATOR, "GET", "/v1/keys/")
             people.ask(OPERATOR, "DELETE", f"/v1/keys/{stored['id']}")
-            assert people.send(key, "GET", "/v1/agents/").status_code == 401  # where it was revoked at once
+            assert (
+                people.send(key, "GET", "/v1/agents/").status_code == 401
+            )  # where it was revoked at once
             assert other.get("/v1/agents/", headers=bearer(key)).status_code == 200
             now[0] += SECOND
             assert other.get("/v1/agents/", headers=bearer(key)).status_code == 401

@@ -21,7 +21,9 @@ from tests.seams.stores import count_statements
 def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
     folder = tmp_path_factory.mktemp("limits")
     with (
-        serving(folder, api_key=OPERATOR, key_requests_per_minute=3, key_max_body_bytes=2000) as server,
+        serving(
+            folder, api_key=OPERATOR, key_requests_per_minute=3, key_max_body_bytes=2000
+        ) as server,
         server.http() as http,
     ):
         yield People(server, http)
@@ -42,7 +44,13 @@ def test_a_bucket_lets_a_minutes_requests_in_at_once_and_then_one_by_one() -> No
     assert [limits.count(ada, 100.0) for _ in range(5)] == [0, 0, 0, 0, 15]
     assert limits.count(ada, 110.0) == 5
     assert [limits.count(ada, 115.0), limits.count(ada, 115.0)] == [0, 15]
-    assert [limits.count(ada, 1000.0) for _ in range(5)] == [0, 0, 0, 0, 15]  # no more than a minute's is saved up
+    assert [limits.count(ada, 1000.0) for _ in range(5)] == [
+        0,
+        0,
+        0,
+        0,
+        15,
+    ]  # no more than a minute's is saved up
     assert [limits.count(Limits("bob", 1), 0.0) for _ in range(2)] == [0, 60]
     assert [limits.count(Limits("eve", 1_000_000), 0.0) for _ in range(100)] == [0] * 100
     for number in range(10_001):
@@ -56,7 +64,9 @@ def test_without_a_limit_nothing_is_counted() -> None:
     assert not limits._buckets
 
 
-def test_a_key_over_its_limit_hears_when_to_come_back(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_over_its_limit_hears_when_to_come_back(
+    people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # What the database said of a key counts for less than a second, which a busy machine may need for one request.
     monkeypatch.setattr("ricordo.api.authentication._FRESH", 600.0)
     key, other = people.key("ada"), people.key("ada")
@@ -92,11 +102,15 @@ def test_openais_clients_read_the_refusal(people: People) -> None:
     key = new_key(people, requests_per_minute=1)["key"]
     with (
         people.server.http() as http,
-        openai.OpenAI(api_key=key, base_url=f"{people.server.url}/v1", max_retries=0, http_client=None) as client,
+        openai.OpenAI(
+            api_key=key, base_url=f"{people.server.url}/v1", max_retries=0, http_client=None
+        ) as client,
     ):
         assert http.get("/v1/agents/", headers=bearer(key)).status_code == 200
         with pytest.raises(openai.RateLimitError, match="used too often") as error:
-            client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "Hello."}])
+            client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "Hello."}]
+            )
     assert error.value.type == "rate_limit_error"
     assert error.value.response.headers["retry-after"]
 
@@ -105,12 +119,16 @@ def test_a_body_that_is_longer_than_the_key_may_send_is_refused(people: People) 
     def blocks(key: str, length: int, **given: Any) -> httpx2.Response:
         content = b'{"label": "x", "value": "' + b"a" * (length - 27) + b'"}'
         body: Any = iter([content[:10], content[10:]]) if given.pop("chunked", False) else content
-        return people.send(key, "POST", "/v1/blocks/", content=body, headers={"content-type": "application/json"})
+        return people.send(
+            key, "POST", "/v1/blocks/", content=body, headers={"content-type": "application/json"}
+        )
 
     wide = ("agents:write", "agents:read")
     usual = new_key(people, role="admin", scopes=["admin", *wide])["key"]
     for chunked in (True, False):
-        assert "2,000 bytes that this key may send" in refused(blocks(usual, 2001, chunked=chunked), 413)
+        assert "2,000 bytes that this key may send" in refused(
+            blocks(usual, 2001, chunked=chunked), 413
+        )
     ok(blocks(usual, 2000))
     own = new_key(people, role="admin", scopes=["admin", *wide], max_body_bytes=5000)["key"]
     ok(blocks(own, 5000))
@@ -127,9 +145,17 @@ def test_openais_clients_read_that_a_body_is_too_long(people: People) -> None:
 
 def test_git_and_mcp_have_the_limit_too(people: People) -> None:
     key = people.key("ada")
-    sent = {"content": iter([b"x" * 1500] * 2), "headers": {"content-type": "application/x-git-receive-pack-request"}}
-    assert "2,000 bytes" in refused(people.send(key, "POST", "/users/ada/memory.git/git-receive-pack", **sent), 413)
-    sent = {"content": iter([b" " * 1500] * 2), "headers": {"content-type": "application/json", "accept": "*/*"}}
+    sent = {
+        "content": iter([b"x" * 1500] * 2),
+        "headers": {"content-type": "application/x-git-receive-pack-request"},
+    }
+    assert "2,000 bytes" in refused(
+        people.send(key, "POST", "/users/ada/memory.git/git-receive-pack", **sent), 413
+    )
+    sent = {
+        "content": iter([b" " * 1500] * 2),
+        "headers": {"content-type": "application/json", "accept": "*/*"},
+    }
     assert people.send(key, "POST", "/mcp", **sent).status_code == 413
 
 
@@ -145,7 +171,11 @@ def test_a_login_and_the_tokens_of_a_key_do_not_make_more_of_it(people: People) 
     body = {"hostname": "https://app.example.org", "policy": policy}
     token = people.ask(service, "POST", "/v1/client-side-access-tokens", json=body)["token"]
     path = f"/v1/agents/{agent}"
-    assert [people.send(who, "GET", path).status_code for who in (token, token, service)] == [200, 429, 429]
+    assert [people.send(who, "GET", path).status_code for who in (token, token, service)] == [
+        200,
+        429,
+        429,
+    ]
     one, two = people.key("ben", kind="session"), people.key("ben", kind="session")
     assert [statuses(people, who, 2) for who in (one, two)] == [[200, 200], [200, 429]]
 

@@ -21,16 +21,30 @@ class Shared:
 
     def __init__(self, api: Api) -> None:
         self.api = api
-        tools = ["conversation_search", "archival_memory_search", "archival_memory_insert", "memory_insert"]
+        tools = [
+            "conversation_search",
+            "archival_memory_search",
+            "archival_memory_insert",
+            "memory_insert",
+        ]
         blocks = [{"label": "persona", "value": "I am Nina."}]
-        given = {"model": MODEL, "tools": tools, "include_base_tools": False, "memory_blocks": blocks}
+        given = {
+            "model": MODEL,
+            "tools": tools,
+            "include_base_tools": False,
+            "memory_blocks": blocks,
+        }
         self.id = str(ok(api.http.post("/v1/agents/", json=given))["id"])
         self.conversations: dict[str | None, Wire] = {}
 
     def conversation(self, user: str | None) -> Wire:
         if user not in self.conversations:
             query = {"agent_id": self.id}
-            made = ok(self.api.http.post("/v1/conversations/", params=query, json={"user_id": user} if user else {}))
+            made = ok(
+                self.api.http.post(
+                    "/v1/conversations/", params=query, json={"user_id": user} if user else {}
+                )
+            )
             self.conversations[user] = made
         return self.conversations[user]
 
@@ -38,7 +52,11 @@ class Shared:
         """Send a message in the user's conversation; returns the last prompt."""
         self.api.server.says(*lines, "Done.")
         path = f"/v1/conversations/{self.conversation(user)['id']}/messages"
-        ok(self.api.http.post(path, json={"messages": [{"role": "user", "content": words}], "streaming": False}))
+        ok(
+            self.api.http.post(
+                path, json={"messages": [{"role": "user", "content": words}], "streaming": False}
+            )
+        )
         return self.prompt
 
     def file(self, user: str | None, text: str, *tags: str) -> None:
@@ -51,7 +69,9 @@ class Shared:
 
     def passages(self) -> dict[str, str]:
         """The ids of the passages by their texts."""
-        listed = ok(self.api.http.get(f"/v1/agents/{self.id}/archival-memory", params={"limit": 1000}))
+        listed = ok(
+            self.api.http.get(f"/v1/agents/{self.id}/archival-memory", params={"limit": 1000})
+        )
         return {passage["text"]: passage["id"] for passage in listed}
 
     def delete(self, passage_id: str) -> None:
@@ -73,20 +93,30 @@ def names() -> tuple[str, str]:
 
 def test_a_conversation_searches_what_is_shared_its_users_and_its_own(shared: Shared) -> None:
     ada, bea = names()
-    for user, words in ((ada, "Ada keeps a zebra."), (bea, "Bea keeps a zebra."), (None, "Somebody keeps a zebra.")):
+    for user, words in (
+        (ada, "Ada keeps a zebra."),
+        (bea, "Bea keeps a zebra."),
+        (None, "Somebody keeps a zebra."),
+    ):
         shared.say(user, words)
         shared.file(user, f"Filed: {words}")
     for tool in ("conversation_search", "archival_memory_search"):
         shared.conversations.clear()  # what is in view is not searched, so each searches in a new one
         found = {user: shared.finds(user, tool, "zebra") for user in (ada, bea, None)}
-        assert {"Ada", "Somebody"} == {name for name in ("Ada", "Bea", "Somebody") if name in found[ada]}
-        assert {"Bea", "Somebody"} == {name for name in ("Ada", "Bea", "Somebody") if name in found[bea]}
+        assert {"Ada", "Somebody"} == {
+            name for name in ("Ada", "Bea", "Somebody") if name in found[ada]
+        }
+        assert {"Bea", "Somebody"} == {
+            name for name in ("Ada", "Bea", "Somebody") if name in found[bea]
+        }
         assert {"Somebody"} == {name for name in ("Ada", "Bea", "Somebody") if name in found[None]}
     # The administrator, who asks by REST without naming anybody, sees everything.
     http = shared.api.http
     hits = ok(http.post("/v1/messages/search", json={"query": "zebra", "agent_id": shared.id}))
     assert {"Ada keeps a zebra.", "Bea keeps a zebra."} <= {hit["content"] for hit in hits}
-    passages = ok(http.get(f"/v1/agents/{shared.id}/archival-memory/search", params={"query": "zebra"}))
+    passages = ok(
+        http.get(f"/v1/agents/{shared.id}/archival-memory/search", params={"query": "zebra"})
+    )
     assert passages["count"] == 3
 
 
@@ -100,7 +130,11 @@ def test_a_prompt_holds_the_tags_of_shared_passages_and_of_its_users_alone(share
     shared.file(ada, "Ada sees a doctor.", "illness", "common")
     shared.file(bea, "Bea sees a lawyer.", "lawsuit", "common")
     shared.file(None, "The library opens at nine.", "hours")
-    expected = {ada: {"illness", "common", "hours"}, bea: {"lawsuit", "common", "hours"}, None: {"hours"}}
+    expected = {
+        ada: {"illness", "common", "hours"},
+        bea: {"lawsuit", "common", "hours"},
+        None: {"hours"},
+    }
     assert {user: tags_in(shared.say(user, "Hello.")) for user in expected} == expected
     assert {user: tags_in(shared.say(user, "Hello again.")) for user in expected} == expected
     # What is deleted takes its tags along, each from those prompts alone that showed it for its sake.
@@ -115,13 +149,17 @@ def test_a_prompt_holds_the_tags_of_shared_passages_and_of_its_users_alone(share
     assert {user: tags_in(shared.say(user, "And now?")) for user in expected} == expected
 
 
-def test_a_prompt_made_anew_within_a_turn_shows_the_tags_that_were_just_filed(shared: Shared) -> None:
+def test_a_prompt_made_anew_within_a_turn_shows_the_tags_that_were_just_filed(
+    shared: Shared,
+) -> None:
     ada, bea = names()
     shared.file(ada, "Ada sees a doctor.", "illness")
     shared.file(bea, "Bea sees a lawyer.", "lawsuit")
     file = call("archival_memory_insert", content="Ada has a cat.", tags=["pets"])
     prompt = shared.say(
-        ada, "Keep that too.", [file, call("memory_insert", label="persona", new_string="I like cats.")]
+        ada,
+        "Keep that too.",
+        [file, call("memory_insert", label="persona", new_string="I like cats.")],
     )
     assert tags_in(prompt) == {"illness", "pets"}
     assert tags_in(shared.say(ada, "Hello.")) == {"illness", "pets"}
@@ -150,8 +188,17 @@ def test_tags_of_an_earlier_version_are_parted_by_users(shared: Shared) -> None:
 SECRET = "sk-1234567890abcdef1234567890abcdef"
 # The same, as nobody would see it.
 HIDDEN_SECRET = SECRET.replace("k-", "k\u200b-")
-NESTED = {"note": f"my key is {SECRET}", "list": [{SECRET: HIDDEN_SECRET}], "password": "swordfish", "age": 7}
-TOLD = {"note": "my key is [secret removed: api key]", "password": "[secret removed: password]", "age": 7}
+NESTED = {
+    "note": f"my key is {SECRET}",
+    "list": [{SECRET: HIDDEN_SECRET}],
+    "password": "swordfish",
+    "age": 7,
+}
+TOLD = {
+    "note": "my key is [secret removed: api key]",
+    "password": "[secret removed: password]",
+    "age": 7,
+}
 
 
 def test_no_way_of_writing_memory_keeps_a_secret_or_answers_with_one(shared: Shared) -> None:
@@ -160,7 +207,12 @@ def test_no_way_of_writing_memory_keeps_a_secret_or_answers_with_one(shared: Sha
     titled = {**words, "title": f"t {HIDDEN_SECRET}", "course": SECRET, "message": f"m {SECRET}"}
     block = {"label": new_id("b"), "value": SECRET, **words, "tags": [SECRET, "tea"]}
     memory = f"/users/{user}/blocks/human"
-    proposal = {"old_string": "Ada", "new_string": SECRET, "reasoning": SECRET, "agent_id": f"tutor {SECRET}"}
+    proposal = {
+        "old_string": "Ada",
+        "new_string": SECRET,
+        "reasoning": SECRET,
+        "agent_id": f"tutor {SECRET}",
+    }
     passage = {"text": SECRET, "tags": [SECRET, HIDDEN_SECRET, "tea"], "metadata": NESTED}
     archive = {"name": f"a {SECRET}", **words}
     answers = [
@@ -172,12 +224,18 @@ def test_no_way_of_writing_memory_keeps_a_secret_or_answers_with_one(shared: Sha
         http.get(f"{memory}/history"),
         (made := http.post("/v1/blocks/", json=block)),
         http.patch(f"/v1/blocks/{made.json()['id']}", json={**words, "value": f"again {SECRET}"}),
-        http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [{**block, "label": "notes"}]}),
+        http.post(
+            "/v1/agents/", json={"model": MODEL, "memory_blocks": [{**block, "label": "notes"}]}
+        ),
         http.post(f"/v1/agents/{agent}/archival-memory", json=passage),
         (archived := http.post("/v1/archives/", json=archive)),
-        http.patch(f"/v1/archives/{archived.json()['id']}", json={**archive, "name": f"again {SECRET}"}),
+        http.patch(
+            f"/v1/archives/{archived.json()['id']}", json={**archive, "name": f"again {SECRET}"}
+        ),
         http.post(f"/v1/archives/{archived.json()['id']}/passages", json=passage),
-        http.post(f"/v1/archives/{archived.json()['id']}/passages/batch", json={"passages": [passage]}),
+        http.post(
+            f"/v1/archives/{archived.json()['id']}/passages/batch", json={"passages": [passage]}
+        ),
     ]
     first = ok(http.put(f"/users/{user}/blocks/notes", json={"body": "One"}))["version"]
     ok(http.put(f"/users/{user}/blocks/notes", json={"body": "Two"}))

@@ -14,7 +14,9 @@ SIZES = (0, 1, 4095, 4096, 4097, CAP, CAP + 1, 20_000)
 
 @pytest.fixture(scope="module")
 def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
-    with serving(tmp_path_factory.mktemp("data"), max_listed_characters=CAP, max_answer_mb=1) as server:
+    with serving(
+        tmp_path_factory.mktemp("data"), max_listed_characters=CAP, max_answer_mb=1
+    ) as server:
         yield server
 
 
@@ -48,28 +50,46 @@ def test_a_list_has_texts_whole_up_to_the_cap_and_says_where_the_rest_is(
                 k: v for k, v in whole.items() if k not in rest
             }
     for block in client.agents.retrieve(agent["id"]).blocks:
-        assert block.value == text_of(int((block.label or "").removeprefix("size_"))), "one agent is whole"
+        assert block.value == text_of(int((block.label or "").removeprefix("size_"))), (
+            "one agent is whole"
+        )
     assert max(len(block.value) for block in client.agents.blocks.list(agent["id"])) < CAP + 200
     ok(http.delete(f"/v1/agents/{agent['id']}"))
 
 
 def test_a_text_that_a_list_cut_is_not_written_back(http: httpx2.Client) -> None:
     made = ok(http.post("/v1/blocks/", json={"label": "long", "value": text_of(20_000)}))
-    cut = next(one for one in ok(http.get("/v1/blocks/", params={"label": "long"})) if one["id"] == made["id"])
+    cut = next(
+        one
+        for one in ok(http.get("/v1/blocks/", params={"label": "long"}))
+        if one["id"] == made["id"]
+    )
     for text in (cut["value"], cut["value"] + "\n", "Changed. " + cut["value"]):
-        assert "as a list cut it" in refused(http.patch(f"/v1/blocks/{made['id']}", json={"value": text}), 400)
+        assert "as a list cut it" in refused(
+            http.patch(f"/v1/blocks/{made['id']}", json={"value": text}), 400
+        )
     assert ok(http.get(f"/v1/blocks/{made['id']}"))["value"] == text_of(20_000)
-    assert ok(http.patch(f"/v1/blocks/{made['id']}", json={"value": cut["value"] + "\nMore."})), "a text that quotes it"
+    assert ok(http.patch(f"/v1/blocks/{made['id']}", json={"value": cut["value"] + "\nMore."})), (
+        "a text that quotes it"
+    )
     ok(http.delete(f"/v1/blocks/{made['id']}"))
 
 
 def test_many_long_texts_of_a_list_are_cut_to_fit_together(http: httpx2.Client) -> None:
     shared = [
-        ok(http.post("/v1/blocks/", json={"label": f"shared_{number}", "value": text_of(4900 + number)}))["id"]
+        ok(
+            http.post(
+                "/v1/blocks/", json={"label": f"shared_{number}", "value": text_of(4900 + number)}
+            )
+        )["id"]
         for number in range(10)
     ]
     agents = [
-        ok(http.post("/v1/agents/", json={"model": MODEL, "name": f"a{number}", "block_ids": shared}))["id"]
+        ok(
+            http.post(
+                "/v1/agents/", json={"model": MODEL, "name": f"a{number}", "block_ids": shared}
+            )
+        )["id"]
         for number in range(4)
     ]
     answer = http.get("/v1/agents/", params={"limit": 4})

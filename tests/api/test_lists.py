@@ -48,10 +48,14 @@ def lists_of(world: World) -> list[Cell]:
     document = world.server.app.openapi()
 
     def is_list(cell: Cell) -> bool:
-        operation = document["paths"].get(cell.path.replace(":path", ""), {}).get(cell.method.lower(), {})
+        operation = (
+            document["paths"].get(cell.path.replace(":path", ""), {}).get(cell.method.lower(), {})
+        )
         content = operation.get("responses", {}).get("200", {}).get("content", {})
         limited = any(given["name"] == "limit" for given in operation.get("parameters", ()))
-        return limited or content.get("application/json", {}).get("schema", {}).get("type") == "array"
+        return (
+            limited or content.get("application/json", {}).get("schema", {}).get("type") == "array"
+        )
 
     return [cell for cell in cells_of(world.server.app) if cell.method == "GET" and is_list(cell)]
 
@@ -68,15 +72,38 @@ def add_one_more(world: World, number: int) -> None:
     ask("PATCH", f"/v1/agents/{agent}/core-memory/blocks/attach/{block['id']}")
     tool = ask("POST", "/v1/tools/", source_code=f"def more_{number}():\n    'More.'")
     ask("PATCH", f"/v1/agents/{agent}/tools/attach/{tool['id']}")
-    body = {"model": MODEL, "name": name, "tags": [name], "block_ids": [known["block_id"], block["id"]]}
-    other = ask("POST", "/v1/agents/", **body, tools=[tool["name"]], memory_blocks=[{"label": "own", "value": name}])
+    body = {
+        "model": MODEL,
+        "name": name,
+        "tags": [name],
+        "block_ids": [known["block_id"], block["id"]],
+    }
+    other = ask(
+        "POST",
+        "/v1/agents/",
+        **body,
+        tools=[tool["name"]],
+        memory_blocks=[{"label": "own", "value": name}],
+    )
     archive = ask("POST", "/v1/archives/", name=name)
     for one in (archive["id"], known["archive_id"]):
         ask("PATCH", f"/v1/agents/{other['id']}/archives/attach/{one}")
     ask("POST", f"/v1/agents/{agent}/archival-memory", text=name, tags=[name])
     ask("POST", f"/v1/agents/{other['id']}/messages", messages=TEXT)
-    ask("POST", f"/v1/conversations/{known['conversation_id']}/messages", messages=TEXT, streaming=False)
-    ask("POST", "/v1/identities/", name=name, identifier_key=name, identity_type="user", agent_ids=[other["id"]])
+    ask(
+        "POST",
+        f"/v1/conversations/{known['conversation_id']}/messages",
+        messages=TEXT,
+        streaming=False,
+    )
+    ask(
+        "POST",
+        "/v1/identities/",
+        name=name,
+        identifier_key=name,
+        identity_type="user",
+        agent_ids=[other["id"]],
+    )
     for kind, one in (("agents", other), ("blocks", block)):
         ask("PATCH", f"/v1/{kind}/{one['id']}/identities/attach/{known['identity_id']}")
     more = world.new_folder(f"folder {number}")
@@ -111,7 +138,11 @@ def costs(world: World) -> dict[str, tuple[int, int]]:
                     key = world.ada if cell.path.startswith("/api/you") else OPERATOR
                     answer = ok(http.get(cell.parts(values)["url"], headers=bearer(key)))
                 counts.append(len(counted.statements))
-            lists = [answer] if isinstance(answer, list) else [one for one in answer.values() if isinstance(one, list)]
+            lists = (
+                [answer]
+                if isinstance(answer, list)
+                else [one for one in answer.values() if isinstance(one, list)]
+            )
             found[cell.path] = min(counts), max(map(len, lists), default=0)
     return found
 
@@ -122,7 +153,9 @@ def test_a_list_costs_a_few_statements(costs: dict[str, tuple[int, int]]) -> Non
     assert costs.keys() >= MORE.keys()
 
 
-def test_most_lists_were_long_enough_to_show_a_statement_for_each_thing(costs: dict[str, tuple[int, int]]) -> None:
+def test_most_lists_were_long_enough_to_show_a_statement_for_each_thing(
+    costs: dict[str, tuple[int, int]],
+) -> None:
     long = {path for path, (_, things) in costs.items() if things >= SEVERAL}
     assert len(long) > 30, sorted(costs.keys() - long)
 
@@ -138,10 +171,14 @@ def plans(world: World, path: str) -> list[str]:
                 shortest = list(counted.statements)
 
     def explain(tx: Transaction, statement: str) -> str:
-        rows = tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", (None,) * statement.count("?"))
+        rows = tx.connection.exec_driver_sql(
+            f"EXPLAIN QUERY PLAN {statement}", (None,) * statement.count("?")
+        )
         return "\n".join(row[3] for row in rows)
 
-    return [world.server.read(partial(explain, statement=statement)) for statement in shortest or ()]
+    return [
+        world.server.read(partial(explain, statement=statement)) for statement in shortest or ()
+    ]
 
 
 def test_the_messages_of_all_agents_are_read_from_the_newest_on(world: World) -> None:

@@ -67,15 +67,23 @@ def send(api: Api, path: str, **body: Any) -> httpx2.Response:
     return answer
 
 
-def test_probabilities_of_the_last_steps_tokens_are_answered(api: Api, provider: ModelServer, agent_id: str) -> None:
+def test_probabilities_of_the_last_steps_tokens_are_answered(
+    api: Api, provider: ModelServer, agent_id: str
+) -> None:
     note = {"label": "human", "new_string": "Tea."}
     provider.push(said("First", tool_call("memory_insert", note)), said("Last"))
-    answer = api.client.agents.messages.create(agent_id, input="Hello.", return_logprobs=True, top_logprobs=1)
+    answer = api.client.agents.messages.create(
+        agent_id, input="Hello.", return_logprobs=True, top_logprobs=1
+    )
     assert answer.logprobs is not None
     assert answer.logprobs.to_dict() == tokens("Last")
-    assert [(seen.body["logprobs"], seen.body["top_logprobs"]) for seen in chats(provider)] == [(True, 1)] * 2
+    assert [(seen.body["logprobs"], seen.body["top_logprobs"]) for seen in chats(provider)] == [
+        (True, 1)
+    ] * 2
     conversation = api.client.conversations.create(agent_id=agent_id)
-    told = send(api, f"/v1/conversations/{conversation.id}/messages", streaming=False, return_logprobs=True)
+    told = send(
+        api, f"/v1/conversations/{conversation.id}/messages", streaming=False, return_logprobs=True
+    )
     assert (told.json()["logprobs"], chats(provider)[-1].body["top_logprobs"]) == (tokens("Hi"), 0)
     assert HEADER not in told.headers
 
@@ -97,7 +105,10 @@ def test_what_cannot_bring_probabilities_says_so_and_does_not_ask_for_them(
     api: Api, provider: ModelServer, agent_id: str
 ) -> None:
     wanted = {"return_logprobs": True, "top_logprobs": 3}
-    agent, conversation = f"/v1/agents/{agent_id}/messages", api.client.conversations.create(agent_id=agent_id).id
+    agent, conversation = (
+        f"/v1/agents/{agent_id}/messages",
+        api.client.conversations.create(agent_id=agent_id).id,
+    )
     ways: list[tuple[str, Wire]] = [
         (f"{agent}/stream", {}),
         (f"{agent}/stream", {"stream_tokens": True}),
@@ -110,14 +121,19 @@ def test_what_cannot_bring_probabilities_says_so_and_does_not_ask_for_them(
     for path, more in ways:
         answer = send(api, path, **wanted, **more)
         assert answer.headers[HEADER].startswith(begin), (path, more)
-    assert "logprobs: Probabilities are in whole" in send(api, f"{agent}/async", return_logprobs=True).headers[HEADER]
+    assert (
+        "logprobs: Probabilities are in whole"
+        in send(api, f"{agent}/async", return_logprobs=True).headers[HEADER]
+    )
     batch = {"requests": [{"agent_id": agent_id, **HELLO, **wanted}]}
     made = api.http.post("/v1/messages/batches", json=batch)
     assert (made.status_code, "top_logprobs: Probabilities" in made.headers[HEADER]) == (200, True)
     assert not any("logprobs" in seen.body for seen in chats(provider))
 
 
-def test_an_answer_without_probabilities_says_so(api: Api, provider: ModelServer, agent_id: str) -> None:
+def test_an_answer_without_probabilities_says_so(
+    api: Api, provider: ModelServer, agent_id: str
+) -> None:
     path = f"/v1/agents/{agent_id}/messages"
     begin = "return_logprobs: There are none: the model gives none"
     refusal = {"error": {"message": "You are not allowed to request logprobs from this model"}}
@@ -131,7 +147,9 @@ def test_an_answer_without_probabilities_says_so(api: Api, provider: ModelServer
     assert answer.headers[HEADER].startswith("return_logprobs, top_logprobs: There are none")
 
 
-def test_tokens_do_not_show_a_secret_that_was_taken_out(api: Api, provider: ModelServer, agent_id: str) -> None:
+def test_tokens_do_not_show_a_secret_that_was_taken_out(
+    api: Api, provider: ModelServer, agent_id: str
+) -> None:
     key = "sk-ant-api03-" + "a1B2" * 20
     note = {"label": "human", "new_string": f"Key: {key}"}
     provider.push(said("First", tool_call("memory_insert", note)), said(f"I noted {key}."))
@@ -143,4 +161,6 @@ def test_tokens_do_not_show_a_secret_that_was_taken_out(api: Api, provider: Mode
 def test_the_number_of_alternatives_has_bounds(api: Api, agent_id: str) -> None:
     for count in (-1, 21, 10**9):
         with pytest.raises(UnprocessableEntityError, match="top_logprobs"):
-            api.client.agents.messages.create(agent_id, input="Hello.", return_logprobs=True, top_logprobs=count)
+            api.client.agents.messages.create(
+                agent_id, input="Hello.", return_logprobs=True, top_logprobs=count
+            )

@@ -58,7 +58,9 @@ def test_the_parts_of_a_blame_are_the_whole_and_name_each_version_once(http: htt
             named = [version["sha"] for version in part["versions"]]
             assert len(named) == len(set(named))
             assert set(named) == {line["version"] for line in part["lines"]}
-        messages = {version["sha"]: version["message"] for part in parts for version in part["versions"]}
+        messages = {
+            version["sha"]: version["message"] for part in parts for version in part["versions"]
+        }
         told = [messages[line["version"]] for part in parts for line in part["lines"]]
         assert told == ["Begin" if number % 5 else f"Edit {number}" for number in range(35)]
     past = get(http, "ada", "long/blame", after=100)
@@ -74,7 +76,8 @@ def test_a_long_line_is_cut_with_a_mark(http: httpx2.Client) -> None:
 
 def test_the_parts_of_a_comparison_are_the_whole(http: httpx2.Client) -> None:
     old, new = (
-        "".join(f"{'kept' if number % 3 else name} word {number}.\n" for number in range(60)) for name in ("old", "new")
+        "".join(f"{'kept' if number % 3 else name} word {number}.\n" for number in range(60))
+        for name in ("old", "new")
     )
     put(http, "ada", "both", old)
     put(http, "ada", "both", new)
@@ -85,7 +88,11 @@ def test_the_parts_of_a_comparison_are_the_whole(http: httpx2.Client) -> None:
     assert "".join(piece["text"] for piece in pieces if piece["kind"] != "added") == old
     assert "".join(piece["text"] for piece in pieces if piece["kind"] != "removed") == new
     lines = "".join(part["unified"] for part in parts).splitlines()
-    assert sum(line.startswith("-old") for line in lines) == sum(line.startswith("+new") for line in lines) == 20
+    assert (
+        sum(line.startswith("-old") for line in lines)
+        == sum(line.startswith("+new") for line in lines)
+        == 20
+    )
     assert ok(http.get("/users/ada/blocks/both/compare", params={"limit": 3}))["next"] == 3
 
 
@@ -105,7 +112,9 @@ def test_blame_of_any_history_is_bounded_in_work(
     assert sum(compared) < 20_000 + 5_000
 
 
-def test_small_edits_of_a_long_text_cost_what_they_change(http: httpx2.Client, compared: list[int]) -> None:
+def test_small_edits_of_a_long_text_cost_what_they_change(
+    http: httpx2.Client, compared: list[int]
+) -> None:
     lines = [f"line {number}" for number in range(5000)]
     put(http, "ada", "large", "\n".join(lines))
     for number in range(0, 5000, 500):

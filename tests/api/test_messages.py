@@ -27,23 +27,41 @@ def kinds(answer: LettaResponse) -> list[str]:
     return [message.message_type or "" for message in answer.messages]
 
 
-def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(api: Api, agent: AgentState) -> None:
+def test_an_answer_is_what_the_agent_said_why_it_ended_and_what_it_took(
+    api: Api, agent: AgentState
+) -> None:
     api.server.says(ModelReply((TextPart("Hello, Ada."),), usage=Usage(100, 7, 60, 5, 2)))
 
-    answer = api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Hello."}])
+    answer = api.client.agents.messages.create(
+        agent.id, messages=[{"role": "user", "content": "Hello."}]
+    )
 
     (said,) = answer.messages
     assert said.message_type == "assistant_message"
-    assert (said.content, said.is_err, said.name, said.sender_id) == ("Hello, Ada.", None, None, None)
+    assert (said.content, said.is_err, said.name, said.sender_id) == (
+        "Hello, Ada.",
+        None,
+        None,
+        None,
+    )
     assert is_id(said.id, "message")
     assert is_id(said.step_id or "", "step")
     assert said.otid == part_otid(said.id, 0)
     assert said.date.microsecond == 0
     assert answer.stop_reason.stop_reason == "end_turn"
     usage = answer.usage
-    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, usage.step_count) == (100, 7, 107, 1)
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens, usage.step_count) == (
+        100,
+        7,
+        107,
+        1,
+    )
     assert usage.context_tokens == 107
-    assert (usage.cached_input_tokens, usage.cache_write_tokens, usage.reasoning_tokens) == (60, 5, 2)
+    assert (usage.cached_input_tokens, usage.cache_write_tokens, usage.reasoning_tokens) == (
+        60,
+        5,
+        2,
+    )
     assert usage.run_ids == [said.run_id]
     assert is_id(said.run_id or "", "run")
 
@@ -53,8 +71,18 @@ def test_the_model_sees_what_was_said_and_what_was_said_before(api: Api, agent: 
     api.client.agents.messages.create(agent.id, input="I like tea.")
     several = [
         {"role": "system", "content": "She is in a hurry."},
-        {"role": "user", "content": "Why?", "name": "Ada", "otid": "my-otid", "sender_id": "identity-1"},
-        {"type": "message", "role": "user", "content": [{"type": "text", "text": "Are you there?"}]},
+        {
+            "role": "user",
+            "content": "Why?",
+            "name": "Ada",
+            "otid": "my-otid",
+            "sender_id": "identity-1",
+        },
+        {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "text", "text": "Are you there?"}],
+        },
     ]
     api.client.agents.messages.create(agent.id, messages=several)
 
@@ -65,9 +93,18 @@ def test_the_model_sees_what_was_said_and_what_was_said_before(api: Api, agent: 
     assert [text for _, text in seen[3:]] == ["She is in a hurry.", "Why?", "Are you there?"]
     assert api.server.model.requests[-1].stream is False
     listed = api.client.agents.messages.list(agent.id, order="asc").items[3:6]
-    assert [message.message_type for message in listed] == ["system_message", "user_message", "user_message"]
+    assert [message.message_type for message in listed] == [
+        "system_message",
+        "user_message",
+        "user_message",
+    ]
     why = listed[1]
-    assert (why.name, why.otid, why.sender_id, why.step_id) == ("Ada", "my-otid", "identity-1", None)
+    assert (why.name, why.otid, why.sender_id, why.step_id) == (
+        "Ada",
+        "my-otid",
+        "identity-1",
+        None,
+    )
     assert listed[2].otid == part_otid(listed[2].id, 0)
 
 
@@ -80,11 +117,21 @@ def test_a_turn_with_a_tool_shows_call_result_and_answer(api: Api, agent: AgentS
     called, result, said = answer.messages
     assert called.message_type == "tool_call_message"
     id = insert.call_id
-    assert called.tool_call.to_dict() == {"name": "memory_insert", "arguments": insert.arguments, "tool_call_id": id}
+    assert called.tool_call.to_dict() == {
+        "name": "memory_insert",
+        "arguments": insert.arguments,
+        "tool_call_id": id,
+    }
     assert [one.to_dict() for one in called.tool_calls] == [called.tool_call.to_dict()]  # type: ignore[union-attr]
     assert result.message_type == "tool_return_message"
     value = "Her name is Ada.\nShe likes tea."
-    returned = {"tool_return": value, "status": "success", "tool_call_id": id, "stdout": None, "stderr": None}
+    returned = {
+        "tool_return": value,
+        "status": "success",
+        "tool_call_id": id,
+        "stdout": None,
+        "stderr": None,
+    }
     assert returned.items() <= result.to_dict().items()
     assert result.to_dict()["tool_returns"] == [{"type": "tool", **returned}]
     assert said.message_type == "assistant_message"
@@ -106,18 +153,27 @@ def test_a_tool_that_fails_says_so_and_the_turn_goes_on(api: Api, agent: AgentSt
     assert (said.message_type, said.content) == ("assistant_message", "Sorry.")  # type: ignore[union-attr]
 
 
-def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(api: Api, agent: AgentState) -> None:
+def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(
+    api: Api, agent: AgentState
+) -> None:
     speech = api.client.tools.list(name="send_message").items[0]
     api.client.agents.tools.attach(speech.id, agent_id=agent.id)
 
     def ask(**options: Any) -> list[tuple[str, str | None]]:
         api.server.says(call("send_message", message="Hello, Ada."), "Done.")
         answer = api.client.agents.messages.create(agent.id, input="Hello.", **options)
-        return [(message.message_type or "", getattr(message, "content", None)) for message in answer.messages]
+        return [
+            (message.message_type or "", getattr(message, "content", None))
+            for message in answer.messages
+        ]
 
     # That it was said needs no telling where the words are shown.
     as_speech = [("assistant_message", "Hello, Ada."), ("assistant_message", "Done.")]
-    as_call = [("tool_call_message", None), ("tool_return_message", None), ("assistant_message", "Done.")]
+    as_call = [
+        ("tool_call_message", None),
+        ("tool_return_message", None),
+        ("assistant_message", "Done."),
+    ]
     assert ask() == as_speech
     assert ask(use_assistant_message=False) == as_call
     assert ask(assistant_message_tool_name="other") == as_call
@@ -128,7 +184,10 @@ def test_what_a_speaking_tool_says_is_shown_as_the_caller_wants_it(api: Api, age
         return sum(message.message_type == "tool_call_message" for message in page)
 
     assert (listed(), listed(use_assistant_message=False)) == (0, 4)
-    custom = {"assistant_message_tool_name": "memory_insert", "assistant_message_tool_kwarg": "new_string"}
+    custom = {
+        "assistant_message_tool_name": "memory_insert",
+        "assistant_message_tool_kwarg": "new_string",
+    }
     assert listed(**custom) == 4
 
 
@@ -136,30 +195,50 @@ def test_only_the_types_that_are_wanted_are_shown(api: Api, agent: AgentState) -
     api.server.says(call("memory_insert", label="human", new_string="x"), "Done.")
 
     types = ["assistant_message", "tool_return_message"]
-    answer = api.client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=types)
+    answer = api.client.agents.messages.create(
+        agent.id, input="Hello.", include_return_message_types=types
+    )
     assert kinds(answer) == ["tool_return_message", "assistant_message"]
-    listed = api.client.agents.messages.list(agent.id, include_return_message_types=["user_message"]).items
+    listed = api.client.agents.messages.list(
+        agent.id, include_return_message_types=["user_message"]
+    ).items
     assert [message.message_type for message in listed] == ["user_message"]
     api.server.says("Nothing of that.")
-    assert api.client.agents.messages.create(agent.id, input="Hello.", include_return_message_types=[]).messages == []
+    assert (
+        api.client.agents.messages.create(
+            agent.id, input="Hello.", include_return_message_types=[]
+        ).messages
+        == []
+    )
 
 
 def test_a_picture_reaches_the_model_and_the_list(api: Api, agent: AgentState) -> None:
     content: list[Any] = [
         {"type": "text", "text": "What is this?"},
-        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL, "detail": "low"}},
+        {
+            "type": "image",
+            "source": {"type": "base64", "media_type": "image/png", "data": PIXEL, "detail": "low"},
+        },
         {"type": "image", "source": {"type": "url", "url": "https://example.org/cat.png"}},
     ]
 
     api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": content}])
 
-    pictures = ImagePart("image/png", PIXEL, None, "low"), ImagePart("image/png", None, "https://example.org/cat.png")
-    assert api.server.model.requests[-1].messages[-1].parts == (TextPart("What is this?"), *pictures)
+    pictures = (
+        ImagePart("image/png", PIXEL, None, "low"),
+        ImagePart("image/png", None, "https://example.org/cat.png"),
+    )
+    assert api.server.model.requests[-1].messages[-1].parts == (
+        TextPart("What is this?"),
+        *pictures,
+    )
     user = api.client.agents.messages.list(agent.id, order="asc").items[1]
     assert user.to_dict()["content"] == content
 
 
-def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(api: Api, agent: AgentState) -> None:
+def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(
+    api: Api, agent: AgentState
+) -> None:
     """As in the retired server: `order` says which end is taken, `after` and `before` are times, and pieces keep their order."""
     for number in range(4):
         api.server.says((ReasoningPart("Hm."), TextPart(f"Answer {number}.")))
@@ -202,7 +281,9 @@ def test_messages_are_listed_oldest_first_and_the_newest_of_them_by_default(api:
         api.client.messages.retrieve(new_id("message"))
 
 
-def test_messages_are_listed_in_either_order_down_to_their_pieces(api: Api, agent: AgentState) -> None:
+def test_messages_are_listed_in_either_order_down_to_their_pieces(
+    api: Api, agent: AgentState
+) -> None:
     insert = call("memory_insert", label="human", new_string="x")
     api.server.says((ReasoningPart("Hm."), TextPart("Let me note that."), insert), "Done.")
     api.client.agents.messages.create(agent.id, input="Hello.")
@@ -211,7 +292,9 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(api: Api, agen
     by_default = api.client.agents.messages.list(agent.id).items
 
     types = "system user reasoning assistant tool_call tool_return assistant".split()
-    assert [message.message_type for message in oldest_first] == [f"{type}_message" for type in types]
+    assert [message.message_type for message in oldest_first] == [
+        f"{type}_message" for type in types
+    ]
     assert by_default == oldest_first
     assert api.client.agents.messages.list(agent.id, conversation_id="default").items == by_default
     thread = api.client.runs.list(agent_id=agent.id).items[0].conversation_id
@@ -220,7 +303,9 @@ def test_messages_are_listed_in_either_order_down_to_their_pieces(api: Api, agen
         api.client.agents.messages.list(agent.id, conversation_id=new_id("conv"))
     # One agent never shows another's messages.
     with pytest.raises(NotFoundError):
-        api.client.agents.messages.list(api.client.agents.create(model=MODEL).id, conversation_id=thread)
+        api.client.agents.messages.list(
+            api.client.agents.create(model=MODEL).id, conversation_id=thread
+        )
 
 
 def test_a_filter_by_type_fills_every_page(client: StrictLetta, agent: AgentState) -> None:
@@ -249,10 +334,15 @@ def test_a_reset_begins_anew_and_keeps_the_memory(api: Api, agent: AgentState) -
     assert state.message_ids == [listed[0].id]
     assert api.client.agents.retrieve(agent.id).message_ids == state.message_ids
     api.client.agents.messages.create(agent.id, input="Who am I?")
-    assert [message.role for message in api.server.model.requests[-1].messages] == ["system", "user"]
+    assert [message.role for message in api.server.model.requests[-1].messages] == [
+        "system",
+        "user",
+    ]
 
 
-def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: ServerInThread, agent: AgentState) -> None:
+def test_a_cancelled_turn_ends_where_it_stands(
+    client: StrictLetta, server: ServerInThread, agent: AgentState
+) -> None:
     gate = Gate(server)
     server.answers_with(gate)
     with ThreadPoolExecutor(1) as pool:
@@ -272,11 +362,16 @@ def test_a_cancelled_turn_ends_where_it_stands(client: StrictLetta, server: Serv
     assert client.agents.messages.cancel(agent.id, run_ids=[run.id]) == {run.id: "failed"}
     server.forget()
     assert kinds(client.agents.messages.create(agent.id, input="And now?")) == ["assistant_message"]
-    assert [message.text for message in server.model.requests[-1].messages[1:]] == ["Wait.", "And now?"]
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == [
+        "Wait.",
+        "And now?",
+    ]
 
 
 @pytest.mark.parametrize("path", ["messages", "messages/stream"])
-def test_a_second_message_at_the_same_time_is_refused_as_busy(api: Api, agent: AgentState, path: str) -> None:
+def test_a_second_message_at_the_same_time_is_refused_as_busy(
+    api: Api, agent: AgentState, path: str
+) -> None:
     gate = Gate(api.server)
     api.server.answers_with(gate)
     with ThreadPoolExecutor(1) as pool:
@@ -304,7 +399,8 @@ def said(*otids: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("body", "headers"), [(said("otid-1"), {}), ({"input": "Hello."}, {"x-stainless-retry-count": "1"})]
+    ("body", "headers"),
+    [(said("otid-1"), {}), ({"input": "Hello."}, {"x-stainless-retry-count": "1"})],
 )
 def test_a_repeated_request_gets_the_first_answer(
     api: Api, agent: AgentState, body: Any, headers: dict[str, str]
@@ -333,7 +429,9 @@ def test_an_otid_that_was_used_for_something_else_is_refused(api: Api, agent: Ag
     assert api.server.rows() == rows
 
 
-def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(api: Api, agent: AgentState) -> None:
+def test_a_plain_turn_costs_at_most_twelve_statements_in_two_transactions(
+    api: Api, agent: AgentState
+) -> None:
     api.client.agents.messages.create(agent.id, input="Hello.")
 
     with count_statements(api.server.runtime.store) as counted:  # type: ignore[attr-defined]

@@ -81,7 +81,9 @@ post /v1/templates(/{}/(rollback|save|agents))?
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
-    return create_app(Settings(data_dir=tmp_path_factory.mktemp("data")), ProviderSettings.model_construct())
+    return create_app(
+        Settings(data_dir=tmp_path_factory.mktemp("data")), ProviderSettings.model_construct()
+    )
 
 
 @pytest.fixture(scope="module")
@@ -114,30 +116,46 @@ def calls_of_the_client() -> Iterator[tuple[str, str, set[str]]]:
         named = re.search(r'method="(\w+)"', match[3])
         method = named[1] if named else match[1].replace("_api_list", "")
         query = re.search(r"query=(?:await async_)?maybe_transform\(\s*(\{.*?\})", match[3], re.S)
-        yield method, _bare(match[2]), set(re.findall(r'"(?:query_(?=requires))?(\w+)":', query[1])) if query else set()
+        yield (
+            method,
+            _bare(match[2]),
+            set(re.findall(r'"(?:query_(?=requires))?(\w+)":', query[1])) if query else set(),
+        )
 
 
 def routes_of_the_client() -> set[tuple[str, str]]:
     return {(method, path) for method, path, _ in calls_of_the_client()}
 
 
-def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(document: dict[str, Any]) -> None:
+def test_every_route_of_the_client_that_is_served_is_documented_as_it_is_sent(
+    document: dict[str, Any],
+) -> None:
     routes = routes_of_the_client()
     documented = {(method, _bare(path)) for method, path, _ in operations(document)}
     assert len(routes) == 129
     lines = [line.replace("{}", r"\{\}") for line in SERVED.strip().splitlines()]
-    served = {route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)}
+    served = {
+        route for route in routes if any(re.fullmatch(line, " ".join(route)) for line in lines)
+    }
     assert served == documented & routes
     assert len(served) == 129
 
 
-def test_each_query_parameter_that_the_client_can_send_is_known_here(document: dict[str, Any]) -> None:
+def test_each_query_parameter_that_the_client_can_send_is_known_here(
+    document: dict[str, Any],
+) -> None:
     """It has an effect, or is listed as ignored with the reason."""
     documented = {
-        (method, _bare(path)): {one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"}
+        (method, _bare(path)): {
+            one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"
+        }
         for method, path, operation in operations(document)
     }
-    sent = [(method, path, names) for method, path, names in calls_of_the_client() if (method, path) in documented]
+    sent = [
+        (method, path, names)
+        for method, path, names in calls_of_the_client()
+        if (method, path) in documented
+    ]
     assert sum(map(len, (names for _, _, names in sent))) > 300
     unknown = {
         f"{path} {name}"
@@ -173,7 +191,11 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
         assert "content" in operation["responses"]["200"], where
         (content,) = operation["responses"]["200"]["content"].items()
         kind, body = content
-        ending = "file" if path.startswith("/v1/agents/") and path.endswith("/export") else path.rsplit("/", 1)[1]
+        ending = (
+            "file"
+            if path.startswith("/v1/agents/") and path.endswith("/export")
+            else path.rsplit("/", 1)[1]
+        )
         kinds = {"stream": "text/event-stream", "export": "application/zip"}
         if path == "/metrics":
             kinds["metrics"] = "text/plain"
@@ -182,7 +204,9 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
         if path == "/v1/audit-log/export":
             kinds["export"] = "application/x-ndjson"
         if method == "get":
-            kinds |= dict.fromkeys(("{file_path}", "{shared_path}", "{backup_name}"), "application/octet-stream")
+            kinds |= dict.fromkeys(
+                ("{file_path}", "{shared_path}", "{backup_name}"), "application/octet-stream"
+            )
         if "/latex/" in path:
             kinds["{file_path}"] = "text/html"
         assert (kind, bool(body["schema"])) == (kinds.get(ending, "application/json"), True), where
@@ -190,24 +214,36 @@ def test_every_operation_says_what_it_does_and_what_it_answers(document: dict[st
 
 def test_every_parameter_is_typed(document: dict[str, Any]) -> None:
     for method, path, operation in operations(document):
-        names = {parameter["name"] for parameter in operation.get("parameters", []) if parameter["in"] == "path"}
+        names = {
+            parameter["name"]
+            for parameter in operation.get("parameters", [])
+            if parameter["in"] == "path"
+        }
         assert names == set(re.findall(r"\{(\w+)", path)), (method, path)
         for parameter in operation.get("parameters", []):
-            assert parameter["schema"].keys() & {"type", "anyOf", "enum", "$ref"}, (method, path, parameter)
+            assert parameter["schema"].keys() & {"type", "anyOf", "enum", "$ref"}, (
+                method,
+                path,
+                parameter,
+            )
         if method in ("post", "patch") and "requestBody" in operation:
             (content,) = operation["requestBody"]["content"].values()
             schema = content["schema"]
             assert schema.keys() & {"$ref", "anyOf", "oneOf"}, (method, path)
 
 
-def test_every_schema_is_sound_and_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+def test_every_schema_is_sound_and_every_reference_leads_somewhere(
+    document: dict[str, Any],
+) -> None:
     assert document["openapi"].startswith("3.1")
     assert document["info"]["title"] == "Ricordo"
     schemas = document["components"]["schemas"]
     draft = "https://json-schema.org/draft/2020-12/schema"
     jsonschema_rs.meta.validate({"$schema": draft, "$defs": schemas})
     with pytest.raises(jsonschema_rs.ValidationError):
-        jsonschema_rs.meta.validate({"$schema": draft, "$defs": {**schemas, "Wrong": {"type": "wrong"}}})
+        jsonschema_rs.meta.validate(
+            {"$schema": draft, "$defs": {**schemas, "Wrong": {"type": "wrong"}}}
+        )
 
     def references(value: Any) -> Iterator[str]:
         if isinstance(value, dict):

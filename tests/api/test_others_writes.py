@@ -33,11 +33,22 @@ UUID = re.compile(r"(\w+-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 EXPORT = "GET /v1/agents/{agent_id}/export"
 WORDS = ("vuqkzoqada", "passage", "whisper", "quartz", "noted", "imported")
 # What some lists are cut by, when a cursor is another's: an id of that kind.
-CURSORS = ("message_id", "conversation_id", "run_id", "step_id", "passage_id", "diff_id", "batch_id", "folder_id")
+CURSORS = (
+    "message_id",
+    "conversation_id",
+    "run_id",
+    "step_id",
+    "passage_id",
+    "diff_id",
+    "batch_id",
+    "folder_id",
+)
 
 
 @pytest.fixture(scope="module", params=[BOTH[0], pytest.param(BOTH[1], marks=pytest.mark.soak)])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     with world_on(tmp_path_factory.mktemp("others"), request.param) as opened:
         yield opened
 
@@ -61,16 +72,24 @@ def answers(world: World, cells: list[Cell]) -> dict[str, Any]:
         if name == EXPORT:
             shown: Any = without_export_time(answer.json())
         else:
-            shown = OF_THE_MOMENT.sub("", answer.text) if answer.content[:2] != b"PK" else contents(answer.content)
+            shown = (
+                OF_THE_MOMENT.sub("", answer.text)
+                if answer.content[:2] != b"PK"
+                else contents(answer.content)
+            )
         found[name] = (answer.status_code, shown)
     return found
 
 
 def settled_answers(world: World, cells: list[Cell]) -> dict[str, Any]:
     """Return the answers once all texts have vectors, which takes half a minute: until then a search goes by words alone."""
-    hurry = text("UPDATE jobs SET not_before = 0 WHERE kind = 'search.flush' AND status = 'waiting'")
+    hurry = text(
+        "UPDATE jobs SET not_before = 0 WHERE kind = 'search.flush' AND status = 'waiting'"
+    )
     kinds = "'search.flush', 'search.embed'"
-    waiting = text(f"SELECT id FROM jobs WHERE kind IN ({kinds}) AND status IN ('waiting', 'running')")  # noqa: S608
+    waiting = text(
+        f"SELECT id FROM jobs WHERE kind IN ({kinds}) AND status IN ('waiting', 'running')"  # noqa: S608
+    )
     deadline, last = time.monotonic() + LIMIT, dict[str, Any]()
     while True:
         world.server.write(lambda tx: tx.run(hurry))
@@ -106,19 +125,40 @@ def write(world: World, key: str, number: int) -> None:
             body = {"text": words, "tags": [f"tag-{number}"]}
             world.ask(key, "POST", f"/v1/agents/{agent}/archival-memory", json=body)
         case 2:
-            world.ask(key, "POST", f"/v1/archives/{archive}/passages/batch", json={"passages": [{"text": words}] * 3})
+            world.ask(
+                key,
+                "POST",
+                f"/v1/archives/{archive}/passages/batch",
+                json={"passages": [{"text": words}] * 3},
+            )
         case 3:
-            world.ask(key, "PUT", f"/users/eve/blocks/diary{number % 4}", json={"body": words, "policy": "direct"})
+            world.ask(
+                key,
+                "PUT",
+                f"/users/eve/blocks/diary{number % 4}",
+                json={"body": words, "policy": "direct"},
+            )
         case 4:
-            talk = world.ask(key, "POST", "/v1/conversations/", params={"agent_id": agent}, json={"summary": words})
-            past = {"messages": [{"role": "user", "content": words}] * 3, "conversation_id": talk["id"]}
+            talk = world.ask(
+                key,
+                "POST",
+                "/v1/conversations/",
+                params={"agent_id": agent},
+                json={"summary": words},
+            )
+            past = {
+                "messages": [{"role": "user", "content": words}] * 3,
+                "conversation_id": talk["id"],
+            }
             world.ask(key, "POST", f"/v1/agents/{agent}/messages/import", json=past)
         case _:
             world.ask(key, "PUT", f"/users/eve/workspace/files/{number}.txt", content=words)
 
 
 @pytest.mark.parametrize("count", short_and_long(18, 200))
-def test_nothing_that_a_user_reads_moves_while_another_writes(world: World, cells: list[Cell], count: int) -> None:
+def test_nothing_that_a_user_reads_moves_while_another_writes(
+    world: World, cells: list[Cell], count: int
+) -> None:
     key = world.key("eve", scopes=EVERY_USERS)
     before = settled_answers(world, cells)
     assert sum(status == 200 for status, _ in before.values()) > 100
@@ -130,7 +170,8 @@ def test_nothing_that_a_user_reads_moves_while_another_writes(world: World, cell
 
 
 @pytest.mark.parametrize(
-    "is_whole", [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)]
+    "is_whole",
+    [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)],
 )
 def test_a_cursor_that_is_anothers_id_is_as_one_that_nobody_has(
     world: World, cells: list[Cell], is_whole: bool
@@ -144,8 +185,12 @@ def test_a_cursor_that_is_anothers_id_is_as_one_that_nobody_has(
         cell
         for cell in cells
         if {"before", "after"}
-        & {given["name"] for given in document.get(cell.path, {}).get("get", {}).get("parameters", ())}
-        and not {"conversation_id", "run_id", "step_id", "block_id"} & set(re.findall(r"\{(\w+)", cell.path))
+        & {
+            given["name"]
+            for given in document.get(cell.path, {}).get("get", {}).get("parameters", ())
+        }
+        and not {"conversation_id", "run_id", "step_id", "block_id"}
+        & set(re.findall(r"\{(\w+)", cell.path))
     ]
     assert len(lists) > 20
     for place, cell in enumerate(lists):
@@ -157,10 +202,14 @@ def test_a_cursor_that_is_anothers_id_is_as_one_that_nobody_has(
             assert theirs == nobodys, (cell, mark)
 
 
-def asked(world: World, key: str, cell: Cell, values: dict[str, str], params: dict[str, str]) -> tuple[int, Any]:
+def asked(
+    world: World, key: str, cell: Cell, values: dict[str, str], params: dict[str, str]
+) -> tuple[int, Any]:
     """Ask for a page of a list as another user; an id in an error is left out."""
     parts = cell.parts(values)
-    query = {name: value for name, value in parts.pop("params").items() if name != "conversation_id"}
+    query = {
+        name: value for name, value in parts.pop("params").items() if name != "conversation_id"
+    }
     world.http.cookies.clear()
     answer = world.http.request(**parts, params=query | params, headers=bearer(key))
     text = UUID.sub("ID", answer.text) if answer.status_code >= 400 else answer.text

@@ -46,7 +46,9 @@ def test_a_user_who_is_not_there_is_not_found_wherever_one_is_asked_for(world: W
                 named = {**values, "user_id": "nobody"} if place == "path" else values
                 query |= {"user_id": "nobody"} if place == "query" else {}
                 answer = world.send(OPERATOR, method, fill(path, named), params=query)
-                assert refused(answer, 404) == 'NOT_FOUND: There is no user "nobody". Check the name.', path
+                assert (
+                    refused(answer, 404) == 'NOT_FOUND: There is no user "nobody". Check the name.'
+                ), path
                 asked += 1
     assert asked > 30
 
@@ -65,7 +67,12 @@ TRIED: dict[str, tuple[str, ...]] = {
     "order": ("asc", "desc"),
     "user_id": ("nobody",),
     "statuses": ("completed", "failed", "running"),
-    "exclude_tool_types": ("ricordo_core", "letta_core", "ricordo_sleeptime_core", "letta_sleeptime_core"),
+    "exclude_tool_types": (
+        "ricordo_core",
+        "letta_core",
+        "ricordo_sleeptime_core",
+        "letta_sleeptime_core",
+    ),
 }
 DATES = ("2000-01-01", "2040-01-01")
 WITH: dict[str, Wire] = {
@@ -100,11 +107,21 @@ def list_in(answer: Any) -> Any:
 def tried(world: World, name: str, schema: Wire, base: Any) -> list[str]:
     """Values of a parameter that may show whether it is read."""
     text = str(schema)
-    found = ["zebra", *TRIED.get(name, ())]  # the first is nowhere, so that it shows at once what filters
+    found = [
+        "zebra",
+        *TRIED.get(name, ()),
+    ]  # the first is nowhere, so that it shows at once what filters
     found += ["true", "false"] if "boolean" in text else ["1", "2"] if "integer" in text else []
-    found += schema.get("enum") or next((one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), [])
+    found += schema.get("enum") or next(
+        (one["enum"] for one in schema.get("anyOf", ()) if "enum" in one), []
+    )
     listed = list_in(base)
-    if name in ("before", "after", "cursor") and isinstance(listed, list) and listed and "id" in listed[0]:
+    if (
+        name in ("before", "after", "cursor")
+        and isinstance(listed, list)
+        and listed
+        and "id" in listed[0]
+    ):
         found += [listed[0]["id"], listed[-1]["id"]]
     if "date" in name or name in ("from", "to"):
         found += DATES
@@ -116,9 +133,18 @@ def shows_difference(world: World, path: str, name: str, schema: Wire) -> bool |
     """Whether some value of the parameter changes the answer; None where the route answers a list of one item or none."""
     values = {**world.own, **world.shared}
     query = fill(dict(QUERIES.get(path, {})), values) | WITH.get(name, {})
-    base = world.send(OPERATOR, "GET", fill(path, values), params={one: query[one] for one in query if one != name})
+    base = world.send(
+        OPERATOR,
+        "GET",
+        fill(path, values),
+        params={one: query[one] for one in query if one != name},
+    )
     assert base.status_code in (200, 400, 422), (path, base.text)
-    shown = base.json() if base.status_code == 200 and base.headers["content-type"] == "application/json" else None
+    shown = (
+        base.json()
+        if base.status_code == 200 and base.headers["content-type"] == "application/json"
+        else None
+    )
     listed = list_in(shown)
     has_few = name in OF_LISTS and isinstance(listed, list) and len(listed) < 2
     values_tried = tried(world, name, schema, shown)
@@ -138,9 +164,15 @@ def open_files(world: World) -> None:
     folder = world.ask(OPERATOR, "POST", "/v1/folders/", json={"name": "Shelf"})["id"]
     world.ask(OPERATOR, "PATCH", f"{agent}/folders/attach/{folder}")
     for name in ("one.txt", "two.txt"):
-        file = world.ask(OPERATOR, "POST", f"/v1/folders/{folder}/upload", files={"file": (name, b"One.")})["id"]
+        file = world.ask(
+            OPERATOR, "POST", f"/v1/folders/{folder}/upload", files={"file": (name, b"One.")}
+        )["id"]
         place = f"/v1/folders/{folder}/files/{file}"
-        world._wait(lambda place=place: world.ask(OPERATOR, "GET", place)["processing_status"] == "completed")  # type: ignore[misc]
+        world._wait(
+            lambda place=place: (
+                world.ask(OPERATOR, "GET", place)["processing_status"] == "completed"
+            )
+        )  # type: ignore[misc]
         world.ask(OPERATOR, "PATCH", f"{agent}/files/{file}/open")
     world.ask(OPERATOR, "PATCH", f"{agent}/files/{file}/close")
 
@@ -152,7 +184,9 @@ def open_run(world: World) -> Iterator[str]:
     def begin(tx: Transaction) -> Run:
         run = runs.get(tx, Scope(LOCAL_ORGANIZATION), world.own["run_id"])
         lease = {"lease_token": new_id("lease"), "lease_expires_at": 2**52}
-        begun = replace(run, id=new_id("run"), status="running", stop_reason=None, ended_at=None, **lease)
+        begun = replace(
+            run, id=new_id("run"), status="running", stop_reason=None, ended_at=None, **lease
+        )
         runs.open_run(tx, begun)
         return begun
 
@@ -167,7 +201,10 @@ def test_an_open_run_is_listed_for_its_user_and_the_administrator_alone(world: W
     with open_run(world) as run:
         for query in queries:
             listed = {
-                key: [one["id"] for one in world.send(key, "GET", "/v1/runs/active", params=query).json()]
+                key: [
+                    one["id"]
+                    for one in world.send(key, "GET", "/v1/runs/active", params=query).json()
+                ]
                 for key in (world.ada, OPERATOR, bea)
             }
             assert listed == {world.ada: [run], OPERATOR: [run], bea: []}, query
@@ -190,7 +227,11 @@ def test_each_parameter_of_a_query_changes_something(world: World) -> None:
     world.new_batch()
     world.new_student("cyd")
     world.new_task("second", world.shared["agent_id"])
-    groups: Wire = {"agent_ids": [world.shared["agent_id"]], "description": "Hidden.", "hidden": True}
+    groups: Wire = {
+        "agent_ids": [world.shared["agent_id"]],
+        "description": "Hidden.",
+        "hidden": True,
+    }
     assert world.send(OPERATOR, "POST", "/v1/groups/", json=groups).status_code == 200
     place = f"/v1/groups/{world.shared['group_id']}/messages"
     assert world.send(OPERATOR, "POST", place, json={"input": "Hello all."}).status_code == 200
@@ -201,7 +242,9 @@ def test_each_parameter_of_a_query_changes_something(world: World) -> None:
         for method, path, name in operations(world, "query"):
             if method != "GET" or name in NO_DIFFERENCE or path == "/v1/environments":
                 continue
-            schema = next(one["schema"] for one in document[path]["get"]["parameters"] if one["name"] == name)
+            schema = next(
+                one["schema"] for one in document[path]["get"]["parameters"] if one["name"] == name
+            )
             match shows_difference(world, path, name, schema):
                 case True:
                     shown[name] = shown.get(name, 0) + 1

@@ -34,8 +34,16 @@ def test_a_proposal_waits_and_changes_nothing(http: httpx2.Client, ada: str) -> 
     edit = {"old_string": "tea", "new_string": "green tea", "reasoning": "She ordered some."}
     made = post(http, ada, "student/propose", **edit, confidence=0.75, agent_id="course-tutor")
 
-    assert (made["status"], made["agent_id"], made["author"]) == ("open", "course-tutor", "course-tutor")
-    assert (made["reasoning"], made["confidence"], made["base"]) == ("She ordered some.", 0.75, before["version"])
+    assert (made["status"], made["agent_id"], made["author"]) == (
+        "open",
+        "course-tutor",
+        "course-tutor",
+    )
+    assert (made["reasoning"], made["confidence"], made["base"]) == (
+        "She ordered some.",
+        0.75,
+        before["version"],
+    )
     assert "-Likes tea.\n+Likes green tea.\n" in made["diff"]
     assert made["expires_at"] > made["created_at"]
     assert get(http, ada, "student") == before | {"pending": 1}
@@ -44,7 +52,9 @@ def test_a_proposal_waits_and_changes_nothing(http: httpx2.Client, ada: str) -> 
     assert len(get(http, ada, "student/history")) == 1
 
 
-def test_an_agent_of_this_server_is_named_by_its_name(http: httpx2.Client, ada: str, agent: AgentState) -> None:
+def test_an_agent_of_this_server_is_named_by_its_name(
+    http: httpx2.Client, ada: str, agent: AgentState
+) -> None:
     propose(http, ada, "student", "tea", "coffee", agent_id=agent.id)
     propose(http, ada, "student", "Turin", "Rome", agent_id=new_id("agent"))
     propose(http, ada, "student", "Ada", "Ada L.")
@@ -74,8 +84,12 @@ def test_an_edit_that_cannot_be_is_refused(http: httpx2.Client, ada: str) -> Non
     assert "read-only" in refused(http.post(f"/users/{ada}/blocks/student/propose", json=edit), 403)
 
 
-def test_replace_all_replaces_all_and_a_new_block_may_be_proposed(http: httpx2.Client, ada: str) -> None:
-    many = post(http, ada, "student/propose", old_string="i", new_string="I", reasoning="", replace_all=True)
+def test_replace_all_replaces_all_and_a_new_block_may_be_proposed(
+    http: httpx2.Client, ada: str
+) -> None:
+    many = post(
+        http, ada, "student/propose", old_string="i", new_string="I", reasoning="", replace_all=True
+    )
     assert many["body"] == TEXT.replace("i", "I")
 
     new = propose(http, ada, "journey", "", "Began today.")
@@ -85,21 +99,39 @@ def test_replace_all_replaces_all_and_a_new_block_may_be_proposed(http: httpx2.C
     assert done["proposal"]["base_body"] is None
 
 
-def test_what_is_approved_is_the_agents_version_and_says_who_approved(http: httpx2.Client, ada: str) -> None:
+def test_what_is_approved_is_the_agents_version_and_says_who_approved(
+    http: httpx2.Client, ada: str
+) -> None:
     proposal = propose(http, ada, "student", "tea", "green tea", agent_id="tutor")
 
     done = post(http, ada, f"student/diffs/{proposal}/approve")
 
-    assert (done["id"], done["status"], done["proposal"]["status"]) == (proposal, "approved", "approved")
+    assert (done["id"], done["status"], done["proposal"]["status"]) == (
+        proposal,
+        "approved",
+        "approved",
+    )
     assert done["block"] == get(http, ada, "student")
-    assert (done["block"]["body"], done["block"]["pending"]) == (TEXT.replace("tea", "green tea"), 0)
+    assert (done["block"]["body"], done["block"]["pending"]) == (
+        TEXT.replace("tea", "green tea"),
+        0,
+    )
     newest = get(http, ada, "student/history")[0]
-    assert (newest["sha"], newest["author"], newest["message"]) == (done["version"], "tutor", "She said so.")
-    assert (newest["approved_by"], newest["proposal_id"]) == (done["proposal"]["resolved_by"], proposal)
+    assert (newest["sha"], newest["author"], newest["message"]) == (
+        done["version"],
+        "tutor",
+        "She said so.",
+    )
+    assert (newest["approved_by"], newest["proposal_id"]) == (
+        done["proposal"]["resolved_by"],
+        proposal,
+    )
     assert get(http, ada, "student/diffs") == []
     assert [one["id"] for one in get(http, ada, "student/diffs", status="approved")] == [proposal]
     for again in ("approve", "reject"):
-        assert "approved already" in refused(http.post(f"/users/{ada}/blocks/student/diffs/{proposal}/{again}"), 409)
+        assert "approved already" in refused(
+            http.post(f"/users/{ada}/blocks/student/diffs/{proposal}/{again}"), 409
+        )
 
 
 def test_what_is_rejected_stays_readable_with_the_reason(http: httpx2.Client, ada: str) -> None:
@@ -111,10 +143,15 @@ def test_what_is_rejected_stays_readable_with_the_reason(http: httpx2.Client, ad
     (kept,) = get(http, ada, "student/diffs", status="rejected")
     assert (kept["id"], kept["note"]) == (proposal, "I never said that.")
     again = propose(http, ada, "student", "tea", "coffee")
-    assert ok(http.post(f"/users/{ada}/blocks/student/diffs/{again}/reject"))["proposal"]["note"] is None
+    assert (
+        ok(http.post(f"/users/{ada}/blocks/student/diffs/{again}/reject"))["proposal"]["note"]
+        is None
+    )
 
 
-def test_a_newer_proposal_of_the_same_author_takes_the_place_of_the_older(http: httpx2.Client, ada: str) -> None:
+def test_a_newer_proposal_of_the_same_author_takes_the_place_of_the_older(
+    http: httpx2.Client, ada: str
+) -> None:
     older = propose(http, ada, "student", "tea", "green tea", agent_id="tutor")
     other = propose(http, ada, "student", "Turin", "Rome", agent_id="coach")
     newer = propose(http, ada, "student", "tea", "black tea", agent_id="tutor")
@@ -127,10 +164,17 @@ def test_a_newer_proposal_of_the_same_author_takes_the_place_of_the_older(http: 
     assert get(http, ada, "student/diffs", after=older) == []
 
 
-def test_what_waits_already_or_stands_in_the_block_is_answered_so(http: httpx2.Client, ada: str) -> None:
+def test_what_waits_already_or_stands_in_the_block_is_answered_so(
+    http: httpx2.Client, ada: str
+) -> None:
     waits = propose(http, ada, "student", "Turin.\n", "Turin.\nReads.\n", agent_id="tutor")
     beside = propose(http, ada, "student", "Turin.\n", "Turin.\nHas a cat.\n", agent_id="tutor")
-    edit = {"old_string": "Turin.\n", "new_string": "Turin.\nReads.", "reasoning": "Again", "agent_id": "tutor"}
+    edit = {
+        "old_string": "Turin.\n",
+        "new_string": "Turin.\nReads.",
+        "reasoning": "Again",
+        "agent_id": "tutor",
+    }
 
     again = post(http, ada, "student/propose", **edit)
 
@@ -155,9 +199,15 @@ def test_what_is_approved_in_the_owners_words_still_leads_to_the_run(api: Api, a
     def work(tx: Transaction) -> str:
         owned = user_memory.open_memory(tx, Scope(), ada)
         block = user_memory.require(tx, owned, "student")
-        draft = ProposalDraft(owned.chain.id, "student", block.value.replace("tea", "coffee"), block)
+        draft = ProposalDraft(
+            owned.chain.id, "student", block.value.replace("tea", "coffee"), block
+        )
         metadata = ChangeMetadata(
-            Actor("agent", "agent-1", "Nina"), "I heard it", run_id=run, step_id="step-1", is_untrusted=True
+            Actor("agent", "agent-1", "Nina"),
+            "I heard it",
+            run_id=run,
+            step_id="step-1",
+            is_untrusted=True,
         )
         return make_proposal(tx, draft, metadata).id
 
@@ -169,7 +219,10 @@ def test_what_is_approved_in_the_owners_words_still_leads_to_the_run(api: Api, a
     assert (newest["run_id"], newest["step_id"], newest["proposal_id"]) == (run, "step-1", proposal)
     # It is the owner's text, so it stays when the run is undone.
     done = ok(api.http.post(f"/users/{ada}/runs/{run}/undo"))
-    assert (done["blocks"], get(api.http, ada, "student")["body"]) == ([], TEXT.replace("tea", "espresso"))
+    assert (done["blocks"], get(api.http, ada, "student")["body"]) == (
+        [],
+        TEXT.replace("tea", "espresso"),
+    )
 
 
 def test_a_change_without_a_message_gets_one_from_the_change(http: httpx2.Client, ada: str) -> None:
@@ -191,7 +244,10 @@ def test_where_lines_collide_three_texts_are_told_nothing_is_written_and_the_own
         assert "same lines" in refused(answer, 409)
         conflict = answer.json()["conflict"]
         assert (conflict["base"], conflict["ours"]) == (TEXT, TEXT.replace("tea", "coffee"))
-        assert (conflict["theirs"], conflict["proposal_id"]) == (TEXT.replace("tea", "green tea"), proposal)
+        assert (conflict["theirs"], conflict["proposal_id"]) == (
+            TEXT.replace("tea", "green tea"),
+            proposal,
+        )
         assert '"body"' in conflict["how"]
     assert get(http, ada, "student") == now | {"pending": 1}
     assert [one["status"] for one in get(http, ada, "student/diffs")] == ["conflicted"]
@@ -202,14 +258,18 @@ def test_where_lines_collide_three_texts_are_told_nothing_is_written_and_the_own
     assert get(http, ada, "student/diffs") == []
 
 
-def test_many_are_decided_at_once_and_each_tells_what_became_of_it(http: httpx2.Client, ada: str) -> None:
+def test_many_are_decided_at_once_and_each_tells_what_became_of_it(
+    http: httpx2.Client, ada: str
+) -> None:
     put(http, ada, "journey", "Began.")
     first = propose(http, ada, "student", "tea", "green tea", agent_id="a")
     second = propose(http, ada, "student", "tea", "coffee", agent_id="b")
     third = propose(http, ada, "journey", "Began", "Began today")
     address = f"/users/{ada}/diffs"
 
-    done = ok(http.post(f"{address}/approve", json={"ids": [first, second, "nothing", third, third]}))
+    done = ok(
+        http.post(f"{address}/approve", json={"ids": [first, second, "nothing", third, third]})
+    )
 
     assert [one["status"] for one in done] == ["approved", "conflicted", "failed", "approved"]
     assert [one["id"] for one in done] == [first, second, "nothing", third]
@@ -217,8 +277,13 @@ def test_many_are_decided_at_once_and_each_tells_what_became_of_it(http: httpx2.
     assert (done[0]["detail"], done[2]["detail"]) == (None, "Proposal with ID nothing not found")
     fourth = propose(http, ada, "journey", "Began today", "Began")
     rest = ok(http.post(f"{address}/reject", json={"all": True, "reason": "Enough."}))
-    assert [(one["id"], one["status"]) for one in rest] == [(fourth, "rejected"), (second, "rejected")]
-    assert {one["note"] for one in ok(http.get(address, params={"status": "rejected"}))} == {"Enough."}
+    assert [(one["id"], one["status"]) for one in rest] == [
+        (fourth, "rejected"),
+        (second, "rejected"),
+    ]
+    assert {one["note"] for one in ok(http.get(address, params={"status": "rejected"}))} == {
+        "Enough."
+    }
     assert ok(http.post(f"{address}/approve", json={"all": True})) == []
     for body in ({}, {"ids": []}, {"ids": ["a"], "all": True}, {"all": False}):
         refused(http.post(f"{address}/approve", json=body), 422)
@@ -234,9 +299,14 @@ def test_a_run_is_undone_in_her_memory_alone_and_what_came_later_stays(api: Api,
             versions.lock(tx, owned.chain.id)
             block = user_memory.require(tx, owned, "student")
             metadata = ChangeMetadata(
-                Actor("agent", "agent-1", "Nina"), "I heard it", run_id=run, approved_by=owned.user.id
+                Actor("agent", "agent-1", "Nina"),
+                "I heard it",
+                run_id=run,
+                approved_by=owned.user.id,
             )
-            blocks.update(tx, block, replace(block, value=block.value.replace("tea", "coffee")), metadata)
+            blocks.update(
+                tx, block, replace(block, value=block.value.replace("tea", "coffee")), metadata
+            )
 
     api.server.write(work)
     put(api.http, ada, "student", get(api.http, ada, "student")["body"] + "Reads much.\n")
@@ -273,7 +343,9 @@ def test_all_is_a_hundred_at_a_time_and_what_is_left_is_told(
     assert (len(ok(done)), done.headers["x-waiting"]) == (1, "0")
 
 
-def test_the_list_of_blocks_says_how_many_proposals_wait_also_for_new_blocks(http: httpx2.Client, ada: str) -> None:
+def test_the_list_of_blocks_says_how_many_proposals_wait_also_for_new_blocks(
+    http: httpx2.Client, ada: str
+) -> None:
     propose(http, ada, "student", "tea", "coffee")
     for text in ("Greek", "Latin"):
         propose(http, ada, "goals", "", f"Learn {text}.", agent_id=text)

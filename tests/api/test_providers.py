@@ -37,7 +37,9 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 @asynccontextmanager
-async def face(store: SqliteStore, models: Models, cipher: Secret) -> AsyncIterator[httpx2.AsyncClient]:
+async def face(
+    store: SqliteStore, models: Models, cipher: Secret
+) -> AsyncIterator[httpx2.AsyncClient]:
     """The routes on a store; the header x-org names the organization that asks."""
     owned = OrganizationProviders(
         models,
@@ -52,7 +54,9 @@ async def face(store: SqliteStore, models: Models, cipher: Secret) -> AsyncItera
     app.state.runtime = SimpleNamespace(store=store, models=models, organization_providers=owned)
 
     app.add_middleware(AsCaller)
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://test") as client:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app), base_url="http://test"
+    ) as client:
         yield client
     await owned.close()
 
@@ -60,13 +64,17 @@ async def face(store: SqliteStore, models: Models, cipher: Secret) -> AsyncItera
 @pytest.fixture
 async def models(tmp_path: Path) -> AsyncIterator[Models]:
     settings = Settings(data_dir=tmp_path, find_local_models=False)
-    opened = Models(settings, ProviderSettings.model_construct(openai_base_url="http://127.0.0.1:9"))
+    opened = Models(
+        settings, ProviderSettings.model_construct(openai_base_url="http://127.0.0.1:9")
+    )
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def http(store: SqliteStore, models: Models, tmp_path: Path) -> AsyncIterator[httpx2.AsyncClient]:
+async def http(
+    store: SqliteStore, models: Models, tmp_path: Path
+) -> AsyncIterator[httpx2.AsyncClient]:
     async with face(store, models, Secret(tmp_path)) as client:
         yield client
 
@@ -76,7 +84,12 @@ def held_in(folder: Path) -> bytes:
 
 
 def mine(server: ModelServer, **fields: Any) -> dict[str, Any]:
-    return {"name": "mine", "provider_type": "openai", "api_key": KEY, "base_url": server.url} | fields
+    return {
+        "name": "mine",
+        "provider_type": "openai",
+        "api_key": KEY,
+        "base_url": server.url,
+    } | fields
 
 
 async def made(http: httpx2.AsyncClient, server: ModelServer, **fields: Any) -> dict[str, Any]:
@@ -106,7 +119,9 @@ async def test_a_provider_is_made_shown_listed_and_deleted_without_its_key(
     assert KEY not in "".join([*(each.text for each in answers), str(wire), caplog.text])
 
 
-async def test_another_organisation_cannot_see_or_touch_it(http: httpx2.AsyncClient, server: ModelServer) -> None:
+async def test_another_organisation_cannot_see_or_touch_it(
+    http: httpx2.AsyncClient, server: ModelServer
+) -> None:
     path = f"/v1/providers/{(await made(http, server))['id']}"
     theirs = {"x-org": OTHER}
     assert (await http.get("/v1/providers/", headers=theirs)).json() == []
@@ -121,20 +136,26 @@ async def test_another_organisation_cannot_see_or_touch_it(http: httpx2.AsyncCli
     assert server.requests == []
 
 
-async def test_a_stored_key_is_not_sent_to_another_address(http: httpx2.AsyncClient, server: ModelServer) -> None:
+async def test_a_stored_key_is_not_sent_to_another_address(
+    http: httpx2.AsyncClient, server: ModelServer
+) -> None:
     path = f"/v1/providers/{(await made(http, server))['id']}"
     async with ModelServer() as elsewhere:
         refused = await http.patch(path, json={"base_url": elsewhere.url})
         assert refused.status_code == 400
         assert "Send api_key together with a new base_url" in refused.text
-        moved = await http.patch(path, json={"base_url": elsewhere.url, "api_key": "sk-the-next-key"})
+        moved = await http.patch(
+            path, json={"base_url": elsewhere.url, "api_key": "sk-the-next-key"}
+        )
         assert moved.json()["base_url"] == elsewhere.url
         elsewhere.push(LISTED)
         assert (await http.post(f"{path}/check")).status_code == 200
         assert "sk-the-next-key" in elsewhere.requests[0].headers["authorization"]
 
 
-async def test_a_check_asks_the_provider_and_stores_nothing(http: httpx2.AsyncClient, server: ModelServer) -> None:
+async def test_a_check_asks_the_provider_and_stores_nothing(
+    http: httpx2.AsyncClient, server: ModelServer
+) -> None:
     server.push(LISTED, Answer({"error": {"message": f"Incorrect API key: {KEY}"}}, 401))
     body = {"provider_type": "openai", "api_key": KEY, "base_url": server.url}
     good, bad = [await http.post("/v1/providers/check", json=body) for _ in range(2)]
@@ -144,11 +165,15 @@ async def test_a_check_asks_the_provider_and_stores_nothing(http: httpx2.AsyncCl
     assert (await http.get("/v1/providers/")).json() == []
     # OpenRouter's list is public: its key is tried elsewhere.
     server.push(Answer({"error": {"message": "User not found."}}, 401))
-    assert (await http.post("/v1/providers/check", json={**body, "provider_type": "openrouter"})).status_code == 401
+    assert (
+        await http.post("/v1/providers/check", json={**body, "provider_type": "openrouter"})
+    ).status_code == 401
     assert server.requests[-1].path.endswith("/key")
 
 
-async def test_a_refresh_reads_the_list_anew_and_says_when(http: httpx2.AsyncClient, server: ModelServer) -> None:
+async def test_a_refresh_reads_the_list_anew_and_says_when(
+    http: httpx2.AsyncClient, server: ModelServer
+) -> None:
     owned = http._transport.app.state.runtime.organization_providers  # type: ignore[attr-defined]
     server.push(LISTED)
     wire = await made(http, server)
@@ -206,12 +231,19 @@ async def test_what_cannot_be_is_refused_and_no_refusal_quotes_the_key(
 
 
 async def test_a_key_of_another_server_is_named_and_can_be_replaced(
-    http: httpx2.AsyncClient, store: SqliteStore, models: Models, server: ModelServer, tmp_path: Path
+    http: httpx2.AsyncClient,
+    store: SqliteStore,
+    models: Models,
+    server: ModelServer,
+    tmp_path: Path,
 ) -> None:
     path = f"/v1/providers/{(await made(http, server))['id']}"
     async with face(store, models, Secret(tmp_path / "other")) as copy:
         assert (await copy.get(path)).status_code == 200
-        for response in (await copy.post(f"{path}/check"), await copy.patch(path, json={"api_version": "1"})):
+        for response in (
+            await copy.post(f"{path}/check"),
+            await copy.patch(path, json={"api_version": "1"}),
+        ):
             assert response.status_code == 503
             assert "secret.key" in response.text
         assert (await copy.patch(path, json={"api_key": "sk-the-next-key"})).status_code == 200

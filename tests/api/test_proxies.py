@@ -27,9 +27,14 @@ def below(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
 
 def test_every_link_and_redirect_of_a_page_stays_below_the_path(below: httpx2.Client) -> None:
     asked = below.get("/ui/agents", headers={"accept": "text/html"})
-    assert (asked.status_code, asked.headers["location"]) == (303, f"{BASE}/ui/login?next=%2Fui%2Fagents")
+    assert (asked.status_code, asked.headers["location"]) == (
+        303,
+        f"{BASE}/ui/login?next=%2Fui%2Fagents",
+    )
     logged_in = below.post(
-        "/ui/login", data={"key": KEY, "next": "/ui/agents"}, headers={"origin": "https://example.org"}
+        "/ui/login",
+        data={"key": KEY, "next": "/ui/agents"},
+        headers={"origin": "https://example.org"},
     )
     assert (logged_in.status_code, logged_in.headers["location"]) == (303, f"{BASE}/ui/agents")
     cookie = logged_in.headers["set-cookie"]
@@ -40,9 +45,13 @@ def test_every_link_and_redirect_of_a_page_stays_below_the_path(below: httpx2.Cl
         page = below.get(path, headers=session)
         assert page.status_code == 200, path
         links = [
-            part.partition('"')[0] for name in ("href", "src", "action") for part in page.text.split(f' {name}="')[1:]
+            part.partition('"')[0]
+            for name in ("href", "src", "action")
+            for part in page.text.split(f' {name}="')[1:]
         ]
-        assert [link for link in links if link.startswith("/") and not link.startswith(f"{BASE}/")] == [], path
+        assert [
+            link for link in links if link.startswith("/") and not link.startswith(f"{BASE}/")
+        ] == [], path
         assert links
 
 
@@ -59,16 +68,28 @@ def test_the_api_answers_below_the_path_as_at_the_root(below: httpx2.Client) -> 
 
 def test_a_login_at_a_provider_comes_back_below_the_path(tmp_path: Path) -> None:
     with providing() as provider:
-        login = {"oidc_issuer": provider.issuer, "oidc_client_id": CLIENT, "oidc_client_secret": SECRET}
-        with serving(tmp_path, root_path=BASE, **login) as server, server.http(headers=PROXY) as http:
+        login = {
+            "oidc_issuer": provider.issuer,
+            "oidc_client_id": CLIENT,
+            "oidc_client_secret": SECRET,
+        }
+        with (
+            serving(tmp_path, root_path=BASE, **login) as server,
+            server.http(headers=PROXY) as http,
+        ):
             begun = http.get("/login", params={"next": "/users/ada"})
-            assert "redirect_uri=https%3A%2F%2Fexample.org%2Fricordo%2Flogin%2Fcallback" in begun.headers["location"]
+            assert (
+                "redirect_uri=https%3A%2F%2Fexample.org%2Fricordo%2Flogin%2Fcallback"
+                in begun.headers["location"]
+            )
             assert f"Path={BASE}/login/callback;" in begun.headers["set-cookie"]
             with httpx2.Client(trust_env=False) as elsewhere:
                 back = elsewhere.get(begun.headers["location"]).headers["location"]
             path = back.removeprefix(f"https://example.org{BASE}")
             done = http.get(path, headers={"cookie": begun.headers["set-cookie"].partition(";")[0]})
-            assert (done.status_code, done.headers["location"]) == (303, f"{BASE}/users/ada"), done.text
+            assert (done.status_code, done.headers["location"]) == (303, f"{BASE}/users/ada"), (
+                done.text
+            )
             assert f"Path={BASE}/;" in str(done.headers.get_list("set-cookie"))
 
 
@@ -77,7 +98,10 @@ def test_a_proxy_may_leave_the_path_and_git_and_redirects_know_it(below: httpx2.
     for path in ("/v1/agents/", f"{BASE}/v1/agents/"):
         assert below.get(path, headers=headers).status_code == 200
     moved = below.get("/v1/agents", headers=headers)
-    assert (moved.status_code, moved.headers["location"]) == (307, f"https://example.org{BASE}/v1/agents/")
+    assert (moved.status_code, moved.headers["location"]) == (
+        307,
+        f"https://example.org{BASE}/v1/agents/",
+    )
     assert below.get(f"{BASE}/v1/health/").status_code == 200
     for path in ("/users/ada/memory.git/info/refs", f"{BASE}/users/ada/memory.git/info/refs"):
         asked = below.get(path, params={"service": "git-upload-pack"})
@@ -92,7 +116,9 @@ def test_a_server_without_a_key_refuses_what_a_proxy_passes_on_from_other_machin
     told = "A proxy passes on requests of other machines, and this server has no key. Set RICORDO_API_KEY."
     for said in ("203.0.113.9", "127.0.0.1, 203.0.113.9", "203.0.113.9, 127.0.0.1", "unknown"):
         for method, body in (("GET", None), ("POST", {"model": MODEL})):
-            answer = http.request(method, "/v1/agents/", headers={"x-forwarded-for": said}, json=body)
+            answer = http.request(
+                method, "/v1/agents/", headers={"x-forwarded-for": said}, json=body
+            )
             assert (answer.status_code, answer.json()["detail"]) == (403, told), said
     twice = [("x-forwarded-for", "127.0.0.1"), ("x-forwarded-for", "203.0.113.9")]
     assert http.get("/v1/agents/", headers=twice).status_code == 403
@@ -107,35 +133,60 @@ def test_whatever_way_a_proxy_names_another_machine_it_is_refused(http: httpx2.C
     names = ("x-forwarded-for", "x-real-ip", "cf-connecting-ip", "true-client-ip")
     passed_on = [{name: address} for name in names for address in ELSEWHERE]
     for address in ("203.0.113.9", '"[2001:db8::7]:4711"', "unknown", '"203.0.113.9:80"'):
-        passed_on += [{"forwarded": f"for={address}"}, {"forwarded": f"by=127.0.0.1;FOR = {address};proto=https"}]
+        passed_on += [
+            {"forwarded": f"for={address}"},
+            {"forwarded": f"by=127.0.0.1;FOR = {address};proto=https"},
+        ]
         passed_on += [{"forwarded": f"for=127.0.0.1, for={address}"}]
-    passed_on += [{"via": "1.1 proxy"}, {"forwarded": "proto=https"}, {"via": "1.1 a", "x-real-ip": "203.0.113.9"}]
+    passed_on += [
+        {"via": "1.1 proxy"},
+        {"forwarded": "proto=https"},
+        {"via": "1.1 a", "x-real-ip": "203.0.113.9"},
+    ]
     for headers in passed_on:
         answer = http.get("/v1/agents/", headers=headers)
         assert answer.status_code == 403, headers
         assert "RICORDO_API_KEY" in answer.json()["detail"]
-    own = [{name: address} for name in names for address in ("127.0.0.1", "::1", "127.0.0.1:4711", "[::1]:4711")]
-    own += [{"forwarded": 'for="[::1]:4711";proto=http'}, {"via": "1.1 proxy", "x-forwarded-for": "127.0.0.1"}]
+    own = [
+        {name: address}
+        for name in names
+        for address in ("127.0.0.1", "::1", "127.0.0.1:4711", "[::1]:4711")
+    ]
+    own += [
+        {"forwarded": 'for="[::1]:4711";proto=http'},
+        {"via": "1.1 proxy", "x-forwarded-for": "127.0.0.1"},
+    ]
     for headers in own:
         assert http.get("/v1/agents/", headers=headers).status_code == 200, headers
 
 
-def test_no_answer_is_taken_for_another_kind_of_file_or_kept_on_the_way(http: httpx2.Client) -> None:
+def test_no_answer_is_taken_for_another_kind_of_file_or_kept_on_the_way(
+    http: httpx2.Client,
+) -> None:
     agent = http.post("/v1/agents/", json={"model": MODEL}).json()["id"]
     streamed = http.post(f"/v1/agents/{agent}/messages/stream", json={"input": "Hello."})
-    asked = ("/v1/agents/", f"/v1/agents/{agent}/export", "/v1/agents/agent-0", "/v1/health/", "/nowhere")
+    asked = (
+        "/v1/agents/",
+        f"/v1/agents/{agent}/export",
+        "/v1/agents/agent-0",
+        "/v1/health/",
+        "/nowhere",
+    )
     for answer in (streamed, *(http.get(path) for path in asked)):
         assert answer.headers["x-content-type-options"] == "nosniff", answer.url
-        assert "no-store" in answer.headers["cache-control"] or "no-cache" in answer.headers["cache-control"], (
-            answer.url
-        )
+        assert (
+            "no-store" in answer.headers["cache-control"]
+            or "no-cache" in answer.headers["cache-control"]
+        ), answer.url
     page = http.get("/ui/agents")
     assert page.headers.get_list("x-content-type-options") == ["nosniff"]
     assert page.headers.get_list("cache-control") == ["no-store"]
 
 
 @pytest.mark.parametrize("path", ["ricordo", "/ricordo/", "/", "/a b", "//x", "https://x/y"])
-def test_a_path_that_cannot_be_served_below_is_refused_by_name(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_cannot_be_served_below_is_refused_by_name(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RICORDO_ROOT_PATH", path)
     with pytest.raises(Exception, match="RICORDO_ROOT_PATH"):
         load_settings()

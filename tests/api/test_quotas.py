@@ -24,7 +24,9 @@ def running_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerI
 
 
 def block(http: httpx2.Client, label: str = "notes", **more: Any) -> str:
-    return str(ok(http.post("/v1/blocks/", json={"label": label, "value": "A word.", **more}))["id"])
+    return str(
+        ok(http.post("/v1/blocks/", json={"label": label, "value": "A word.", **more}))["id"]
+    )
 
 
 def ways(http: httpx2.Client) -> dict[str, tuple[str, str, Any]]:
@@ -36,7 +38,11 @@ def ways(http: httpx2.Client) -> dict[str, tuple[str, str, Any]]:
     edit = {"old_string": "A word.", "new_string": LARGE, "reasoning": "More."}
     return {
         "a new block": ("POST", "/v1/blocks/", own),
-        "what it is for": ("POST", "/v1/blocks/", {"label": "own", "value": "", "description": LARGE}),
+        "what it is for": (
+            "POST",
+            "/v1/blocks/",
+            {"label": "own", "value": "", "description": LARGE},
+        ),
         "its metadata": ("POST", "/v1/blocks/", {"label": "own", "value": "", "metadata": nested}),
         "another text": ("PATCH", f"/v1/blocks/{one}", {"value": LARGE}),
         "another description": ("PATCH", f"/v1/blocks/{one}", {"description": LARGE}),
@@ -60,17 +66,24 @@ def test_every_way_to_a_block_that_is_too_large_is_refused_with_the_number_and_t
     for format in ("markdown", "toml"):
         text = LARGE if format == "markdown" else f"body = {json.dumps(LARGE)}"
         kind = {"content-type": "text/markdown" if format == "markdown" else "application/toml"}
-        assert http.put("/users/ada/blocks/notes", content=text.encode(), headers=kind).status_code == 422
+        assert (
+            http.put("/users/ada/blocks/notes", content=text.encode(), headers=kind).status_code
+            == 422
+        )
     assert server.rows() == rows
     assert ok(http.put("/users/ada/blocks/notes", json={"body": LARGE[: KILOBYTE // 2]}))
 
 
 def test_a_limit_in_characters_is_the_first_that_is_said(http: httpx2.Client) -> None:
     one = block(http, limit=10)
-    assert "its limit is 10" in refused(http.patch(f"/v1/blocks/{one}", json={"value": LARGE[:1000]}), 422)
+    assert "its limit is 10" in refused(
+        http.patch(f"/v1/blocks/{one}", json={"value": LARGE[:1000]}), 422
+    )
 
 
-def test_an_agent_is_told_and_the_rest_of_its_step_is_kept(server: ServerInThread, http: httpx2.Client) -> None:
+def test_an_agent_is_told_and_the_rest_of_its_step_is_kept(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     own = [{"label": label, "value": "One."} for label in ("human", "persona")]
     agent = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": own}))["id"]
     server.says(
@@ -113,7 +126,9 @@ def test_the_blocks_of_one_memory_are_bounded_together(full_server: ServerInThre
     with full_server.http() as http:
         for label in ("one", "two"):
             ok(http.put(f"/users/ada/blocks/{label}", json={"body": text, "limit": limit}))
-        words = refused(http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422)
+        words = refused(
+            http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422
+        )
         assert "1 MB are the most (RICORDO_MAX_MEMORY_MB)" in words
         assert ok(http.put("/users/ada/blocks/three", json={"body": "Short."}))
         refused(http.put("/users/ada/blocks/three", json={"body": text, "limit": limit}), 422)
@@ -130,13 +145,17 @@ def test_the_blocks_of_one_memory_are_bounded_together(full_server: ServerInThre
         assert ok(http.patch(f"/v1/blocks/{small}", json={"value": "Small."}))
 
 
-def test_a_block_from_before_the_bound_can_be_read_and_shortened_and_not_grow(tmp_path: Path) -> None:
+def test_a_block_from_before_the_bound_can_be_read_and_shortened_and_not_grow(
+    tmp_path: Path,
+) -> None:
     path, older = "/users/ada/blocks/notes", "line\n" * 1000
     with serving(tmp_path) as server, server.http() as http:
         ok(http.put(path, json={"body": older}))
     with serving(tmp_path, max_block_kb=1) as server, server.http() as http:
         assert ok(http.get(path))["body"] == older
-        assert "RICORDO_MAX_BLOCK_KB" in refused(http.put(path, json={"body": older + "more\n"}), 422)
+        assert "RICORDO_MAX_BLOCK_KB" in refused(
+            http.put(path, json={"body": older + "more\n"}), 422
+        )
         assert ok(http.patch(path, json={"title": "Notes", "policy": "direct"}))["title"] == "Notes"
         assert ok(http.put(path, json={"body": older[:4000]}))["body"] == older[:4000]
         assert ok(http.put(path, json={"body": "Short."}))

@@ -19,7 +19,16 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.scope import ALL_SCOPES, IMPERSONATE
 from ricordo.memory.schemas import FOLDER
 from tests.campaigns.sizes import short_and_long
-from tests.seams.people import EVERY_USERS, OPERATOR, OTHER_ORGANIZATION, World, all_text, basic, bearer, open_world
+from tests.seams.people import (
+    EVERY_USERS,
+    OPERATOR,
+    OTHER_ORGANIZATION,
+    World,
+    all_text,
+    basic,
+    bearer,
+    open_world,
+)
 from tests.seams.routes import Cell, cells_of, fill
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +67,9 @@ ALWAYS_REFUSED = {
     ("PATCH", "/v1/groups/{group_id}/messages/{message_id}"),
 }
 # With a key of any kind: how to talk to the server, and the end of a session.
-OTHER_ROUTES = {("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")}
+OTHER_ROUTES = {
+    ("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")
+}
 OTHER_ROUTES |= {("POST", "/logout"), ("POST", "/ui/logout")}
 
 
@@ -96,7 +107,10 @@ class Watch:
 
     def _read(self) -> dict[str, int]:
         """All rows of all tables, but for jobs and the search index, which change by themselves, the audit log and keys' use."""
-        names = [row[0] for row in self._file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        names = [
+            row[0]
+            for row in self._file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         found = {}
         for name in names:
             if name != "jobs" and not name.startswith(("search_", "sqlite_", "audit_")):
@@ -104,7 +118,9 @@ class Watch:
                 kept = ", ".join(f'"{column}"' for column in columns if column != "last_used_at")
                 rows = self._file.execute(f'SELECT {kept} FROM "{name}"').fetchall()  # noqa: S608
                 # Remotes note by themselves how far they are.
-                found[name] = len(rows) if name == "memory_remotes" else hash(tuple(sorted(map(repr, rows))))
+                found[name] = (
+                    len(rows) if name == "memory_remotes" else hash(tuple(sorted(map(repr, rows))))
+                )
         return found
 
     def changes(self) -> list[str]:
@@ -125,7 +141,12 @@ def watch(world: World) -> Watch:
 
 
 def require_refused(
-    world: World, watch: Watch, cells: list[Cell], statuses: tuple[int, ...], headers: Any, values: Mapping[str, str]
+    world: World,
+    watch: Watch,
+    cells: list[Cell],
+    statuses: tuple[int, ...],
+    headers: Any,
+    values: Mapping[str, str],
 ) -> int:
     """Ask for each route as this caller; returns how many cells that are."""
     watch.changes()
@@ -144,7 +165,10 @@ def require_silent(world: World, cell: Cell, answer: httpx2.Response) -> None:
     """Check that the answer holds nothing of Ada's that was not in the request."""
     asked = str(answer.request.url) + str(answer.request.content)
     told = all_text(answer)
-    assert [secret for secret in world.secrets if secret in told and secret not in asked] == [], (cell, told[:500])
+    assert [secret for secret in world.secrets if secret in told and secret not in asked] == [], (
+        cell,
+        told[:500],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +202,9 @@ def test_without_a_valid_key_nothing_answers(
     is_whole: bool, world: World, cells: list[Cell], watch: Watch, hers: dict[str, str]
 ) -> None:
     everything = [*cells, *(Cell(method, path, ()) for method, path in OTHER_ROUTES)]
-    for kind, part in zip(NO_KEY, parts_of(everything, len(NO_KEY), is_whole=is_whole), strict=True):
+    for kind, part in zip(
+        NO_KEY, parts_of(everything, len(NO_KEY), is_whole=is_whole), strict=True
+    ):
         asked = everything if kind == "no key" else part
         require_refused(world, watch, asked, (401,), NO_KEY[kind](world), hers)
 
@@ -199,11 +225,19 @@ def test_with_the_cookie_of_a_login_no_page_of_elsewhere_writes(
 ) -> None:
     cookie = {"cookie": f"{COOKIE}={world.key('ada', scopes=EVERY_USERS, kind='session')}"}
     assert world.http.get("/users/ada/blocks", headers=cookie).status_code == 200
-    sites: list[dict[str, str]] = [{}, {"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}]
-    for site, part in zip(sites, parts_of(writes(cells), len(sites), is_whole=is_whole), strict=True):
+    sites: list[dict[str, str]] = [
+        {},
+        {"origin": "https://evil.example"},
+        {"sec-fetch-site": "cross-site"},
+    ]
+    for site, part in zip(
+        sites, parts_of(writes(cells), len(sites), is_whole=is_whole), strict=True
+    ):
         require_refused(world, watch, part, (403,), {**cookie, **site}, hers)
     # The same cookie from a page of this server.
-    assert world.http.post("/v1/messages/search", json={}, headers={**cookie, "origin": world.server.url}).is_success
+    assert world.http.post(
+        "/v1/messages/search", json={}, headers={**cookie, "origin": world.server.url}
+    ).is_success
 
 
 def parts_of(cells: list[Cell], count: int, *, is_whole: bool) -> list[list[Cell]]:
@@ -383,7 +417,9 @@ SHARED = {
 ORDER = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 
-ALL_SHARED = re.compile("|".join(line.strip() for lines in SHARED.values() for line in lines.strip().splitlines()))
+ALL_SHARED = re.compile(
+    "|".join(line.strip() for lines in SHARED.values() for line in lines.strip().splitlines())
+)
 
 
 def is_shared(cell: Cell) -> bool:
@@ -393,7 +429,9 @@ def is_shared(cell: Cell) -> bool:
 
 def in_order(cells: list[Cell]) -> list[Cell]:
     """Return the cells so that what they delete was asked for before, and what they detach is attached again."""
-    places = sorted(cells, key=lambda cell: cell.path, reverse=True)  # agents and users behind what is theirs
+    places = sorted(
+        cells, key=lambda cell: cell.path, reverse=True
+    )  # agents and users behind what is theirs
     return sorted(
         places,
         key=lambda cell: (
@@ -409,7 +447,9 @@ def her_view(world: World, cells: list[Cell], hers: Mapping[str, str]) -> View:
     own = [
         cell
         for cell in cells
-        if cell.method == "GET" and any(f"{{{name}" in cell.path for name in world.own) and cell.path not in VOLATILE
+        if cell.method == "GET"
+        and any(f"{{{name}" in cell.path for name in world.own)
+        and cell.path not in VOLATILE
     ]
     assert len(own) > 30
     found = {}
@@ -435,21 +475,34 @@ VOLATILE = (
 
 
 def new_agent(world: World, _: Mapping[str, str]) -> dict[str, str]:
-    return {"agent_id": world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})["id"]}
+    return {
+        "agent_id": world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": "scripted/model"})[
+            "id"
+        ]
+    }
 
 
 def new_archive(world: World, _: Mapping[str, str]) -> dict[str, str]:
-    return {"archive_id": world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})["id"]}
+    return {
+        "archive_id": world.ask(OPERATOR, "POST", "/v1/archives/", json={"name": "Spare"})["id"]
+    }
 
 
 def new_provider(world: World, _: Mapping[str, str]) -> dict[str, str]:
-    body = {"provider_type": "openai", "name": new_id("spare"), "api_key": "sk-2", "base_url": "http://127.0.0.1:9/v1"}
+    body = {
+        "provider_type": "openai",
+        "name": new_id("spare"),
+        "api_key": "sk-2",
+        "base_url": "http://127.0.0.1:9/v1",
+    }
     return {"provider_id": world.ask(OPERATOR, "POST", "/v1/providers/", json=body)["id"]}
 
 
 def new_tool(world: World, _: Mapping[str, str]) -> dict[str, str]:
     source = f"def {new_id('spare').replace('-', '_')}():\n    'Spare.'"
-    return {"tool_id": world.ask(OPERATOR, "POST", "/v1/tools/", json={"source_code": source})["id"]}
+    return {
+        "tool_id": world.ask(OPERATOR, "POST", "/v1/tools/", json={"source_code": source})["id"]
+    }
 
 
 def new_shared_file(world: World, _: Mapping[str, str]) -> dict[str, str]:
@@ -470,7 +523,9 @@ SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
     "variable_id": lambda world, _: world.new_variable(new_id("SPARE").replace("-", "_")),
     "template_name": lambda world, values: world.new_template(new_agent(world, values)["agent_id"]),
     "course_name": lambda world, _: world.new_course(new_id("spare")),
-    "task_name": lambda world, values: world.new_task(new_id("spare"), new_agent(world, values)["agent_id"]),
+    "task_name": lambda world, values: world.new_task(
+        new_id("spare"), new_agent(world, values)["agent_id"]
+    ),
 }
 
 
@@ -502,7 +557,13 @@ def callers_by_name_and_id() -> list[Any]:
     by_name = {"another user": False, "a developer": False}
     short = [pytest.param(kind, by_name.get(kind, True), False, id=kind) for kind in OTHERS]
     return short + [
-        pytest.param(kind, by_id, True, id=f"{kind}-{'by id' if by_id else 'by name'}", marks=pytest.mark.soak)
+        pytest.param(
+            kind,
+            by_id,
+            True,
+            id=f"{kind}-{'by id' if by_id else 'by name'}",
+            marks=pytest.mark.soak,
+        )
         for kind in OTHERS
         for by_id in (False, True)
     ]
@@ -535,12 +596,17 @@ def test_what_is_a_users_is_refused_to_others_whatever_their_scopes(
         answer = cell.ask(world.http, spare(world, hers, cell) if cell.deletes else hers, headers)
         require_silent(world, cell, answer)
         is_hers = names_by_id and "block_label" in cell.path
-        is_makers = "Somebody else made this archive" in answer.text and cell.path == "/v1/archives/{archive_id}"
+        is_makers = (
+            "Somebody else made this archive" in answer.text
+            and cell.path == "/v1/archives/{archive_id}"
+        )
         if "lacks the scope" in answer.text or is_makers:
             continue
         assert (answer.status_code in REFUSED) == is_hers, (cell, answer.text)
         assert answer.status_code != 422, (cell, answer.text)
-    if is_whole or not names_by_id:  # the others were refused everything, and nothing was written meanwhile
+    if (
+        is_whole or not names_by_id
+    ):  # the others were refused everything, and nothing was written meanwhile
         assert her_view(world, cells, world.shared | world.own) == view
 
 
@@ -549,21 +615,37 @@ def asked_once(shared: list[Cell], kind: str) -> list[Cell]:
 
     Only the long form asks for everything as everybody: services get what a user or a developer gets.
     """
-    by_a_user = {cell for cell in shared if {*cell.scopes} <= {*EVERY_USERS} and not cell.path.endswith("/students")}
+    by_a_user = {
+        cell
+        for cell in shared
+        if {*cell.scopes} <= {*EVERY_USERS} and not cell.path.endswith("/students")
+    }
     chosen = {"another user": by_a_user, "a developer": {*shared} - by_a_user}.get(kind, set())
     return [cell for cell in shared if cell in chosen]
 
 
-def test_what_makes_a_memory_at_its_first_use_makes_none_for_others(world: World, watch: Watch) -> None:
+def test_what_makes_a_memory_at_its_first_use_makes_none_for_others(
+    world: World, watch: Watch
+) -> None:
     edit = {"old_string": "", "new_string": "New.", "reasoning": ""}
     callers = {kind: headers(world) for kind, headers in OTHERS.items()}
-    assert world.key("bea", scopes=EVERY_USERS)  # a user whom the first request for them makes otherwise
+    assert world.key(
+        "bea", scopes=EVERY_USERS
+    )  # a user whom the first request for them makes otherwise
     watch.changes()
     for kind, headers in callers.items():
         for name in ("newcomer", new_id("user")):
-            proposed = world.http.post(f"/users/{name}/blocks/notes/propose", json=edit, headers=headers)
-            put = world.http.put(f"/users/{name}/blocks/notes", json={"body": "New."}, headers=headers)
-            assert {proposed.status_code, put.status_code} <= {403, 404}, (kind, proposed.text, put.text)
+            proposed = world.http.post(
+                f"/users/{name}/blocks/notes/propose", json=edit, headers=headers
+            )
+            put = world.http.put(
+                f"/users/{name}/blocks/notes", json={"body": "New."}, headers=headers
+            )
+            assert {proposed.status_code, put.status_code} <= {403, 404}, (
+                kind,
+                proposed.text,
+                put.text,
+            )
     assert watch.changes() == []
 
 
@@ -589,9 +671,21 @@ NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/messages/search", {"json": {"query": "zebra", "user_id": "ada"}}),
     ("POST", "/v1/agents/messages/search", {"json": {"query": "zebra", "user_id": "{ada_id}"}}),
     ("POST", "/v1/passages/search", {"json": {"query": "zebra", "user_id": "ada"}}),
-    ("POST", "/v1/conversations/", {"params": {"agent_id": "{agent_id}"}, "json": {"user_id": "ada"}}),
-    ("POST", "/v1/conversations/", {"params": {"agent_id": "{agent_id}"}, "json": {"user_id": "{ada_id}"}}),
-    ("POST", "/v1/conversations/default/fork", {"params": {"agent_id": "{agent_id}", "message_id": "{message_id}"}}),
+    (
+        "POST",
+        "/v1/conversations/",
+        {"params": {"agent_id": "{agent_id}"}, "json": {"user_id": "ada"}},
+    ),
+    (
+        "POST",
+        "/v1/conversations/",
+        {"params": {"agent_id": "{agent_id}"}, "json": {"user_id": "{ada_id}"}},
+    ),
+    (
+        "POST",
+        "/v1/conversations/default/fork",
+        {"params": {"agent_id": "{agent_id}", "message_id": "{message_id}"}},
+    ),
     ("GET", "/v1/agents/{agent_id}/context", {"params": {"conversation_id": "{conversation_id}"}}),
     ("GET", "/v1/agents/{agent_id}/messages", {"params": {"conversation_id": "{conversation_id}"}}),
     ("POST", "/v1/conversations/{conversation_id}/stream", {"json": {"run_id": "{run_id}"}}),
@@ -604,7 +698,11 @@ NAMED_ELSEWHERE: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/users/bea/remotes/{remote_id}/follow", {}),
     ("DELETE", "/users/bea/remotes/{remote_id}", {}),
     ("PUT", "/users/bea/remotes", {"json": {"kind": "git", "address": "{remotes}/vuqkzoqada.git"}}),
-    ("PUT", "/users/bea/remotes", {"json": {"kind": "git", "address": "{remotes}/../remotes/vuqkzoqada.git"}}),
+    (
+        "PUT",
+        "/users/bea/remotes",
+        {"json": {"kind": "git", "address": "{remotes}/../remotes/vuqkzoqada.git"}},
+    ),
 ]
 
 
@@ -620,7 +718,9 @@ def test_ids_of_hers_in_bodies_and_queries_lead_nowhere(
         watch.changes()
         answer = world.http.request(method, fill(path, values), **fill(given, values), headers=bea)
         # Lists of decisions say of each what became of it.
-        is_listed = answer.status_code == 200 and path.endswith(("/cancel", "diffs/approve", "diffs/reject"))
+        is_listed = answer.status_code == 200 and path.endswith(
+            ("/cancel", "diffs/approve", "diffs/reject")
+        )
         assert is_listed or answer.status_code in (400, 403, 404, 409), (path, given, answer.text)
         assert not is_listed or '"failed"' in answer.text, answer.text
         require_silent(world, cell, answer)
@@ -628,7 +728,9 @@ def test_ids_of_hers_in_bodies_and_queries_lead_nowhere(
     document = world.server.app.openapi()["paths"]
     for cell in cells:
         operation = document.get(re.sub(":path}", "}", cell.path), {}).get(cell.method.lower(), {})
-        if "user_id" in [one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"]:
+        if "user_id" in [
+            one["name"] for one in operation.get("parameters", ()) if one["in"] == "query"
+        ]:
             for name in ("ada", values["ada_id"]):
                 asked = cell.parts(hers)
                 asked["params"] = {**asked["params"], "user_id": name}
@@ -647,20 +749,35 @@ def test_another_organization_is_another_world(
     free = [
         cell
         for cell in cells
-        if cell.path.startswith(("/v1/schemas/", "/v1/workspace/"))  # each organization has a shared workspace
+        if cell.path.startswith(
+            ("/v1/schemas/", "/v1/workspace/")
+        )  # each organization has a shared workspace
         or (elsewhere.fullmatch(f"{cell.method} {cell.path}") and "{" not in cell.path)
     ]
     require_refused(world, watch, [cell for cell in cells if cell not in free], (404,), boss, hers)
     told_to_all = {
         "persona",
-        *(hers[name] for name in ("tool_name", "mcp_url", "mcp_server_name", "mcp_tool_name", "shared_path", "tag")),
+        *(
+            hers[name]
+            for name in (
+                "tool_name",
+                "mcp_url",
+                "mcp_server_name",
+                "mcp_tool_name",
+                "shared_path",
+                "tag",
+            )
+        ),
     }
     secrets = {*world.shared.values(), *world.secrets} - told_to_all
     for cell in free:
         answer = cell.ask(world.http, hers, boss)
         told = all_text(answer)
         asked_for = str(answer.request.url) + str(answer.request.content)
-        assert [secret for secret in secrets if secret in told and secret not in asked_for] == [], (cell, told[:500])
+        assert [secret for secret in secrets if secret in told and secret not in asked_for] == [], (
+            cell,
+            told[:500],
+        )
         assert answer.status_code != 422, (cell, answer.text)
     assert her_view(world, cells, world.shared | world.own) == view
 
@@ -674,12 +791,21 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
     What is shared others were answered above, and most of what Ada reads of hers is in her view.
     """
     seen = {path for path, (status, _) in view.items() if status not in REFUSED}
-    answered = {cell for cell in cells if is_shared(cell) or (cell.method == "GET" and cell.path in seen)}
+    answered = {
+        cell for cell in cells if is_shared(cell) or (cell.method == "GET" and cell.path in seen)
+    }
     asked = cells if is_whole else [cell for cell in cells if cell not in answered]
-    for cell in in_order([cell for cell in asked if (cell.method, cell.path) not in ALWAYS_REFUSED]):
-        is_hers = any(re.search(rf"{{{name}[:}}]", cell.path) for name in world.own) and "/identities/" not in cell.path
+    for cell in in_order(
+        [cell for cell in asked if (cell.method, cell.path) not in ALWAYS_REFUSED]
+    ):
+        is_hers = (
+            any(re.search(rf"{{{name}[:}}]", cell.path) for name in world.own)
+            and "/identities/" not in cell.path
+        )
         is_page = cell.path.startswith("/ui/")
-        is_twice = is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path  # another route deletes the same
+        is_twice = (
+            is_page or "/tools/mcp/" in cell.path or "{task_name}" in cell.path
+        )  # another route deletes the same
         given = spare(world, hers, cell) if is_twice and cell.deletes else hers
         if cell.deletes and "{folder_id}" in cell.path:
             given, is_hers = {**hers, **world.new_folder(new_id("spare"))}, False
@@ -693,10 +819,15 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
             given = {**hers, **world.new_file("spare.txt")}
         if is_page and "{passage_id}" in cell.path:
             home = fill("/v1/agents/{agent_id}/archival-memory", hers)
-            given = {**hers, "passage_id": world.ask(world.ada, "POST", home, json={"text": "Spare."})[0]["id"]}
+            given = {
+                **hers,
+                "passage_id": world.ask(world.ada, "POST", home, json={"text": "Spare."})[0]["id"],
+            }
         answer = cell.ask(world.http, given, bearer(world.ada if is_hers else OPERATOR))
         assert answer.status_code not in (*REFUSED, 405, 422), (cell, answer.text)
-        if cell.path == "/v1/agents/{agent_id}/identities/attach/{identity_id}":  # or else Ada may not use it
+        if (
+            cell.path == "/v1/agents/{agent_id}/identities/attach/{identity_id}"
+        ):  # or else Ada may not use it
             detach = Cell("PATCH", cell.path.replace("attach", "detach"), ())
             detach.ask(world.http, hers, bearer(OPERATOR))
 

@@ -20,19 +20,30 @@ from tests.seams.http import ok, refused
 from tests.seams.server import LIMIT, MODEL, Gate, StrictLetta
 
 
-def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_times(api: Api, agent: AgentState) -> None:
+def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_times(
+    api: Api, agent: AgentState
+) -> None:
     insert = call("memory_insert", label="human", new_string="x")
     api.server.says(
-        ModelReply((TextPart("Noted."), insert), Usage(10, 2, 4, 1, None), "tool_calls", model="model-2026"),
+        ModelReply(
+            (TextPart("Noted."), insert), Usage(10, 2, 4, 1, None), "tool_calls", model="model-2026"
+        ),
         ModelReply((TextPart("Done."),), Usage(20, 3, 5, None, 2)),
     )
     before = datetime.now(UTC).timestamp() * 1e9
-    answer = api.client.agents.messages.create(agent.id, input="Hello.", assistant_message_tool_name="speak")
+    answer = api.client.agents.messages.create(
+        agent.id, input="Hello.", assistant_message_tool_name="speak"
+    )
     run_id = answer.messages[0].run_id or ""
 
     run = api.client.runs.retrieve(run_id)
     assert is_id(run.id, "run")
-    assert (run.agent_id, run.status, run.stop_reason, run.background) == (agent.id, "completed", "end_turn", False)
+    assert (run.agent_id, run.status, run.stop_reason, run.background) == (
+        agent.id,
+        "completed",
+        "end_turn",
+        False,
+    )
     assert is_id(run.conversation_id or "", "conv")
     assert run.metadata == {"run_type": "send_message"}
     assert run.request_config.to_dict() == {
@@ -44,18 +55,29 @@ def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_tim
     }
     assert run.created_at is not None
     assert run.completed_at is not None
-    assert (run.completed_at - run.created_at).total_seconds() * 1e9 == pytest.approx(run.total_duration_ns)
+    assert (run.completed_at - run.created_at).total_seconds() * 1e9 == pytest.approx(
+        run.total_duration_ns
+    )
     assert 0 < (run.ttft_ns or 0) <= (run.total_duration_ns or 0)
     metrics = ok(api.http.get(f"/v1/runs/{run_id}/metrics"))
     tool_ids = [tool.id for tool in agent.tools if tool.name == "memory_insert"]
-    assert (metrics["num_steps"], metrics["run_ns"], metrics["tools_used"]) == (2, run.total_duration_ns, tool_ids)
+    assert (metrics["num_steps"], metrics["run_ns"], metrics["tools_used"]) == (
+        2,
+        run.total_duration_ns,
+        tool_ids,
+    )
     assert metrics["run_start_ns"] == pytest.approx(run.created_at.timestamp() * 1e9, abs=1e6)
 
     messages = api.client.runs.messages.list(run_id).items
-    types = [f"{type}_message" for type in ("user", "assistant", "tool_call", "tool_return", "assistant")]
+    types = [
+        f"{type}_message" for type in ("user", "assistant", "tool_call", "tool_return", "assistant")
+    ]
     assert [message.message_type for message in messages] == types
     newest_first = api.client.runs.messages.list(run_id, order="desc").items
-    assert unique(message.id for message in newest_first) == unique(message.id for message in messages)[::-1]
+    assert (
+        unique(message.id for message in newest_first)
+        == unique(message.id for message in messages)[::-1]
+    )
     usage = api.client.runs.usage.retrieve(run_id)
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (30, 5, 35)
     assert usage.prompt_tokens_details.to_dict() == {"cached_tokens": 9, "cache_creation_tokens": 1}
@@ -65,13 +87,23 @@ def test_a_run_tells_what_became_of_a_turn_with_its_messages_steps_usage_and_tim
         (10, 2, None),
         (20, 3, "end_turn"),
     ]
-    assert [step.id for step in api.client.runs.steps.list(run_id)] == [step.id for step in reversed(steps)]
+    assert [step.id for step in api.client.runs.steps.list(run_id)] == [
+        step.id for step in reversed(steps)
+    ]
 
     step = api.client.steps.retrieve(steps[0].id)
     assert is_id(step.id, "step")
     assert (step.agent_id, step.run_id) == (agent.id, run_id)
-    assert (step.model, step.api_model_handle, step.provider_name) == ("model-2026", MODEL, "scripted")
-    assert (step.cached_input_tokens, step.cache_write_tokens, step.reasoning_tokens) == (4, 1, None)
+    assert (step.model, step.api_model_handle, step.provider_name) == (
+        "model-2026",
+        MODEL,
+        "scripted",
+    )
+    assert (step.cached_input_tokens, step.cache_write_tokens, step.reasoning_tokens) == (
+        4,
+        1,
+        None,
+    )
     assert step.prompt_tokens_details == {"cached_tokens": 4, "cache_creation_tokens": 1}
     assert (step.status, step.stop_reason, step.context_window_limit) == ("success", None, 128_000)
     assert (step.error_type, step.error_data, step.feedback, step.tags) == (None, None, None, [])
@@ -95,12 +127,21 @@ def test_a_failed_run_and_its_step_keep_the_error(api: Api, agent: AgentState) -
     (run,) = api.client.runs.list(agent_id=agent.id).items
 
     assert (run.status, run.stop_reason) == ("failed", "llm_api_error")
-    assert run.metadata == {"run_type": "send_message", "error": {"type": "llm_rate_limit", "message": "Slow down."}}
+    assert run.metadata == {
+        "run_type": "send_message",
+        "error": {"type": "llm_rate_limit", "message": "Slow down."},
+    }
     assert run.completed_at is not None
     assert api.client.runs.usage.retrieve(run.id).total_tokens == 0
-    assert [message.message_type for message in api.client.runs.messages.list(run.id)] == ["user_message"]
+    assert [message.message_type for message in api.client.runs.messages.list(run.id)] == [
+        "user_message"
+    ]
     (step,) = api.client.runs.steps.list(run.id).items
-    assert (step.status, step.stop_reason, step.error_type) == ("failed", "llm_api_error", "llm_rate_limit")
+    assert (step.status, step.stop_reason, step.error_type) == (
+        "failed",
+        "llm_api_error",
+        "llm_rate_limit",
+    )
     assert step.error_data == {"type": "llm_rate_limit", "message": "Slow down."}
     assert step.total_tokens == 0
     assert api.client.steps.metrics.retrieve(step.id).llm_request_ns
@@ -133,14 +174,20 @@ def test_runs_are_found_by_agent_status_thread_and_reason_and_an_open_one_is_not
         assert ids(agent_id=agent.id, background=True) == []
         assert ids(conversation_id=api.client.runs.retrieve(theirs).conversation_id) == [theirs]
         running = api.client.runs.retrieve(second)
-        assert (running.status, running.stop_reason, running.completed_at) == ("running", None, None)
+        assert (running.status, running.stop_reason, running.completed_at) == (
+            "running",
+            None,
+            None,
+        )
         assert "has not ended" in refused(api.http.delete(f"/v1/runs/{second}"), 409)
         gate.open()
         asking.result(LIMIT)
     assert api.client.runs.retrieve(second).status == "completed"
 
 
-def test_a_run_is_deleted_with_its_steps_and_without_its_messages(api: Api, agent: AgentState) -> None:
+def test_a_run_is_deleted_with_its_steps_and_without_its_messages(
+    api: Api, agent: AgentState
+) -> None:
     said = api.client.agents.messages.create(agent.id, input="Hello.").messages[0]
     run_id = said.run_id or ""
     history = [message.id for message in api.client.agents.messages.list(agent.id)]
@@ -154,7 +201,9 @@ def test_a_run_is_deleted_with_its_steps_and_without_its_messages(api: Api, agen
     assert api.client.agents.messages.create(agent.id, input="Again.").messages
 
 
-def test_feedback_and_tags_are_kept_with_a_step(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
+def test_feedback_and_tags_are_kept_with_a_step(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
     step_id = client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id or ""
 
     client.steps.feedback.create(step_id, feedback="negative", tags=["rude", "long", "rude"])
@@ -172,13 +221,18 @@ def test_feedback_and_tags_are_kept_with_a_step(client: StrictLetta, http: httpx
     assert older.json()["feedback"] == client.steps.retrieve(step_id).feedback == "positive"
     told = refused(http.patch(f"/v1/steps/{step_id}/feedback"), 422)
     assert told == "INVALID_ARGUMENT: Say feedback, tags, or both."
-    assert http.patch(f"/v1/steps/{step_id}/feedback", json={"feedback": "so-so"}).status_code == 422
+    assert (
+        http.patch(f"/v1/steps/{step_id}/feedback", json={"feedback": "so-so"}).status_code == 422
+    )
     assert http.patch(f"/v1/steps/{new_id('step')}/feedback", json={}).status_code == 404
 
 
-def test_steps_are_found_by_agent_model_feedback_tags_and_dates(client: StrictLetta, agent: AgentState) -> None:
+def test_steps_are_found_by_agent_model_feedback_tags_and_dates(
+    client: StrictLetta, agent: AgentState
+) -> None:
     good, bad, plain = [
-        client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id or "" for _ in range(3)
+        client.agents.messages.create(agent.id, input="Hello.").messages[0].step_id or ""
+        for _ in range(3)
     ]
     client.steps.feedback.create(good, feedback="positive", tags=["kind", "short"])
     client.steps.feedback.create(bad, feedback="negative", tags=["rude"])
@@ -206,7 +260,9 @@ def test_steps_are_found_by_agent_model_feedback_tags_and_dates(client: StrictLe
 def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_that_were_found(
     api: Api, agent: AgentState
 ) -> None:
-    (passage,) = api.client.agents.passages.create(agent.id, text="Jasmine tea is her favourite.", tags=["tea"])
+    (passage,) = api.client.agents.passages.create(
+        agent.id, text="Jasmine tea is her favourite.", tags=["tea"]
+    )
     edit = call("memory_insert", label="human", new_string="Likes tea.")
     api.server.says(call("archival_memory_search", query="favourite tea"), edit, "Jasmine.")
 
@@ -221,13 +277,20 @@ def test_an_answer_knew_the_versions_that_were_in_its_prompt_and_the_passages_th
     assert {held["label"]: held["sha"] for held in why["blocks"]} == {
         label: version["sha"] for label, version in versions.items()
     }
-    assert [(one["id"], one["text"], one["tags"]) for one in why["passages"]] == [(passage.id, passage.text, ["tea"])]
+    assert [(one["id"], one["text"], one["tags"]) for one in why["passages"]] == [
+        (passage.id, passage.text, ["tea"])
+    ]
 
     edited = ok(api.http.get(f"/v1/messages/{answer.messages[-2].id}/memory"))
     assert edited["changed"] == [versions["human"]]
     said = api.client.agents.messages.list(agent.id, order="asc").items[0]
     asked = ok(api.http.get(f"/v1/messages/{said.id}/memory"))
-    assert (asked["step_id"], asked["blocks"], asked["passages"], asked["changed"]) == (None, [], [], [])
+    assert (asked["step_id"], asked["blocks"], asked["passages"], asked["changed"]) == (
+        None,
+        [],
+        [],
+        [],
+    )
 
     api.client.agents.passages.delete(str(passage.id), agent_id=agent.id)
     later = ok(api.http.get(f"/v1/messages/{answer.messages[-1].id}/memory"))
@@ -242,7 +305,11 @@ def test_a_step_that_edited_tells_what_it_changed_and_what_a_user_said_knew_noth
 
     answer = api.client.agents.messages.create(agent.id, input="My name is Ada L.")
 
-    said = next(one for one in api.client.agents.messages.list(agent.id) if one.message_type == "user_message")
+    said = next(
+        one
+        for one in api.client.agents.messages.list(agent.id)
+        if one.message_type == "user_message"
+    )
     nothing = ok(api.http.get(f"/v1/messages/{said.id}/memory"))
     assert (nothing["step_id"], nothing["blocks"], nothing["passages"]) == (None, [], [])
     why = ok(api.http.get(f"/v1/messages/{answer.messages[0].id}/memory"))

@@ -33,14 +33,18 @@ def two(client: StrictLetta) -> Iterator[tuple[AgentState, AgentState]]:
 
 def say(http: httpx2.Client, agent: AgentState, *said: tuple[str, str, str]) -> list[str]:
     past = [{"role": role, "content": text, "created_at": date} for role, text, date in said]
-    ids: list[str] = http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past}).json()["message_ids"]
+    ids: list[str] = http.post(
+        f"/v1/agents/{agent.id}/messages/import", json={"messages": past}
+    ).json()["message_ids"]
     return ids
 
 
 def test_messages_are_found_across_agents_best_first_with_the_reason(
     api: Api, two: tuple[AgentState, AgentState]
 ) -> None:
-    (walk,) = say(api.http, two[0], ("user", "We spoke of jasmine once, on a long walk.", "2025-01-01"))
+    (walk,) = say(
+        api.http, two[0], ("user", "We spoke of jasmine once, on a long walk.", "2025-01-01")
+    )
     tea, noted = say(
         api.http,
         two[1],
@@ -53,19 +57,28 @@ def test_messages_are_found_across_agents_best_first_with_the_reason(
     assert [hit.message_id for hit in found][:2] == [tea, walk]
     first = found[0]
     own = "conv-" + two[1].id.removeprefix("agent-")
-    assert (first.message_type, first.agent_id, first.conversation_id) == ("user_message", two[1].id, own)
+    assert (first.message_type, first.agent_id, first.conversation_id) == (
+        "user_message",
+        two[1].id,
+        own,
+    )
     assert first.created_at == datetime(2025, 1, 1, 15, tzinfo=UTC)  # midnight in Tokyo
     raw = api.http.post("/v1/messages/search", json={"query": "jasmine tea"}).json()
     assert raw[0]["content"] == "Jasmine tea, only jasmine tea."
     assert raw[0]["relevance"]["fts_rank"] == 1
     assert raw[0]["relevance"]["rrf_score"] >= raw[1]["relevance"]["rrf_score"]
-    assert noted not in [hit.message_id for hit in api.client.messages.search(query="jasmine tea", limit=2)]
+    assert noted not in [
+        hit.message_id for hit in api.client.messages.search(query="jasmine tea", limit=2)
+    ]
 
 
-def test_a_search_of_messages_is_narrowed_before_the_limit(api: Api, two: tuple[AgentState, AgentState]) -> None:
+def test_a_search_of_messages_is_narrowed_before_the_limit(
+    api: Api, two: tuple[AgentState, AgentState]
+) -> None:
     one, tokyo = two
     days = [
-        (role, f"Tea on day {day}.", f"2025-02-0{day}") for day, role in enumerate(("user", "assistant", "user"), 1)
+        (role, f"Tea on day {day}.", f"2025-02-0{day}")
+        for day, role in enumerate(("user", "assistant", "user"), 1)
     ]
     say(api.http, one, *days)
     say(api.http, tokyo, *days)
@@ -87,9 +100,16 @@ def test_a_search_of_messages_is_narrowed_before_the_limit(api: Api, two: tuple[
     assert texts(conversation_id="conv-" + one.id.removeprefix("agent-")) == {"11", "12", "13"}
     assert texts(conversation_id=new_id("conv")) == set()
     for mode in ("vector", "fts", "hybrid"):
-        assert len(api.client.messages.search(query="tea", agent_id=one.id, search_mode=mode)) in (0, 3)
+        assert len(api.client.messages.search(query="tea", agent_id=one.id, search_mode=mode)) in (
+            0,
+            3,
+        )
     # Without words: the newest.
-    assert texts(query="", agent_id=one.id, limit=1) == texts(query=None, agent_id=one.id, limit=1) == {"13"}
+    assert (
+        texts(query="", agent_id=one.id, limit=1)
+        == texts(query=None, agent_id=one.id, limit=1)
+        == {"13"}
+    )
 
 
 def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
@@ -116,20 +136,27 @@ def test_stored_messages_are_found_whole_and_results_of_tools_when_asked_for(
     ]
 
 
-def test_passages_are_found_across_archives_and_within_one(api: Api, two: tuple[AgentState, AgentState]) -> None:
+def test_passages_are_found_across_archives_and_within_one(
+    api: Api, two: tuple[AgentState, AgentState]
+) -> None:
     own = api.client.archives.create(name="Own")
     loose = api.client.archives.create(name="Loose")
     api.client.agents.archives.attach(own.id, agent_id=two[1].id)
     for day, tags in ((1, ["a"]), (2, ["a", "b"]), (3, ["b"])):
         for archive in (own, loose):
             api.client.archives.passages.create(
-                archive.id, text=f"Oolong on day {day}", tags=tags, created_at=f"2025-03-0{day}T00:00+09:00"
+                archive.id,
+                text=f"Oolong on day {day}",
+                tags=tags,
+                created_at=f"2025-03-0{day}T00:00+09:00",
             )
 
     def days(**query: Any) -> list[str]:
         wanted: dict[str, Any] = {"query": "oolong", "limit": 100} | query
         found = api.client.passages.search(**wanted)
-        return sorted(f"{hit.passage.archive_id == own.id:d}{hit.passage.text[-1]}" for hit in found)
+        return sorted(
+            f"{hit.passage.archive_id == own.id:d}{hit.passage.text[-1]}" for hit in found
+        )
 
     assert days() == ["01", "02", "03", "11", "12", "13"]
     assert days(archive_id=own.id) == days(agent_id=two[1].id) == ["11", "12", "13"]
@@ -139,7 +166,9 @@ def test_passages_are_found_across_archives_and_within_one(api: Api, two: tuple[
     assert days(agent_id=two[1].id, start_date="2025-03-02", end_date="2025-03-02") == ["12"]
     assert days(archive_id=own.id, start_date="2025-03-02") == ["13"]
     assert days(archive_id=own.id, query=None, limit=1) == ["13"]
-    raw = api.http.post("/v1/passages/search", json={"query": "oolong", "archive_id": own.id}).json()
+    raw = api.http.post(
+        "/v1/passages/search", json={"query": "oolong", "archive_id": own.id}
+    ).json()
     assert raw[0]["metadata"]["fts_rank"] == 1
     assert [hit["score"] for hit in raw] == sorted((hit["score"] for hit in raw), reverse=True)
     for archive in (own, loose):
@@ -147,7 +176,9 @@ def test_passages_are_found_across_archives_and_within_one(api: Api, two: tuple[
     assert days() == []
 
 
-def test_the_default_thread_is_an_agents(http: httpx2.Client, two: tuple[AgentState, AgentState]) -> None:
+def test_the_default_thread_is_an_agents(
+    http: httpx2.Client, two: tuple[AgentState, AgentState]
+) -> None:
     ids = [say(http, agent, ("user", "Gunpowder", "2025-01-01"))[0] for agent in two]
     query = {"query": "gunpowder", "conversation_id": "default"}
     for path in ("messages", "agents/messages"):
@@ -158,7 +189,9 @@ def test_the_default_thread_is_an_agents(http: httpx2.Client, two: tuple[AgentSt
         assert hit.get("message_id", hit.get("message", {}).get("id")) == ids[0]
 
 
-def test_a_query_is_words_and_never_syntax(client: StrictLetta, http: httpx2.Client, agent: AgentState) -> None:
+def test_a_query_is_words_and_never_syntax(
+    client: StrictLetta, http: httpx2.Client, agent: AgentState
+) -> None:
     say(http, agent, ("user", "Sencha", "2025-01-01"))
     for query in (
         '"',
@@ -176,8 +209,17 @@ def test_a_query_is_words_and_never_syntax(client: StrictLetta, http: httpx2.Cli
 
 def test_past_messages_are_listed_found_and_answered_to(api: Api, agent: AgentState) -> None:
     past = [
-        {"role": "user", "content": "My cat is called Minka.", "created_at": "2024-05-06T07:08:09Z", "otid": "a"},
-        {"role": "assistant", "content": [{"type": "text", "text": "A lovely name."}], "name": "Nina"},
+        {
+            "role": "user",
+            "content": "My cat is called Minka.",
+            "created_at": "2024-05-06T07:08:09Z",
+            "otid": "a",
+        },
+        {
+            "role": "assistant",
+            "content": [{"type": "text", "text": "A lovely name."}],
+            "name": "Nina",
+        },
     ]
 
     answer = api.http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past})
@@ -186,7 +228,9 @@ def test_past_messages_are_listed_found_and_answered_to(api: Api, agent: AgentSt
     ids = answer.json()["message_ids"]
     assert all(is_id(id, "message") for id in ids)
     listed = [
-        one for one in api.client.agents.messages.list(agent.id, order="asc") if one.message_type != "system_message"
+        one
+        for one in api.client.agents.messages.list(agent.id, order="asc")
+        if one.message_type != "system_message"
     ]
     assert [item.id for item in listed] == ids
     assert [item.message_type for item in listed] == ["user_message", "assistant_message"]
@@ -209,17 +253,25 @@ BAD_MESSAGES: list[tuple[dict[str, Any], str]] = [
     ({"role": "user", "content": []}, "the content is empty"),
     ({"role": "user"}, "Field required"),
     ({"role": "user", "content": [{"type": "image", "source": {}}]}, "Input should be"),
-    ({"role": "user", "content": "a", "created_at": "yesterday"}, "Invalid created_at format: yesterday."),
+    (
+        {"role": "user", "content": "a", "created_at": "yesterday"},
+        "Invalid created_at format: yesterday.",
+    ),
     ({"role": "user", "content": "a", "otid": "same"}, "Two of these messages have the otid same."),
     ({"role": "user", "content": "a\0"}, "NUL"),
     ({"role": "user", "content": "a", "date": "2024-05-06"}, "messages.600.date: "),
     ({"role": "user", "content": "a", "sender_id": "user-1"}, ".sender_id: "),
     ({"role": "user", "content": "a", "type": "approval"}, "Input should be 'message'"),
-    ({"role": "user", "content": [{"type": "text", "text": "a", "signature": "b"}]}, ".signature: "),
+    (
+        {"role": "user", "content": [{"type": "text", "text": "a", "signature": "b"}]},
+        ".signature: ",
+    ),
 ]
 
 
-def test_one_bad_message_refuses_all(http: httpx2.Client, server: ServerInThread, agent: AgentState) -> None:
+def test_one_bad_message_refuses_all(
+    http: httpx2.Client, server: ServerInThread, agent: AgentState
+) -> None:
     rows = server.rows()
     path = f"/v1/agents/{agent.id}/messages/import"
     good = [{"role": "user", "content": f"tea {number}"} for number in range(600)]
@@ -240,11 +292,17 @@ def test_one_bad_message_refuses_all(http: httpx2.Client, server: ServerInThread
 
 
 @pytest.mark.parametrize("requests", short_and_long(4, 10))
-def test_thousands_of_messages_come_in_while_others_talk(api: Api, agent: AgentState, requests: int) -> None:
+def test_thousands_of_messages_come_in_while_others_talk(
+    api: Api, agent: AgentState, requests: int
+) -> None:
     other = api.client.agents.create(model=agent.model)
     words = "The weather in Turin was fine and we walked along the river until the sun went down behind the hills"
     past = [
-        {"role": ("user", "assistant")[place % 2], "content": f"{words} {place}", "otid": f"o-{place}"}
+        {
+            "role": ("user", "assistant")[place % 2],
+            "content": f"{words} {place}",
+            "otid": f"o-{place}",
+        }
         for place in range(requests * MOST_ITEMS)
     ]
     answers: list[httpx2.Response] = []

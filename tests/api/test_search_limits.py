@@ -33,18 +33,26 @@ TEXTS = [
 
 def add(api: Api, agent: AgentState, *texts: str, user: str | None = None) -> None:
     past = [
-        {"role": "user", "content": text, "created_at": f"2025-01-{place // 24 + 1:02}T{place % 24:02}:00Z"}
+        {
+            "role": "user",
+            "content": text,
+            "created_at": f"2025-01-{place // 24 + 1:02}T{place % 24:02}:00Z",
+        }
         for place, text in enumerate(texts)
     ]
     answer = api.http.post(f"/v1/agents/{agent.id}/messages/import", json={"messages": past})
     assert answer.status_code == 200, answer.text
 
 
-def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arrive(api: Api, agent: AgentState) -> None:
+def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arrive(
+    api: Api, agent: AgentState
+) -> None:
     add(api, agent, *(f"tea number {number}" for number in range(250)))
     archive = api.client.archives.create(name="Tea")
     passages = [{"text": f"tea leaf {number}"} for number in range(130)]
-    api.http.post(f"/v1/archives/{archive.id}/passages/batch", json={"passages": passages}).raise_for_status()
+    api.http.post(
+        f"/v1/archives/{archive.id}/passages/batch", json={"passages": passages}
+    ).raise_for_status()
     api.client.agents.archives.attach(archive.id, agent_id=agent.id)
 
     def pages(path: str, limit: int, **body: Any) -> list[str]:
@@ -52,9 +60,19 @@ def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arriv
         while True:
             # By words: vectors of what was just stored arrive while the pages are read, and move them.
             mode = {} if "passages" in path else {"search_mode": "fts"}
-            sent = {"query": "tea", "agent_id": agent.id, "limit": limit, "offset": len(seen), **mode, **body}
+            sent = {
+                "query": "tea",
+                "agent_id": agent.id,
+                "limit": limit,
+                "offset": len(seen),
+                **mode,
+                **body,
+            }
             hits = api.http.post(path, json=sent).raise_for_status().json()
-            seen += [(hit.get("message") or hit.get("passage") or {"id": hit.get("message_id")})["id"] for hit in hits]
+            seen += [
+                (hit.get("message") or hit.get("passage") or {"id": hit.get("message_id")})["id"]
+                for hit in hits
+            ]
             if len(hits) < limit:
                 return seen
             new = {"messages": [{"role": "user", "content": "tea, tea, tea: the newest"}]}
@@ -67,7 +85,8 @@ def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arriv
     assert far.status_code == 422
     found = [
         api.http.get(
-            f"/v1/agents/{agent.id}/archival-memory/search", params={"query": "tea", "top_k": 100, "offset": skipped}
+            f"/v1/agents/{agent.id}/archival-memory/search",
+            params={"query": "tea", "top_k": 100, "offset": skipped},
         )
         for skipped in (0, 100)
     ]
@@ -77,12 +96,21 @@ def test_pages_behind_the_first_hundred_hold_every_hit_once_while_messages_arriv
 
 
 def test_a_result_says_whether_it_matches_at_all(api: Api, agent: AgentState) -> None:
-    add(api, agent, "My aunt Berta keeps a heron.", *(f"The cake number {number} was good." for number in range(30)))
+    add(
+        api,
+        agent,
+        "My aunt Berta keeps a heron.",
+        *(f"The cake number {number} was good." for number in range(30)),
+    )
 
     def best(query: str) -> dict[str, Any]:
-        hits = api.http.post("/v1/messages/search", json={"query": query, "agent_id": agent.id}).json()
+        hits = api.http.post(
+            "/v1/messages/search", json={"query": query, "agent_id": agent.id}
+        ).json()
         return max(
-            (hit["relevance"] for hit in hits), key=lambda one: one["matches_well"], default={"matches_well": False}
+            (hit["relevance"] for hit in hits),
+            key=lambda one: one["matches_well"],
+            default={"matches_well": False},
         )
 
     assert best("What does Berta keep, a heron?")["matches_well"]
@@ -90,11 +118,15 @@ def test_a_result_says_whether_it_matches_at_all(api: Api, agent: AgentState) ->
     assert not best("good quarterly revenue forecast of the Mongolian steelworks")["matches_well"]
 
 
-def test_no_page_mode_or_filter_shows_one_user_what_another_said(api: Api, agent: AgentState) -> None:
+def test_no_page_mode_or_filter_shows_one_user_what_another_said(
+    api: Api, agent: AgentState
+) -> None:
     archive = api.client.archives.create(name="Both")
     api.client.agents.archives.attach(archive.id, agent_id=agent.id)
     for user in ("ada", "bruno"):
-        talk = api.http.post("/v1/conversations/", params={"agent_id": agent.id}, json={"user_id": user})
+        talk = api.http.post(
+            "/v1/conversations/", params={"agent_id": agent.id}, json={"user_id": user}
+        )
         past = [{"role": "user", "content": f"tea of {user} {number}"} for number in range(6)]
         sent = {"messages": past, "conversation_id": talk.raise_for_status().json()["id"]}
         api.http.post(f"/v1/agents/{agent.id}/messages/import", json=sent).raise_for_status()
@@ -102,14 +134,26 @@ def test_no_page_mode_or_filter_shows_one_user_what_another_said(api: Api, agent
         api.http.post(f"/v1/archives/{archive.id}/passages", json=passage)
     seen = set()
     for path in SEARCHES:
-        more: list[dict[str, Any]] = [{}, {"start_date": "2020-01-01"}, {"roles": ["user"]}, {"tags": ["t"]}]
+        more: list[dict[str, Any]] = [
+            {},
+            {"start_date": "2020-01-01"},
+            {"roles": ["user"]},
+            {"tags": ["t"]},
+        ]
         for filters in more:
             if ("tags" if "passages" not in path else "roles") in filters:
                 continue
             for mode in ("hybrid", "fts", "vector"):
                 for skipped in (0, 2, 4):
-                    body = {"query": "tea of bruno", "agent_id": agent.id, "user_id": "ada", "search_mode": mode}
-                    answer = api.http.post(path, json={**body, **filters, "limit": 2, "offset": skipped})
+                    body = {
+                        "query": "tea of bruno",
+                        "agent_id": agent.id,
+                        "user_id": "ada",
+                        "search_mode": mode,
+                    }
+                    answer = api.http.post(
+                        path, json={**body, **filters, "limit": 2, "offset": skipped}
+                    )
                     assert "bruno" not in answer.raise_for_status().text, (path, body)
                     seen.add(path) if "of ada" in answer.text else None
     assert seen >= set(SEARCHES[:2])
@@ -118,15 +162,22 @@ def test_no_page_mode_or_filter_shows_one_user_what_another_said(api: Api, agent
 
 @pytest.mark.parametrize("path", SEARCHES)
 @pytest.mark.parametrize("modes", short_and_long((["hybrid"],), (["hybrid", "fts", "vector"],)))
-def test_a_hostile_query_gives_an_answer(api: Api, agent: AgentState, path: str, modes: list[str]) -> None:
+def test_a_hostile_query_gives_an_answer(
+    api: Api, agent: AgentState, path: str, modes: list[str]
+) -> None:
     """A hybrid search is both of the others at once."""
     add(api, agent, "tea", "Berta")
     for query in HOSTILE:
         for mode in modes:
-            answer = api.http.post(path, json={"query": query, "search_mode": mode, "agent_id": agent.id})
+            answer = api.http.post(
+                path, json={"query": query, "search_mode": mode, "agent_id": agent.id}
+            )
             assert answer.status_code in (200, 400, 422), (query[:40], mode, answer.text[:300])
     lone = b'{"query": "tea \\ud800"}'
-    assert api.http.post(path, content=lone, headers={"content-type": "application/json"}).status_code < 500
+    assert (
+        api.http.post(path, content=lone, headers={"content-type": "application/json"}).status_code
+        < 500
+    )
 
 
 def test_a_hostile_text_is_stored_and_found_or_refused(api: Api) -> None:
@@ -135,11 +186,14 @@ def test_a_hostile_text_is_stored_and_found_or_refused(api: Api) -> None:
     for number, text in enumerate(TEXTS):
         answers: list[httpx2.Response] = [
             api.http.post(
-                f"/v1/agents/{agent.id}/messages/import", json={"messages": [{"role": "user", "content": text}]}
+                f"/v1/agents/{agent.id}/messages/import",
+                json={"messages": [{"role": "user", "content": text}]},
             ),
             api.http.post(f"/v1/archives/{archive.id}/passages", json={"text": text}),
         ]
-        assert all(answer.status_code in (200, 413, 422) for answer in answers), [a.text[:200] for a in answers]
+        assert all(answer.status_code in (200, 413, 422) for answer in answers), [
+            a.text[:200] for a in answers
+        ]
         path = SEARCHES[number % len(SEARCHES)]  # which read a query in the same way
         api.http.post(path, json={"query": text[:100]}).raise_for_status()
     api.client.agents.delete(agent.id)

@@ -12,7 +12,9 @@ from ricordo.llm.scripted import ScriptedEmbedder
 from tests.seams.server import LIMIT, ServerInThread, StrictLetta
 
 
-def test_health_answers_with_and_without_the_last_slash(client: StrictLetta, http: httpx2.Client) -> None:
+def test_health_answers_with_and_without_the_last_slash(
+    client: StrictLetta, http: httpx2.Client
+) -> None:
     assert client.health().version == version("ricordo")
     for path in ("/v1/health", "/v1/health/"):
         answer = http.get(path)
@@ -25,7 +27,11 @@ HANDLES = ["ricordo/librarian", "scripted/model", "scripted/small", "scripted/pi
 
 def test_every_usable_model_is_listed_and_found_by_its_provider(client: StrictLetta) -> None:
     small = next(model for model in client.models.list() if model.handle == "scripted/small")
-    assert (small.max_context_window, small.name, small.provider_name) == (16_000, "small", "scripted")
+    assert (small.max_context_window, small.name, small.provider_name) == (
+        16_000,
+        "small",
+        "scripted",
+    )
     filters: list[tuple[dict[str, Any], list[str]]] = [
         ({}, HANDLES),
         ({"provider_name": "ricordo"}, ["ricordo/librarian"]),
@@ -39,7 +45,9 @@ def test_every_usable_model_is_listed_and_found_by_its_provider(client: StrictLe
         assert [model.handle for model in client.models.list(**query)] == handles, query
 
 
-def test_every_usable_embedding_model_is_listed(client: StrictLetta, server: ServerInThread) -> None:
+def test_every_usable_embedding_model_is_listed(
+    client: StrictLetta, server: ServerInThread
+) -> None:
     server.runtime.models.embedders.add(ScriptedEmbedder(dimensions=8))
 
     listed = {model.handle: model for model in client.models.embeddings.list()}
@@ -51,11 +59,14 @@ def test_every_usable_embedding_model_is_listed(client: StrictLetta, server: Ser
     assert listed[HANDLE].embedding_endpoint is None
 
 
-def test_health_answers_while_every_thread_that_reads_is_taken(server: ServerInThread, http: httpx2.Client) -> None:
+def test_health_answers_while_every_thread_that_reads_is_taken(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.app.state.authentication.forget()
     released, store = threading.Event(), server.runtime.store
     reading = [
-        asyncio.run_coroutine_threadsafe(store.read(lambda _: released.wait(LIMIT)), server.loop) for _ in range(200)
+        asyncio.run_coroutine_threadsafe(store.read(lambda _: released.wait(LIMIT)), server.loop)
+        for _ in range(200)
     ]
     try:
         assert http.get("/v1/health/").json()["status"] == "ok"

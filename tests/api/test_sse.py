@@ -69,8 +69,12 @@ def thought(of: Message, words: str, part: int = 0) -> ReasoningDelta:
     return ReasoningDelta(RUN.id, "step-1", of.id, part, words)
 
 
-def piece(of: Message, call: ToolCallPart, arguments: str, *, part: int = 0, named: bool = False) -> ToolCallDelta:
-    return ToolCallDelta(RUN.id, "step-1", of.id, part, call.call_id, call.name if named else None, arguments)
+def piece(
+    of: Message, call: ToolCallPart, arguments: str, *, part: int = 0, named: bool = False
+) -> ToolCallDelta:
+    return ToolCallDelta(
+        RUN.id, "step-1", of.id, part, call.call_id, call.name if named else None, arguments
+    )
 
 
 def saved(*messages: Message) -> StepSaved:
@@ -80,7 +84,9 @@ def saved(*messages: Message) -> StepSaved:
 async def test_a_delta_is_a_message_with_only_its_piece() -> None:
     one = message(TextPart("Hello."))
 
-    first, second = await messages_told(event_stream(), text(one, "Hel", 1), text(one, "lo.", 1), saved(one))
+    first, second = await messages_told(
+        event_stream(), text(one, "Hel", 1), text(one, "lo.", 1), saved(one)
+    )
 
     require_fits(AnyMessage, first)
     assert first == {
@@ -102,7 +108,10 @@ async def test_a_delta_is_a_message_with_only_its_piece() -> None:
 async def test_the_rest_of_a_call_that_was_told_in_part_follows_at_the_save() -> None:
     calls = [ToolCallPart(f"call-{n}", "search", f'{{"query": {n}}}') for n in range(3)]
     one = message(*calls)
-    deltas = [piece(one, calls[0], '{"que', named=True), piece(one, calls[1], calls[1].arguments, named=True)]
+    deltas = [
+        piece(one, calls[0], '{"que', named=True),
+        piece(one, calls[1], calls[1].arguments, named=True),
+    ]
 
     rest = (await messages_told(event_stream(), *deltas, saved(one)))[2:]
 
@@ -119,13 +128,25 @@ async def test_a_void_message_is_not_taken_back_and_the_new_one_is_told_whole() 
     void, one = message(), message(TextPart("Anew."))
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
 
-    events = await messages_told(event_stream(), text(void, "Lost"), restarted, text(one, "An"), saved(one))
+    events = await messages_told(
+        event_stream(), text(void, "Lost"), restarted, text(one, "An"), saved(one)
+    )
 
-    assert [(event["id"], event["content"]) for event in events] == [(void.id, "Lost"), (one.id, "An"), (one.id, "ew.")]
-    one = message(call := ToolCallPart("call_0", "search", '{"query": "tea"}'))  # its pieces have the same id again
+    assert [(event["id"], event["content"]) for event in events] == [
+        (void.id, "Lost"),
+        (one.id, "An"),
+        (one.id, "ew."),
+    ]
+    one = message(
+        call := ToolCallPart("call_0", "search", '{"query": "tea"}')
+    )  # its pieces have the same id again
     restarted = MessageRestarted(RUN.id, "step-1", void.id, one.id)
-    events = await messages_told(event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one))
-    assert events[1]["tool_calls"] == [{"tool_call_id": "call_0", "name": "search", "arguments": call.arguments}]
+    events = await messages_told(
+        event_stream(), piece(void, call, '{"query', named=True), restarted, saved(one)
+    )
+    assert events[1]["tool_calls"] == [
+        {"tool_call_id": "call_0", "name": "search", "arguments": call.arguments}
+    ]
 
 
 async def test_pings_are_sent_while_nothing_happens() -> None:
@@ -171,15 +192,27 @@ def deltas_of(one: Message, size: int) -> Iterator[Event]:
     for place, part in enumerate(one.parts):
         if isinstance(part, ToolCallPart):
             whole, starts = part.arguments, range(0, len(part.arguments), size)
-            calls.append([piece(one, part, whole[at : at + size], part=place, named=at == 0) for at in starts])
+            calls.append(
+                [
+                    piece(one, part, whole[at : at + size], part=place, named=at == 0)
+                    for at in starts
+                ]
+            )
         elif isinstance(part, TextPart | ReasoningPart):
             delta = thought if isinstance(part, ReasoningPart) else text
-            yield from (delta(one, part.text[at : at + size], place) for at in range(0, len(part.text), size))
+            yield from (
+                delta(one, part.text[at : at + size], place)
+                for at in range(0, len(part.text), size)
+            )
     yield from (event for events in zip_longest(*calls) for event in events if event)
 
 
-@given(number=st.integers(1, 3), size=st.integers(1, 9), kept=st.integers(0, 90), tokens=st.booleans())
-def test_however_far_the_deltas_came_the_sum_is_what_is_stored(number: int, size: int, kept: int, tokens: bool) -> None:
+@given(
+    number=st.integers(1, 3), size=st.integers(1, 9), kept=st.integers(0, 90), tokens=st.booleans()
+)
+def test_however_far_the_deltas_came_the_sum_is_what_is_stored(
+    number: int, size: int, kept: int, tokens: bool
+) -> None:
     messages = [
         message(
             ReasoningPart(f"Let me think about {n}."),
@@ -189,15 +222,23 @@ def test_however_far_the_deltas_came_the_sum_is_what_is_stored(number: int, size
         )
         for n in range(number)
     ]
-    events = [event for one in messages for event in (*list(deltas_of(one, size))[:kept], saved(one))]
+    events = [
+        event for one in messages for event in (*list(deltas_of(one, size))[:kept], saved(one))
+    ]
     added = sums_of(asyncio.run(messages_told(event_stream(tokens=tokens), *events)))
     assert added == sums_of(messages_response(messages, MessageFormat()))
 
 
 async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again() -> None:
-    one = message(ToolCallPart("call-1", "send_message", '{"message": "Hello, \\u00e9.", "request_heartbeat": false}'))
+    one = message(
+        ToolCallPart(
+            "call-1", "send_message", '{"message": "Hello, \\u00e9.", "request_heartbeat": false}'
+        )
+    )
     arguments = one.tool_calls[0].arguments
-    deltas = [piece(one, one.tool_calls[0], sign, named=not place) for place, sign in enumerate(arguments)]
+    deltas = [
+        piece(one, one.tool_calls[0], sign, named=not place) for place, sign in enumerate(arguments)
+    ]
 
     events = await messages_told(event_stream(), *deltas, saved(one))
     cut = await messages_told(event_stream(), *deltas[:20], saved(one))
@@ -207,9 +248,15 @@ async def test_the_words_of_a_speaking_call_are_told_as_they_come_and_not_again(
     assert "".join(event["content"] for event in cut) == "Hello, é."
     assert len(cut) < len(events)
     # Of two calls whose pieces alternate, each speech comes in one piece.
-    calls = [ToolCallPart(f"call-{n}", "send_message", f'{{"message": "Speech {n}."}}') for n in range(2)]
+    calls = [
+        ToolCallPart(f"call-{n}", "send_message", f'{{"message": "Speech {n}."}}') for n in range(2)
+    ]
     one = message(*calls)
-    deltas = [piece(one, call, call.arguments[at : at + 9], named=not at) for at in range(0, 27, 9) for call in calls]
+    deltas = [
+        piece(one, call, call.arguments[at : at + 9], named=not at)
+        for at in range(0, 27, 9)
+        for call in calls
+    ]
     events = await messages_told(event_stream(), *deltas, saved(one))
     assert "".join(event["content"] for event in events) == "Speech 0.Speech 1."
 
@@ -230,6 +277,8 @@ async def test_a_summary_and_a_question_for_approval_are_told_once() -> None:
     asked = make.message(AGENT, "May I?", role="assistant", run_id=RUN.id, step_id="step-1")
     compacted = Compacted(RUN.id, summary, 900, 300)
 
-    events = await messages_told(event_stream(), compacted, saved(summary), saved(asked), ApprovalAsked(RUN.id, asked))
+    events = await messages_told(
+        event_stream(), compacted, saved(summary), saved(asked), ApprovalAsked(RUN.id, asked)
+    )
 
     assert [event["message_type"] for event in events] == ["summary_message", "assistant_message"]

@@ -67,7 +67,9 @@ async def elsewhere(store: SqlStore, tmp_path: Path) -> AsyncIterator[Runtime]:
 async def begin(stage: Stage, agent_id: str, otid: str | None = None, **request: Any) -> Run:
     said = (NewMessage("user", (TextPart("Hello."),), otid),)
     config = MessageFormat().to_json()
-    asked = TurnRequest(Scope(), agent_id, said, is_background=True, request_config=config, **request)
+    asked = TurnRequest(
+        Scope(), agent_id, said, is_background=True, request_config=config, **request
+    )
     return await soon(begin_recorded(stage.runtime, asked, MessageFormat()))
 
 
@@ -88,7 +90,9 @@ def values_of(chunks: Sequence[bytes]) -> list[Any]:
 
 
 def kinds(chunks: Sequence[bytes]) -> list[str]:
-    return [value if isinstance(value, str) else value["message_type"] for value in values_of(chunks)]
+    return [
+        value if isinstance(value, str) else value["message_type"] for value in values_of(chunks)
+    ]
 
 
 def numbers(chunks: Sequence[bytes]) -> list[int | None]:
@@ -115,11 +119,15 @@ async def test_every_event_has_a_number_and_any_reader_gets_the_same_bytes_from_
     assert await far == whole
     for after in range(9):
         for runtime in (stage.runtime, elsewhere):
-            assert await read(runtime, run, replace(SILENT, after=after, batch=2)) == (whole[after:] or whole[-1:])
+            assert await read(runtime, run, replace(SILENT, after=after, batch=2)) == (
+                whole[after:] or whole[-1:]
+            )
     assert not stage.runtime.recordings
 
 
-async def test_tokens_are_stored_in_batches_and_none_is_lost(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_are_stored_in_batches_and_none_is_lost(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     letters = [TextChunk(letter) for letter in "Here is a long answer. " * 100]
     stage.pieces.answers.append((letters, ModelReply((TextPart("Here is a long answer. " * 100),))))  # type: ignore[attr-defined]
     batches: list[int] = []
@@ -201,9 +209,13 @@ async def stored_run(stage: Stage, *events: str, **fields: Any) -> Run:
 async def test_the_stream_of_a_killed_server_gets_its_end_once_from_whoever_reads_it(
     stage: Stage, elsewhere: Runtime, clock: ManualClock
 ) -> None:
-    begun = 'data: {"message_type":"assistant_message","id":"message-1","content":"Hel","seq_id":1}\n\n'
+    begun = (
+        'data: {"message_type":"assistant_message","id":"message-1","content":"Hel","seq_id":1}\n\n'
+    )
     run = await stored_run(stage, begun, lease_expires_at=0)
-    readings = [asyncio.create_task(read(runtime, run)) for runtime in (stage.runtime, elsewhere) * 3]
+    readings = [
+        asyncio.create_task(read(runtime, run)) for runtime in (stage.runtime, elsewhere) * 3
+    ]
     await closed(stage, run)
     await asyncio.sleep(0.05)
     assert not any(reading.done() for reading in readings), "its own server may still store the end"
@@ -224,9 +236,19 @@ async def test_what_was_saved_but_not_stored_in_the_stream_is_told_before_its_en
     stage: Stage, elsewhere: Runtime, clock: ManualClock, tokens: bool
 ) -> None:
     agent = await stage.agent(("human", "Ada."), model=PIECES)
-    parts = (ReasoningPart("Hm.", signature="proof"), TextPart("I note that."), call("memory_insert", **NOTE))
-    first: tuple[list[Chunk], ModelReply] = ([TextChunk("I note "), TextChunk("that.")], ModelReply(parts))
-    stage.pieces.answers += [first, ([TextChunk("No"), TextChunk("ted.")], ModelReply((TextPart("Noted."),)))]  # type: ignore[attr-defined]
+    parts = (
+        ReasoningPart("Hm.", signature="proof"),
+        TextPart("I note that."),
+        call("memory_insert", **NOTE),
+    )
+    first: tuple[list[Chunk], ModelReply] = (
+        [TextChunk("I note "), TextChunk("that.")],
+        ModelReply(parts),
+    )
+    stage.pieces.answers += [
+        first,
+        ([TextChunk("No"), TextChunk("ted.")], ModelReply((TextPart("Noted."),))),
+    ]  # type: ignore[attr-defined]
     run = await begin(stage, agent, streams_tokens=tokens)
     whole = await read(stage.runtime, run)
     clock.advance(9)
@@ -265,7 +287,9 @@ async def test_a_recording_that_was_thought_dead_stops_and_the_stream_stays_as_i
     assert kinds(ended) == ["stop_reason", "error_message", "[DONE]"]
 
 
-async def test_pings_carry_the_last_number_and_are_not_stored(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pings_carry_the_last_number_and_are_not_stored(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stage.runtime.settings, "keepalive", 0.03)
     gate = Gate()
     stage.lines += [call("conversation_search", query="tea"), gate.line("Done.")]
@@ -290,7 +314,9 @@ async def test_pings_carry_the_last_number_and_are_not_stored(stage: Stage, monk
     )
 
 
-async def test_how_far_a_long_call_is_comes_in_pings_that_are_stored_for_those_who_want_pings(stage: Stage) -> None:
+async def test_how_far_a_long_call_is_comes_in_pings_that_are_stored_for_those_who_want_pings(
+    stage: Stage,
+) -> None:
     agent = await stage.agent(tool_names=("brew",))
     stage.lines += [call("brew"), "Here."]
     run = await begin(stage, agent)
@@ -298,7 +324,9 @@ async def test_how_far_a_long_call_is_comes_in_pings_that_are_stored_for_those_w
     with_pings = values_of(await read(stage.runtime, run, replace(SILENT, has_pings=True)))[:-1]
 
     (call_id,) = [
-        one["tool_calls"][0]["tool_call_id"] for one in with_pings if one["message_type"] == "tool_call_message"
+        one["tool_calls"][0]["tool_call_id"]
+        for one in with_pings
+        if one["message_type"] == "tool_call_message"
     ]
     told = [one for one in with_pings if "progress" in one]
     assert [(one["message_type"], one["tool_call_id"]) for one in told] == [("ping", call_id)] * 2
@@ -308,7 +336,9 @@ async def test_how_far_a_long_call_is_comes_in_pings_that_are_stored_for_those_w
     assert await read(stage.runtime, run, replace(SILENT, after=4)) == silent[2:]
 
 
-async def test_a_server_that_stops_lets_readers_of_other_servers_runs_go(stage: Stage, elsewhere: Runtime) -> None:
+async def test_a_server_that_stops_lets_readers_of_other_servers_runs_go(
+    stage: Stage, elsewhere: Runtime
+) -> None:
     gate = Gate()
     stage.lines.append(gate.line("Later."))
     run = await begin(stage, await stage.agent())
@@ -326,8 +356,12 @@ async def test_whoever_leaves_while_the_turn_begins_leaves_a_stream_behind(stage
     agent = await stage.agent()
     stage.lines.append("Here I am.")
     said = (NewMessage("user", (TextPart("Hello."),)),)
-    asked = TurnRequest(Scope(), agent, said, is_background=True, request_config=MessageFormat().to_json())
-    beginning: Awaitable[Run] = asyncio.ensure_future(begin_recorded(stage.runtime, asked, MessageFormat()))
+    asked = TurnRequest(
+        Scope(), agent, said, is_background=True, request_config=MessageFormat().to_json()
+    )
+    beginning: Awaitable[Run] = asyncio.ensure_future(
+        begin_recorded(stage.runtime, asked, MessageFormat())
+    )
     await asyncio.sleep(0)
     beginning.cancel()  # type: ignore[attr-defined]
     while not (found := await stage.runs(agent)):  # noqa: ASYNC110 - a row rings no bell

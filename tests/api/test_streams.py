@@ -31,7 +31,9 @@ DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00")
 USAGE = Usage(10, 4, 3, None, 2)
 
 
-def stream(http: httpx2.Client, agent: AgentState, path: str = "messages/stream", **body: Any) -> list[Any]:
+def stream(
+    http: httpx2.Client, agent: AgentState, path: str = "messages/stream", **body: Any
+) -> list[Any]:
     answer = http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Hello.", **body})
     assert answer.status_code == 200
     return events_of(answer.text)
@@ -41,11 +43,16 @@ def kinds(events: list[Any]) -> list[str]:
     return [value if isinstance(value, str) else value["message_type"] for _, value in events]
 
 
-@pytest.mark.parametrize(("path", "body"), [("messages/stream", {}), ("messages", {"streaming": True})])
+@pytest.mark.parametrize(
+    ("path", "body"), [("messages/stream", {}), ("messages", {"streaming": True})]
+)
 def test_a_stream_is_ping_messages_stop_reason_usage_and_done(
     api: Api, agent: AgentState, path: str, body: dict[str, Any]
 ) -> None:
-    api.server.says(call("memory_insert", label="human", new_string="x"), ModelReply((TextPart("Done."),), USAGE))
+    api.server.says(
+        call("memory_insert", label="human", new_string="x"),
+        ModelReply((TextPart("Done."),), USAGE),
+    )
 
     answer = api.http.post(f"/v1/agents/{agent.id}/{path}", json={"input": "Hello.", **body})
 
@@ -57,13 +64,19 @@ def test_a_stream_is_ping_messages_stop_reason_usage_and_done(
     assert kinds(events) == ["ping", *said, "stop_reason", "usage_statistics", "[DONE]"]
     ping, *messages, reason, usage = [value for _, value in events[:-1]]
     assert re.fullmatch(r"ping-[0-9a-f-]{36}", ping["id"])
-    assert (is_id(ping["run_id"], "run"), bool(DATE.fullmatch(ping["date"])), ping["seq_id"]) == (True, True, None)
+    assert (is_id(ping["run_id"], "run"), bool(DATE.fullmatch(ping["date"])), ping["seq_id"]) == (
+        True,
+        True,
+        None,
+    )
     assert {message["run_id"] for message in messages} == {ping["run_id"]}
     assert reason == {"message_type": "stop_reason", "stop_reason": "end_turn"}
     assert (usage["step_count"], usage["run_ids"]) == (2, [ping["run_id"]])
 
 
-def test_without_tokens_every_event_is_the_whole_message_that_is_stored(api: Api, agent: AgentState) -> None:
+def test_without_tokens_every_event_is_the_whole_message_that_is_stored(
+    api: Api, agent: AgentState
+) -> None:
     api.server.says(
         (ReasoningPart("Hm.", signature="proof"), TextPart("Let me note that."), *_calls("a", "b")),
         (ReasoningPart("", signature="proof"), ReasoningPart("", redacted="x"), TextPart("Done.")),
@@ -81,30 +94,56 @@ async def test_the_clients_read_a_stream_and_end_at_done(api: Api, agent: AgentS
     api.server.says(*["Hello, Ada."] * 4)
 
     whole = list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True))
-    deltas = list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True))
+    deltas = list(
+        api.client.agents.messages.create(
+            agent.id, input="Hello.", streaming=True, stream_tokens=True
+        )
+    )
     with pytest.deprecated_call():
-        older = list(api.client.agents.messages.stream(agent.id, input="Hello.", include_pings=False))
+        older = list(
+            api.client.agents.messages.stream(agent.id, input="Hello.", include_pings=False)
+        )
 
-    assert [event.message_type for event in whole] == ["ping", "assistant_message", "stop_reason", "usage_statistics"]
+    assert [event.message_type for event in whole] == [
+        "ping",
+        "assistant_message",
+        "stop_reason",
+        "usage_statistics",
+    ]
     assert whole[1].content == "Hello, Ada."  # type: ignore[union-attr]
-    assert [event.message_type for event in older] == ["assistant_message", "stop_reason", "usage_statistics"]
+    assert [event.message_type for event in older] == [
+        "assistant_message",
+        "stop_reason",
+        "usage_statistics",
+    ]
     said = [event for event in deltas if event.message_type == "assistant_message"]
     assert [event.content for event in said] == ["Hello, ", "Ada."]
     assert len({(event.id, event.otid) for event in said}) == 1
     async with api.server.async_client() as other:
-        answer = await other.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True)
-        words = [event.content async for event in answer if event.message_type == "assistant_message"]
+        answer = await other.agents.messages.create(
+            agent.id, input="Hello.", streaming=True, stream_tokens=True
+        )
+        words = [
+            event.content async for event in answer if event.message_type == "assistant_message"
+        ]
     assert "".join(words) == "Hello, Ada."
 
 
 def _calls(*names: str) -> list[ToolCallPart]:
-    return [ToolCallPart(f"call-{name}", "conversation_search", f'{{"query": "{name}"}}') for name in names]
+    return [
+        ToolCallPart(f"call-{name}", "conversation_search", f'{{"query": "{name}"}}')
+        for name in names
+    ]
 
 
-def test_an_error_ends_the_stream_with_an_exception_of_the_client(api: Api, agent: AgentState) -> None:
+def test_an_error_ends_the_stream_with_an_exception_of_the_client(
+    api: Api, agent: AgentState
+) -> None:
     api.server.says(ModelError("llm_rate_limit", "Slow down."))
     seen: list[str | None] = []
-    answers = api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, stream_tokens=True)
+    answers = api.client.agents.messages.create(
+        agent.id, input="Hello.", streaming=True, stream_tokens=True
+    )
     with pytest.raises(APIStatusError) as caught:
         seen.extend(event.message_type for event in answers)
     assert seen == ["ping", "stop_reason"]
@@ -114,15 +153,22 @@ def test_an_error_ends_the_stream_with_an_exception_of_the_client(api: Api, agen
 def test_an_error_of_ours_never_shows_its_insides(api: Api, agent: AgentState) -> None:
     api.server.says(RuntimeError("secret words of a broken driver"))
     error = stream(api.http, agent)[-2][1]
-    assert (error["error_type"], error["message"]) == ("internal_error", "An unknown error occurred")
+    assert (error["error_type"], error["message"]) == (
+        "internal_error",
+        "An unknown error occurred",
+    )
     assert not {"secret", "Traceback"} & set(str(error).split())
 
 
-def test_leaving_a_stream_does_not_cancel_the_turn(api: Api, agent: AgentState, caplog: Any, monkeypatch: Any) -> None:
+def test_leaving_a_stream_does_not_cancel_the_turn(
+    api: Api, agent: AgentState, caplog: Any, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(api.server.runtime.settings, "keepalive", 0.02)
     gate = Gate(api.server)
     api.server.answers_with(gate)
-    with api.http.stream("POST", f"/v1/agents/{agent.id}/messages/stream", json={"input": "Hello."}) as answer:
+    with api.http.stream(
+        "POST", f"/v1/agents/{agent.id}/messages/stream", json={"input": "Hello."}
+    ) as answer:
         lines = answer.iter_lines()
         assert '"ping"' in next(lines)
         gate.wait()
@@ -138,16 +184,27 @@ def test_leaving_a_stream_does_not_cancel_the_turn(api: Api, agent: AgentState, 
     assert not [record for record in caplog.records if record.levelname == "ERROR"], caplog.text
 
 
-def test_a_second_reader_with_the_same_otid_joins_the_running_turn(api: Api, agent: AgentState) -> None:
+def test_a_second_reader_with_the_same_otid_joins_the_running_turn(
+    api: Api, agent: AgentState
+) -> None:
     gate = Gate(api.server)
     api.server.answers_with(gate)
     body = {"messages": [{"role": "user", "content": "Hello.", "otid": "otid-1"}]}
     path = f"/v1/agents/{agent.id}/messages/stream"
-    with api.http.stream("POST", path, json=body) as first, api.http.stream("POST", path, json=body) as second:
+    with (
+        api.http.stream("POST", path, json=body) as first,
+        api.http.stream("POST", path, json=body) as second,
+    ):
         gate.open()
         events = [events_of(answer.read().decode()) for answer in (first, second)]
 
-    assert kinds(events[0]) == ["ping", "assistant_message", "stop_reason", "usage_statistics", "[DONE]"]
+    assert kinds(events[0]) == [
+        "ping",
+        "assistant_message",
+        "stop_reason",
+        "usage_statistics",
+        "[DONE]",
+    ]
     assert [value for _, value in events[1]][1:] == [value for _, value in events[0]][1:]
     assert events[1][0][1]["run_id"] == events[0][0][1]["run_id"]
     assert len(api.server.model.requests) == 1
@@ -187,7 +244,9 @@ def pair(tmp_path: Path) -> Iterator[tuple[ServerInThread, ServerInThread]]:
 
 
 def agent_on(server: ServerInThread, model: str = PIECES) -> str:
-    server.pieces.answers.append(([TextChunk(word) for word in WORDS], ModelReply((TextPart("".join(WORDS)),))))
+    server.pieces.answers.append(
+        ([TextChunk(word) for word in WORDS], ModelReply((TextPart("".join(WORDS)),)))
+    )
     with server.http() as http:
         return str(http.post("/v1/agents/", json={"model": model}).json()["id"])
 
@@ -206,7 +265,9 @@ def piecemeal(http: httpx2.Client, path: str, body: dict[str, Any], most: int) -
     return blocks[:most]
 
 
-def read_in_pieces(servers: list[ServerInThread], agent_id: str, size: int) -> tuple[str, list[bytes]]:
+def read_in_pieces(
+    servers: list[ServerInThread], agent_id: str, size: int
+) -> tuple[str, list[bytes]]:
     """A background stream whose connection breaks after every few events, resumed on the next server each time."""
     clients = [server.http() for server in servers]
     body = {"input": "Hello.", "background": True, "stream_tokens": True}
@@ -234,24 +295,35 @@ def test_a_stream_that_breaks_every_few_events_is_resumed_to_the_same_bytes(api:
     assert api.http.get(f"/v1/runs/{run_id}").json()["background"] is True
 
 
-def test_two_servers_give_the_same_bytes_while_the_stream_is_made(pair: tuple[ServerInThread, ServerInThread]) -> None:
+def test_two_servers_give_the_same_bytes_while_the_stream_is_made(
+    pair: tuple[ServerInThread, ServerInThread],
+) -> None:
     one, two = pair
     run_id, chunks = read_in_pieces([one, two], agent_on(one), 5)
 
     for server in pair:
         with server.http() as http:
             for after in (0, 7, len(chunks) - 1):
-                again = http.post(f"/v1/runs/{run_id}/stream", json={"include_pings": False, "starting_after": after})
+                again = http.post(
+                    f"/v1/runs/{run_id}/stream",
+                    json={"include_pings": False, "starting_after": after},
+                )
                 assert again.content == b"".join(chunks[after:])
 
 
-def test_the_official_client_reads_a_background_stream_and_resumes_it(api: Api, agent: AgentState) -> None:
+def test_the_official_client_reads_a_background_stream_and_resumes_it(
+    api: Api, agent: AgentState
+) -> None:
     api.server.says(call("memory_insert", label="human", new_string="x"), "Done.")
 
-    first = list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True))
+    first = list(
+        api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True)
+    )
     run_id = str(first[0].run_id)  # type: ignore[union-attr]
     again = list(api.client.runs.messages.stream(run_id, starting_after=1, include_pings=False))
-    found = list(api.client.conversations.messages.stream("default", agent_id=agent.id, starting_after=2))
+    found = list(
+        api.client.conversations.messages.stream("default", agent_id=agent.id, starting_after=2)
+    )
 
     assert [event.seq_id for event in first[:4]] == [0, 1, 2, 3]  # type: ignore[union-attr]
     assert again == first[2:]
@@ -262,7 +334,10 @@ def test_the_official_client_reads_a_background_stream_and_resumes_it(api: Api, 
 def test_leaving_a_background_stream_does_not_cancel_its_turn(api: Api, agent: AgentState) -> None:
     gate = Gate(api.server)
     api.server.answers_with(gate)
-    body = {"messages": [{"role": "user", "content": "Hello.", "otid": "otid-left"}], "background": True}
+    body = {
+        "messages": [{"role": "user", "content": "Hello.", "otid": "otid-left"}],
+        "background": True,
+    }
     path = f"/v1/agents/{agent.id}/messages/stream"
     with api.http.stream("POST", path, json=body) as answer:
         assert "ping" in next(answer.iter_lines())
@@ -297,24 +372,35 @@ def test_a_stream_that_was_not_kept_or_is_no_more_is_refused_with_what_to_do(
         refused(api.http.post(f"/v1/{path}/stream", json=body), status)
     rows = api.server.rows()
     for option in ("stream_tokens", "background"):
-        words = refused(api.http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello.", option: True}), 422)
+        words = refused(
+            api.http.post(
+                f"/v1/agents/{agent.id}/messages", json={"input": "Hello.", option: True}
+            ),
+            422,
+        )
         assert "Streaming options set without streaming enabled." in words
     assert api.server.rows() == rows
 
-    list(api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True))
+    list(
+        api.client.agents.messages.create(agent.id, input="Hello.", streaming=True, background=True)
+    )
     kept = api.client.runs.list(agent_id=agent.id).items[0]
     assert api.http.post(f"/v1/runs/{kept.id}/stream").status_code == 200
     monkeypatch.setattr(api.server.runtime.settings, "stream_hours", 1e-9)
     assert "has expired" in refused(api.http.post(f"/v1/runs/{kept.id}/stream"), 410)
 
 
-def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(api: Api, agent: AgentState) -> None:
+def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(
+    api: Api, agent: AgentState
+) -> None:
     receiver = Receiver()
     api.server.runtime.settings.allow_private_callbacks = True
     gate = Gate(api.server)
     api.server.answers_with(gate)
     try:
-        run = api.client.agents.messages.create_async(agent.id, input="Hello.", callback_url=f"{receiver.url}/done")
+        run = api.client.agents.messages.create_async(
+            agent.id, input="Hello.", callback_url=f"{receiver.url}/done"
+        )
         assert run.status in ("created", "running")
         assert run.background
         assert run.callback_url == f"{receiver.url}/done"
@@ -342,9 +428,16 @@ def test_an_asynchronous_message_returns_its_run_at_once_and_its_end_is_told(api
     assert (told["callback_status_code"], told["callback_error"]) == (200, None)
 
 
-def test_a_callback_to_a_private_address_is_refused_before_anything_runs(api: Api, agent: AgentState) -> None:
+def test_a_callback_to_a_private_address_is_refused_before_anything_runs(
+    api: Api, agent: AgentState
+) -> None:
     rows = api.server.rows()
-    for url in ("http://127.0.0.1:9/", "http://169.254.169.254/latest", "file:///etc/passwd", "http://localhost/"):
+    for url in (
+        "http://127.0.0.1:9/",
+        "http://169.254.169.254/latest",
+        "file:///etc/passwd",
+        "http://localhost/",
+    ):
         body = {"input": "Hello.", "callback_url": url}
         refused(api.http.post(f"/v1/agents/{agent.id}/messages/async", json=body), 400)
     assert api.server.rows() == rows

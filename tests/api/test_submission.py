@@ -28,10 +28,20 @@ def http(server: ServerInThread) -> Iterator[dict[str, httpx2.Client]]:
         "bob": server.key("bob"),
         "teacher": server.key("teacher", "admin"),
         "developer": server.key("dev", "developer"),
-        "reader": server.key("dev", "developer", scopes=("agents:write", "agents:read", "memory:read", "memory:write")),
-        "root": server.key("root", "admin", scopes=("agents:write", "memory:read", "memory:write", "memory:override")),
+        "reader": server.key(
+            "dev",
+            "developer",
+            scopes=("agents:write", "agents:read", "memory:read", "memory:write"),
+        ),
+        "root": server.key(
+            "root",
+            "admin",
+            scopes=("agents:write", "memory:read", "memory:write", "memory:override"),
+        ),
         "tutor": server.key(None, "service"),
-        "pipe": server.key(None, "service", scopes=("memory:read", "memory:write", "memory:approve", _INSIDE)),
+        "pipe": server.key(
+            None, "service", scopes=("memory:read", "memory:write", "memory:approve", _INSIDE)
+        ),
     }
     clients = {}
     for name, key in made.items():
@@ -50,7 +60,10 @@ def _by_id(on: httpx2.Client, id: str) -> httpx2.Response:
     return on.patch(f"/v1/blocks/{id}", json={"value": AFTER})
 
 
-WAYS: dict[str, Callable[[httpx2.Client, str], httpx2.Response]] = {"by path": _by_path, "by id": _by_id}
+WAYS: dict[str, Callable[[httpx2.Client, str], httpx2.Response]] = {
+    "by path": _by_path,
+    "by id": _by_id,
+}
 # What becomes of the edit by policy, in the order of POLICIES: applied, proposed, or refused with this status.
 AS_OWNER = ("applied",) * 5
 BY_POLICY = ("applied", "applied", "proposed", "proposed", 403)
@@ -82,7 +95,9 @@ AUTHORS = {
 
 
 @pytest.mark.parametrize(("caller", "way"), EXPECTED)
-def test_an_edit_is_what_ownership_and_policy_make_of_it(http: dict[str, httpx2.Client], caller: str, way: str) -> None:
+def test_an_edit_is_what_ownership_and_policy_make_of_it(
+    http: dict[str, httpx2.Client], caller: str, way: str
+) -> None:
     ada = http["ada"]
     for policy, expected in zip(POLICIES, EXPECTED[caller, way], strict=True):
         made = ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": policy}).json()
@@ -95,9 +110,17 @@ def test_an_edit_is_what_ownership_and_policy_make_of_it(http: dict[str, httpx2.
             continue
         assert answer.status_code == 200, case
         told = answer.json()
-        assert told.get("body", told.get("value")) == now["body"] == (AFTER if expected == "applied" else BEFORE), case
+        assert (
+            told.get("body", told.get("value"))
+            == now["body"]
+            == (AFTER if expected == "applied" else BEFORE)
+        ), case
         if expected == "applied":
-            assert (waiting, told["proposal_id"], answer.headers.get("x-proposal-id")) == ([], None, None), case
+            assert (waiting, told["proposal_id"], answer.headers.get("x-proposal-id")) == (
+                [],
+                None,
+                None,
+            ), case
             newest = ada.get("/users/ada/blocks/human/history").json()[0]
             assert (newest["author_kind"], newest["author"]) == AUTHORS[caller], case
         else:
@@ -109,7 +132,9 @@ def test_an_edit_is_what_ownership_and_policy_make_of_it(http: dict[str, httpx2.
             ada.post(f"/users/ada/blocks/human/diffs/{one['id']}/reject", json={})
 
 
-def test_only_an_owner_decides_changes_settings_and_speaks_for_herself(http: dict[str, httpx2.Client]) -> None:
+def test_only_an_owner_decides_changes_settings_and_speaks_for_herself(
+    http: dict[str, httpx2.Client],
+) -> None:
     ada, teacher, tutor = http["ada"], http["teacher"], http["tutor"]
     ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": "propose"})
     proposed = tutor.put("/users/ada/blocks/human", json={"body": AFTER}).headers["x-proposal-id"]
@@ -118,7 +143,10 @@ def test_only_an_owner_decides_changes_settings_and_speaks_for_herself(http: dic
         assert other.post(f"{address}/approve", json={}).status_code == 403
         assert other.post(f"{address}/reject", json={}).status_code == 403
         assert other.patch("/users/ada/blocks/human", json={"policy": "direct"}).status_code == 403
-        assert other.put("/users/ada/blocks/human", json={"body": AFTER, "title": "Mine"}).status_code == 403
+        assert (
+            other.put("/users/ada/blocks/human", json={"body": AFTER, "title": "Mine"}).status_code
+            == 403
+        )
     edit = {"old_string": "Tea", "new_string": "Milk", "reasoning": "So.", "agent_id": "tutor"}
     assert ada.post("/users/ada/blocks/human/propose", json=edit).status_code == 403
     assert ada.post(f"{address}/approve", json={}).json()["block"]["body"] == AFTER
@@ -126,15 +154,26 @@ def test_only_an_owner_decides_changes_settings_and_speaks_for_herself(http: dic
     assert newest["author_kind"] == "service"
 
 
-def test_a_new_block_by_another_is_proposed_and_made_when_the_owner_approves(http: dict[str, httpx2.Client]) -> None:
+def test_a_new_block_by_another_is_proposed_and_made_when_the_owner_approves(
+    http: dict[str, httpx2.Client],
+) -> None:
     ada, tutor = http["ada"], http["tutor"]
-    answer = tutor.put("/users/ada/blocks/goals", json={"body": "Pass.\n", "description": "What she wants."})
+    answer = tutor.put(
+        "/users/ada/blocks/goals", json={"body": "Pass.\n", "description": "What she wants."}
+    )
     assert (answer.status_code, answer.headers["x-proposal-id"]) == (202, answer.json()["id"])
     assert ada.get("/users/ada/blocks/goals").status_code == 404
-    assert tutor.put("/users/ada/blocks/plans", json={"body": "x", "policy": "direct"}).status_code == 403
+    assert (
+        tutor.put("/users/ada/blocks/plans", json={"body": "x", "policy": "direct"}).status_code
+        == 403
+    )
     done = ada.post(f"/users/ada/blocks/goals/diffs/{answer.json()['id']}/approve", json={}).json()
     block = done["block"]
-    assert (block["body"], block["description"], block["policy"]) == ("Pass.\n", "What she wants.", "propose")
+    assert (block["body"], block["description"], block["policy"]) == (
+        "Pass.\n",
+        "What she wants.",
+        "propose",
+    )
 
 
 def test_to_delete_rename_and_restore_wait_too(http: dict[str, httpx2.Client]) -> None:
@@ -150,7 +189,9 @@ def test_to_delete_rename_and_restore_wait_too(http: dict[str, httpx2.Client]) -
     assert ada.get("/users/ada/blocks/diary").status_code == 404
 
 
-def test_nobody_makes_a_block_longer_than_its_limit_or_proposes_that(http: dict[str, httpx2.Client]) -> None:
+def test_nobody_makes_a_block_longer_than_its_limit_or_proposes_that(
+    http: dict[str, httpx2.Client],
+) -> None:
     ada = http["ada"]
     for policy in ("direct", "propose"):
         settings = {"policy": policy, "limit": 100}

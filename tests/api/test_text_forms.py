@@ -10,7 +10,18 @@ import pytest
 from tests.api.conftest import Api
 from tests.seams.server import MODEL, call
 
-NAMES = ["Grüße", "Zoë", "Ångström", "señor", "Čeština", "Tiếng Việt", "한국어", "Ёлка", "ガイド", "naïve"]
+NAMES = [
+    "Grüße",
+    "Zoë",
+    "Ångström",
+    "señor",
+    "Čeština",
+    "Tiếng Việt",
+    "한국어",
+    "Ёлка",
+    "ガイド",
+    "naïve",
+]
 
 
 def apart(text: str) -> str:
@@ -24,7 +35,9 @@ def ok(answer: httpx2.Response) -> Any:
 
 
 def new_agent(api: Api, **fields: Any) -> str:
-    return str(ok(api.http.post("/v1/agents/", json={"name": "Nina", "model": MODEL, **fields}))["id"])
+    return str(
+        ok(api.http.post("/v1/agents/", json={"name": "Nina", "model": MODEL, **fields}))["id"]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
@@ -35,12 +48,14 @@ def test_a_name_in_another_form_is_the_same_name(api: Api, name: str) -> None:
     for asked in (name, apart(name), f"\ufeff{apart(name)}"):
         shown = ok(api.http.get(f"{core}/{quote(asked)}"))
         assert (shown["label"], shown["value"]) == (name, f"{name}\nb")
-        assert [one["name"] for one in ok(api.http.get("/v1/agents/", params={"name": asked, "tags": [asked]}))] == [
-            name
-        ]
+        assert [
+            one["name"]
+            for one in ok(api.http.get("/v1/agents/", params={"name": asked, "tags": [asked]}))
+        ] == [name]
     # The same label a second time, and the same identifier.
     twice = api.http.post(
-        "/v1/agents/", json={"name": "x", "model": MODEL, "memory_blocks": [block, {**block, "label": name}]}
+        "/v1/agents/",
+        json={"name": "x", "model": MODEL, "memory_blocks": [block, {**block, "label": name}]},
     )
     assert twice.status_code == 400, twice.text
     ok(api.http.put(f"/users/ada/blocks/{quote(apart(name))}", json={"body": f"{apart(name)}\rx"}))
@@ -48,11 +63,15 @@ def test_a_name_in_another_form_is_the_same_name(api: Api, name: str) -> None:
     sent = "\ufeff" + apart(f"---\r\nblock: {name}\r\n---\r\nNew\r\nlines\r\n")
     ok(
         api.http.put(
-            f"/users/ada/blocks/{quote(name)}", content=sent.encode(), headers={"content-type": "text/markdown"}
+            f"/users/ada/blocks/{quote(name)}",
+            content=sent.encode(),
+            headers={"content-type": "text/markdown"},
         )
     )
     assert ok(api.http.get(f"/users/ada/blocks/{quote(name)}"))["body"] == "New\nlines"
-    assert [one["label"] for one in ok(api.http.get("/users/ada/blocks")) if one["label"] == name] == [name]
+    assert [
+        one["label"] for one in ok(api.http.get("/users/ada/blocks")) if one["label"] == name
+    ] == [name]
 
 
 def test_lines_that_end_as_on_windows_are_replaced_and_edited_line_by_line(api: Api) -> None:
@@ -60,13 +79,24 @@ def test_lines_that_end_as_on_windows_are_replaced_and_edited_line_by_line(api: 
     for end in ends:
         value = end.join(["line one", "line two", "line three", ""])
         agent = new_agent(api, memory_blocks=[{"label": "human", "value": value}])
-        arguments = {"label": "human", "old_string": f"line one{end}line two", "new_string": f"line 1{end}line two"}
+        arguments = {
+            "label": "human",
+            "old_string": f"line one{end}line two",
+            "new_string": f"line 1{end}line two",
+        }
         api.server.says(call("memory_replace", **arguments), "Done.")
-        ok(api.http.post(f"/v1/agents/{agent}/messages", json={"messages": [{"role": "user", "content": f"a{end}b"}]}))
+        ok(
+            api.http.post(
+                f"/v1/agents/{agent}/messages",
+                json={"messages": [{"role": "user", "content": f"a{end}b"}]},
+            )
+        )
         block = ok(api.http.get(f"/v1/agents/{agent}/core-memory/blocks/human"))
         assert block["value"] == "line 1\nline two\nline three\n"
         messages = ok(api.http.get(f"/v1/agents/{agent}/messages"))
-        assert [one["content"] for one in messages if one["message_type"] == "user_message"] == ["a\nb"]
+        assert [one["content"] for one in messages if one["message_type"] == "user_message"] == [
+            "a\nb"
+        ]
 
 
 VARIANTS = [
@@ -87,23 +117,35 @@ VARIANTS = [
 def test_a_text_in_another_form_is_no_change_and_an_edit_of_one_line_is_one_line(api: Api) -> None:
     block = "/users/lena/blocks/forms"
     for variant in VARIANTS:
-        assert ok(api.http.put(block, json={"body": variant}))["body"] == VARIANTS[0], ascii(variant)
+        assert ok(api.http.put(block, json={"body": variant}))["body"] == VARIANTS[0], ascii(
+            variant
+        )
     assert len(ok(api.http.get(f"{block}/history"))) == 1
     for number, variant in enumerate(VARIANTS):
         edited = variant.replace("three", f"three {number}")
         ok(api.http.put(block, json={"body": edited}))
         diff = ok(api.http.get(f"{block}/compare"))["unified"]
-        changed = [line for line in diff.split("\n") if line[:1] in "+-" and line[:3] not in ("+++", "---") and line]
+        changed = [
+            line
+            for line in diff.split("\n")
+            if line[:1] in "+-" and line[:3] not in ("+++", "---") and line
+        ]
         assert len(changed) == 2, diff
         # What is proposed, searched for or compared meets it too.
-        proposed = {"old_string": f"Gru\u0308ße\r\nthree {number}", "new_string": "x", "reasoning": "So."}
+        proposed = {
+            "old_string": f"Gru\u0308ße\r\nthree {number}",
+            "new_string": "x",
+            "reasoning": "So.",
+        }
         ok(api.http.post(f"{block}/propose", json=proposed))
 
 
 def test_null_for_an_argument_that_may_be_left_out_is_as_if_left_out(api: Api) -> None:
     source = 'def note(text: str, times: int = 2, tag: str = "x") -> str:\n    """Note it."""\n    return f"{text}{times}{tag}"'
     tool = ok(api.http.post("/v1/tools/", json={"source_code": source}))
-    agent = new_agent(api, memory_blocks=[{"label": "human", "value": "Tea."}], tool_ids=[tool["id"]])
+    agent = new_agent(
+        api, memory_blocks=[{"label": "human", "value": "Tea."}], tool_ids=[tool["id"]]
+    )
     calls = [
         ("memory_insert", {"label": "human", "new_string": "Likes tea.", "insert_line": None}),
         ("conversation_search", {"query": "tea", "roles": None, "limit": None, "start_date": None}),
@@ -123,7 +165,10 @@ def test_null_for_an_argument_that_may_be_left_out_is_as_if_left_out(api: Api) -
     # The client gets the call as it is to be read too.
     client_tool = {
         "name": "ask",
-        "parameters": {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}},
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "string"}, "b": {"type": "integer"}},
+        },
     }
     api.server.says(call("ask", a="x", b=None))
     sent = {"messages": [{"role": "user", "content": "Ask."}], "client_tools": [client_tool]}
@@ -138,10 +183,17 @@ def tool_id(api: Api, name: str) -> str:
 def test_persona_and_human_blocks_say_what_they_are_for(api: Api) -> None:
     labels = ("persona", "human", "plans")
     agent = new_agent(api, memory_blocks=[{"label": label, "value": "x"} for label in labels])
-    described = {one["label"]: one["description"] for one in ok(api.http.get(f"/v1/agents/{agent}/core-memory/blocks"))}
+    described = {
+        one["label"]: one["description"]
+        for one in ok(api.http.get(f"/v1/agents/{agent}/core-memory/blocks"))
+    }
     loose = ok(api.http.post("/v1/blocks/", json={"label": "human", "value": ""}))
     assert described["persona"].startswith("The persona block:")
     assert loose["description"] == described["human"]
     assert described["plans"] is None
-    own = ok(api.http.post("/v1/blocks/", json={"label": "human", "value": "", "description": "Whom I serve."}))
+    own = ok(
+        api.http.post(
+            "/v1/blocks/", json={"label": "human", "value": "", "description": "Whom I serve."}
+        )
+    )
     assert own["description"] == "Whom I serve."

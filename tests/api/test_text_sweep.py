@@ -48,18 +48,32 @@ class Fields:
     def of(self, schema: Mapping[str, Any], name: str = "", depth: int = 0) -> Any:
         """A value by the schema, or None where it takes none of ours."""
         if "$ref" in schema:
-            return self.of(self._document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]], name, depth)
+            return self.of(
+                self._document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]],
+                name,
+                depth,
+            )
         for option in schema.get("anyOf", schema.get("oneOf", ())):
             if (value := self.of(option, name, depth)) is not None:
                 return value
         kind = schema.get("type")
-        if kind == "string" and not {"enum", "const", "format", "pattern"} & schema.keys() and not NO_TEXT.search(name):
+        if (
+            kind == "string"
+            and not {"enum", "const", "format", "pattern"} & schema.keys()
+            and not NO_TEXT.search(name)
+        ):
             most = schema.get("maxLength", 1000)
             return NAME if most < 300 or name in NAMES else LINES
-        if kind == "array" and depth < 3 and (item := self.of(schema.get("items", {}), name, depth + 1)) is not None:
+        if (
+            kind == "array"
+            and depth < 3
+            and (item := self.of(schema.get("items", {}), name, depth + 1)) is not None
+        ):
             return [item]
         if kind == "object" and depth < 3 and "properties" in schema:
-            values = {key: self.of(each, key, depth + 1) for key, each in schema["properties"].items()}
+            values = {
+                key: self.of(each, key, depth + 1) for key, each in schema["properties"].items()
+            }
             kept = {key: value for key, value in values.items() if value is not None}
             is_whole = depth == 0 or kept.keys() >= {*schema.get("required", ())}
             return kept if is_whole else None
@@ -71,7 +85,9 @@ class Fields:
 def merged(given: Any, odd: Any) -> Any:
     """What makes the body valid, with the odd text beside it, and in place of it where it is text without meaning."""
     if isinstance(given, dict) and isinstance(odd, dict):
-        kept = {name: value for name, value in odd.items() if name not in given and value is not None}
+        kept = {
+            name: value for name, value in odd.items() if name not in given and value is not None
+        }
         return {**{name: merged(value, odd.get(name)) for name, value in given.items()}, **kept}
     if isinstance(given, list) and isinstance(odd, list) and given and odd:
         return [merged(given[0], odd[0])]
@@ -84,7 +100,8 @@ def values(api: Api) -> dict[str, str]:
     http = api.http
     agent = ok(
         http.post(
-            "/v1/agents/", json={"name": "A", "model": MODEL, "memory_blocks": [{"label": "human", "value": "x"}]}
+            "/v1/agents/",
+            json={"name": "A", "model": MODEL, "memory_blocks": [{"label": "human", "value": "x"}]},
         )
     )
     block = ok(http.post("/v1/blocks/", json={"label": "b", "value": "x"}))
@@ -92,13 +109,25 @@ def values(api: Api) -> dict[str, str]:
     folder = ok(http.post("/v1/folders/", json={"name": "x"}))
     conversation = ok(http.post("/v1/conversations/", params={"agent_id": agent["id"]}, json={}))
     identity = ok(
-        http.post("/v1/identities/", json={"name": "x", "identifier_key": new_id("eve"), "identity_type": "user"})
+        http.post(
+            "/v1/identities/",
+            json={"name": "x", "identifier_key": new_id("eve"), "identity_type": "user"},
+        )
     )
     tool = ok(http.post("/v1/tools/", json={"source_code": "def mine():\n    'Mine.'"}))
     template = ok(http.post("/v1/templates", json={"type": "agent", "agent_id": agent["id"]}))
     return {
-        **{"agent_id": agent["id"], "model_id": agent["id"], "block_id": block["id"], "archive_id": archive["id"]},
-        **{"folder_id": folder["id"], "source_id": folder["id"], "conversation_id": conversation["id"]},
+        **{
+            "agent_id": agent["id"],
+            "model_id": agent["id"],
+            "block_id": block["id"],
+            "archive_id": archive["id"],
+        },
+        **{
+            "folder_id": folder["id"],
+            "source_id": folder["id"],
+            "conversation_id": conversation["id"],
+        },
         **{
             "identity_id": identity["id"],
             "tool_id": tool["id"],
@@ -118,7 +147,9 @@ def values(api: Api) -> dict[str, str]:
 def texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+    for item in (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    ):
         yield from texts_in(item)
 
 
@@ -150,13 +181,19 @@ def odd_rows(path: str) -> list[tuple[str, str, str]]:
     """What is stored in another form than the normal one, by table and column."""
     found = []
     with closing(sqlite3.connect(path)) as connection:
-        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        tables = [
+            name
+            for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         for table in tables:
             for column in connection.execute(f"PRAGMA table_info({table})").fetchall():
                 if column[2].upper() in ("TEXT", "VARCHAR", "JSON"):
                     like = f'SELECT "{column[1]}" FROM {table} WHERE instr("{column[1]}", ?)'  # noqa: S608 - the schema's own names
                     for sign in ("\u0308", "\ufeff", "\r", "\\r"):
-                        found += [(table, column[1], str(text)[:80]) for (text,) in connection.execute(like, (sign,))]
+                        found += [
+                            (table, column[1], str(text)[:80])
+                            for (text,) in connection.execute(like, (sign,))
+                        ]
     return found
 
 
@@ -169,12 +206,22 @@ def sweep(api: Api, values: dict[str, str]) -> int:
     fields, taken = Fields(document), 0
     for path, item in document["paths"].items():
         for method in WRITING:
-            content = item.get(method, {}).get("requestBody", {}).get("content", {}).get("application/json")
+            content = (
+                item.get(method, {})
+                .get("requestBody", {})
+                .get("content", {})
+                .get("application/json")
+            )
             names = re.findall(r"\{(\w+)\}", path)
             if not content or LEFT_OUT.search(path) or not {*names} <= values.keys():
                 continue
             whole = next(
-                (key for key in BODIES if key[0] == method.upper() and re.sub(r":\w+", "", key[1]) == path), None
+                (
+                    key
+                    for key in BODIES
+                    if key[0] == method.upper() and re.sub(r":\w+", "", key[1]) == path
+                ),
+                None,
             )
             odd = fields.of(content["schema"])
             given = BODIES[whole] if whole else None
@@ -192,7 +239,11 @@ def sweep(api: Api, values: dict[str, str]) -> int:
                 if "json" in answer.headers.get("content-type", ""):
                     wrong = [text for text in texts_in(answer.json()) if WRONG.search(text)]
                     assert not wrong, (method, path, wrong[:3])
-    found = [row for row in odd_rows(str(api.server.settings.data_dir / "ricordo.db")) if row[0] not in AS_IT_CAME]
+    found = [
+        row
+        for row in odd_rows(str(api.server.settings.data_dir / "ricordo.db"))
+        if row[0] not in AS_IT_CAME
+    ]
     assert found == []
     return taken
 
@@ -231,5 +282,7 @@ def test_every_model_of_a_request_holds_text_in_the_normal_form() -> None:
 
 
 @pytest.mark.soak
-def test_every_field_that_can_be_written_stores_and_shows_the_normal_form(api: Api, values: dict[str, str]) -> None:
+def test_every_field_that_can_be_written_stores_and_shows_the_normal_form(
+    api: Api, values: dict[str, str]
+) -> None:
     assert sweep(api, values) >= 35

@@ -34,9 +34,16 @@ def test_every_tool_of_the_server_is_listed_and_shows_how_it_is_called(api: Api)
     tool = next(tool for tool in found if tool.name == "memory_replace")
     assert api.client.tools.retrieve(tool.id).to_dict() == tool.to_dict()
     assert is_id(tool.id, "tool")
-    assert (tool.source_type, tool.return_char_limit, tool.default_requires_approval) == ("python", 50_000, False)
+    assert (tool.source_type, tool.return_char_limit, tool.default_requires_approval) == (
+        "python",
+        50_000,
+        False,
+    )
     assert tool.tags == ["letta_memory_core"]
-    assert (tool.json_schema["name"], tool.json_schema["description"]) == (tool.name, tool.description)
+    assert (tool.json_schema["name"], tool.json_schema["description"]) == (
+        tool.name,
+        tool.description,
+    )
     parameters: Any = tool.json_schema["parameters"]
     assert parameters["required"] == ["label", "old_string", "new_string"]
 

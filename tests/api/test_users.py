@@ -44,29 +44,49 @@ def test_a_first_put_makes_the_user_and_the_block(http: httpx2.Client, ada: str)
     assert (first["sha"], first["message"], first["author"]) == (made["version"], "My name", ada)
 
 
-def test_a_name_that_nobody_can_have_makes_nobody(http: httpx2.Client, server: ServerInThread) -> None:
+def test_a_name_that_nobody_can_have_makes_nobody(
+    http: httpx2.Client, server: ServerInThread
+) -> None:
     before = server.rows()
-    assert "cannot be called" in refused(http.put("/users/%20x/blocks/student", json={"body": ""}), 400)
-    assert "is no user" in refused(http.put(f"/users/{new_id('user')}/blocks/a", json={"body": ""}), 404)
+    assert "cannot be called" in refused(
+        http.put("/users/%20x/blocks/student", json={"body": ""}), 400
+    )
+    assert "is no user" in refused(
+        http.put(f"/users/{new_id('user')}/blocks/a", json={"body": ""}), 404
+    )
 
     assert server.rows() == before
 
 
-def test_a_label_may_be_a_path_and_one_that_means_something_else_is_refused(http: httpx2.Client, ada: str) -> None:
+def test_a_label_may_be_a_path_and_one_that_means_something_else_is_refused(
+    http: httpx2.Client, ada: str
+) -> None:
     for label in ("history", "a/Diffs", "restore/b", "a/.git/b", "a//b", "a/", "%20"):
-        assert "cannot be used" in refused(http.put(f"/users/{ada}/blocks/{label}", json={"body": ""}), 400), label
+        assert "cannot be used" in refused(
+            http.put(f"/users/{ada}/blocks/{label}", json={"body": ""}), 400
+        ), label
     refused(http.get(f"/users/{ada}/blocks"), 404)
 
     made = put(http, ada, "courses/maths", "Likes proofs.")
     put(http, ada, "courses/maths/ü%3F", "Deeper.")
     assert get(http, ada, "courses/maths") == made
-    assert [one["label"] for one in ok(http.get(f"/users/{ada}/blocks"))] == ["courses/maths", "courses/maths/ü?"]
+    assert [one["label"] for one in ok(http.get(f"/users/{ada}/blocks"))] == [
+        "courses/maths",
+        "courses/maths/ü?",
+    ]
     assert len(get(http, ada, "courses/maths/history")) == 1
-    assert get(http, ada, f"courses/maths/versions/{made['version'][:7]}")["body"] == "Likes proofs."
+    assert (
+        get(http, ada, f"courses/maths/versions/{made['version'][:7]}")["body"] == "Likes proofs."
+    )
 
 
-def test_the_history_is_newest_first_and_goes_on_where_it_ended(http: httpx2.Client, ada: str) -> None:
-    made = [put(http, ada, "student", f"Version {number}", message=str(number))["version"] for number in range(5)]
+def test_the_history_is_newest_first_and_goes_on_where_it_ended(
+    http: httpx2.Client, ada: str
+) -> None:
+    made = [
+        put(http, ada, "student", f"Version {number}", message=str(number))["version"]
+        for number in range(5)
+    ]
     put(http, ada, "other", "Beside it")
 
     whole = get(http, ada, "student/history")
@@ -78,7 +98,9 @@ def test_the_history_is_newest_first_and_goes_on_where_it_ended(http: httpx2.Cli
     assert refused(http.get(f"/users/{ada}/blocks/student/history?limit=0"), 422)
 
 
-def test_a_version_is_read_and_restored_also_of_a_block_that_was_deleted(http: httpx2.Client, ada: str) -> None:
+def test_a_version_is_read_and_restored_also_of_a_block_that_was_deleted(
+    http: httpx2.Client, ada: str
+) -> None:
     made = put(http, ada, "student", "One", title="Student", policy="direct")
     first = made["version"]
     put(http, ada, "student", "Two")
@@ -98,7 +120,12 @@ def test_a_version_is_read_and_restored_also_of_a_block_that_was_deleted(http: h
     refused(http.post(f"/users/{ada}/blocks/student/restore", json={"sha": gone["sha"]}), 404)
     back = post(http, ada, "student/restore", sha=first, message="Again")
     assert get(http, ada, "student/history")[0]["message"] == "Again"
-    assert [back[name] for name in ("id", "body", "title", "policy")] == [made["id"], "One", "Student", "direct"]
+    assert [back[name] for name in ("id", "body", "title", "policy")] == [
+        made["id"],
+        "One",
+        "Student",
+        "direct",
+    ]
 
 
 def test_every_line_is_blamed_on_the_version_that_wrote_it(http: httpx2.Client, ada: str) -> None:
@@ -124,7 +151,9 @@ def test_two_versions_are_compared_by_lines_and_by_words(http: httpx2.Client, ad
     seen = get(http, ada, "student/compare", **{"from": first, "to": second})
     assert (seen["from_version"], seen["to_version"]) == (first, second)
     assert "-Likes tea.\n+Likes green tea.\n" in seen["unified"]
-    assert [one for one in seen["words"] if one["kind"] != "same"] == [{"kind": "added", "text": "green "}]
+    assert [one for one in seen["words"] if one["kind"] != "same"] == [
+        {"kind": "added", "text": "green "}
+    ]
     assert get(http, ada, "student/compare", to=second) == seen
     assert get(http, ada, "student/compare")["to_version"] == third
     beginning = get(http, ada, "student/compare", to=first)
@@ -140,15 +169,29 @@ def test_settings_change_without_a_version_and_a_new_label_with_one(
     made = put(http, ada, "student", "One", title="Student", schema_ref="student")
     proposal = propose(http, ada, "student", "One", "Two")
 
-    settings = {"title": None, "policy": "guarded", "metadata": {"n": 1}, "limit": 50, "course": "maths"}
+    settings = {
+        "title": None,
+        "policy": "guarded",
+        "metadata": {"n": 1},
+        "limit": 50,
+        "course": "maths",
+    }
     changed = ok(http.patch(f"/users/{ada}/blocks/student", json=settings))
-    assert {"schema_ref": "student", "version": made["version"], **settings}.items() <= changed.items()
+    assert {
+        "schema_ref": "student",
+        "version": made["version"],
+        **settings,
+    }.items() <= changed.items()
     after = put(http, ada, "student", "One", title=None)
     assert (after["title"], after["policy"], after["metadata"]) == (None, "guarded", {"n": 1})
     new_name = {"label": "people/me", "message": "Tidy"}
     renamed = ok(http.patch(f"/users/{ada}/blocks/student", json=new_name))
     assert get(http, ada, "people/me/history")[0]["message"] == "Tidy"
-    assert (renamed["label"], renamed["pending"], renamed["version"] != made["version"]) == ("people/me", 1, True)
+    assert (renamed["label"], renamed["pending"], renamed["version"] != made["version"]) == (
+        "people/me",
+        1,
+        True,
+    )
     assert [one["id"] for one in get(http, ada, "people/me/diffs")] == [proposal]
     assert len(get(http, ada, "people/me/history")) == 2
     refused(http.get(f"/users/{ada}/blocks/student"), 404)
@@ -170,7 +213,9 @@ def test_if_match_writes_only_over_what_was_read(http: httpx2.Client, ada: str) 
     for stale in (etag, f'"{version}"', f'{weak}, "other"', weak, "nonsense", ""):
         for method in ("PUT", "PATCH", "DELETE"):
             body = (
-                {} if method == "DELETE" else {"json": {"title": "T", **({"body": "Three"} if method == "PUT" else {})}}
+                {}
+                if method == "DELETE"
+                else {"json": {"title": "T", **({"body": "Three"} if method == "PUT" else {})}}
             )
             answer = http.request(method, address, headers={"if-match": stale}, **body)
             assert "PRECONDITION_FAILED" in refused(answer, 412)
@@ -186,14 +231,21 @@ def test_if_match_writes_only_over_what_was_read(http: httpx2.Client, ada: str) 
     refused(http.put(address, json={"body": "", "title": "T"}, headers={"if-match": etag}), 412)
 
 
-def test_if_none_match_makes_only_what_is_new_and_spares_a_reader_what_she_has(http: httpx2.Client, ada: str) -> None:
+def test_if_none_match_makes_only_what_is_new_and_spares_a_reader_what_she_has(
+    http: httpx2.Client, ada: str
+) -> None:
     address, only_new = f"/users/{ada}/blocks/student", {"if-none-match": "*"}
     ok(http.put(address, json={"body": "One"}, headers=only_new))
     refused(http.put(address, json={"body": "Two"}, headers=only_new), 412)
 
     etag = http.get(address).headers["etag"]
     refused(http.put(address, json={"body": "Two"}, headers={"if-none-match": f"W/{etag}"}), 412)
-    assert http.put(address, json={"body": "One"}, headers={"if-none-match": '"other"'}).headers["etag"] == etag
+    assert (
+        http.put(address, json={"body": "One"}, headers={"if-none-match": '"other"'}).headers[
+            "etag"
+        ]
+        == etag
+    )
     spared = http.get(address, headers={"if-none-match": f'"other", W/{etag}'})
     assert (spared.status_code, spared.content, spared.headers["etag"]) == (304, b"", etag)
     propose(http, ada, "student", "One", "Two")
@@ -229,7 +281,9 @@ UNREADABLE: list[tuple[bytes, str, int, str]] = [
 ]
 
 
-def test_what_cannot_be_read_or_fails_its_condition_is_refused_and_nothing_is_made(api: Api, ada: str) -> None:
+def test_what_cannot_be_read_or_fails_its_condition_is_refused_and_nothing_is_made(
+    api: Api, ada: str
+) -> None:
     before = api.server.rows()
     address = f"/users/{ada}/blocks/student"
     for content, media_type, status, said in UNREADABLE:
@@ -255,7 +309,9 @@ CANARY = "kingfisher"
 
 @pytest.fixture(scope="module")
 def two(running_server: ServerInThread, running_http: httpx2.Client) -> tuple[Known, Known]:
-    return _known(running_server, running_http, "carol", "tea"), _known(running_server, running_http, "bob", CANARY)
+    return _known(running_server, running_http, "carol", "tea"), _known(
+        running_server, running_http, "bob", CANARY
+    )
 
 
 def _known(server: ServerInThread, http: httpx2.Client, user: str, secret: str) -> Known:
@@ -267,7 +323,9 @@ def _known(server: ServerInThread, http: httpx2.Client, user: str, secret: str) 
         block = user_memory.require(tx, owned, label)
         versions.lock(tx, owned.chain.id)
         metadata = ChangeMetadata(owned.owner, f"More of {secret}", run_id=run_id)
-        blocks.update(tx, block, replace(block, value=f"The {secret} sings.\nIt is blue."), metadata)
+        blocks.update(
+            tx, block, replace(block, value=f"The {secret} sings.\nIt is blue."), metadata
+        )
 
     server.write(work)
     sha = get(http, user, label)["version"]
@@ -281,13 +339,19 @@ ROUTES = sorted(
     if isinstance(route, APIRoute) and route.include_in_schema
     for method in route.methods
 )
-NOWHERE = Known("nobody", "nothing", "0" * 40, "proposal-00000000-0000-4000-8000-000000000000", "run-nothing")
+NOWHERE = Known(
+    "nobody", "nothing", "0" * 40, "proposal-00000000-0000-4000-8000-000000000000", "run-nothing"
+)
 
 
 def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
     """Every route with one name in it wrong: one that leads nowhere, or to what another user has."""
     for method, path in ROUTES:
-        in_body = ["body"] if path.endswith(("restore", "approve", "reject")) and "{diff_id}" not in path else []
+        in_body = (
+            ["body"]
+            if path.endswith(("restore", "approve", "reject")) and "{diff_id}" not in path
+            else []
+        )
         for name in re.findall(r"\{(\w+)", path) + in_body:
             if method == "PUT" and name in ("user_id", "label"):
                 continue  # which makes it
@@ -296,7 +360,9 @@ def wrong_ways() -> Iterator[tuple[str, str, str, str]]:
                     yield method, path, name, whose
 
 
-def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(http: httpx2.Client, two: tuple[Known, Known]) -> None:
+def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(
+    http: httpx2.Client, two: tuple[Known, Known]
+) -> None:
     """Every route, with each name in it wrong in each way: 404, no word of what another user has, and nothing changed."""
     carol, bob = two
     before = [_seen(http, one) for one in two]
@@ -304,14 +370,18 @@ def test_a_wrong_name_leads_nowhere_and_tells_nothing_of_others(http: httpx2.Cli
         case = f"{method} {path} {whose} {name}"
         other = asdict(NOWHERE if whose == "nobody's" else bob)
         values = asdict(carol) | ({name: other[name]} if name != "body" else {})
-        body: dict[str, Any] = {"title": "T"} if method == "PATCH" else {"body": ""} if method == "PUT" else {}
+        body: dict[str, Any] = (
+            {"title": "T"} if method == "PATCH" else {"body": ""} if method == "PUT" else {}
+        )
         if path.endswith("/restore"):
             body = {"sha": other["sha"] if name == "body" else carol.sha}
         elif path.endswith("/propose"):
             body = {"old_string": "blue", "new_string": "red", "reasoning": ""}
         elif path.endswith(("/diffs/approve", "/diffs/reject")):
             body = {"ids": [other["diff_id"]]}
-        answer = http.request(method, _filled(path, values), **({} if method in ("GET", "DELETE") else {"json": body}))
+        answer = http.request(
+            method, _filled(path, values), **({} if method in ("GET", "DELETE") else {"json": body})
+        )
         if path.endswith(("/diffs/approve", "/diffs/reject")) and name == "body":
             assert [one["status"] for one in ok(answer)] == ["failed"], case
         else:
@@ -340,10 +410,16 @@ def _filled(path: str, values: dict[str, str]) -> str:
 
 def _seen(http: httpx2.Client, known: Known) -> Any:
     diffs = ok(http.get(f"/users/{known.user_id}/diffs", params={"status": "all"}))
-    return ok(http.get(f"/users/{known.user_id}/blocks")), get(http, known.user_id, f"{known.label}/history"), diffs
+    return (
+        ok(http.get(f"/users/{known.user_id}/blocks")),
+        get(http, known.user_id, f"{known.label}/history"),
+        diffs,
+    )
 
 
-def test_labels_that_differ_in_capitals_alone_are_refused_in_a_users_memory(http: httpx2.Client) -> None:
+def test_labels_that_differ_in_capitals_alone_are_refused_in_a_users_memory(
+    http: httpx2.Client,
+) -> None:
     user = new_id("ada")
     put(http, user, "human", "Ada")
     put(http, user, "Übung", "Latin")
@@ -351,7 +427,11 @@ def test_labels_that_differ_in_capitals_alone_are_refused_in_a_users_memory(http
         answer = http.put(f"/users/{user}/blocks/{label}", json={"body": "Eve"})
         assert "only in capitals or accents" in refused(answer, 409)
     put(http, user, "goals", "Rest")
-    assert "only in capitals" in refused(http.patch(f"/users/{user}/blocks/goals", json={"label": "HuMan"}), 409)
+    assert "only in capitals" in refused(
+        http.patch(f"/users/{user}/blocks/goals", json={"label": "HuMan"}), 409
+    )
     # To write its own name otherwise is no collision, nor is what has another owner.
-    assert ok(http.patch(f"/users/{user}/blocks/human", json={"label": "Human"}))["label"] == "Human"
+    assert (
+        ok(http.patch(f"/users/{user}/blocks/human", json={"label": "Human"}))["label"] == "Human"
+    )
     put(http, new_id("bob"), "human", "Bob")

@@ -42,9 +42,7 @@ PAGE = ROOT / "docs" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
 # Served, with the one answer that there can be.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
-TOOL = (
-    'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n    return 2 * one\n'
-)
+TOOL = 'def double(one: int) -> int:\n    """Double.\n\n    Args:\n        one: A number.\n    """\n    return 2 * one\n'
 SAID = [{"role": "user", "content": "Hello."}]
 WEEKLY = {"type": "recurring", "cron_expression": "0 8 * * 1"}
 
@@ -71,7 +69,9 @@ class Seeded:
             model=MODEL, tool_ids=[tool.id], memory_blocks=[{"label": "human", "value": "Ada."}]
         )
         api.server.says("Hello.")
-        run_id = (self.client.agents.messages.create(agent.id, input="Hello.").usage.run_ids or [""])[0]
+        run_id = (
+            self.client.agents.messages.create(agent.id, input="Hello.").usage.run_ids or [""]
+        )[0]
         thread = self.client.conversations.create(agent_id=agent.id)
         api.server.says("Hello.")
         list(self.client.conversations.messages.create(thread.id, messages=SAID))  # type: ignore[arg-type]
@@ -79,7 +79,11 @@ class Seeded:
             server_name="gate", config={"mcp_server_type": "streamable_http", "server_url": mcp_url}
         )
         api.server.says("Hello.")
-        recorded = list(self.client.agents.messages.create(agent.id, input="Go.", streaming=True, background=True))
+        recorded = list(
+            self.client.agents.messages.create(
+                agent.id, input="Go.", streaming=True, background=True
+            )
+        )
         self.values: dict[str, Any] = {
             "agent_id": agent.id,
             "tool_id": tool.id,
@@ -109,9 +113,14 @@ class Seeded:
             "hostname": "https://app.example.org",
             "policy": [{"type": "agent", "id": agent.id, "access": ["read_agent"]}],
         }
-        self.values |= {"archive_id": self.client.archives.create(name="Notes").id, "folder_id": self._folder()}
+        self.values |= {
+            "archive_id": self.client.archives.create(name="Notes").id,
+            "folder_id": self._folder(),
+        }
         self.values["file_id"] = self._file()
-        self.values["template_name"] = self.client.templates.create(agent_id=agent.id, type="agent").name
+        self.values["template_name"] = self.client.templates.create(
+            agent_id=agent.id, type="agent"
+        ).name
         self.values["template_version"] = f"{self.values['template_name']}:latest"
 
     def _next(self) -> str:
@@ -133,26 +142,36 @@ class Seeded:
         body = {"name": "Ada", "identifier_key": self._next(), "identity_type": "user"}
         return str(ok(self.api.http.post("/v1/identities/", json=body))["id"])
 
-    def _fresh(self, name: str, values: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911 - a table
+    def _fresh(self, name: str, values: dict[str, Any]) -> dict[str, Any]:  # noqa: C901, PLR0911 - a table
         """What a method needs of its own: something to delete, to attach, or to wait for."""
         make, agent = self.client, self.values["agent_id"]
         match name:
             case "agents.delete" | "agents.messages.reset":
                 return {"agent_id": make.agents.create(model=MODEL).id}
             case "tools.delete":
-                return {"tool_id": make.tools.create(source_code=TOOL.replace("double", self._next())).id}
+                return {
+                    "tool_id": make.tools.create(
+                        source_code=TOOL.replace("double", self._next())
+                    ).id
+                }
             case "blocks.delete" | "agents.blocks.attach" | "agents.blocks.detach":
                 block = make.blocks.create(label=self._next(), value="").id
                 if name.endswith("detach"):
                     make.agents.blocks.attach(block, agent_id=agent)
                 return {"block_id": block}
             case "access_tokens.delete":
-                made = make.access_tokens.create(hostname=values["hostname"], policy=values["policy"])
+                made = make.access_tokens.create(
+                    hostname=values["hostname"], policy=values["policy"]
+                )
                 return {"token": made.token}
             case "archives.delete":
                 return {"archive_id": make.archives.create(name="Old").id}
             case "archives.passages.delete":
-                return {"passage_id": make.archives.passages.create(values["archive_id"], text="Old.").id}
+                return {
+                    "passage_id": make.archives.passages.create(
+                        values["archive_id"], text="Old."
+                    ).id
+                }
             case "agents.passages.delete":
                 return {"memory_id": make.agents.passages.create(agent, text="Old.")[0].id}
             case "conversations.delete":
@@ -171,7 +190,10 @@ class Seeded:
                 return {"tool_id": tool.id}
             case "agents.identities.attach" | "agents.identities.detach":
                 # An agent with identities is theirs alone, so it is one of its own.
-                return {"agent_id": make.agents.create(model=MODEL).id, "identity_id": self._identity()}
+                return {
+                    "agent_id": make.agents.create(model=MODEL).id,
+                    "identity_id": self._identity(),
+                }
             case "agents.import_file":
                 return {"file": ("agent.af", make.agents.export_file(agent).encode())}
             case "templates.create":
@@ -186,7 +208,9 @@ class Seeded:
                 return {"args": {"one": 2}}
             case "agents.messages.cancel" | "conversations.cancel":
                 return {}
-            case "agents.messages.create" | "agents.messages.stream" | "agents.messages.create_async":
+            case (
+                "agents.messages.create" | "agents.messages.stream" | "agents.messages.create_async"
+            ):
                 return {"input": "Hello."}
             case "conversations.messages.create":
                 return {"messages": SAID}
@@ -207,14 +231,27 @@ class Seeded:
         if name.endswith("messages.compact"):
             for number in range(3):
                 self.api.server.says(f"Answer {number}.")
-                thread = {"conversation_id": self.values["conversation_id"]} if name.startswith("conv") else None
+                thread = (
+                    {"conversation_id": self.values["conversation_id"]}
+                    if name.startswith("conv")
+                    else None
+                )
                 body = {"messages": SAID, "streaming": False}
-                path = f"/v1/conversations/{thread['conversation_id']}" if thread else f"/v1/agents/{agent}"
+                path = (
+                    f"/v1/conversations/{thread['conversation_id']}"
+                    if thread
+                    else f"/v1/agents/{agent}"
+                )
                 ok(self.api.http.post(f"{path}/messages", json=body))
             self.api.server.says("They talked.")
-        elif name.startswith(("agents.messages.create", "agents.messages.stream", "conversations.messages.create")):
+        elif name.startswith(
+            ("agents.messages.create", "agents.messages.stream", "conversations.messages.create")
+        ):
             self.api.server.says((TextPart("One moment."), call("double", one=2)), "Four.")
-        elif name.startswith("agents.files.") or name in ("agents.folders.detach", "folders.agents.list"):
+        elif name.startswith("agents.files.") or name in (
+            "agents.folders.detach",
+            "folders.agents.list",
+        ):
             self.client.agents.folders.attach(self.values["folder_id"], agent_id=agent)
         elif name == "conversations.messages.stream":
             self.api.server.says("Hello.")
@@ -229,7 +266,9 @@ class Seeded:
 
     def call(self, name: str, method: Callable[..., Any]) -> None:
         """Call the method with all that it needs, and read the whole answer."""
-        while ok(self.api.http.get("/v1/runs/", params={"active": True})):  # of a message that nobody waited for
+        while ok(
+            self.api.http.get("/v1/runs/", params={"active": True})
+        ):  # of a message that nobody waited for
             pass
         self.prepare(name)
         values = dict(self.values)
@@ -240,7 +279,8 @@ class Seeded:
         needed = [
             parameter.name
             for parameter in inspect.signature(method).parameters.values()
-            if parameter.default is inspect.Parameter.empty and parameter.kind is not inspect.Parameter.VAR_KEYWORD
+            if parameter.default is inspect.Parameter.empty
+            and parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
         answer = method(**{one: values[one] for one in needed} | fresh)
         if (
@@ -256,7 +296,9 @@ CONFLICTS = {"agents.messages.cancel", "conversations.cancel"}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_method_of_the_client_is_answered_as_it_reads_answers(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_method_of_the_client_is_answered_as_it_reads_answers(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in (("allow_private_providers", True), ("traces", "all")):
         monkeypatch.setattr(api.server.runtime.settings, name, value)
     with mcp_server(notes()) as url:
@@ -281,7 +323,10 @@ def served() -> set[str]:
     """The routes of this server as `method path`, names of parameters left out."""
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(Settings(data_dir=Path(folder)), ProviderSettings.model_construct())
-        return {f"{method} {re.sub(r'{[^}]*}', '{}', path)}" for method, path, _ in operations(app.openapi())}
+        return {
+            f"{method} {re.sub(r'{[^}]*}', '{}', path)}"
+            for method, path, _ in operations(app.openapi())
+        }
 
 
 def routes_by_version() -> dict[str, set[str]]:
@@ -299,9 +344,12 @@ def page() -> str:
     """docs/compatibility.md."""
     here, versions = served(), routes_by_version()
     rows = "\n".join(
-        f"| {name} | {len(routes & here)} of {len(routes)} |" for name, routes in sorted(versions.items(), key=_order)
+        f"| {name} | {len(routes & here)} of {len(routes)} |"
+        for name, routes in sorted(versions.items(), key=_order)
     )
-    missing = sorted(set().union(*versions.values()) - here, key=lambda route: (route.split()[1], route))
+    missing = sorted(
+        set().union(*versions.values()) - here, key=lambda route: (route.split()[1], route)
+    )
     assert not missing, missing
     ignored = "\n".join(f"| `{name}` | {why} |" for name, why in IGNORED_QUERIES.items())
     fields = "\n".join(
@@ -309,7 +357,9 @@ def page() -> str:
         for where, model in BODIES.items()
         for why, names in _by_reason(model.ignored).items()
     )
-    youlab = "\n".join(f"- `{route}`" for route in sorted(ENDPOINTS, key=lambda route: (route.split()[1], route)))
+    youlab = "\n".join(
+        f"- `{route}`" for route in sorted(ENDPOINTS, key=lambda route: (route.split()[1], route))
+    )
     return PAGE_TEXT.format(rows=rows, ignored=ignored, fields=fields, youlab=youlab)
 
 

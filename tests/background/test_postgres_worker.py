@@ -24,7 +24,9 @@ from tests.seams.jobs import QUICK, add, address_of, get, until, working
 from tests.support.postgres import new_store
 
 SECONDS_AWAY = Pace(poll=30, beat=30)
-WORKERS = "backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()"
+WORKERS = (
+    "backend_type = 'client backend' AND datname = current_database() AND pid <> pg_backend_pid()"
+)
 LISTENS = f"count(*) = 1 FROM pg_stat_activity WHERE {WORKERS} AND query LIKE 'LISTEN%'"
 CUT = f"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE {WORKERS}"  # noqa: S608 - our own words
 
@@ -84,7 +86,9 @@ async def test_the_database_rings_when_a_job_is_added(store: PostgresStore, tmp_
 async def test_the_jobs_of_a_key_follow_each_other(store: PostgresStore, tmp_path: Path) -> None:
     log = Log()
     # On a busy machine a wake-up is lost now and then; then the poll finds the job, which comes some seconds later.
-    async with working(store, tmp_path, JobHandler("work", log), is_alone=False, pace=Pace(poll=4, beat=30)):
+    async with working(
+        store, tmp_path, JobHandler("work", log), is_alone=False, pace=Pace(poll=4, beat=30)
+    ):
         await wait_for(store, LISTENS)
         for job in [await add(store, key="k") for _ in range(10)]:
             assert (await until(store, job)).status == "done"
@@ -100,22 +104,29 @@ async def test_a_wake_up_is_added_and_taken_back_with_its_transaction(store: Pos
         await store.write(add_and_fail)
     assert await sql(store, "SELECT id FROM procrastinate_jobs") == []
     job = await add(store, key="k")
-    assert [tuple(row) for row in await sql(store, "SELECT lock, queueing_lock, args FROM procrastinate_jobs")] == [
-        ("k", job.id, {"id": job.id})
-    ]
+    assert [
+        tuple(row)
+        for row in await sql(store, "SELECT lock, queueing_lock, args FROM procrastinate_jobs")
+    ] == [("k", job.id, {"id": job.id})]
 
 
-async def test_two_servers_share_many_jobs_of_few_keys_and_overlap_none(store: PostgresStore, tmp_path: Path) -> None:
+async def test_two_servers_share_many_jobs_of_few_keys_and_overlap_none(
+    store: PostgresStore, tmp_path: Path
+) -> None:
     log = Log()
     async with AsyncExitStack() as stack:
         other = open_postgres(address_of(store), connections=4, backups=tmp_path)
         stack.push_async_callback(other.close)
         workers = [
-            await stack.enter_async_context(working(one, tmp_path, JobHandler("work", log), is_alone=False, pace=QUICK))
+            await stack.enter_async_context(
+                working(one, tmp_path, JobHandler("work", log), is_alone=False, pace=QUICK)
+            )
             for one in (store, other)
         ]
         keys = [None, "a", "b", "c"]
-        added = await asyncio.gather(*(add((store, other)[n % 2], key=keys[n % 4]) for n in range(80)))
+        added = await asyncio.gather(
+            *(add((store, other)[n % 2], key=keys[n % 4]) for n in range(80))
+        )
         ended = [await until(store, job) for job in added]
         await wait_for(store, "count(*) = 0 FROM procrastinate_jobs")
     assert len(workers) == 2
@@ -148,7 +159,9 @@ WORKER_COUNTED_DEAD = "DELETE FROM procrastinate_workers"
 
 
 @pytest.mark.parametrize("mishap", [LOST, TAKER_KILLED, WORKER_COUNTED_DEAD])
-async def test_whatever_befalls_a_wake_up_its_job_runs_once(store: PostgresStore, tmp_path: Path, mishap: str) -> None:
+async def test_whatever_befalls_a_wake_up_its_job_runs_once(
+    store: PostgresStore, tmp_path: Path, mishap: str
+) -> None:
     log = Log()
     added = [await add(store, key="same") for _ in range(3)]
     if mishap != WORKER_COUNTED_DEAD:
@@ -187,7 +200,9 @@ async def test_the_jobs_of_a_silent_server_go_on_elsewhere_and_its_own_end_count
     async with working(store, tmp_path, JobHandler("work", log), is_alone=False, pace=QUICK):
         await asyncio.sleep(0.1)
         assert (await get(store, behind)).status == "waiting"
-        await sql(store, "UPDATE jobs SET heartbeat_at = heartbeat_at - 31000000 WHERE status = 'running'")
+        await sql(
+            store, "UPDATE jobs SET heartbeat_at = heartbeat_at - 31000000 WHERE status = 'running'"
+        )
         assert (await until(store, frozen)).attempts == 2
         assert (await until(store, behind)).status == "done"
     assert not await store.write(lambda tx: jobs.finish(tx, held))

@@ -31,7 +31,9 @@ async def spent(stage: Stage) -> list[tuple[str | None, str, int]]:
     return [(entry.key, entry.model, entry.usage.prompt_tokens) for entry in found]
 
 
-async def test_what_a_job_embeds_is_noted_with_its_agent_and_model_also_where_it_failed(stage: Stage) -> None:
+async def test_what_a_job_embeds_is_noted_with_its_agent_and_model_also_where_it_failed(
+    stage: Stage,
+) -> None:
     agent = await stage.agent()
     async with expenses_noted(stage.runtime, job_of(agent)):
         count("a/embed", 70)
@@ -49,7 +51,9 @@ async def test_what_a_job_embeds_is_noted_with_its_agent_and_model_also_where_it
     assert await spent(stage) == [(agent, "a/embed", 77), (None, "b/embed", 5)]
 
 
-async def test_only_a_providers_model_waits_for_the_next_day(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_a_providers_model_waits_for_the_next_day(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def ask(texts: list[str], _purpose: EmbeddingPurpose) -> Sequence[Any]:
         return [[1.0] for _ in texts]
 

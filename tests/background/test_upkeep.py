@@ -54,7 +54,9 @@ class Two:
         id = self.archive.id
         return await add(self.store, rebuild.REINDEX, {"owner_id": id}, key=id, is_single=True)
 
-    async def begin(self, job: Job, worker: str, writes: int) -> tuple[Freezing, "asyncio.Task[None]"]:
+    async def begin(
+        self, job: Job, worker: str, writes: int
+    ) -> tuple[Freezing, "asyncio.Task[None]"]:
         """Let a server claim and begin the job, and stand still before that write, by number."""
         self.clock.advance(60)
         claimed = await self.store.write(lambda tx: jobs.claim_one(tx, worker, job.id))
@@ -141,7 +143,9 @@ async def test_streams_that_have_expired_are_deleted_in_portions_and_no_other(
     left = []
     for hours in (2.9, 0.2):
         clock.advance(hours * 3600)
-        await handler.run(runtime_on(store, tmp_path), Job(handler.kind, LOCAL_ORGANIZATION), unheard)
+        await handler.run(
+            runtime_on(store, tmp_path), Job(handler.kind, LOCAL_ORGANIZATION), unheard
+        )
         left.append(len(await store.read(lambda tx: runs.events_after(tx, run.id))))
     assert left == [501, 0]
     assert len(await store.read(lambda tx: runs.events_after(tx, open_run.id))) == 501

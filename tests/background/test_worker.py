@@ -50,7 +50,9 @@ async def nothing(_runtime: Runtime, _job: Job, _report: Report) -> None:
     await asyncio.sleep(0)
 
 
-async def test_a_job_that_is_added_runs_at_once(store: SqliteStore, database: str, tmp_path: Path) -> None:
+async def test_a_job_that_is_added_runs_at_once(
+    store: SqliteStore, database: str, tmp_path: Path
+) -> None:
     seen: list[dict[str, object]] = []
 
     async def run(runtime: Runtime, job: Job, _report: Report) -> None:
@@ -69,7 +71,9 @@ async def test_a_job_that_is_added_runs_at_once(store: SqliteStore, database: st
     assert done.started_at < done.ended_at
 
 
-async def test_four_jobs_run_side_by_side_and_the_fifth_waits(store: SqliteStore, tmp_path: Path) -> None:
+async def test_four_jobs_run_side_by_side_and_the_fifth_waits(
+    store: SqliteStore, tmp_path: Path
+) -> None:
     gate, running, most = asyncio.Event(), 0, 0
 
     async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
@@ -91,7 +95,9 @@ async def test_four_jobs_run_side_by_side_and_the_fifth_waits(store: SqliteStore
     assert most == 4
 
 
-async def test_jobs_of_one_key_never_overlap_and_keep_their_order(store: SqliteStore, tmp_path: Path) -> None:
+async def test_jobs_of_one_key_never_overlap_and_keep_their_order(
+    store: SqliteStore, tmp_path: Path
+) -> None:
     at_work: Counter[str | None] = Counter()
     order: dict[str | None, list[int]] = {}
 
@@ -102,7 +108,10 @@ async def test_jobs_of_one_key_never_overlap_and_keep_their_order(store: SqliteS
         await asyncio.sleep(0.001)
         at_work[job.key] -= 1
 
-    added = [await add(store, payload={"number": n}, key=f"key-{n % 3}", most_attempts=1) for n in range(40)]
+    added = [
+        await add(store, payload={"number": n}, key=f"key-{n % 3}", most_attempts=1)
+        for n in range(40)
+    ]
     async with working(store, tmp_path, JobHandler("work", run), pace=Pace(poll=0.02, beat=0.02)):
         for job in added:
             assert (await until(store, job)).status == "done"
@@ -129,8 +138,12 @@ async def test_a_failing_job_is_tried_again_later_and_later_and_then_fails(
             clock.advance(waits[-1])
         failed = await until(store, job)
     assert started == [1, 2, 3, 4]
-    assert [round(wait / least, 1) >= 1 for wait, least in zip(waits, (2, 8, 32), strict=True)] == [True] * 3
-    assert [wait <= least * 1.21 for wait, least in zip(waits, (2, 8, 32), strict=True)] == [True] * 3
+    assert [round(wait / least, 1) >= 1 for wait, least in zip(waits, (2, 8, 32), strict=True)] == [
+        True
+    ] * 3
+    assert [wait <= least * 1.21 for wait, least in zip(waits, (2, 8, 32), strict=True)] == [
+        True
+    ] * 3
     assert failed.status == "failed"
     assert failed.error == {
         "type": "RuntimeError",
@@ -138,7 +151,9 @@ async def test_a_failing_job_is_tried_again_later_and_later_and_then_fails(
     }
 
 
-async def test_an_error_that_would_come_again_fails_at_once(store: SqliteStore, tmp_path: Path) -> None:
+async def test_an_error_that_would_come_again_fails_at_once(
+    store: SqliteStore, tmp_path: Path
+) -> None:
     async def run(_runtime: Runtime, _job: Job, _report: Report) -> None:
         raise Invalid("There is no such page.")
 
@@ -166,7 +181,9 @@ async def test_a_long_job_keeps_its_worker_and_shows_its_progress(
     assert (done.status, done.attempts, done.progress) == ("done", 1, {"done": 2, "total": 2})
 
 
-async def test_a_stop_puts_a_running_job_back_without_spending_an_attempt(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_stop_puts_a_running_job_back_without_spending_an_attempt(
+    store: SqliteStore, tmp_path: Path
+) -> None:
     gate = Gate()
     async with working(store, tmp_path, JobHandler("work", gate)):
         job = await add(store, most_attempts=1)
@@ -179,7 +196,9 @@ async def test_a_stop_puts_a_running_job_back_without_spending_an_attempt(store:
         assert (await until(store, job)).attempts == 1
 
 
-async def test_a_stop_right_after_the_start_loses_nothing(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_stop_right_after_the_start_loses_nothing(
+    store: SqliteStore, tmp_path: Path
+) -> None:
     added = [await add(store, most_attempts=1) for _ in range(30)]
     for pause in range(6):
         async with working(store, tmp_path, JobHandler("work", nothing)):
@@ -221,7 +240,9 @@ async def test_beside_other_servers_a_job_is_taken_over_only_when_its_worker_is_
 
 
 @pytest.mark.parametrize("way", ["cancel", "remove"])
-async def test_a_job_that_is_cancelled_or_deleted_stops(store: SqliteStore, tmp_path: Path, way: str) -> None:
+async def test_a_job_that_is_cancelled_or_deleted_stops(
+    store: SqliteStore, tmp_path: Path, way: str
+) -> None:
     gate = Gate()
     async with working(store, tmp_path, JobHandler("work", gate)):
         job = await add(store)
@@ -236,7 +257,9 @@ async def test_a_job_that_is_cancelled_or_deleted_stops(store: SqliteStore, tmp_
             assert (await get(store, job)).status == "cancelled"
 
 
-async def test_a_key_stays_busy_until_a_job_that_was_cancelled_has_stopped(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_key_stays_busy_until_a_job_that_was_cancelled_has_stopped(
+    store: SqliteStore, tmp_path: Path
+) -> None:
     gates = {"first": Gate(), "second": Gate()}
 
     async def run(runtime: Runtime, job: Job, report: Report) -> None:
@@ -282,7 +305,10 @@ async def test_a_delayed_job_runs_when_its_time_has_come(
 
 
 async def test_the_worker_survives_a_database_that_fails_for_a_while(
-    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: SqliteStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def broken(*_: object) -> None:
         raise OSError("the disk is full")
@@ -297,7 +323,9 @@ async def test_the_worker_survives_a_database_that_fails_for_a_while(
         assert (await until(store, await add(store))).status == "done"
 
 
-async def test_a_periodic_job_comes_once_in_each_period(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
+async def test_a_periodic_job_comes_once_in_each_period(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
     slots: list[int] = []
 
     async def run(_runtime: Runtime, job: Job, _report: Report) -> None:
@@ -354,7 +382,10 @@ def test_retries_come_later_and_later_up_to_ten_minutes_and_never_all_at_once() 
 
 _ERRORS = [
     ("401 for sk-proj-0123456789abc", "401 for [secret removed: api key]"),
-    ("postgresql://ricordo:secret@db/ricordo refused", "postgresql://[secret removed: password]@db/ricordo refused"),
+    (
+        "postgresql://ricordo:secret@db/ricordo refused",
+        "postgresql://[secret removed: password]@db/ricordo refused",
+    ),
     ("GET /x?api_key=abc&page=2", "GET /x?api_key=[secret removed: credential]&page=2"),
     ("Authorization: Bearer abc.defg", "Authorization: Bearer [secret removed: credential]"),
     ("two\nlines", "two lines"),
@@ -375,7 +406,9 @@ def test_a_period_of_less_than_a_second_is_refused() -> None:
 SWEEP = JobHandler("sweep", nothing, every_seconds=10)
 
 
-async def test_servers_whose_clocks_differ_add_one_job_a_period(store: SqliteStore, scope: Scope) -> None:
+async def test_servers_whose_clocks_differ_add_one_job_a_period(
+    store: SqliteStore, scope: Scope
+) -> None:
     servers = [(Schedule([SWEEP]), skew * SECOND) for skew in (0, -3, 4)]
     for second in range(0, 40):
         for schedule, skew in servers:
@@ -384,7 +417,10 @@ async def test_servers_whose_clocks_differ_add_one_job_a_period(store: SqliteSto
             schedule.added(wanted)
         for job in await store.write(lambda tx: jobs.claim(tx, "me", 9)):
             await store.write(lambda tx, job=job: jobs.finish(tx, job))
-    slots = [job.payload["slot"] for job in await store.read(lambda tx: jobs.page(tx, scope, Page(order="asc")))]
+    slots = [
+        job.payload["slot"]
+        for job in await store.read(lambda tx: jobs.page(tx, scope, Page(order="asc")))
+    ]
     assert len(slots) == len(set(slots))
     assert 5 <= len(slots) <= 6
 
@@ -396,4 +432,6 @@ def test_what_could_not_be_stored_is_asked_for_again() -> None:
     assert is_id(first[0].id, "job")
     schedule.added(first)
     assert schedule.due(START) == []
-    assert [job.payload["slot"] for job in schedule.due(START + 10 * SECOND)] == [first[0].payload["slot"] + 1]
+    assert [job.payload["slot"] for job in schedule.due(START + 10 * SECOND)] == [
+        first[0].payload["slot"] + 1
+    ]

@@ -30,12 +30,17 @@ def run(commands: str, home: Path) -> str:
     """Run the commands of a newcomer, with everything in this home; returns what they print."""
     path = f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"
     environment = {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8"}
-    done = subprocess.run(["bash", "-e", "-c", commands], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-e", "-c", commands], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-PARTS = {part.partition("\n")[0]: "\n".join(re.findall(r"```sh\n(.*?)```", part, re.S)) for part in PAGE.split("\n## ")}
+PARTS = {
+    part.partition("\n")[0]: "\n".join(re.findall(r"```sh\n(.*?)```", part, re.S))
+    for part in PAGE.split("\n## ")
+}
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +76,18 @@ def test_the_page_goes_as_it_stands(server: ServerInThread, tmp_path: Path) -> N
 
 def test_two_students_and_an_idle_task_with_a_model(server: ServerInThread, tmp_path: Path) -> None:
     path = tmp_path / ".ricordo" / "courses" / "essay" / "agents.toml"
-    path.write_text(path.read_text("utf-8").replace("[[agent]]\n", f'[[agent]]\nmodel = "{MODEL}"\n'), "utf-8")
+    path.write_text(
+        path.read_text("utf-8").replace("[[agent]]\n", f'[[agent]]\nmodel = "{MODEL}"\n'), "utf-8"
+    )
 
     def answer(request: ModelRequest) -> Any:
         said = [one.text for one in request.messages if one.role == "user"]
         if request.messages[-1].role == "tool":
             return "Noted."
         if "background_task" in said[-1]:
-            return call("memory_insert", label="journey", new_string=f"Thought again of: {said[-2]}")
+            return call(
+                "memory_insert", label="journey", new_string=f"Thought again of: {said[-2]}"
+            )
         return call("memory_insert", label="notes", new_string=f"Said: {said[-1]}")
 
     server.answers_with(answer)
@@ -86,9 +95,15 @@ def test_two_students_and_an_idle_task_with_a_model(server: ServerInThread, tmp_
     with server.http() as http:
         assert ok(http.post("/v1/courses/apply"))[0]["fault"] is None
         for user, words in (("ada", "My grandfather sails."), ("bob", "Chess taught me to lose.")):
-            body = {"user_id": user, "chat_id": "1", "messages": [{"role": "user", "content": words}]}
+            body = {
+                "user_id": user,
+                "chat_id": "1",
+                "messages": [{"role": "user", "content": words}],
+            }
             events = [
-                data for _, data in events_of(http.post("/chat/stream", json=body).text) if isinstance(data, dict)
+                data
+                for _, data in events_of(http.post("/chat/stream", json=body).text)
+                if isinstance(data, dict)
             ]
             assert "Proposed to remember: notes" in [event.get("content") for event in events]
         ok(http.post("/users/ada/diffs/approve", json={"all": True}))
@@ -99,15 +114,24 @@ def test_two_students_and_an_idle_task_with_a_model(server: ServerInThread, tmp_
         two_days = (2880 + 1) * 60 * SECOND
         last = conversations.c.last_run_ended_at
         server.write(
-            lambda tx: tx.run(update(conversations).where(last.is_not(None)).values(last_run_ended_at=last - two_days))
+            lambda tx: tx.run(
+                update(conversations)
+                .where(last.is_not(None))
+                .values(last_run_ended_at=last - two_days)
+            )
         )
         server.run(jobs.look(server.runtime, look, lambda _done, _all: None))
         server.run(jobs.carry_out(server.runtime, look, lambda _done, _all: None))
         assert [run["status"] for run in ok(http.get(f"{TASK}/runs"))] == ["done", "done"]
-        for user, words, others in (("ada", "grandfather", "Chess"), ("bob", "Chess", "grandfather")):
+        for user, words, others in (
+            ("ada", "grandfather", "Chess"),
+            ("bob", "Chess", "grandfather"),
+        ):
             (waiting,) = ok(http.get(f"/users/{user}/diffs"))
             assert waiting["label"] == "journey"
             assert words in str(waiting)
             # Histories are apart: nothing of the one student is anywhere with the other.
-            kept = [ok(http.get(f"/users/{user}/{what}")) for what in ("blocks", "diffs?status=all")]
+            kept = [
+                ok(http.get(f"/users/{user}/{what}")) for what in ("blocks", "diffs?status=all")
+            ]
             assert others not in str(kept)

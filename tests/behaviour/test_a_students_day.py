@@ -22,11 +22,15 @@ class Day:
         self.scene = scene
         self.user = new_id("ada")
         self.ask("put", "student", body=MORNING, title="About me")
-        self.tutor = scene.agent("edit_memory_block", "propose_memory_edit", name="Tutor", user_id=self.user)
+        self.tutor = scene.agent(
+            "edit_memory_block", "propose_memory_edit", name="Tutor", user_id=self.user
+        )
 
     def ask(self, method: str, path: str, **body: Any) -> Any:
         sent = {"json": body} if body else {}
-        answer = self.scene.http.request(method.upper(), f"/users/{self.user}/blocks/{path}", **sent)
+        answer = self.scene.http.request(
+            method.upper(), f"/users/{self.user}/blocks/{path}", **sent
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()
 
@@ -35,7 +39,9 @@ class Day:
         return self.scene.send(self.tutor, words)
 
     def proposes(self) -> tuple[Wire, Wire]:
-        answer = self.tells("I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it.")
+        answer = self.tells(
+            "I live in Turin.", edit("maths.", "maths.\nLives in Turin."), "I noted it."
+        )
         (proposal,) = self.ask("get", "student/diffs")
         return answer, proposal
 
@@ -44,7 +50,12 @@ class Day:
 
 
 def edit(old: str, new: str, tool: str = "edit_memory_block", **more: Any) -> Any:
-    return calls((tool, {"label": "student", "old_string": old, "new_string": new, "reasoning": REASON, **more}))
+    return calls(
+        (
+            tool,
+            {"label": "student", "old_string": old, "new_string": new, "reasoning": REASON, **more},
+        )
+    )
 
 
 @pytest.fixture
@@ -60,7 +71,11 @@ def test_the_tutor_reads_her_block_and_what_it_wants_to_change_waits_for_her(day
     assert (status, "waits for the owner" in told) == ("success", True)
     block = day.ask("get", "student")
     assert (block["body"], block["pending"]) == (MORNING, 1)
-    assert (proposal["author"], proposal["agent_id"], proposal["reasoning"]) == ("Tutor", day.tutor, REASON)
+    assert (proposal["author"], proposal["agent_id"], proposal["reasoning"]) == (
+        "Tutor",
+        day.tutor,
+        REASON,
+    )
     assert "+Lives in Turin.\n" in proposal["diff"]
     # A proposal is inert: no prompt, no search, no list of the agent's shows it.
     day.tells("Where do I live?", "I don't know.")
@@ -72,7 +87,11 @@ def test_she_rejects_with_a_reason_and_the_tutor_reads_it_with_its_next_turn(day
     _, proposal = day.proposes()
     day.ask("post", f"student/diffs/{proposal['id']}/reject", reason="I only visit.")
     day.tells("Hello again.", "Hello.")
-    told = [one["content"] for one in day.scene.asked[-1]["messages"] if "proposal_rejected" in str(one["content"])]
+    told = [
+        one["content"]
+        for one in day.scene.asked[-1]["messages"]
+        if "proposal_rejected" in str(one["content"])
+    ]
     assert [("I only visit." in one, proposal["id"] in one) for one in told] == [(True, True)]
 
 
@@ -83,15 +102,25 @@ def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
     answer = day.tells("Where do I live?", "You live in Turin.")
     assert said(answer) == ["You live in Turin."]
     why = day.scene.http.get(f"/v1/messages/{answer['messages'][-1]['id']}/memory").json()
-    assert [(held["label"], held["sha"]) for held in why["blocks"]] == [("student", approved["version"])]
+    assert [(held["label"], held["sha"]) for held in why["blocks"]] == [
+        ("student", approved["version"])
+    ]
     assert (why["changed"], why["proposed"]) == ([], [])
 
     blamed = day.ask("get", "student/blame")
     line = blamed["lines"][-1]
     version = next(one for one in blamed["versions"] if one["sha"] == line["version"])
-    assert (line["text"], version["author"], version["message"]) == ("Lives in Turin.", "Tutor", REASON)
-    led = day.scene.http.get(f"/v1/runs/{version['run_id']}/messages", params={"order": "asc"}).json()
-    assert [one["content"] for one in led if one["message_type"] == "user_message"] == ["I live in Turin."]
+    assert (line["text"], version["author"], version["message"]) == (
+        "Lives in Turin.",
+        "Tutor",
+        REASON,
+    )
+    led = day.scene.http.get(
+        f"/v1/runs/{version['run_id']}/messages", params={"order": "asc"}
+    ).json()
+    assert [one["content"] for one in led if one["message_type"] == "user_message"] == [
+        "I live in Turin."
+    ]
     called = next(one for one in led if one["message_type"] == "tool_call_message")
     asked = day.scene.http.get(f"/v1/messages/{called['id']}/memory").json()
     assert [one["id"] for one in asked["proposed"]] == [proposal["id"]]
@@ -100,15 +129,22 @@ def test_she_asks_why_and_is_led_to_the_words_that_were_said(day: Day) -> None:
 def test_another_students_tutor_and_another_thread_know_nothing_of_her(day: Day) -> None:
     """One agent, two students: each thread sees its own student's block, and nobody's sees neither."""
     scene = day.scene
-    shared = scene.agent(model=OPENAI, name="Shared", memory_blocks=[{"label": "student", "value": "Nobody yet."}])
+    shared = scene.agent(
+        model=OPENAI, name="Shared", memory_blocks=[{"label": "student", "value": "Nobody yet."}]
+    )
     seen: dict[str | None, str] = {}
     for user in (day.user, new_id("bob"), None):
         body = {"user_id": user} if user else {}
-        thread = scene.http.post("/v1/conversations/", params={"agent_id": shared}, json=body).json()
+        thread = scene.http.post(
+            "/v1/conversations/", params={"agent_id": shared}, json=body
+        ).json()
         assert (thread["user_id"] is not None) == (user is not None)
         scene.says("Hello.")
         sent = {"messages": [{"role": "user", "content": "Hi."}], "streaming": False}
-        assert scene.http.post(f"/v1/conversations/{thread['id']}/messages", json=sent).status_code == 200
+        assert (
+            scene.http.post(f"/v1/conversations/{thread['id']}/messages", json=sent).status_code
+            == 200
+        )
         seen[user] = day.prompt()
     assert [MORNING.strip() in prompt for prompt in seen.values()] == [True, False, False]
     assert ["Nobody yet." in prompt for prompt in seen.values()] == [False, True, True]

@@ -36,7 +36,9 @@ BOTH_WAIT = [*ROLL_WAITS, {"type": "requires_approval", "tool_name": "toss"}]
 # What is asked.
 
 
-def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(scene: Scene) -> None:
+def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(
+    scene: Scene,
+) -> None:
     agent = scene.agent("roll", tool_rules=ROLL_WAITS)
     scene.says(calls(("roll", {"sides": 8}), text="May I?"))
 
@@ -46,7 +48,10 @@ def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(s
     assert stopped(answer) == "requires_approval"
     request = answer["messages"][1]
     assert request["tool_call"] == request["tool_calls"][0]
-    assert (request["tool_call"]["name"], request["tool_call"]["arguments"]) == ("roll", '{"sides": 8}')
+    assert (request["tool_call"]["name"], request["tool_call"]["arguments"]) == (
+        "roll",
+        '{"sides": 8}',
+    )
     run = scene.http.get(f"/v1/runs/{request['run_id']}").json()
     assert (run["status"], run["stop_reason"]) == ("completed", "requires_approval")
     shown = scene.state(agent)["pending_approval"]
@@ -54,16 +59,24 @@ def test_a_request_for_approval_shows_the_calls_and_what_the_agent_said_before(s
     assert kinds(scene.history(agent))[-2:] == ["assistant", "approval_request"]
 
 
-def test_an_approved_call_is_run_and_the_agent_goes_on_and_all_of_it_fits_the_clients_types(scene: Scene) -> None:
+def test_an_approved_call_is_run_and_the_agent_goes_on_and_all_of_it_fits_the_clients_types(
+    scene: Scene,
+) -> None:
     agent, (call_id,) = scene.asks()
     scene.says("Eight.")
     approval: Any = decides((call_id, True))
     answer = scene.client.agents.messages.create(agent, messages=[approval])
-    assert [message.message_type for message in answer.messages] == ["tool_return_message", "assistant_message"]
+    assert [message.message_type for message in answer.messages] == [
+        "tool_return_message",
+        "assistant_message",
+    ]
     assert answer.stop_reason.stop_reason == "end_turn"
     assert scene.games.played == [("roll", 8)]
     assert roles(scene.asked[-1]) == "system user assistant tool"
-    kept = [str(message.message_type) for message in scene.client.agents.messages.list(agent, order="asc")]
+    kept = [
+        str(message.message_type)
+        for message in scene.client.agents.messages.list(agent, order="asc")
+    ]
     told = [kind.removesuffix("_message") for kind in kept[2:]]
     assert told == ["approval_request", "approval_response", "tool_return", "assistant"]
     scene.require_free(agent)
@@ -79,7 +92,9 @@ def test_a_denied_call_is_not_run_and_the_agent_reads_the_reason(scene: Scene) -
     answer = scene.send(agent, decides((call_id, False, "No gambling.")))
 
     assert scene.played == []
-    assert returns(answer) == [("error", "Error: request to call tool denied. User reason: No gambling.")]
+    assert returns(answer) == [
+        ("error", "Error: request to call tool denied. User reason: No gambling.")
+    ]
     assert "No gambling." in scene.asked[-1]["messages"][-1]["content"]
     scene.require_free(agent)
 
@@ -95,7 +110,9 @@ def test_of_several_calls_some_are_approved(scene: Scene) -> None:
     assert [one["tool_call_id"] for one in answer["messages"][0]["tool_returns"]] == [first, second]
 
 
-def test_calls_that_need_no_approval_wait_beside_those_that_do_and_are_run_with_them(scene: Scene) -> None:
+def test_calls_that_need_no_approval_wait_beside_those_that_do_and_are_run_with_them(
+    scene: Scene,
+) -> None:
     agent = scene.agent("roll", "toss", tool_rules=ROLL_WAITS)
     scene.says(calls(("toss", {}), ("roll", {})))
     asked = scene.send(agent, "Play.")
@@ -130,7 +147,13 @@ def test_a_rule_that_ends_the_turn_holds_after_an_approval_too(scene: Scene) -> 
 def test_claude_waits_with_its_signed_thoughts_and_goes_on_with_them(scene: Scene) -> None:
     thinking = {"type": "thinking", "thinking": "Risky.", "signature": "sig-9"}
     agent = scene.agent("roll", model=CLAUDE, tool_rules=ROLL_WAITS)
-    scene.says(claude(thinking, {"type": "tool_use", "id": "toolu_1", "name": "roll", "input": {}}, stop="tool_use"))
+    scene.says(
+        claude(
+            thinking,
+            {"type": "tool_use", "id": "toolu_1", "name": "roll", "input": {}},
+            stop="tool_use",
+        )
+    )
     asked = scene.send(agent, "Roll.")
     assert kinds(asked) == ["reasoning", "approval_request"]
     scene.says(claude({"type": "text", "text": "Six."}))
@@ -142,11 +165,15 @@ def test_claude_waits_with_its_signed_thoughts_and_goes_on_with_them(scene: Scen
 def test_an_older_client_decides_about_all_calls_at_once(scene: Scene, approves: bool) -> None:
     agent, _ = scene.asks(("roll", {}), ("toss", {}), rules=BOTH_WAIT)
     request_id = scene.state(agent)["pending_approval"]["id"]
-    other = scene.post(agent, {"type": "approval", "approve": True, "approval_request_id": "message-other"})
+    other = scene.post(
+        agent, {"type": "approval", "approve": True, "approval_request_id": "message-other"}
+    )
     assert (other.status_code, "Invalid approval request ID." in other.text) == (400, True)
     scene.says("Well.")
 
-    answer = scene.send(agent, {"approve": approves, "approval_request_id": request_id, "reason": "Because."})
+    answer = scene.send(
+        agent, {"approve": approves, "approval_request_id": request_id, "reason": "Because."}
+    )
 
     assert scene.played == (["roll", "toss"] if approves else [])
     assert len(returns(answer)) == 2
@@ -174,7 +201,10 @@ def test_an_answer_that_names_other_calls_is_refused_and_the_request_waits_on(sc
         answer = scene.post(agent, decides(*((one, True) for one in named)))
         assert answer.status_code in (400, 422), (named, answer.text)
         if named:
-            assert f"Invalid tool call IDs. Expected '{[call_id]}', but received '{named}'." in answer.json()["detail"]
+            assert (
+                f"Invalid tool call IDs. Expected '{[call_id]}', but received '{named}'."
+                in answer.json()["detail"]
+            )
         assert scene.server.rows() == rows, named
     scene.says("Eight.")
     assert said(scene.send(agent, decides((call_id, True)))) == ["Eight."]
@@ -188,7 +218,9 @@ def test_an_answer_while_nothing_waits_is_refused(scene: Scene) -> None:
         assert "No tool call is currently awaiting approval" in refused.text
 
 
-def test_a_message_while_a_call_waits_is_a_conflict_that_a_client_does_not_retry(scene: Scene) -> None:
+def test_a_message_while_a_call_waits_is_a_conflict_that_a_client_does_not_retry(
+    scene: Scene,
+) -> None:
     agent, (call_id,) = scene.asks()
     rows = scene.server.rows()
 
@@ -205,7 +237,9 @@ def test_a_message_while_a_call_waits_is_a_conflict_that_a_client_does_not_retry
 # What becomes of a request that nobody answers.
 
 
-def test_a_request_that_expired_is_denied_by_the_next_message(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_expired_is_denied_by_the_next_message(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent, _ = scene.asks()
     monkeypatch.setattr(scene.server.runtime.settings, "approval_expiry", 0.0)
     scene.says("Never mind the dice.")
@@ -296,7 +330,9 @@ def test_an_answer_is_known_by_its_calls_when_it_comes_again(scene: Scene) -> No
     assert scene.played == ["roll", "toss"]
     for other in (decides((call_id, False)), decides(("call_nobody", True))):
         assert "No tool call is currently awaiting approval" in scene.post(agent, other).text
-    shown = [one for one in scene.history(agent) if one["message_type"] == "approval_response_message"]
+    shown = [
+        one for one in scene.history(agent) if one["message_type"] == "approval_response_message"
+    ]
     assert (shown[0]["approve"], shown[0]["approval_request_id"]) == (True, call_id)
     scene.require_free(agent)
 
@@ -335,19 +371,28 @@ def test_a_model_that_fails_after_an_approval_loses_no_result(scene: Scene) -> N
 
 def test_a_tool_of_one_agent_is_made_to_wait_and_no_longer(scene: Scene) -> None:
     agent = scene.agent("roll")
-    changed = scene.client.agents.tools.update_approval("roll", agent_id=agent, body_requires_approval=True)
+    changed = scene.client.agents.tools.update_approval(
+        "roll", agent_id=agent, body_requires_approval=True
+    )
     assert changed is not None
     assert [one["type"] for one in scene.state(agent)["tool_rules"]] == ["requires_approval"]
     scene.says(calls(("roll", {})))
     (call_id,) = pending(scene.send(agent, "Roll."))
 
-    off = scene.http.patch(f"/v1/agents/{agent}/tools/approval/roll", json={"requires_approval": False})
+    off = scene.http.patch(
+        f"/v1/agents/{agent}/tools/approval/roll", json={"requires_approval": False}
+    )
     assert off.json()["tool_rules"] == []
     scene.says("Six.")
     scene.send(agent, decides((call_id, True)))  # what waited goes on waiting for its answer
     scene.says(calls(("roll", {})), "Six again.")
     assert said(scene.send(agent, "Roll.")) == ["Six again."]
-    assert scene.http.patch(f"/v1/agents/{agent}/tools/approval/nothing?requires_approval=true").status_code == 404
+    assert (
+        scene.http.patch(
+            f"/v1/agents/{agent}/tools/approval/nothing?requires_approval=true"
+        ).status_code
+        == 404
+    )
     assert scene.http.patch(f"/v1/agents/{agent}/tools/approval/roll").status_code in (400, 422)
 
 
@@ -370,7 +415,9 @@ def test_a_tool_that_asks_for_approval_does_so_at_every_agent_it_comes_to(scene:
 # Servers that are killed, and readers that leave.
 
 
-def test_a_kill_between_the_answer_and_its_results_tells_the_agent_that_nothing_is_known(scene: Scene) -> None:
+def test_a_kill_between_the_answer_and_its_results_tells_the_agent_that_nothing_is_known(
+    scene: Scene,
+) -> None:
     agent, (call_id,) = scene.asks()
     run = scene.kill_after_answer(agent, ApprovalPart(call_id, approves=True), words="And tea?")
 
@@ -379,12 +426,22 @@ def test_a_kill_between_the_answer_and_its_results_tells_the_agent_that_nothing_
     assert scene.http.get(f"/v1/runs/{run.id}").json()["status"] == "failed"
     history = scene.history(agent)
     assert returns(history) == [("error", INTERRUPTED)]
-    assert kinds(history) == ["system", "user", "approval_request", "approval_response", "user", "tool_return"]
+    assert kinds(history) == [
+        "system",
+        "user",
+        "approval_request",
+        "approval_response",
+        "user",
+        "tool_return",
+    ]
     assert set(scene.state(agent)["message_ids"]) == {message["id"] for message in history}
     scene.says("I cannot tell what became of the roll.")
     scene.send(agent, "Well?")
     assert roles(scene.asked[-1]) == "system user assistant tool user user"
-    assert [message["content"] for message in scene.asked[-1]["messages"][-2:]] == ["And tea?", "Well?"]
+    assert [message["content"] for message in scene.asked[-1]["messages"][-2:]] == [
+        "And tea?",
+        "Well?",
+    ]
     scene.require_free(agent)
 
 
@@ -423,7 +480,8 @@ def test_a_turn_that_is_cancelled_after_the_answer_keeps_its_results(scene: Scen
 
 
 @pytest.mark.parametrize(
-    "has_all_pairs", [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)]
+    "has_all_pairs",
+    [pytest.param(False, id="short"), pytest.param(True, id="long", marks=pytest.mark.soak)],
 )
 def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent_continue(
     scene: Scene, has_all_pairs: bool
@@ -455,7 +513,10 @@ def test_an_answer_that_comes_again_after_its_turn_was_broken_off_lets_the_agent
             shown = [one["message_type"] for one in scene.history(agent)[before:]]
             assert shown == ["user_message", "assistant_message"], (form, cause)
             assert "keep-alive" in scene.history(agent)[before]["content"]
-            assert scene.played == (["roll"] if form not in ("result", "denial") else []), (form, cause)
+            assert scene.played == (["roll"] if form not in ("result", "denial") else []), (
+                form,
+                cause,
+            )
             scene.require_free(agent)
 
 
@@ -476,9 +537,16 @@ def _break_off(scene: Scene, agent: str, answer: Wire, cause: str) -> None:
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])
-def test_a_request_for_approval_is_streamed_and_answered_by_a_stream(scene: Scene, has_tokens: bool) -> None:
+def test_a_request_for_approval_is_streamed_and_answered_by_a_stream(
+    scene: Scene, has_tokens: bool
+) -> None:
     agent = scene.agent("roll", tool_rules=ROLL_WAITS)
-    first = {"index": 0, "id": "call_s", "type": "function", "function": {"name": "roll", "arguments": '{"sid'}}
+    first = {
+        "index": 0,
+        "id": "call_s",
+        "type": "function",
+        "function": {"name": "roll", "arguments": '{"sid'},
+    }
     rest = {"index": 0, "function": {"arguments": 'es": 8}'}}
     streamed = stream({"tool_calls": [first]}, {"tool_calls": [rest]}, finish="tool_calls")
     scene.says(streamed if has_tokens else calls(("roll", {"sides": 8})))
@@ -492,9 +560,16 @@ def test_a_request_for_approval_is_streamed_and_answered_by_a_stream(scene: Scen
     # Nobody may take what waits for a call that is being made.
     assert "tool_call_message" not in told
     whole = next(one for one in events[:-1] if one["message_type"] == "approval_request_message")
-    call_id = whole["tool_calls"][0]["tool_call_id"] if isinstance(whole["tool_calls"], list) else "call_s"
+    call_id = (
+        whole["tool_calls"][0]["tool_call_id"]
+        if isinstance(whole["tool_calls"], list)
+        else "call_s"
+    )
 
     scene.says(stream({"content": "Eight."}) if has_tokens else "Eight.")
-    events = [value for _, value in scene.stream(agent, decides((call_id, True)), stream_tokens=has_tokens)]
+    events = [
+        value
+        for _, value in scene.stream(agent, decides((call_id, True)), stream_tokens=has_tokens)
+    ]
     assert kinds(events[1:-3]) == ["tool_return", "assistant"]
     scene.require_free(agent)

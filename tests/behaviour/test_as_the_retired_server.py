@@ -27,9 +27,13 @@ def test_a_model_without_a_handle_is_found_by_its_name_and_kind(scene: Scene) ->
     assert (state["model"], shown["context_window"]) == (CLAUDE, 16_000)
     assert (shown["temperature"], shown["max_tokens"]) == (0.3, 500)
     provider, name = OPENAI.split("/")
-    changed = scene.change(agent, llm_config={"model": name, "model_endpoint_type": provider, "context_window": 8_000})
+    changed = scene.change(
+        agent, llm_config={"model": name, "model_endpoint_type": provider, "context_window": 8_000}
+    )
     assert (changed["model"], changed["llm_config"]["context_window"]) == (OPENAI, 8_000)
-    refused = scene.http.post("/v1/agents/", json={"llm_config": {"model": "nothing", "model_endpoint_type": provider}})
+    refused = scene.http.post(
+        "/v1/agents/", json={"llm_config": {"model": "nothing", "model_endpoint_type": provider}}
+    )
     assert (refused.status_code, f"{provider}/nothing not found" in refused.text) == (404, True)
 
 
@@ -49,7 +53,10 @@ def test_a_claude_that_shall_not_think_does_not_and_says_so(scene: Scene) -> Non
     assert back["thinking"] == off
     assert scene.change(agent, model_settings=back)["model_settings"] == back
     thinks = {"type": "enabled", "budget_tokens": 1500}
-    assert scene.change(agent, model_settings={"thinking": thinks})["model_settings"]["thinking"] == thinks
+    assert (
+        scene.change(agent, model_settings={"thinking": thinks})["model_settings"]["thinking"]
+        == thinks
+    )
 
 
 def test_a_run_lists_the_kinds_of_messages_that_its_request_asked_for(scene: Scene) -> None:
@@ -64,23 +71,42 @@ def test_a_run_lists_the_kinds_of_messages_that_its_request_asked_for(scene: Sce
 @pytest.mark.parametrize("has_tokens", [True, False])
 def test_a_signature_comes_with_its_thought_before_the_text(scene: Scene, has_tokens: bool) -> None:
     thoughts = [("Hm. What is it?", "proof-1"), ("And now?", "proof-2")]
-    blocks = [{"type": "thinking", "thinking": text, "signature": proof} for text, proof in thoughts]
+    blocks = [
+        {"type": "thinking", "thinking": text, "signature": proof} for text, proof in thoughts
+    ]
     said_after: list[Wire] = [
         {"type": "text", "text": "It is tea."},
         {"type": "tool_use", "id": "call_1", "name": "roll", "input": {"sides": 6}},
     ]
     for after in ([said_after[0]], [said_after[1]], said_after):
         for first in (blocks[:1], blocks):
-            agent = scene.agent("roll", model=CLAUDE, tool_rules=[{"type": "exit_loop", "tool_name": "roll"}])
+            agent = scene.agent(
+                "roll", model=CLAUDE, tool_rules=[{"type": "exit_loop", "tool_name": "roll"}]
+            )
             content = [*first, *after]
             scene.says(claude_stream(*content) if has_tokens else claude(*content))
-            events = [value for _, value in scene.stream(agent, "What is it?", stream_tokens=has_tokens)[:-1]]
-            told = [one for one in events if one["message_type"].endswith("_message") and one["message_type"] != "ping"]
+            events = [
+                value
+                for _, value in scene.stream(agent, "What is it?", stream_tokens=has_tokens)[:-1]
+            ]
+            told = [
+                one
+                for one in events
+                if one["message_type"].endswith("_message") and one["message_type"] != "ping"
+            ]
             proofs = [place for place, one in enumerate(told) if one.get("signature")]
-            assert [told[place]["signature"] for place in proofs] == [one["signature"] for one in first]
-            words = [place for place, one in enumerate(told) if one["message_type"] != "reasoning_message"]
+            assert [told[place]["signature"] for place in proofs] == [
+                one["signature"] for one in first
+            ]
+            words = [
+                place
+                for place, one in enumerate(told)
+                if one["message_type"] != "reasoning_message"
+            ]
             assert max(proofs) < min(words)
-            spoken = "".join(one["reasoning"] for one in told if one["message_type"] == "reasoning_message")
+            spoken = "".join(
+                one["reasoning"] for one in told if one["message_type"] == "reasoning_message"
+            )
             assert spoken == "".join(one["thinking"] for one in first)
 
 
@@ -89,9 +115,13 @@ def test_a_tool_return_names_its_tool(scene: Scene) -> None:
     for named in ([("roll", {})], [("toss", {})], [("toss", {}), ("roll", {})]):
         scene.says(calls(*named), "Done.")
         answer = scene.send(agent, "Play.")
-        (shown,) = [one for one in answer["messages"] if one["message_type"] == "tool_return_message"]
+        (shown,) = [
+            one for one in answer["messages"] if one["message_type"] == "tool_return_message"
+        ]
         assert shown["name"] == named[0][0]
-    listed = [one["name"] for one in scene.history(agent) if one["message_type"] == "tool_return_message"]
+    listed = [
+        one["name"] for one in scene.history(agent) if one["message_type"] == "tool_return_message"
+    ]
     assert listed == ["roll", "toss", "toss"]
 
 
@@ -102,7 +132,9 @@ def test_of_equal_tool_rules_one_is_kept(scene: Scene) -> None:
     assert len(scene.change(agent, tool_rules=[rule, rule])["tool_rules"]) == 1
 
 
-def test_a_small_window_is_taken_with_a_warning(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_window_is_taken_with_a_warning(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         agent = scene.agent(context_window_limit=2_000)
     assert scene.state(agent)["llm_config"]["context_window"] == 2_000
@@ -149,7 +181,10 @@ def trace_of(scene: Scene, answered: list[Wire]) -> Wire:
 
 def test_a_trace_holds_what_the_provider_got_and_gave(scene: Scene) -> None:
     runtime = scene.server.runtime
-    before, runtime.settings = runtime.settings, runtime.settings.model_copy(update={"traces": "all"})
+    before, runtime.settings = (
+        runtime.settings,
+        runtime.settings.model_copy(update={"traces": "all"}),
+    )
     try:
         agent = scene.agent("roll")
         scene.says(calls(("roll", {"sides": 4})), "Four.")
@@ -161,21 +196,44 @@ def test_a_trace_holds_what_the_provider_got_and_gave(scene: Scene) -> None:
             "arguments": '{"sides": 4}',
         }
 
-        pieces = [{"tool_calls": [{"index": 0, "id": "call_9", "function": {"name": "roll", "arguments": ""}}]}]
-        pieces += [{"tool_calls": [{"index": 0, "function": {"arguments": part}}]} for part in ('{"sid', 'es": 6}')]
+        pieces = [
+            {
+                "tool_calls": [
+                    {"index": 0, "id": "call_9", "function": {"name": "roll", "arguments": ""}}
+                ]
+            }
+        ]
+        pieces += [
+            {"tool_calls": [{"index": 0, "function": {"arguments": part}}]}
+            for part in ('{"sid', 'es": 6}')
+        ]
         scene.says(streamed(*pieces), streamed({"content": "It is "}, {"content": "six."}))
-        events = [data for _, data in scene.stream(agent, "Again.", stream_tokens=True) if isinstance(data, dict)]
+        events = [
+            data
+            for _, data in scene.stream(agent, "Again.", stream_tokens=True)
+            if isinstance(data, dict)
+        ]
         streams = trace_of(scene, events)
         (call,) = streams["response_json"]["choices"][0]["message"]["tool_calls"]
-        assert (call["id"], call["function"]) == ("call_9", {"name": "roll", "arguments": '{"sides": 6}'})
+        assert (call["id"], call["function"]) == (
+            "call_9",
+            {"name": "roll", "arguments": '{"sides": 6}'},
+        )
         last = trace_of(scene, events[::-1])["response_json"]["choices"][0]
         assert (last["message"]["content"], last["finish_reason"]) == ("It is six.", "stop")
 
         # A server that sends a list of parts before a text, and one whose index is none: a trace is no reason to fail a turn.
         part = {"type": "text", "text": "It is "}
-        for odd in (streamed({"content": [part]}, {"content": "six."}), streamed(ODD, {"content": "six."})):
+        for odd in (
+            streamed({"content": [part]}, {"content": "six."}),
+            streamed(ODD, {"content": "six."}),
+        ):
             scene.says(odd)
-            events = [data for _, data in scene.stream(agent, "Odd.", stream_tokens=True) if isinstance(data, dict)]
+            events = [
+                data
+                for _, data in scene.stream(agent, "Odd.", stream_tokens=True)
+                if isinstance(data, dict)
+            ]
             assert "six." in str(events)
             assert "six." in str(trace_of(scene, events)["response_json"])
 
@@ -202,7 +260,10 @@ def test_a_preview_is_the_request_that_the_message_makes_and_leaves_nothing(scen
         scene.says("Six." if model == OPENAI else claude({"type": "text", "text": "Six."}))
         scene.send(agent, "Roll.")
         assert same_but_for_the_time(preview) == same_but_for_the_time(scene.asked[-1])
-    assert scene.post("agent-" + "0" * 36, "Roll.", path="/preview-raw-payload").status_code in (404, 422)
+    assert scene.post("agent-" + "0" * 36, "Roll.", path="/preview-raw-payload").status_code in (
+        404,
+        422,
+    )
 
 
 def same_but_for_the_time(body: Wire) -> str:
@@ -210,25 +271,42 @@ def same_but_for_the_time(body: Wire) -> str:
 
 
 def test_a_window_beyond_the_models_is_refused_where_it_is_known(scene: Scene) -> None:
-    models = {one["handle"]: one["max_context_window"] for one in scene.http.get("/v1/models/").json()}
+    models = {
+        one["handle"]: one["max_context_window"] for one in scene.http.get("/v1/models/").json()
+    }
     known = {handle: window for handle, window in models.items() if window != 128_000}
     for handle, window in known.items():
         for limit, is_taken in ((window, True), (window + 1, False), (window * 2, False)):
-            made = scene.http.post("/v1/agents/", json={"model": handle, "context_window_limit": limit})
+            made = scene.http.post(
+                "/v1/agents/", json={"model": handle, "context_window_limit": limit}
+            )
             told = f"Context window limit ({limit}) is greater than maximum of ({window})"
             assert is_taken or told in made.text, (handle, limit)
             assert made.status_code == (200 if is_taken else 400)
             if is_taken:
                 path = f"/v1/agents/{made.json()['id']}"
-                assert scene.http.patch(path, json={"context_window_limit": window + 1}).status_code == 400
+                assert (
+                    scene.http.patch(path, json={"context_window_limit": window + 1}).status_code
+                    == 400
+                )
     assert known
     # Of a model whose window nobody knows the operator may know better.
-    assert scene.http.post("/v1/agents/", json={"model": OPENAI, "context_window_limit": 500_000}).status_code == 200
+    assert (
+        scene.http.post(
+            "/v1/agents/", json={"model": OPENAI, "context_window_limit": 500_000}
+        ).status_code
+        == 200
+    )
 
 
 def test_small_windows_have_room_for_the_prompt(scene: Scene) -> None:
     for window in (2_000, 3_000, 4_500, 8_000):
-        for more in ({}, {"max_tokens": window}, {"max_tokens": window * 3 // 4}, {"max_tokens": 100}):
+        for more in (
+            {},
+            {"max_tokens": window},
+            {"max_tokens": window * 3 // 4},
+            {"max_tokens": 100},
+        ):
             agent = scene.agent(context_window_limit=window, **more)
             scene.says("Hello.")
             answer = scene.send(agent, "Hello.")
@@ -238,18 +316,24 @@ def test_small_windows_have_room_for_the_prompt(scene: Scene) -> None:
 def test_a_summary_that_frees_nothing_is_refused_before_it_is_paid_for(scene: Scene) -> None:
     agent = scene.agent()
     for mode in ("all", "sliding_window"):
-        answer = scene.http.post(f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": mode}})
+        answer = scene.http.post(
+            f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": mode}}
+        )
         assert (answer.status_code, scene.asked) == (400, [])
         assert "Summarization failed to reduce the number of messages" in answer.text
     for _ in range(2):
         scene.says("Hello.")
         scene.send(agent, "Hello.")
     scene.says("They said hello.")
-    numbers = scene.http.post(f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": "all"}}).json()
+    numbers = scene.http.post(
+        f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": "all"}}
+    ).json()
     assert numbers["num_messages_after"] < numbers["num_messages_before"]
     # The summary alone can be summed up no further.
     before = len(scene.asked)
-    again = scene.http.post(f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": "all"}})
+    again = scene.http.post(
+        f"/v1/agents/{agent}/summarize", json={"compaction_settings": {"mode": "all"}}
+    )
     assert (again.status_code, len(scene.asked)) == (400, before)
 
 
@@ -259,13 +343,24 @@ def test_smaller_ways_of_the_retired_server(scene: Scene) -> None:
     scene.says("Hello.")
     answer = scene.send(agent, "Hello.")
     assert scene.http.get("/v1/runs/active").json() == []
-    assert scene.http.get("/v1/runs/active", params={"agent_id": agent, "background": False}).json() == []
+    assert (
+        scene.http.get("/v1/runs/active", params={"agent_id": agent, "background": False}).json()
+        == []
+    )
     (run,) = {one["run_id"] for one in answer["messages"]}
     traces = scene.http.get(f"/v1/runs/{run}/trace").json()
     assert [one["agent_tags"] for one in traces] in ([["a", "b"]], [])
     for blanks in ("", " ", "\n\t", "\u00a0"):
-        assert scene.http.post(f"/v1/agents/{agent}/generate", json={"prompt": blanks}).status_code == 422, blanks
-    for unknown in ("nothing", "provider-1", "provider-00000000-0000-4000-8000-000000000000", "%20"):
+        assert (
+            scene.http.post(f"/v1/agents/{agent}/generate", json={"prompt": blanks}).status_code
+            == 422
+        ), blanks
+    for unknown in (
+        "nothing",
+        "provider-1",
+        "provider-00000000-0000-4000-8000-000000000000",
+        "%20",
+    ):
         assert scene.http.get(f"/v1/providers/{unknown}").status_code == 404, unknown
     source = "def twice(x: int):\n    'Double.'"
     things = {

@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.seams.scene import BROKEN, OPENAI, TOO_LONG, Scene, Wire, calls, kinds, returns, roles, said, speech
+from tests.seams.scene import (
+    BROKEN,
+    OPENAI,
+    TOO_LONG,
+    Scene,
+    Wire,
+    calls,
+    kinds,
+    returns,
+    roles,
+    said,
+    speech,
+)
 from tests.seams.stage import prompt_text as text
 from tests.support.model_server import Answer, Seen, completion, stream
 
@@ -56,16 +68,22 @@ def talk(scene: Scene, agent: str, turns: int, **body: Any) -> Wire:
     return [scene.send(agent, f"Part {number}: {WORDS}", **body) for number in range(turns)][-1]
 
 
-def agent_with(scene: Scene, mode: str = "sliding_window", window: int = WINDOW, **settings: Any) -> str:
+def agent_with(
+    scene: Scene, mode: str = "sliding_window", window: int = WINDOW, **settings: Any
+) -> str:
     return scene.agent(context_window_limit=window, compaction_settings={"mode": mode, **settings})
 
 
 def summaries(scene: Scene, agent: str) -> list[Wire]:
-    return [message for message in scene.history(agent) if message["message_type"] == "summary_message"]
+    return [
+        message for message in scene.history(agent) if message["message_type"] == "summary_message"
+    ]
 
 
 def evicted_by(scene: Scene, agent: str) -> list[str]:
-    events = [message for message in scene.history(agent) if message["message_type"] == "event_message"]
+    events = [
+        message for message in scene.history(agent) if message["message_type"] == "event_message"
+    ]
     return [one for event in events for one in event["event_data"]["evicted_message_ids"]]
 
 
@@ -76,7 +94,9 @@ def require_fits(scene: Scene, window: int = WINDOW) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(scene: Scene, script: Script, mode: str) -> None:
+def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(
+    scene: Scene, script: Script, mode: str
+) -> None:
     agent = agent_with(scene, mode)
 
     answer = talk(scene, agent, 12)
@@ -98,7 +118,9 @@ def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(scene: Scen
     assert last[-1]["content"].startswith("Part 11:")
     asked = next(body for body in scene.asked if mode_of(body))
     if mode.startswith("self_"):
-        assert asked["messages"][0] == scene.asked[0]["messages"][0]  # its provider's cache still holds
+        assert (
+            asked["messages"][0] == scene.asked[0]["messages"][0]
+        )  # its provider's cache still holds
         assert asked["messages"][1]["content"].startswith("Part 0:")
     else:
         assert asked["messages"][0]["content"] == text("summary_system_prompt")
@@ -106,7 +128,9 @@ def test_a_window_is_made_smaller_before_the_call_that_would_not_fit(scene: Scen
     assert "Part 0:" in json.dumps(asked)
 
 
-def test_sliding_keeps_the_newest_and_all_keeps_the_turn_alone(scene: Scene, script: Script) -> None:
+def test_sliding_keeps_the_newest_and_all_keeps_the_turn_alone(
+    scene: Scene, script: Script
+) -> None:
     for mode, least, most in (("sliding_window", 6, 40), ("all", 3, 3)):
         agent = agent_with(scene, mode)
         script.asked.clear()
@@ -118,7 +142,9 @@ def test_sliding_keeps_the_newest_and_all_keeps_the_turn_alone(scene: Scene, scr
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("failure", [BROKEN, completion(""), Answer({"error": {"message": "down"}}, status=503)])
+@pytest.mark.parametrize(
+    "failure", [BROKEN, completion(""), Answer({"error": {"message": "down"}}, status=503)]
+)
 def test_a_summariser_that_fails_is_replaced_by_an_outline(
     scene: Scene, script: Script, mode: str, failure: Answer
 ) -> None:
@@ -151,7 +177,9 @@ def test_a_long_summary_is_cut_to_its_share_of_the_window_or_where_the_agent_is_
     agent = agent_with(scene)
     script.summary = lambda _: completion("Tea! " * 20_000)
     talk(scene, agent, 12)
-    assert len(summaries(scene, agent)[0]["summary"]) < WINDOW  # in characters: a quarter of it in tokens
+    assert (
+        len(summaries(scene, agent)[0]["summary"]) < WINDOW
+    )  # in characters: a quarter of it in tokens
     # One compaction makes room for several turns.
     assert len(summaries(scene, agent)) <= 5
     require_fits(scene)
@@ -171,7 +199,9 @@ def test_another_model_and_other_words_write_the_summary(scene: Scene, script: S
     assert "Sum up in one line." in scene.server.model.requests[0].messages[-1].text
 
 
-def test_a_model_for_summaries_that_is_gone_is_no_reason_to_stop(scene: Scene, script: Script) -> None:
+def test_a_model_for_summaries_that_is_gone_is_no_reason_to_stop(
+    scene: Scene, script: Script
+) -> None:
     agent = agent_with(scene, model="nobody/model")
     talk(scene, agent, 10)
     assert summaries(scene, agent)[0]["summary"] == "Ada grows tea."
@@ -186,12 +216,16 @@ def test_what_a_provider_finds_too_long_is_made_smaller_in_the_same_turn(
 
     answers = [scene.send(agent, f"Part {number}: {WORDS}") for number in range(12)]
 
-    assert [said(answer) for answer in answers] == [[f"Answer {number}."] for number in range(1, 13)]
+    assert [said(answer) for answer in answers] == [
+        [f"Answer {number}."] for number in range(1, 13)
+    ]
     assert summaries(scene, agent)
     assert summaries(scene, agent)[0]["compaction_stats"]["trigger"] == "provider"
 
 
-def test_what_was_learned_of_a_provider_is_remembered_at_the_next_turn(scene: Scene, script: Script) -> None:
+def test_what_was_learned_of_a_provider_is_remembered_at_the_next_turn(
+    scene: Scene, script: Script
+) -> None:
     agent = agent_with(scene, window=32_000)
     refused: list[int] = []
 
@@ -207,7 +241,9 @@ def test_what_was_learned_of_a_provider_is_remembered_at_the_next_turn(scene: Sc
     assert len(set(refused)) <= 2
 
 
-def test_one_message_larger_than_the_window_is_answered_all_the_same(scene: Scene, script: Script) -> None:
+def test_one_message_larger_than_the_window_is_answered_all_the_same(
+    scene: Scene, script: Script
+) -> None:
     agent = agent_with(scene)
     huge = scene.send(agent, "Part 0: " + "tea " * 20_000)
     assert said(huge) == ["Answer 1."]
@@ -237,12 +273,17 @@ def test_a_tools_huge_results_are_made_to_fit_within_the_turn_and_no_pair_is_spl
     require_fits(scene)
 
 
-def test_a_system_prompt_larger_than_the_window_is_told_as_that(scene: Scene, script: Script) -> None:
+def test_a_system_prompt_larger_than_the_window_is_told_as_that(
+    scene: Scene, script: Script
+) -> None:
     agent = scene.agent(context_window_limit=WINDOW, system="Remember tea. " * 2_000)
     answer = scene.post(agent, "Hello.")
     assert answer.status_code == 400
     run = scene.http.get("/v1/runs/", params={"agent_id": agent}).json()[0]
-    assert (run["status"], run["stop_reason"]) == ("failed", "context_window_overflow_in_system_prompt")
+    assert (run["status"], run["stop_reason"]) == (
+        "failed",
+        "context_window_overflow_in_system_prompt",
+    )
     scene.change(agent, system="Remember tea.")
     assert said(scene.send(agent, "Hello again.")) == ["Answer 1."]
 
@@ -273,12 +314,17 @@ def test_what_left_is_listed_kept_and_found(scene: Scene, script: Script) -> Non
     assert "heliotrope" in returns(answer)[0][1]
 
 
-def test_a_summary_is_told_to_those_who_ask_for_it_and_to_lists(scene: Scene, script: Script) -> None:
+def test_a_summary_is_told_to_those_who_ask_for_it_and_to_lists(
+    scene: Scene, script: Script
+) -> None:
     agent = agent_with(scene)
     plain = [scene.send(agent, f"Part {number}: {WORDS}") for number in range(10)]
     assert {kind for answer in plain for kind in kinds(answer)} == {"assistant"}
 
-    told = [scene.send(agent, f"More {number}: {WORDS}", include_compaction_messages=True) for number in range(10)]
+    told = [
+        scene.send(agent, f"More {number}: {WORDS}", include_compaction_messages=True)
+        for number in range(10)
+    ]
     with_summary = next(answer for answer in told if len(answer["messages"]) > 1)
     assert kinds(with_summary) == ["summary", "event", "assistant"]
     summary, event, _ = with_summary["messages"]
@@ -298,7 +344,9 @@ def test_a_window_is_made_smaller_on_demand(scene: Scene, script: Script) -> Non
     talk(scene, agent, 6)
     before = len(scene.state(agent)["message_ids"])
 
-    done = scene.client.agents.messages.compact(agent, compaction_settings={"mode": "all", "model": OPENAI})
+    done = scene.client.agents.messages.compact(
+        agent, compaction_settings={"mode": "all", "model": OPENAI}
+    )
 
     assert (done.summary, done.num_messages_before) == ("Ada grows tea.", before)
     assert done.num_messages_after == len(scene.state(agent)["message_ids"]) < before
@@ -307,7 +355,9 @@ def test_a_window_is_made_smaller_on_demand(scene: Scene, script: Script) -> Non
     assert roles(scene.asked[-1]) == "system user user"
 
 
-def test_after_a_compaction_the_prompt_says_how_many_messages_are_in_recall(scene: Scene, script: Script) -> None:
+def test_after_a_compaction_the_prompt_says_how_many_messages_are_in_recall(
+    scene: Scene, script: Script
+) -> None:
     def in_recall(system: str) -> int:
         return int(re.search(r"(\d+) previous messages .* are stored in recall memory", system)[1])  # type: ignore[index]
 
@@ -320,11 +370,15 @@ def test_after_a_compaction_the_prompt_says_how_many_messages_are_in_recall(scen
     # On demand no step follows.
     other = scene.agent()
     talk(scene, other, 6)
-    scene.client.agents.messages.compact(other, compaction_settings={"mode": "all", "model": OPENAI})
+    scene.client.agents.messages.compact(
+        other, compaction_settings={"mode": "all", "model": OPENAI}
+    )
     assert in_recall(scene.history(other)[0]["content"]) == len(evicted_by(scene, other)) > 0
 
 
-def test_where_nothing_can_leave_a_demand_is_refused_and_the_agent_goes_on(scene: Scene, script: Script) -> None:
+def test_where_nothing_can_leave_a_demand_is_refused_and_the_agent_goes_on(
+    scene: Scene, script: Script
+) -> None:
     agent = scene.agent()
     refused = scene.http.post(f"/v1/agents/{agent}/summarize", json={})
     assert refused.status_code == 400
@@ -344,12 +398,19 @@ def test_what_waits_for_approval_never_leaves_the_window(scene: Scene, script: S
     pending = scene.state(agent)["pending_approval"]
     assert pending["id"] == scene.state(agent)["message_ids"][-1]
     call_id = pending["tool_calls"][0]["tool_call_id"]
-    approval = {"type": "approval", "approvals": [{"type": "approval", "tool_call_id": call_id, "approve": True}]}
+    approval = {
+        "type": "approval",
+        "approvals": [{"type": "approval", "tool_call_id": call_id, "approve": True}],
+    }
     assert said(scene.send(agent, approval)) == ["Answer 6."]
 
 
-def test_an_agent_that_speaks_by_calls_goes_on_after_a_compaction(scene: Scene, script: Script) -> None:
-    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", context_window_limit=WINDOW)
+def test_an_agent_that_speaks_by_calls_goes_on_after_a_compaction(
+    scene: Scene, script: Script
+) -> None:
+    agent = scene.agent(
+        "send_message", "roll", agent_type="memgpt_v2_agent", context_window_limit=WINDOW
+    )
 
     def turn(body: Wire) -> Answer:
         last = body["messages"][-1]

@@ -16,13 +16,17 @@ IGNORED = 2
 
 
 def user_texts(body: Wire) -> list[Any]:
-    return [json.loads(message["content"]) for message in body["messages"] if message["role"] == "user"]
+    return [
+        json.loads(message["content"]) for message in body["messages"] if message["role"] == "user"
+    ]
 
 
 @TYPES
 def test_a_chain_of_two_tools_ends_with_what_the_agent_says(scene: Scene, agent_type: str) -> None:
     agent = scene.agent("send_message", "roll", "toss", agent_type=agent_type)
-    scene.says(calls(("roll", MORE | {"sides": 8})), calls(("toss", MORE)), speech("Eight, and heads."))
+    scene.says(
+        calls(("roll", MORE | {"sides": 8})), calls(("toss", MORE)), speech("Eight, and heads.")
+    )
 
     answer = scene.send(agent, "Play!")
 
@@ -32,9 +36,13 @@ def test_a_chain_of_two_tools_ends_with_what_the_agent_says(scene: Scene, agent_
     assert answer["usage"]["step_count"] == 3
     assert scene.games.played == [("roll", 8), ("toss", None)]
     assert all(body["tool_choice"] == "required" for body in scene.asked)
-    heartbeats = [text["reason"] for text in user_texts(scene.asked[-1]) if text["type"] == "heartbeat"]
+    heartbeats = [
+        text["reason"] for text in user_texts(scene.asked[-1]) if text["type"] == "heartbeat"
+    ]
     assert len(heartbeats) == 2
-    assert all(reason.endswith("request_heartbeat=true, returning control") for reason in heartbeats)
+    assert all(
+        reason.endswith("request_heartbeat=true, returning control") for reason in heartbeats
+    )
 
 
 @TYPES
@@ -47,14 +55,28 @@ def test_the_usual_agent_of_the_family_is_offered_its_tools_and_reads_messages_a
     scene.send(agent, "Good morning.")
 
     (body,) = scene.asked
-    offered = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in body["tools"]}
-    assert {"send_message", "conversation_search", "archival_memory_insert", "archival_memory_search"} < set(offered)
+    offered = {
+        tool["function"]["name"]: tool["function"]["parameters"]["properties"]
+        for tool in body["tools"]
+    }
+    assert {
+        "send_message",
+        "conversation_search",
+        "archival_memory_insert",
+        "archival_memory_search",
+    } < set(offered)
     assert ("core_memory_append" in offered) == (agent_type == "memgpt_agent")
     assert ("memory_insert" in offered) == (agent_type == "memgpt_v2_agent")
     # What ends a turn asks for nothing after it.
-    assert [name for name, arguments in offered.items() if "request_heartbeat" not in arguments] == ["send_message"]
+    assert [
+        name for name, arguments in offered.items() if "request_heartbeat" not in arguments
+    ] == ["send_message"]
     login, spoken = user_texts(body)
-    assert (login["type"], spoken["type"], spoken["message"]) == ("login", "user_message", "Good morning.")
+    assert (login["type"], spoken["type"], spoken["message"]) == (
+        "login",
+        "user_message",
+        "Good morning.",
+    )
     assert roles(body) == "system assistant tool user user"
     assert scene.history(agent)[-2]["content"] == "Good morning."  # stored as it was said
 
@@ -104,7 +126,9 @@ def test_the_reminder_is_given_anew_after_a_call(scene: Scene) -> None:
     assert said(answer)[-1] == "Six!"
 
 
-def test_a_workflow_begins_every_turn_with_an_empty_window_and_forgets_nothing(scene: Scene) -> None:
+def test_a_workflow_begins_every_turn_with_an_empty_window_and_forgets_nothing(
+    scene: Scene,
+) -> None:
     agent = scene.agent("send_message", agent_type="workflow_agent")
     scene.says(speech("One."), speech("Two."))
 
@@ -118,8 +142,13 @@ def test_a_workflow_begins_every_turn_with_an_empty_window_and_forgets_nothing(s
 
 
 def test_given_first_messages_take_the_place_of_the_usual_ones(scene: Scene) -> None:
-    sequence = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "Welcome back."}]
-    agent = scene.agent("send_message", agent_type="memgpt_v2_agent", initial_message_sequence=sequence)
+    sequence = [
+        {"role": "user", "content": "Hi."},
+        {"role": "assistant", "content": "Welcome back."},
+    ]
+    agent = scene.agent(
+        "send_message", agent_type="memgpt_v2_agent", initial_message_sequence=sequence
+    )
     scene.says(speech("Fine."))
 
     scene.send(agent, "How are you?")
@@ -130,8 +159,13 @@ def test_given_first_messages_take_the_place_of_the_usual_ones(scene: Scene) -> 
 
 def test_thoughts_in_arguments_become_reasoning_and_go_back_where_they_were(scene: Scene) -> None:
     settings = {"provider_type": "openai", "put_inner_thoughts_in_kwargs": True}
-    agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent", model_settings=settings)
-    scene.says(calls(("roll", {"thinking": "A die, then.", "sides": 4} | MORE)), speech("Four.", thinking="Done."))
+    agent = scene.agent(
+        "send_message", "roll", agent_type="memgpt_v2_agent", model_settings=settings
+    )
+    scene.says(
+        calls(("roll", {"thinking": "A die, then.", "sides": 4} | MORE)),
+        speech("Four.", thinking="Done."),
+    )
 
     answer = scene.send(agent, "Roll.")
 
@@ -143,7 +177,10 @@ def test_thoughts_in_arguments_become_reasoning_and_go_back_where_they_were(scen
     offered = scene.asked[0]["tools"][0]["function"]["parameters"]
     assert offered["required"][0] == next(iter(offered["properties"])) == "thinking"
     sent_back = [message for message in scene.asked[1]["messages"] if message.get("tool_calls")][-1]
-    assert json.loads(sent_back["tool_calls"][0]["function"]["arguments"])["thinking"] == "A die, then."
+    assert (
+        json.loads(sent_back["tool_calls"][0]["function"]["arguments"])["thinking"]
+        == "A die, then."
+    )
 
 
 def test_an_older_client_asks_for_thoughts_in_arguments_by_its_configuration(scene: Scene) -> None:
@@ -172,12 +209,18 @@ def test_a_sleeptime_agent_works_with_its_own_tools_until_it_is_finished(scene: 
     blocks = [{"label": "human", "value": "Ada."}]
     agent = scene.agent(agent_type="sleeptime_agent", include_base_tools=True, memory_blocks=blocks)
     scene.says(
-        calls(("memory_insert", {"label": "human", "new_string": "Likes tea."})), calls(("memory_finish_edits", {}))
+        calls(("memory_insert", {"label": "human", "new_string": "Likes tea."})),
+        calls(("memory_finish_edits", {})),
     )
 
     answer = scene.send(agent, "Go through what was said.")
 
     assert stopped(answer) == "tool_rule"
-    assert tools_of(scene.asked[0]) == ["memory_replace", "memory_insert", "memory_rethink", "memory_finish_edits"]
+    assert tools_of(scene.asked[0]) == [
+        "memory_replace",
+        "memory_insert",
+        "memory_rethink",
+        "memory_finish_edits",
+    ]
     block = scene.http.get(f"/v1/agents/{agent}/core-memory/blocks/human").json()
     assert block["value"] == "Ada.\nLikes tea."

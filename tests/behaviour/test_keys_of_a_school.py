@@ -34,9 +34,13 @@ class School:
         self.keys = {name: self._key(body) for name, body in made.items()}
         self.teacher, self.ada = self.client("teacher"), self.client("ada")
         self.tutoring = self.client("service", default_headers={"x-ricordo-user": "ada"})
-        self.do("ada", "PUT", "/users/ada/blocks/student", json={"body": MORNING, "title": "About me"})
+        self.do(
+            "ada", "PUT", "/users/ada/blocks/student", json={"body": MORNING, "title": "About me"}
+        )
         tools = ["edit_memory_block", "archival_memory_insert"]
-        self.tutor = self.teacher.agents.create(name="Tutor", model=MODEL, tools=tools, include_base_tools=False).id
+        self.tutor = self.teacher.agents.create(
+            name="Tutor", model=MODEL, tools=tools, include_base_tools=False
+        ).id
 
     def _key(self, body: dict[str, str]) -> str:
         return str(self.people.ask(OPERATOR, "POST", "/v1/keys/", json=body)["key"])
@@ -65,21 +69,35 @@ class School:
         return dict(proposal)
 
     def address(self, name: str) -> str:
-        return self.server.url.replace("://", f"://{name}:{self.keys[name]}@") + "/users/ada/memory.git"
+        return (
+            self.server.url.replace("://", f"://{name}:{self.keys[name]}@")
+            + "/users/ada/memory.git"
+        )
 
 
 @pytest.fixture
 def school(tmp_path: Path) -> Iterator[School]:
-    with serving(tmp_path / "data", api_key=OPERATOR, traces="all") as server, server.http() as http:
+    with (
+        serving(tmp_path / "data", api_key=OPERATOR, traces="all") as server,
+        server.http() as http,
+    ):
         yield School(People(server, http))
 
 
 def test_the_service_speaks_for_her_and_she_alone_decides(school: School) -> None:
     proposal = school.lesson()
     decide = f"/users/ada/blocks/student/diffs/{proposal['id']}"
-    for other, headers in (("service", {"x-ricordo-user": "ada"}), ("service", {}), ("teacher", {}), ("bea", {})):
+    for other, headers in (
+        ("service", {"x-ricordo-user": "ada"}),
+        ("service", {}),
+        ("teacher", {}),
+        ("bea", {}),
+    ):
         for decision in ("approve", "reject"):
-            assert school.status(other, "POST", f"{decide}/{decision}", headers=headers) in (403, 404), (
+            assert school.status(other, "POST", f"{decide}/{decision}", headers=headers) in (
+                403,
+                404,
+            ), (
                 other,
                 decision,
             )
@@ -104,19 +122,28 @@ def test_the_teacher_sees_the_tutor_and_nothing_of_hers(school: School) -> None:
     assert "Turin" not in str(school.teacher.agents.messages.list(school.tutor).items)
     assert school.teacher.runs.list().items == []
     run, step = proposal["run_id"], proposal["step_id"]
-    for path in ("/users/ada/blocks", f"/v1/runs/{run}", f"/v1/runs/{run}/trace", f"/v1/steps/{step}/messages"):
+    for path in (
+        "/users/ada/blocks",
+        f"/v1/runs/{run}",
+        f"/v1/runs/{run}/trace",
+        f"/v1/steps/{step}/messages",
+    ):
         assert school.status("teacher", "GET", path) in (403, 404), path
     # With the scope a school may let a teacher read; the key still decides nothing.
     reads = ["agents:read", "messages:read", "memory:read"]
     body = {"user": "hopf", "role": "developer", "scopes": reads}
     school.keys["reader"] = school.people.ask(OPERATOR, "POST", "/v1/keys/", json=body)["key"]
     assert school.do("reader", "GET", "/users/ada/blocks/student")["body"] == MORNING
-    assert school.status("reader", "PUT", "/users/ada/blocks/student", json={"body": "Mine."}) == 403
+    assert (
+        school.status("reader", "PUT", "/users/ada/blocks/student", json={"body": "Mine."}) == 403
+    )
     with pytest.raises(letta_client.PermissionDeniedError):
         school.client("reader").agents.update(school.tutor, description="Mine.")
 
 
-def test_she_clones_and_pushes_with_her_key_and_nobody_else_as_her(school: School, tmp_path: Path) -> None:
+def test_she_clones_and_pushes_with_her_key_and_nobody_else_as_her(
+    school: School, tmp_path: Path
+) -> None:
     school.lesson()
     git(tmp_path, "clone", "-q", school.address("ada"), "hers")
     hers = tmp_path / "hers"
@@ -125,7 +152,10 @@ def test_she_clones_and_pushes_with_her_key_and_nobody_else_as_her(school: Schoo
     git(hers, "push", "-q")
     assert school.do("ada", "GET", "/users/ada/blocks/student")["body"].endswith("Likes proofs.\n")
     for other in ("bea", "teacher"):
-        assert run_git(tmp_path, "clone", "-q", school.address(other), other, check=False).returncode != 0
+        assert (
+            run_git(tmp_path, "clone", "-q", school.address(other), other, check=False).returncode
+            != 0
+        )
         assert run_git(hers, "push", "-q", school.address(other), check=False).returncode != 0
     head = git(hers, "rev-parse", "HEAD")
     (hers / "student.md").write_text("Name: Somebody\n")
@@ -136,12 +166,16 @@ def test_she_clones_and_pushes_with_her_key_and_nobody_else_as_her(school: Schoo
     # Her head is where it was, and what came waits for her, with its author.
     assert school.do("ada", "GET", "/users/ada/blocks/student")["body"].endswith("Likes proofs.\n")
     assert git(hers, "ls-remote", school.address("ada"), "refs/heads/main").split()[0] == head
-    (pushed,) = [one for one in school.do("ada", "GET", "/users/ada/diffs") if "Somebody" in one["diff"]]
+    (pushed,) = [
+        one for one in school.do("ada", "GET", "/users/ada/diffs") if "Somebody" in one["diff"]
+    ]
     assert (pushed["author_kind"], pushed["author"]) == ("service", "tutoring for ada")
 
 
 def test_while_her_turn_runs_nobody_else_sees_follows_or_stops_it(school: School) -> None:
-    made = school.do("ada", "POST", "/v1/conversations/", params={"agent_id": school.tutor}, json={})["id"]
+    made = school.do(
+        "ada", "POST", "/v1/conversations/", params={"agent_id": school.tutor}, json={}
+    )["id"]
     gate = Gate(school.server, "Slowly said.")
     school.server.answers_with(gate)
     said = {"messages": [{"role": "user", "content": "A secret."}]}
@@ -160,12 +194,17 @@ def test_while_her_turn_runs_nobody_else_sees_follows_or_stops_it(school: School
             assert school.status(other, method, path, **given) in (403, 404), (other, path)
         assert school.do(other, "GET", "/v1/runs/", params={"active": True}) == []
         # Without ids it is the caller's own turns that end, of which there are none.
-        school.people.send(school.keys[other], "POST", f"/v1/agents/{school.tutor}/messages/cancel", json={})
+        school.people.send(
+            school.keys[other], "POST", f"/v1/agents/{school.tutor}/messages/cancel", json={}
+        )
         listed = {"run_ids": [run]}
         stopped = school.people.send(
             school.keys[other], "POST", f"/v1/agents/{school.tutor}/messages/cancel", json=listed
         )
-        assert '"failed"' in stopped.text or stopped.status_code in (403, 404, 409), (other, stopped.text)
+        assert '"failed"' in stopped.text or stopped.status_code in (403, 404, 409), (
+            other,
+            stopped.text,
+        )
     gate.open()
     for _ in range(500):
         ended = school.do("ada", "GET", f"/v1/runs/{run}")

@@ -16,7 +16,14 @@ def roll(call_id: str = "toolu_a", **arguments: int) -> dict[str, object]:
 def test_calls_made_at_once_each_get_their_result_and_the_agent_goes_on(scene: Scene) -> None:
     agent = scene.agent("roll", "toss", "stumble")
     scene.says(
-        calls(("roll", {"sides": 4}), ("toss", {}), ("stumble", {}), ("roll", {"sides": 8}), text="All!"), "Done."
+        calls(
+            ("roll", {"sides": 4}),
+            ("toss", {}),
+            ("stumble", {}),
+            ("roll", {"sides": 8}),
+            text="All!",
+        ),
+        "Done.",
     )
 
     answer = scene.send(agent, "Play.")
@@ -34,7 +41,9 @@ def test_calls_made_at_once_each_get_their_result_and_the_agent_goes_on(scene: S
     assert scene.asked[0]["messages"][1]["content"] == "Play."
 
 
-def test_a_claude_makes_calls_at_once_and_its_thoughts_go_back_with_their_signatures(scene: Scene) -> None:
+def test_a_claude_makes_calls_at_once_and_its_thoughts_go_back_with_their_signatures(
+    scene: Scene,
+) -> None:
     agent = scene.agent("roll", "toss", model=CLAUDE)
     toss = {"type": "tool_use", "id": "toolu_b", "name": "toss", "input": {}}
     scene.says(
@@ -44,7 +53,13 @@ def test_a_claude_makes_calls_at_once_and_its_thoughts_go_back_with_their_signat
 
     answer = scene.send(agent, "Play.")
 
-    assert kinds(answer) == ["reasoning", "hidden_reasoning", "tool_call", "tool_return", "assistant"]
+    assert kinds(answer) == [
+        "reasoning",
+        "hidden_reasoning",
+        "tool_call",
+        "tool_return",
+        "assistant",
+    ]
     assert answer["messages"][0]["signature"] == "sig-1"
     assert answer["messages"][1]["hidden_reasoning"] == "secret-1"
     assert said(answer) == ["Four, heads."]
@@ -56,7 +71,11 @@ def test_a_claude_makes_calls_at_once_and_its_thoughts_go_back_with_their_signat
 
 def test_an_agent_can_change_between_the_two_and_go_on(scene: Scene) -> None:
     agent = scene.agent("roll", model=CLAUDE)
-    scene.says(claude(THINKING, roll(), stop="tool_use"), claude({"type": "text", "text": "Six."}), "Six, I said.")
+    scene.says(
+        claude(THINKING, roll(), stop="tool_use"),
+        claude({"type": "text", "text": "Six."}),
+        "Six, I said.",
+    )
     scene.send(agent, "Roll.")
 
     scene.change(agent, model="openai/scripted-1")
@@ -66,7 +85,9 @@ def test_an_agent_can_change_between_the_two_and_go_on(scene: Scene) -> None:
     assert roles(scene.asked[-1]) == "system user assistant tool assistant user"
 
 
-def test_a_response_format_goes_to_the_provider_of_an_agent_that_speaks_plainly(scene: Scene) -> None:
+def test_a_response_format_goes_to_the_provider_of_an_agent_that_speaks_plainly(
+    scene: Scene,
+) -> None:
     agent = scene.agent(response_format={"type": "json_object"})
     scene.says('{"mood": "calm"}')
     assert json.loads(said(scene.send(agent, "How are you?"))[0]) == {"mood": "calm"}
@@ -90,7 +111,9 @@ def test_another_model_and_other_words_for_one_turn_alone(scene: Scene) -> None:
 def test_the_system_prompt_keeps_every_byte_over_twenty_turns(scene: Scene) -> None:
     agent = scene.agent("roll", memory_blocks=[{"label": "human", "value": "Her name is Ada."}])
     for number in range(20):
-        turn: tuple[str | Answer, ...] = (calls(("roll", {})), "Six.") if number % 10 == 3 else (f"Answer {number}.",)
+        turn: tuple[str | Answer, ...] = (
+            (calls(("roll", {})), "Six.") if number % 10 == 3 else (f"Answer {number}.",)
+        )
         scene.says(*turn)
         scene.send(agent, f"Message {number}.")
 

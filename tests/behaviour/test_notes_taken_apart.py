@@ -14,17 +14,26 @@ Wire = dict[str, Any]
 
 def note_taking(scene: Scene, *, value: str = "", **body: Any) -> str:
     blocks = [{"label": "persona", "value": "I am Nina."}, {"label": "human", "value": value}]
-    given = {"include_base_tools": True, "system": None, "memory_blocks": blocks, "model_profile": "notes"}
+    given = {
+        "include_base_tools": True,
+        "system": None,
+        "memory_blocks": blocks,
+        "model_profile": "notes",
+    }
     return scene.agent(**(given | body))
 
 
 def human(scene: Scene, agent: str) -> str:
-    return next(block["value"] for block in scene.state(agent)["blocks"] if block["label"] == "human")
+    return next(
+        block["value"] for block in scene.state(agent)["blocks"] if block["label"] == "human"
+    )
 
 
 def wait_for_notes(scene: Scene, agent: str) -> None:
     """Return when no job takes notes any more."""
-    waiting = text("SELECT count(*) AS count FROM jobs WHERE kind = 'take_notes' AND status IN ('waiting', 'running')")
+    waiting = text(
+        "SELECT count(*) AS count FROM jobs WHERE kind = 'take_notes' AND status IN ('waiting', 'running')"
+    )
     for _ in range(2000):
         if not scene.server.read(lambda tx: tx.all(waiting))[0].count:
             return
@@ -123,7 +132,9 @@ def test_a_failed_call_for_notes_is_no_failure_of_the_turn(scene: Scene) -> None
 
     answer = scene.send(agent, "I like green tea.")
     scene.wait_until_asked(1)
-    scene.server.write(lambda tx: tx.run(text("UPDATE jobs SET status = 'cancelled' WHERE kind = 'take_notes'")))
+    scene.server.write(
+        lambda tx: tx.run(text("UPDATE jobs SET status = 'cancelled' WHERE kind = 'take_notes'"))
+    )
 
     assert stopped(answer) == "end_turn"
     scene.says("Still here.")
@@ -133,15 +144,21 @@ def test_a_failed_call_for_notes_is_no_failure_of_the_turn(scene: Scene) -> None
 @pytest.mark.parametrize("policy", ["direct", "guarded", "explicit", "propose", "read_only"])
 def test_the_policy_of_the_block_decides_what_a_note_becomes(scene: Scene, policy: str) -> None:
     user = f"nora-{policy}"
-    scene.http.put(f"/users/{user}/blocks/human", json={"body": "Her name is Nora.", "policy": policy})
-    agent = note_taking(scene, user_id=user, memory_blocks=[{"label": "persona", "value": "I am Nina."}])
+    scene.http.put(
+        f"/users/{user}/blocks/human", json={"body": "Her name is Nora.", "policy": policy}
+    )
+    agent = note_taking(
+        scene, user_id=user, memory_blocks=[{"label": "persona", "value": "I am Nina."}]
+    )
     scene.says("Good to know.", "- Likes green tea.")
 
     scene.send(agent, "I like green tea.")
     wait_for_notes(scene, agent)
 
     body = scene.http.get(f"/users/{user}/blocks/human").json()["body"]
-    waiting = [one for one in scene.http.get(f"/users/{user}/diffs").json() if "green tea" in str(one)]
+    waiting = [
+        one for one in scene.http.get(f"/users/{user}/diffs").json() if "green tea" in str(one)
+    ]
     assert ("Likes green tea." in body) == (policy in ("direct", "guarded"))
     assert bool(waiting) == (policy in ("explicit", "propose"))
 
@@ -154,5 +171,8 @@ def test_an_answer_of_a_word_is_noted_with_the_question_it_answers(scene: Scene)
     scene.send(agent, "Bruno.")
     wait_for_notes(scene, agent)
 
-    assert scene.asked[-1]["messages"][-1]["content"] == "Asked: What is your dog's name?\nMessage: Bruno."
+    assert (
+        scene.asked[-1]["messages"][-1]["content"]
+        == "Asked: What is your dog's name?\nMessage: Bruno."
+    )
     assert human(scene, agent) == "Dog's name is Bruno."

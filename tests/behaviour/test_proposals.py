@@ -23,13 +23,17 @@ class Day:
         self.agent = scene.agent(*TOOLS, name="Tutor")
 
     def ask(self, method: str, path: str, **body: Any) -> Any:
-        answer = self.scene.http.request(method, f"/users/{self.user}/{path}", **({"json": body} if body else {}))
+        answer = self.scene.http.request(
+            method, f"/users/{self.user}/{path}", **({"json": body} if body else {})
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def talk(self, agent: str | None = None) -> str:
         made = self.scene.http.post(
-            "/v1/conversations/", params={"agent_id": agent or self.agent}, json={"user_id": self.user}
+            "/v1/conversations/",
+            params={"agent_id": agent or self.agent},
+            json={"user_id": self.user},
         )
         return str(made.json()["id"])
 
@@ -66,22 +70,33 @@ FACTS = [
 CONVERSATIONS: tuple[tuple[tuple[str, Wire], ...], ...] = (
     (
         ("core_memory_append", {"label": "human", "content": "Lives in Turin."}),
-        ("memory_replace", {"label": "human", "old_string": "# Likes", "new_string": "# Likes\n- tea"}),
+        (
+            "memory_replace",
+            {"label": "human", "old_string": "# Likes", "new_string": "# Likes\n- tea"},
+        ),
         ("core_memory_append", {"label": "goals", "content": "Learn Italian."}),
     ),
     (
-        ("memory_replace", {"label": "human", "old_string": "# Likes", "new_string": "# Likes\n- hiking"}),
+        (
+            "memory_replace",
+            {"label": "human", "old_string": "# Likes", "new_string": "# Likes\n- hiking"},
+        ),
         ("memory_insert", {"label": "human", "new_string": "Has a cat."}),
         ("memory_insert", {"label": "goals", "new_string": "Run 10 km.", "insert_line": 0}),
     ),
     (
-        ("memory_replace", {"label": "human", "old_string": "Name: Ada", "new_string": "Name: Ada Lovelace"}),
+        (
+            "memory_replace",
+            {"label": "human", "old_string": "Name: Ada", "new_string": "Name: Ada Lovelace"},
+        ),
         ("memory_insert", {"label": "human", "new_string": "No dogs.\n", "insert_line": 1}),
     ),
 )
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 4))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 4))]
+)
 def test_eight_facts_of_three_conversations_wait_and_are_all_held_in_whatever_order_they_are_approved(
     day: Day, seed: int
 ) -> None:
@@ -115,7 +130,10 @@ def test_all_at_once_are_approved_too(day: Day) -> None:
         for line in edits:
             day.tells(conversation, calls(line))
     done = day.scene.http.post(f"/users/{day.user}/diffs/approve", json={"all": True})
-    assert ({one["status"] for one in done.json()}, done.headers["x-waiting"]) == ({"approved"}, "0")
+    assert ({one["status"] for one in done.json()}, done.headers["x-waiting"]) == (
+        {"approved"},
+        "0",
+    )
     text = "\n".join(day.ask("GET", f"blocks/{label}")["body"] for label in ("human", "goals"))
     assert [fact for fact in FACTS if fact not in text] == []
 
@@ -124,7 +142,9 @@ def offered(asked: Wire) -> dict[str, Wire]:
     return {tool["function"]["name"]: tool["function"] for tool in asked["tools"]}
 
 
-def test_a_reasoning_is_taken_where_a_users_memory_is_edited_and_other_agents_tools_stay_as_they_are(day: Day) -> None:
+def test_a_reasoning_is_taken_where_a_users_memory_is_edited_and_other_agents_tools_stay_as_they_are(
+    day: Day,
+) -> None:
     scene = day.scene
     alone = scene.agent(*TOOLS, memory_blocks=[{"label": "human", "value": "Nobody."}])
     scene.says("Hello.")
@@ -132,7 +152,9 @@ def test_a_reasoning_is_taken_where_a_users_memory_is_edited_and_other_agents_to
     plain = offered(scene.asked[-1])
     assert all("reasoning" not in plain[name]["parameters"]["properties"] for name in TOOLS[:3])
     why = "Ada said so this morning."
-    day.tells(day.talk(), edit("core_memory_append", "human", content="Lives in Turin.", reasoning=why))
+    day.tells(
+        day.talk(), edit("core_memory_append", "human", content="Lives in Turin.", reasoning=why)
+    )
     given = offered(scene.asked[-1])
     for name in TOOLS[:3]:
         parameters = given[name]["parameters"]
@@ -142,7 +164,10 @@ def test_a_reasoning_is_taken_where_a_users_memory_is_edited_and_other_agents_to
     assert given[TOOLS[3]] == plain[TOOLS[3]]
     day.tells(day.talk(), edit("core_memory_append", "human", content="Has a cat."))
     key = "sk-" + "a1B2c3D4" * 6
-    day.tells(day.talk(), edit("core_memory_append", "human", content="No dogs.", reasoning=f"The key is {key}"))
+    day.tells(
+        day.talk(),
+        edit("core_memory_append", "human", content="No dogs.", reasoning=f"The key is {key}"),
+    )
     told = [one["reasoning"] for one in day.waiting()][::-1]
     assert told == [why, 'human: + "Has a cat."', "The key is [secret removed: api key]"]
     for one in day.waiting():
@@ -152,7 +177,9 @@ def test_a_reasoning_is_taken_where_a_users_memory_is_edited_and_other_agents_to
 
 def test_a_reasoning_stands_with_an_edit_that_is_applied(day: Day) -> None:
     day.ask("PATCH", "blocks/human", policy="direct")
-    day.tells(day.talk(), edit("core_memory_append", "human", content="Has a cat.", reasoning="I saw it."))
+    day.tells(
+        day.talk(), edit("core_memory_append", "human", content="Has a cat.", reasoning="I saw it.")
+    )
     newest = day.ask("GET", "blocks/human/history")[0]
     assert (newest["message"], newest["author"]) == ("I saw it.", "Tutor")
     assert day.ask("GET", "blocks/human")["body"].endswith("Has a cat.")
@@ -161,16 +188,23 @@ def test_a_reasoning_stands_with_an_edit_that_is_applied(day: Day) -> None:
 def test_an_agent_proposes_a_block_that_is_not_there(day: Day) -> None:
     conversation = day.talk()
     new = {"old_string": "", "reasoning": "She plans a trip."}
-    first = day.tells(conversation, edit("propose_memory_edit", "trip", **new, new_string="To Rome."))
+    first = day.tells(
+        conversation, edit("propose_memory_edit", "trip", **new, new_string="To Rome.")
+    )
     ((status, told),) = returns(first)
     assert (status, told.endswith("1 change waits for the owner: trip (1).")) == ("success", True)
     again = day.tells(day.talk(), edit("propose_memory_edit", "trip", **new, new_string="In June."))
     assert returns(again)[0][1].endswith("2 changes wait for the owner: trip (2).")
-    repeated = day.tells(day.talk(), edit("propose_memory_edit", "trip", **new, new_string="In June.\n"))
+    repeated = day.tells(
+        day.talk(), edit("propose_memory_edit", "trip", **new, new_string="In June.\n")
+    )
     assert "waits for the owner already" in returns(repeated)[0][1]
     ((status, told),) = returns(
         day.tells(
-            conversation, edit("propose_memory_edit", "trip", old_string="Rome", new_string="Paris", reasoning="x")
+            conversation,
+            edit(
+                "propose_memory_edit", "trip", old_string="Rome", new_string="Paris", reasoning="x"
+            ),
         )
     )
     assert (status, 'no memory block "trip"' in told) == ("error", True)
@@ -181,7 +215,10 @@ def test_an_agent_proposes_a_block_that_is_not_there(day: Day) -> None:
     for one in waiting:
         day.ask("POST", f"blocks/trip/diffs/{one['id']}/approve")
     made = day.ask("GET", "blocks/trip")
-    assert (sorted(made["body"].split("\n")), made["policy"]) == (["In June.", "To Rome."], "propose")
+    assert (sorted(made["body"].split("\n")), made["policy"]) == (
+        ["In June.", "To Rome."],
+        "propose",
+    )
 
 
 def events(asked: Wire) -> list[Wire]:
@@ -194,7 +231,9 @@ def rejects(day: Day, conversation: str, fact: str, reason: str | None) -> str:
     """Let the agent propose this and the user reject it; returns the proposal's id."""
     day.tells(conversation, edit("core_memory_append", "human", content=fact))
     (one,) = [one for one in day.waiting() if fact in one["body"]]
-    day.ask("POST", f"blocks/human/diffs/{one['id']}/reject", **({"reason": reason} if reason else {}))
+    day.ask(
+        "POST", f"blocks/human/diffs/{one['id']}/reject", **({"reason": reason} if reason else {})
+    )
     return str(one["id"])
 
 
@@ -213,7 +252,9 @@ def test_a_rejection_with_a_reason_is_told_once_in_the_conversation_it_came_from
     assert "dog" not in json.dumps(told)
     day.tells(first)
     assert len(events(day.scene.asked[-1])) == 1  # it stays in the window, and is not told again
-    listed = day.scene.http.get(f"/v1/conversations/{first}/messages", params={"order": "asc", "limit": 1000}).json()
+    listed = day.scene.http.get(
+        f"/v1/conversations/{first}/messages", params={"order": "asc", "limit": 1000}
+    ).json()
     assert sum("proposal_rejected" in json.dumps(one) for one in listed) == 1
 
 
@@ -237,9 +278,16 @@ def test_a_rejection_is_told_elsewhere_where_its_conversation_is_gone(day: Day) 
         assert [told["reason"] for told in events(day.scene.asked[-1])] == ["Nor that."]
 
 
-def test_a_rejection_of_what_was_proposed_without_a_turn_is_told_with_the_next_one(day: Day) -> None:
+def test_a_rejection_of_what_was_proposed_without_a_turn_is_told_with_the_next_one(
+    day: Day,
+) -> None:
     conversation = day.talk()
-    edit = {"old_string": "Name: Ada", "new_string": "Name: Eve", "reasoning": "A guess.", "agent_id": day.agent}
+    edit = {
+        "old_string": "Name: Ada",
+        "new_string": "Name: Eve",
+        "reasoning": "A guess.",
+        "agent_id": day.agent,
+    }
     made = day.ask("POST", "blocks/human/propose", **edit)
     day.ask("POST", "diffs/reject", ids=[made["id"]], reason="Wrong person.")
     day.tells(conversation)
@@ -249,7 +297,12 @@ def test_a_rejection_of_what_was_proposed_without_a_turn_is_told_with_the_next_o
 def test_many_rejections_do_not_flood_a_turn_and_none_is_lost(day: Day) -> None:
     conversation = day.talk()
     for number in range(25):
-        line = {"old_string": "# Likes", "new_string": f"# Likes\n- {number}", "reasoning": "x", "agent_id": day.agent}
+        line = {
+            "old_string": "# Likes",
+            "new_string": f"# Likes\n- {number}",
+            "reasoning": "x",
+            "agent_id": day.agent,
+        }
         day.ask("POST", "blocks/human/propose", **line)
     day.ask("POST", "diffs/reject", all=True, reason="Enough.")
     told = []

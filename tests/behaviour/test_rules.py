@@ -21,7 +21,9 @@ class Player:
     def agent(self, *tools: str, rules: list[Wire], **body: Any) -> str:
         if self.is_native:
             return self.scene.agent(*tools, tool_rules=rules, **body)
-        return self.scene.agent("send_message", *tools, agent_type="memgpt_v2_agent", tool_rules=rules, **body)
+        return self.scene.agent(
+            "send_message", *tools, agent_type="memgpt_v2_agent", tool_rules=rules, **body
+        )
 
     def ends(self, words: str = "Done.") -> str | Answer:
         return words if self.is_native else speech(words)
@@ -39,7 +41,9 @@ def rule(kind: str, tool: str, **options: Any) -> Wire:
     return {"type": kind, "tool_name": tool, **options}
 
 
-def test_run_first_narrows_the_first_call_and_fixes_its_arguments(player: Player, scene: Scene) -> None:
+def test_run_first_narrows_the_first_call_and_fixes_its_arguments(
+    player: Player, scene: Scene
+) -> None:
     agent = player.agent("roll", "toss", rules=[rule("run_first", "roll", args={"sides": 20})])
     scene.says(calls(("roll", {"sides": 4} | MORE)), player.ends())
 
@@ -59,7 +63,9 @@ def test_exit_loop_ends_the_turn_after_its_tool(player: Player, scene: Scene) ->
     assert (stopped(answer), kinds(answer)) == ("tool_rule", ["tool_call", "tool_return"])
 
 
-def test_exit_loop_does_not_end_the_turn_where_its_tool_failed(player: Player, scene: Scene) -> None:
+def test_exit_loop_does_not_end_the_turn_where_its_tool_failed(
+    player: Player, scene: Scene
+) -> None:
     agent = player.agent("stumble", rules=[rule("exit_loop", "stumble")])
     scene.says(calls(("stumble", {})), player.ends("I fell."))
     assert said(scene.send(agent, "Walk.")) == ["I fell."]
@@ -85,7 +91,9 @@ def test_conditional_follows_what_the_tool_returned_and_takes_its_default_where_
     assert scene.played == ["roll", next_tool]
 
 
-def test_where_the_rules_leave_no_way_on_the_agent_speaks_without_tools(player: Player, scene: Scene) -> None:
+def test_where_the_rules_leave_no_way_on_the_agent_speaks_without_tools(
+    player: Player, scene: Scene
+) -> None:
     options = {"child_output_mapping": {"1": "toss"}, "require_output_mapping": True}
     agent = player.agent("roll", "toss", rules=[rule("conditional", "roll", **options)])
     scene.says(calls(("roll", {"sides": 7} | MORE)), "It is seven.")
@@ -98,31 +106,48 @@ def test_where_the_rules_leave_no_way_on_the_agent_speaks_without_tools(player: 
     assert said(scene.send(agent, "Are you there?")) == ["Here."]
 
 
-def test_constrain_child_tools_narrows_what_comes_next_and_fixes_its_arguments(player: Player, scene: Scene) -> None:
+def test_constrain_child_tools_narrows_what_comes_next_and_fixes_its_arguments(
+    player: Player, scene: Scene
+) -> None:
     nodes = [{"name": "roll", "args": {"sides": 12}}]
-    rules = [rule("constrain_child_tools", "toss", children=["roll", "draw"], child_arg_nodes=nodes)]
+    rules = [
+        rule("constrain_child_tools", "toss", children=["roll", "draw"], child_arg_nodes=nodes)
+    ]
     agent = player.agent("roll", "toss", "draw", rules=rules)
     scene.says(calls(("toss", {})), calls(("roll", {"sides": 6} | MORE)), player.ends())
 
     scene.send(agent, "Play.")
 
-    assert (sorted(tools_of(scene.asked[1])), scene.asked[1]["tool_choice"]) == (["draw", "roll"], "required")
+    assert (sorted(tools_of(scene.asked[1])), scene.asked[1]["tool_choice"]) == (
+        ["draw", "roll"],
+        "required",
+    )
     assert player.offered(2) == ["roll", "toss", "draw"]
     assert ("roll", 12) in scene.games.played
 
 
 def test_max_count_per_step_takes_the_tool_away(player: Player, scene: Scene) -> None:
-    agent = player.agent("roll", "toss", rules=[rule("max_count_per_step", "roll", max_count_limit=2)])
+    agent = player.agent(
+        "roll", "toss", rules=[rule("max_count_per_step", "roll", max_count_limit=2)]
+    )
     scene.says(calls(("roll", MORE)), calls(("roll", MORE)), player.ends(), player.ends("Again."))
 
     scene.send(agent, "Play.")
-    assert [player.offered(number) for number in range(3)] == [["roll", "toss"], ["roll", "toss"], ["toss"]]
+    assert [player.offered(number) for number in range(3)] == [
+        ["roll", "toss"],
+        ["roll", "toss"],
+        ["toss"],
+    ]
     scene.send(agent, "Once more.")
     assert player.offered() == ["roll", "toss"]
 
 
-def test_parent_last_tool_lets_its_children_through_right_after_it_alone(player: Player, scene: Scene) -> None:
-    agent = player.agent("roll", "toss", rules=[rule("parent_last_tool", "roll", children=["toss"])])
+def test_parent_last_tool_lets_its_children_through_right_after_it_alone(
+    player: Player, scene: Scene
+) -> None:
+    agent = player.agent(
+        "roll", "toss", rules=[rule("parent_last_tool", "roll", children=["toss"])]
+    )
     scene.says(calls(("roll", {})), calls(("toss", MORE)), player.ends())
 
     scene.send(agent, "Play.")
@@ -138,7 +163,11 @@ def test_required_before_exit_keeps_the_turn_going(player: Player, scene: Scene)
 
     assert said(answer)[-1] == "Rolled."
     assert scene.played == ["roll"]
-    assert any("roll" in str(message["content"]) for message in scene.asked[1]["messages"] if message["role"] == "user")
+    assert any(
+        "roll" in str(message["content"])
+        for message in scene.asked[1]["messages"]
+        if message["role"] == "user"
+    )
 
 
 def test_a_model_that_will_not_call_what_is_required_is_stopped_soon(scene: Scene) -> None:
@@ -147,13 +176,19 @@ def test_a_model_that_will_not_call_what_is_required_is_stopped_soon(scene: Scen
     assert stopped(scene.send(agent, "Bye.")) == "no_tool_call"
 
 
-def test_requires_approval_holds_the_call_until_somebody_has_decided(player: Player, scene: Scene) -> None:
+def test_requires_approval_holds_the_call_until_somebody_has_decided(
+    player: Player, scene: Scene
+) -> None:
     agent = player.agent("roll", rules=[rule("requires_approval", "roll")])
     scene.says(calls(("roll", MORE)))
 
     answer = scene.send(agent, "Roll.")
 
-    assert (kinds(answer), stopped(answer), scene.played) == (["approval_request"], "requires_approval", [])
+    assert (kinds(answer), stopped(answer), scene.played) == (
+        ["approval_request"],
+        "requires_approval",
+        [],
+    )
 
 
 def test_rules_about_order_make_calls_come_one_by_one(player: Player, scene: Scene) -> None:
@@ -167,10 +202,17 @@ def test_rules_about_order_make_calls_come_one_by_one(player: Player, scene: Sce
     assert [status for status, _ in returns(answer)][:2] == ["success", "error"]
 
 
-def test_the_rules_stand_in_the_system_prompt_in_their_own_words_or_ours(player: Player, scene: Scene) -> None:
+def test_the_rules_stand_in_the_system_prompt_in_their_own_words_or_ours(
+    player: Player, scene: Scene
+) -> None:
     rules = [
         rule("exit_loop", "roll"),
-        rule("max_count_per_step", "toss", max_count_limit=1, prompt_template="Toss {{ max_count_limit }} time only."),
+        rule(
+            "max_count_per_step",
+            "toss",
+            max_count_limit=1,
+            prompt_template="Toss {{ max_count_limit }} time only.",
+        ),
     ]
     agent = player.agent("roll", "toss", rules=rules)
     scene.says(player.ends())
@@ -181,7 +223,9 @@ def test_the_rules_stand_in_the_system_prompt_in_their_own_words_or_ours(player:
     assert "Toss 1 time only." in section
 
 
-def test_arguments_that_a_rule_fixes_and_the_tool_cannot_take_end_the_turn(player: Player, scene: Scene) -> None:
+def test_arguments_that_a_rule_fixes_and_the_tool_cannot_take_end_the_turn(
+    player: Player, scene: Scene
+) -> None:
     agent = player.agent("roll", rules=[rule("run_first", "roll", args={"sides": "many"})])
     scene.says(calls(("roll", MORE)))
 
@@ -201,7 +245,10 @@ def test_arguments_that_a_rule_fixes_and_the_tool_cannot_take_end_the_turn(playe
     [
         [rule("run_first", "draw")],
         [rule("required_before_exit", "draw")],
-        [rule("max_count_per_step", "roll", max_count_limit=0), rule("required_before_exit", "roll")],
+        [
+            rule("max_count_per_step", "roll", max_count_limit=0),
+            rule("required_before_exit", "roll"),
+        ],
         [rule("constrain_child_tools", "roll", children=["roll"]), rule("run_first", "roll")],
     ],
 )
@@ -209,12 +256,20 @@ def test_rules_under_which_no_turn_could_end_are_refused_where_they_are_made(
     player: Player, scene: Scene, rules: list[Wire]
 ) -> None:
     rows = scene.server.rows()
-    body: Wire = {"model": "openai/scripted-1", "include_base_tools": False, "tools": ["roll"], "tool_rules": rules}
+    body: Wire = {
+        "model": "openai/scripted-1",
+        "include_base_tools": False,
+        "tools": ["roll"],
+        "tool_rules": rules,
+    }
     answer = scene.http.post("/v1/agents/", json=body)
     assert answer.status_code in (400, 422), answer.text
     assert scene.server.rows() == rows
 
     agent = player.agent("roll", rules=[])
-    assert scene.http.patch(f"/v1/agents/{agent}", json={"tool_rules": rules}).status_code in (400, 422)
+    assert scene.http.patch(f"/v1/agents/{agent}", json={"tool_rules": rules}).status_code in (
+        400,
+        422,
+    )
     scene.says(player.ends("Still here."))
     assert said(scene.send(agent, "Are you there?")) == ["Still here."]

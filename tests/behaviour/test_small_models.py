@@ -14,26 +14,41 @@ from tests.support.model_server import Answer, ModelServer, Seen, say_ok
 from tests.support.server_process import free_port
 
 Wire = dict[str, Any]
-USUAL = ["archival_memory_insert", "archival_memory_search", "conversation_search", "memory_insert", "memory_replace"]
+USUAL = [
+    "archival_memory_insert",
+    "archival_memory_search",
+    "conversation_search",
+    "memory_insert",
+    "memory_replace",
+]
 FACTS = ["remember", "correct"]
 
 
 def small(scene: Scene, *, value: str = "Her name is Ada.", **body: Any) -> str:
     """Make an agent with the usual tools, the usual prompt and a small model."""
     blocks = [{"label": "persona", "value": "I am Nina."}, {"label": "human", "value": value}]
-    given = {"include_base_tools": True, "system": None, "memory_blocks": blocks, "model_profile": "small"}
+    given = {
+        "include_base_tools": True,
+        "system": None,
+        "memory_blocks": blocks,
+        "model_profile": "small",
+    }
     return scene.agent(**(given | body))
 
 
 def human(scene: Scene, agent: str) -> str:
-    return next(block["value"] for block in scene.state(agent)["blocks"] if block["label"] == "human")
+    return next(
+        block["value"] for block in scene.state(agent)["blocks"] if block["label"] == "human"
+    )
 
 
 def base_prompt(body: Wire) -> str:
     return str(body["messages"][0]["content"].partition("<memory_blocks>")[0])
 
 
-def test_a_small_model_gets_a_short_prompt_and_few_tools_and_the_agent_keeps_its_own_on_the_wire(scene: Scene) -> None:
+def test_a_small_model_gets_a_short_prompt_and_few_tools_and_the_agent_keeps_its_own_on_the_wire(
+    scene: Scene,
+) -> None:
     agent = small(scene)
     scene.says("Hello.")
 
@@ -108,7 +123,9 @@ def test_a_fact_takes_the_place_of_the_one_that_it_makes_untrue(
         {"model_profile": "auto"},
     ],
 )
-def test_an_agent_with_tools_chosen_one_by_one_or_with_a_large_model_keeps_its_own(scene: Scene, change: Wire) -> None:
+def test_an_agent_with_tools_chosen_one_by_one_or_with_a_large_model_keeps_its_own(
+    scene: Scene, change: Wire
+) -> None:
     agent = small(scene, **change)
     scene.says("Hello.")
 
@@ -131,9 +148,13 @@ def test_other_tools_and_a_prompt_of_its_own_stay_beside_the_three(scene: Scene)
 
 
 @pytest.mark.parametrize("policy", ["direct", "guarded", "explicit", "propose", "read_only"])
-def test_the_policy_of_the_block_decides_what_a_small_models_edit_becomes(scene: Scene, policy: str) -> None:
+def test_the_policy_of_the_block_decides_what_a_small_models_edit_becomes(
+    scene: Scene, policy: str
+) -> None:
     user = f"lena-{policy}"
-    answer = scene.http.put(f"/users/{user}/blocks/human", json={"body": "Her name is Lena.", "policy": policy})
+    answer = scene.http.put(
+        f"/users/{user}/blocks/human", json={"body": "Her name is Lena.", "policy": policy}
+    )
     assert answer.status_code < 300, answer.text
     agent = small(scene, user_id=user, memory_blocks=[{"label": "persona", "value": "I am Nina."}])
     scene.says(calls(("remember", {"fact": "Likes tea."})), "All right.")
@@ -148,12 +169,16 @@ def test_the_policy_of_the_block_decides_what_a_small_models_edit_becomes(scene:
     assert len(waiting) == (policy in ("explicit", "propose"))
 
 
-def test_results_of_the_usual_memory_tools_are_changed_lines_for_a_small_model_alone(scene: Scene) -> None:
+def test_results_of_the_usual_memory_tools_are_changed_lines_for_a_small_model_alone(
+    scene: Scene,
+) -> None:
     block = "\n".join(f"Fact {number}." for number in range(200))
     for profile in ("small", "full"):
         body = {"include_base_tools": False, "tools": ["memory_insert"], "model_profile": profile}
         agent = small(scene, value=block, **body)
-        scene.says(calls(("memory_insert", {"label": "human", "new_string": "Likes tea."})), "Noted.")
+        scene.says(
+            calls(("memory_insert", {"label": "human", "new_string": "Likes tea."})), "Noted."
+        )
 
         answer = scene.send(agent, "I like tea.")
 
@@ -191,7 +216,8 @@ def test_the_profile_follows_the_model_and_the_agents_setting(scene: Scene) -> N
 
 
 @pytest.mark.parametrize(
-    ("body", "bound"), [({}, 16_384), ({"model_profile": "small"}, 1_024), ({"max_tokens": 333}, 333)]
+    ("body", "bound"),
+    [({}, 16_384), ({"model_profile": "small"}, 1_024), ({"max_tokens": 333}, 333)],
 )
 def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: int) -> None:
     agent = small(scene, **({"model_profile": None} | body))
@@ -208,9 +234,9 @@ def test_a_bound_of_the_answer_is_always_sent(scene: Scene, body: Wire, bound: i
     scene.http.patch(f"/v1/agents/{agent}", json={"model_profile": "small"}).raise_for_status()
     scene.says("Hello.")
     scene.send(agent, "And now?")
-    assert scene.asked[-1].get("max_tokens", scene.asked[-1].get("max_completion_tokens")) == body.get(
-        "max_tokens", 1_024
-    )
+    assert scene.asked[-1].get(
+        "max_tokens", scene.asked[-1].get("max_completion_tokens")
+    ) == body.get("max_tokens", 1_024)
 
 
 @pytest.mark.parametrize("lists", ["at once", "never", "with an error"])
@@ -222,22 +248,39 @@ def test_the_first_turn_after_a_start_knows_the_models_size_where_its_server_tel
     port = free_port()
     providers = ProviderSettings.model_construct(llamacpp_base_url=f"http://127.0.0.1:{port}/v1")
     rows = {"data": [{"id": "weights.gguf", "meta": {"n_ctx": 32_000, "n_params": 1.5e9}}]}
-    answer = {"at once": Answer(rows), "never": Answer(rows, delay=60), "with an error": Answer({}, 500)}[lists]
+    answer = {
+        "at once": Answer(rows),
+        "never": Answer(rows, delay=60),
+        "with an error": Answer({}, 500),
+    }[lists]
 
     def otherwise(seen: Seen) -> Answer:
-        return answer if seen.method == "GET" and len(asked) else Answer(rows) if seen.method == "GET" else say_ok(seen)
+        return (
+            answer
+            if seen.method == "GET" and len(asked)
+            else Answer(rows)
+            if seen.method == "GET"
+            else say_ok(seen)
+        )
 
     asked: list[Wire] = []
     for _ in range(2):
         model = ModelServer(otherwise)
-        with serving(tmp_path, providers=providers, model=LIBRARIAN, model_retries=0) as server, server.http() as http:
+        with (
+            serving(tmp_path, providers=providers, model=LIBRARIAN, model_retries=0) as server,
+            server.http() as http,
+        ):
             server.run(model.start(port))
             agents = http.get("/v1/agents/").json()
             body = {"model": "llamacpp/weights.gguf", "memory_blocks": []}
             agent = agents[0]["id"] if agents else http.post("/v1/agents/", json=body).json()["id"]
             said = {"messages": [{"role": "user", "content": "My dog is called Rex."}]}
             assert http.post(f"/v1/agents/{agent}/messages", json=said).status_code == 200
-            asked.append(next(seen.body for seen in model.requests if seen.path.endswith("/chat/completions")))
+            asked.append(
+                next(
+                    seen.body for seen in model.requests if seen.path.endswith("/chat/completions")
+                )
+            )
             server.run(model.stop())
     assert set(FACTS) <= set(tools_of(asked[0]))
     assert (set(FACTS) <= set(tools_of(asked[1]))) == (lists == "at once")

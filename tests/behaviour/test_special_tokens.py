@@ -10,7 +10,11 @@ WORDS = f"Please note that {TOKEN} begins a message."
 
 def test_an_agent_that_copies_a_broken_token_finds_and_writes_the_whole_one(scene: Scene) -> None:
     blocks = [
-        {"label": "human", "value": f"Asks about {TOKEN} and [INST].", "description": f"What {TOKEN} says."},
+        {
+            "label": "human",
+            "value": f"Asks about {TOKEN} and [INST].",
+            "description": f"What {TOKEN} says.",
+        },
         {"label": "notes", "value": "", "policy": "explicit"},
     ]
     agent = scene.agent("memory_replace", "memory_insert", memory_blocks=blocks)
@@ -18,13 +22,20 @@ def test_an_agent_that_copies_a_broken_token_finds_and_writes_the_whole_one(scen
     def act() -> None:
         """Copy from the last request, as a model does."""
         shown = scene.asked[-1]["messages"]
-        (said,) = [row["content"] for row in shown if row["role"] == "user" and "Please note" in row["content"]][-1:]
+        (said,) = [
+            row["content"]
+            for row in shown
+            if row["role"] == "user" and "Please note" in row["content"]
+        ][-1:]
         (line,) = [line for line in shown[0]["content"].splitlines() if "Asks about" in line]
         quote = said[said.index("Please") :].removesuffix("\n")
         old = line[line.index("Asks") :]
         scene.says(
             calls(
-                ("memory_replace", {"label": "human", "old_string": old, "new_string": f"Knows {old[11:]}"}),
+                (
+                    "memory_replace",
+                    {"label": "human", "old_string": old, "new_string": f"Knows {old[11:]}"},
+                ),
                 ("memory_insert", {"label": "notes", "new_string": quote, "quote": quote}),
             ),
             "Noted.",

@@ -13,7 +13,10 @@ USAGE = {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
 
 
 def told(events: list[tuple[str | None, Any]]) -> list[str]:
-    types = [value if value == "[DONE]" else value["message_type"].removesuffix("_message") for _, value in events]
+    types = [
+        value if value == "[DONE]" else value["message_type"].removesuffix("_message")
+        for _, value in events
+    ]
     return [kind for place, kind in enumerate(types) if not place or types[place - 1] != kind]
 
 
@@ -26,9 +29,19 @@ def whole(events: list[tuple[str | None, Any]], kind: str, field: str) -> str:
 
 
 def streamed_call(name: str, *pieces: str, call_id: str = "call_s") -> Answer:
-    first = {"index": 0, "id": call_id, "type": "function", "function": {"name": name, "arguments": ""}}
+    first = {
+        "index": 0,
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": ""},
+    }
     rest = [{"index": 0, "function": {"arguments": piece}} for piece in pieces]
-    return stream({"tool_calls": [first]}, *({"tool_calls": [one]} for one in rest), finish="tool_calls", usage=USAGE)
+    return stream(
+        {"tool_calls": [first]},
+        *({"tool_calls": [one]} for one in rest),
+        finish="tool_calls",
+        usage=USAGE,
+    )
 
 
 def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scene) -> None:
@@ -48,7 +61,10 @@ def test_whole_messages_come_step_by_step_between_a_ping_and_the_end(scene: Scen
 
 def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) -> None:
     agent = scene.agent("roll")
-    scene.says(streamed_call("roll", '{"sid', 'es": 8}'), stream({"content": "Eig"}, {"content": "ht."}, usage=USAGE))
+    scene.says(
+        streamed_call("roll", '{"sid', 'es": 8}'),
+        stream({"content": "Eig"}, {"content": "ht."}, usage=USAGE),
+    )
 
     events = scene.stream(agent, "Roll.", stream_tokens=True)
 
@@ -57,7 +73,9 @@ def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) ->
     assert pieces[0] == {"name": "roll", "tool_call_id": "call_s"} | (
         {"arguments": pieces[0]["arguments"]} if "arguments" in pieces[0] else {}
     )
-    assert all(isinstance(value["tool_calls"], dict) for value in values(events, "tool_call_message"))
+    assert all(
+        isinstance(value["tool_calls"], dict) for value in values(events, "tool_call_message")
+    )
     assert "".join(piece.get("arguments", "") for piece in pieces) == '{"sides": 8}'
     words = values(events, "assistant_message")
     assert [value["content"] for value in words] == ["Eig", "ht."]
@@ -71,7 +89,9 @@ def test_tokens_of_words_and_of_arguments_come_as_they_are_made(scene: Scene) ->
 def test_thoughts_in_arguments_come_as_reasoning_before_their_call(scene: Scene) -> None:
     settings = {"provider_type": "openai", "put_inner_thoughts_in_kwargs": True}
     agent = scene.agent("send_message", agent_type="memgpt_v2_agent", model_settings=settings)
-    scene.says(streamed_call("send_message", '{"thinking": "A gre', 'eting.", "message": "Hel', 'lo."}'))
+    scene.says(
+        streamed_call("send_message", '{"thinking": "A gre', 'eting.", "message": "Hel', 'lo."}')
+    )
 
     events = scene.stream(agent, "Hello.", stream_tokens=True)
 
@@ -84,7 +104,10 @@ def test_thoughts_of_claude_come_first_and_their_signature_with_them(scene: Scen
     thinking = {"type": "thinking", "thinking": "A die, then.", "signature": "sig-1"}
     roll = {"type": "tool_use", "id": "toolu_a", "name": "roll", "input": {"sides": 8}}
     agent = scene.agent("roll", model=CLAUDE)
-    scene.says(claude_stream(thinking, roll, stop="tool_use"), claude_stream({"type": "text", "text": "Eight."}))
+    scene.says(
+        claude_stream(thinking, roll, stop="tool_use"),
+        claude_stream({"type": "text", "text": "Eight."}),
+    )
 
     events = scene.stream(agent, "Roll.", stream_tokens=True)
 
@@ -92,13 +115,17 @@ def test_thoughts_of_claude_come_first_and_their_signature_with_them(scene: Scen
     assert others == ["ping", "tool_call", "tool_return", "assistant", *END]
     assert told(events)[1] == "reasoning"
     assert whole(events, "reasoning_message", "reasoning") == "A die, then."
-    assert [one["signature"] for one in values(events, "reasoning_message") if one["signature"]] == ["sig-1"]
+    assert [
+        one["signature"] for one in values(events, "reasoning_message") if one["signature"]
+    ] == ["sig-1"]
     assert whole(events, "assistant_message", "content") == "Eight."
     assert scene.asked[1]["messages"][1]["content"][0] == thinking
 
 
 @pytest.mark.parametrize("has_tokens", [False, True])
-def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(scene: Scene, has_tokens: bool) -> None:
+def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(
+    scene: Scene, has_tokens: bool
+) -> None:
     agent = scene.agent("send_message", "roll", agent_type="memgpt_v2_agent")
     if has_tokens:
         scene.says(
@@ -119,14 +146,21 @@ def test_a_heartbeat_agents_chain_is_streamed_without_its_heartbeats(scene: Scen
 @pytest.mark.parametrize("has_tokens", [False, True])
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, "llm_bad_request"), (401, "llm_authentication"), (429, "llm_rate_limit"), (500, "llm_error")],
+    [
+        (400, "llm_bad_request"),
+        (401, "llm_authentication"),
+        (429, "llm_rate_limit"),
+        (500, "llm_error"),
+    ],
 )
 def test_a_failure_is_told_after_the_reason_and_before_the_end(
     scene: Scene, status: int, kind: str, has_tokens: bool
 ) -> None:
     agent = scene.agent()
     # No other form of the request would help against this.
-    scene.says(Answer({"error": {"message": "no: the account's billing is inactive"}}, status=status))
+    scene.says(
+        Answer({"error": {"message": "no: the account's billing is inactive"}}, status=status)
+    )
 
     events = scene.stream(agent, "Hello.", stream_tokens=has_tokens)
 
@@ -149,7 +183,9 @@ def test_steps_before_a_failure_were_told_and_are_kept(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("model", ["openai/scripted-1", CLAUDE])
-def test_a_provider_that_breaks_off_fails_the_turn_and_not_the_agent(scene: Scene, model: str) -> None:
+def test_a_provider_that_breaks_off_fails_the_turn_and_not_the_agent(
+    scene: Scene, model: str
+) -> None:
     agent = scene.agent(model=model)
     if model == CLAUDE:
         cut = claude_stream({"type": "text", "text": "Once upon a"}, stop=None)
@@ -182,7 +218,9 @@ def test_a_cancelled_turn_says_so_and_ends(scene: Scene, has_tokens: bool) -> No
     agent = scene.agent()
     scene.says(Answer({}, delay=5))
     read: list[list[tuple[str | None, Any]]] = []
-    reader = threading.Thread(target=lambda: read.append(scene.stream(agent, "Hello.", stream_tokens=has_tokens)))
+    reader = threading.Thread(
+        target=lambda: read.append(scene.stream(agent, "Hello.", stream_tokens=has_tokens))
+    )
     reader.start()
     scene.wait_until_asked()
 

@@ -46,6 +46,8 @@ def test_each_is_served(tmp_path: Path) -> None:
         server.app.lazy_routes.load_all()
         routes = [route for route in server.app.routes if isinstance(route, APIRoute)]
         served = {
-            f"{method} {re.sub(r':[a-z]+}', '}', route.path)}" for route in routes for method in route.methods or ()
+            f"{method} {re.sub(r':[a-z]+}', '}', route.path)}"
+            for route in routes
+            for method in route.methods or ()
         }
     assert ENDPOINTS - served == set()

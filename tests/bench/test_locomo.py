@@ -21,7 +21,12 @@ SAMPLE: dict[str, Any] = {
         "session_10": [{"speaker": "Ida", "dia_id": "D10:1", "text": "Good."}],
         "session_1_date_time": "2:00 pm on 3 March, 2022",
         "session_1": [
-            {"speaker": "Ida", "dia_id": "D1:1", "text": "I fired a bowl.", "blip_caption": "a blue bowl"},
+            {
+                "speaker": "Ida",
+                "dia_id": "D1:1",
+                "text": "I fired a bowl.",
+                "blip_caption": "a blue bowl",
+            },
             *({"speaker": "Otto", "dia_id": f"D1:{n}", "text": f"Turn {n}."} for n in range(2, 10)),
         ],
     },
@@ -37,12 +42,16 @@ SAMPLE: dict[str, Any] = {
 
 def read(folder: Path, **changed: Any) -> locomo.Conversation:
     file = folder / "made-up.json"
-    file.write_text(json.dumps([SAMPLE | {"conversation": SAMPLE["conversation"] | changed}]), "utf-8")
+    file.write_text(
+        json.dumps([SAMPLE | {"conversation": SAMPLE["conversation"] | changed}]), "utf-8"
+    )
     (only,) = locomo.read(file)
     return only
 
 
-def test_turns_are_read_in_the_order_of_their_sessions_and_questions_with_the_evidence_there_is(tmp_path: Path) -> None:
+def test_turns_are_read_in_the_order_of_their_sessions_and_questions_with_the_evidence_there_is(
+    tmp_path: Path,
+) -> None:
     conversation = read(tmp_path)
     assert (conversation.id, conversation.speakers) == ("7", ("Ida", "Otto"))
     ids = [[turn.id for turn in session] for session in conversation.sessions()]
@@ -54,7 +63,10 @@ def test_turns_are_read_in_the_order_of_their_sessions_and_questions_with_the_ev
     assert times == sorted(set(times))
     assert times[0] == datetime(2022, 3, 3, 14, tzinfo=UTC)
     assert times[1] - times[0] == timedelta(seconds=30)  # five minutes for nine turns and a pause
-    assert times[-2:] == [datetime(2022, 3, 3, 14, 5, tzinfo=UTC), datetime(2022, 3, 4, 9, tzinfo=UTC)]
+    assert times[-2:] == [
+        datetime(2022, 3, 3, 14, 5, tzinfo=UTC),
+        datetime(2022, 3, 4, 9, tzinfo=UTC),
+    ]
     assert [(one.text, one.category, one.evidence) for one in conversation.questions] == [
         ("What did Ida fire?", 4, frozenset({"D1:1"})),
         ("And what else?", 1, frozenset({"D1:2", "D2:1"})),
@@ -63,9 +75,16 @@ def test_turns_are_read_in_the_order_of_their_sessions_and_questions_with_the_ev
         read(tmp_path, session_2=[{"speaker": "Otto", "dia_id": "two", "text": "Hm."}])
 
 
-def test_recall_is_a_share_of_the_evidence_and_ndcg_is_one_only_where_nothing_stands_before_it() -> None:
+def test_recall_is_a_share_of_the_evidence_and_ndcg_is_one_only_where_nothing_stands_before_it() -> (
+    None
+):
     evidence = frozenset({"a", "b"})
-    assert [locomo.recall(["x", "a", "y", "b"], evidence, first) for first in (1, 2, 3, 4)] == [0, 0.5, 0.5, 1]
+    assert [locomo.recall(["x", "a", "y", "b"], evidence, first) for first in (1, 2, 3, 4)] == [
+        0,
+        0.5,
+        0.5,
+        1,
+    ]
     assert locomo.ndcg(["b", "a", "x"], evidence) == 1
     second = (1 / math.log2(3) + 1 / math.log2(4)) / (1 + 1 / math.log2(3))
     assert locomo.ndcg(["x", "a", "b"], evidence) == pytest.approx(second)

@@ -18,7 +18,12 @@ MEGABYTE = 1024 * 1024
 
 
 async def fences_in_an_answer(server: AttackedServer) -> None:
-    for text in ("```json\n{" * 12_000, "<invoke " * 12_000, "<tool_call>{" * 10_000, "[" * 100_000):
+    for text in (
+        "```json\n{" * 12_000,
+        "<invoke " * 12_000,
+        "<tool_call>{" * 10_000,
+        "[" * 100_000,
+    ):
         assert (await server.answers(text, "ok")).status_code < 500
 
 
@@ -40,22 +45,33 @@ async def a_huge_answer(server: AttackedServer) -> None:
 
 
 async def an_answer_that_unpacks_to_much(server: AttackedServer) -> None:
-    packed = Answer(await asyncio.to_thread(gzip.compress, b" " * server.size(20_000_000, 500_000_000), 1))
+    packed = Answer(
+        await asyncio.to_thread(gzip.compress, b" " * server.size(20_000_000, 500_000_000), 1)
+    )
     packed.headers["content-encoding"] = "gzip"
     assert (await server.answers(packed)).status_code >= 400
 
 
 async def endless_headers(server: AttackedServer) -> None:
     size = server.size(1_000_000, 10_000_000)
-    for data in (HEALTH + b"x: " + b"a" * size, HEALTH + b"x: y\r\n" * (size // 10), b"GET /" + b"a" * size):
+    for data in (
+        HEALTH + b"x: " + b"a" * size,
+        HEALTH + b"x: y\r\n" * (size // 10),
+        b"GET /" + b"a" * size,
+    ):
         heard = await server.wire(*(data[at : at + 65536] for at in range(0, len(data), 65536)))
-        assert not heard or b" 431 " in heard, heard  # or the connection is closed while more is sent
+        assert not heard or b" 431 " in heard, (
+            heard
+        )  # or the connection is closed while more is sent
     assert b" 431 " in await server.wire(HEALTH + b"x: y\r\n" * 101 + b"\r\n")
 
 
 async def bodies_that_come_a_byte_a_time(server: AttackedServer) -> None:
     pause, count = server.client_timeout / 10, server.size(10, 50)
-    slow = [server.wire(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 30, pause=pause) for _ in range(count)]
+    slow = [
+        server.wire(HEAD + b"content-length: 1000\r\n\r\n", *[b" "] * 30, pause=pause)
+        for _ in range(count)
+    ]
     slow += [server.wire(HEALTH, *[b"x"] * 30, pause=pause) for _ in range(count)]
     heard = await asyncio.gather(*slow)
     assert {answer.split(b" ")[1] for answer in heard if answer} <= {b"408"}, heard
@@ -86,7 +102,9 @@ async def readers_that_take_nothing(server: AttackedServer) -> None:
 
 async def too_many_messages(server: AttackedServer) -> None:
     agent = await server.agent()
-    messages = [{"role": "user", "content": "Hello there, how are you?"}] * server.size(1_100, 50_000)
+    messages = [{"role": "user", "content": "Hello there, how are you?"}] * server.size(
+        1_100, 50_000
+    )
     for path in ("messages", "messages/stream", "messages/import"):
         heard = await server.http.post(f"/v1/agents/{agent}/{path}", json={"messages": messages})
         assert heard.status_code in (400, 422), heard.text
@@ -96,15 +114,23 @@ async def too_many_messages(server: AttackedServer) -> None:
 
 async def json_that_unfolds_to_much(server: AttackedServer) -> None:
     size = server.size(400_000, 10_000_000)
-    for content in (b'{"a": [' + b"[]," * (size * 4 // 5) + b"0]}", b"[" * size, b'{"a":' * (size // 5)):
-        heard = await server.http.post("/v1/agents/", content=content, headers={"content-type": "application/json"})
+    for content in (
+        b'{"a": [' + b"[]," * (size * 4 // 5) + b"0]}",
+        b"[" * size,
+        b'{"a":' * (size // 5),
+    ):
+        heard = await server.http.post(
+            "/v1/agents/", content=content, headers={"content-type": "application/json"}
+        )
         assert heard.status_code in (400, 422)
 
 
 async def large_bodies_at_once(server: AttackedServer) -> None:
     content = json.dumps({"name": "x" * server.size(13, 28) * MEGABYTE}).encode()
     sent = [
-        server.http.post("/v1/agents/", content=content, headers={"content-type": "application/json"})
+        server.http.post(
+            "/v1/agents/", content=content, headers={"content-type": "application/json"}
+        )
         for _ in range(server.size(6, 12))
     ]
     assert {heard.status_code for heard in await asyncio.gather(*sent)} == {422, 503}
@@ -149,16 +175,29 @@ async def a_tree_bomb(server: AttackedServer) -> None:
         made.append(_tree(*(("40000", f"{number}", made[-1].id) for number in range(10))))
     commit = git_object(
         "commit",
-        b"\n".join([b"tree " + made[-1].id.hex().encode(), b"author " + WHO, b"committer " + WHO, b"", b"Bomb\n"]),
+        b"\n".join(
+            [
+                b"tree " + made[-1].id.hex().encode(),
+                b"author " + WHO,
+                b"committer " + WHO,
+                b"",
+                b"Bomb\n",
+            ]
+        ),
     )
-    packed = pack(entry(3, blob.body), *(entry(2, tree.body) for tree in made), entry(1, commit.body))
+    packed = pack(
+        entry(3, blob.body), *(entry(2, tree.body) for tree in made), entry(1, commit.body)
+    )
     assert "more than" in await _push(server, commit, packed)
 
 
 async def a_pack_that_unpacks_to_much(server: AttackedServer) -> None:
-    commit = git_object("commit", b"tree " + b"4" * 40 + b"\nauthor " + WHO + b"\ncommitter " + WHO + b"\n\nBomb\n")
+    commit = git_object(
+        "commit", b"tree " + b"4" * 40 + b"\nauthor " + WHO + b"\ncommitter " + WHO + b"\n\nBomb\n"
+    )
     packed = pack(
-        *(entry(3, bytes([number]) * 30 * MEGABYTE) for number in range(server.size(3, 8))), entry(1, commit.body)
+        *(entry(3, bytes([number]) * 30 * MEGABYTE) for number in range(server.size(3, 8))),
+        entry(1, commit.body),
     )
     heard = await _push(server, commit, packed)
     assert "unpack failed" in heard or "more than" in heard, heard
@@ -170,7 +209,9 @@ async def searches_of_one_client(server: AttackedServer) -> None:
         {"role": "user", "content": f"The weather in Turin was fine on day {number}, by the river"}
         for number in range(server.size(100, 1000))
     ]
-    assert (await server.http.post(f"/v1/agents/{agent}/messages/import", json={"messages": past})).status_code == 200
+    assert (
+        await server.http.post(f"/v1/agents/{agent}/messages/import", json={"messages": past})
+    ).status_code == 200
     sent = [
         server.http.post("/v1/messages/search", json={"query": f"weather {number}"})
         for number in range(server.size(40, 200))
@@ -192,7 +233,9 @@ async def clients_that_leave_in_the_middle(server: AttackedServer) -> None:
 
 
 def _tree(*entries: tuple[str, str, bytes]) -> GitObject:
-    return git_object("tree", b"".join(f"{mode} {name}".encode() + b"\0" + id for mode, name, id in entries))
+    return git_object(
+        "tree", b"".join(f"{mode} {name}".encode() + b"\0" + id for mode, name, id in entries)
+    )
 
 
 async def _push(server: AttackedServer, commit: GitObject, packed: bytes) -> str:
@@ -200,7 +243,10 @@ async def _push(server: AttackedServer, commit: GitObject, packed: bytes) -> str
     content = b"%04x" % (len(line) + 4) + line + b"0000" + packed
     kind = "application/x-git-receive-pack-request"
     heard = await server.http.post(
-        "/users/grace/memory.git/git-receive-pack", content=content, headers={"content-type": kind}, timeout=LIMIT
+        "/users/grace/memory.git/git-receive-pack",
+        content=content,
+        headers={"content-type": kind},
+        timeout=LIMIT,
     )
     assert heard.status_code < 500
     return heard.text

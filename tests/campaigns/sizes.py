@@ -8,4 +8,7 @@ import pytest
 def short_and_long(short: Any, long: Any) -> list[Any]:
     """The values of a parameter, or of several as a tuple, in both sizes."""
     sizes = [size if isinstance(size, tuple) else (size,) for size in (short, long)]
-    return [pytest.param(*sizes[0], id="short"), pytest.param(*sizes[1], id="long", marks=pytest.mark.soak)]
+    return [
+        pytest.param(*sizes[0], id="short"),
+        pytest.param(*sizes[1], id="long", marks=pytest.mark.soak),
+    ]

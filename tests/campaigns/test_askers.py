@@ -14,13 +14,18 @@ from tests.support.kill_campaign import BEGUN_RUNS, KillCampaign, begun
 from tests.support.model_server import Answer, Seen, completion, tool_call
 from tests.support.server_process import CAN_FORK
 
-pytestmark = [pytest.mark.campaign, pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks"),
+]
 SENDERS = 4
 WAITS, ASYNC = "send_message_to_agent_and_wait_for_reply", "send_message_to_agent_async"
 _ORDER = re.compile(r"(send_message_to_\w+) (agent-\S+) (.+)")
 _TOKEN = re.compile(r"ask-\d-\d{5}")
 _WORK = "SELECT id FROM jobs WHERE status IN ('waiting', 'running') AND kind = 'groups.message'"
-_FAILED = "SELECT id, CAST(error AS TEXT) FROM jobs WHERE status = 'failed' AND kind = 'groups.message'"
+_FAILED = (
+    "SELECT id, CAST(error AS TEXT) FROM jobs WHERE status = 'failed' AND kind = 'groups.message'"
+)
 
 
 @dataclass
@@ -35,7 +40,9 @@ class Askers(KillCampaign):
     sent: dict[str, str] = field(default_factory=dict)
 
     async def make_agents(self) -> None:
-        self.senders = [await self._agent(f"sender-{number}", WAITS, ASYNC) for number in range(SENDERS)]
+        self.senders = [
+            await self._agent(f"sender-{number}", WAITS, ASYNC) for number in range(SENDERS)
+        ]
         self.last = await self._agent("last")
         self.middle = await self._agent("middle", WAITS)
 
@@ -63,21 +70,31 @@ class Askers(KillCampaign):
         self.faults += [f"a job failed: {row}" for row in self.tables.rows(_FAILED)]
         got = self._incoming(self.middle)
         for token, tool in self.sent.items():
-            least = 1 if tool == ASYNC else 0  # of a call that a kill interrupted nobody knows whether it had an effect
+            least = (
+                1 if tool == ASYNC else 0
+            )  # of a call that a kill interrupted nobody knows whether it had an effect
             if not least <= got[token] <= 1:
                 self.faults.append(f"{token} by {tool} came {got[token]} times")
         self.faults += [f"{token} came from nowhere" for token in got if token not in self.sent]
-        self.faults += [f"{token} came twice to the last" for token, n in self._incoming(self.last).items() if n > 1]
-        self.faults += [f"a sender was asked {token}" for sender in self.senders for token in self._incoming(sender)]
+        self.faults += [
+            f"{token} came twice to the last"
+            for token, n in self._incoming(self.last).items()
+            if n > 1
+        ]
+        self.faults += [
+            f"a sender was asked {token}"
+            for sender in self.senders
+            for token in self._incoming(sender)
+        ]
 
     def _incoming(self, agent: str) -> Counter[str]:
         """Return how often the agent got each token from another agent."""
         got: Counter[str] = Counter()
-        sql = (
-            "SELECT CAST(parts AS TEXT) FROM messages WHERE agent_id = ? AND role = 'system' AND sender_id IS NOT NULL"
-        )
+        sql = "SELECT CAST(parts AS TEXT) FROM messages WHERE agent_id = ? AND role = 'system' AND sender_id IS NOT NULL"
         for (parts,) in self.tables.rows(sql, agent):
-            got.update(_TOKEN.findall("".join(part.get("text", "") for part in orjson.loads(parts))))
+            got.update(
+                _TOKEN.findall("".join(part.get("text", "") for part in orjson.loads(parts)))
+            )
         return got
 
 
@@ -87,7 +104,10 @@ def answer(seen: Seen) -> Answer:
     last: dict[str, Any] = messages[-1]
     if last["role"] != "tool" and (order := _ORDER.search(str(last["content"]))):
         tool, other, text = order.groups()
-        return completion(None, [tool_call(tool, {"message": text, "other_agent_id": other}, f"call_{len(messages)}")])
+        return completion(
+            None,
+            [tool_call(tool, {"message": text, "other_agent_id": other}, f"call_{len(messages)}")],
+        )
     return completion("Done.")
 
 

@@ -70,17 +70,24 @@ class Campaign:
     def step(self, number: int) -> None:
         """Make one call, and look for words of others in the answer."""
         caller = self.dice.choice(self.callers)
-        cell = self.dice.choice([cell for cell in self.cells if not caller.scopes.isdisjoint(cell.scopes)])
+        cell = self.dice.choice(
+            [cell for cell in self.cells if not caller.scopes.isdisjoint(cell.scopes)]
+        )
         values = Values(self, caller)
         named = values["user_id"] if "{user_id}" in cell.path else None
         if caller.names_by_path and named:  # then it acts for this user
             caller = replace(caller, user=named)
         words = f"{canary(caller.user) if caller.user else 'anybody' if caller.sees_all else 'nobody'} zebra {number}"
         asked = cell.parts(values)
-        asked["params"] = {name: PREFIX if value == "vuqkzoqada" else value for name, value in asked["params"].items()}
+        asked["params"] = {
+            name: PREFIX if value == "vuqkzoqada" else value
+            for name, value in asked["params"].items()
+        }
         if "json" in asked:
             asked["json"] = self._said(asked["json"], words)
-        answer = self.people.http.request(**asked, headers={**HEADERS.get(cell.path, {}), **caller.headers})
+        answer = self.people.http.request(
+            **asked, headers={**HEADERS.get(cell.path, {}), **caller.headers}
+        )
         told = all_text(answer)
         if not caller.sees_all:
             self.leaks += [
@@ -98,7 +105,9 @@ class Campaign:
         found = [user for user in USERS if canary(user) in told]
         if len(found) > 1:
             self.leaks.append(f"a prompt holds words of {found}")
-        last = next((message.text for message in reversed(request.messages) if message.role == "user"), "")
+        last = next(
+            (message.text for message in reversed(request.messages) if message.role == "user"), ""
+        )
         if found and last.startswith("nobody zebra"):
             self.leaks.append(f"the prompt of nobody's turn holds words of {found}")
         if request.messages[-1].role != "user" and self.dice.random() < 0.6:
@@ -126,7 +135,9 @@ class Campaign:
                 },
             ),
         ]
-        name, arguments = self.dice.choice([choice for choice in choices if choice[0] in offered] or choices)
+        name, arguments = self.dice.choice(
+            [choice for choice in choices if choice[0] in offered] or choices
+        )
         return call(name, **arguments)
 
     def _said(self, given: Any, words: str) -> Any:
@@ -165,7 +176,11 @@ class Values(dict[str, str]):
         dice, known = self._campaign.dice, self._campaign.known
         if name == "user_id":
             # One who may name anybody does so by the header alone, and there is whom it names.
-            return self._caller.user if self._caller.user and dice.random() < 0.7 else dice.choice(USERS)
+            return (
+                self._caller.user
+                if self._caller.user and dice.random() < 0.7
+                else dice.choice(USERS)
+            )
         if name in ("label", "block_label"):
             return dice.choice(LABELS)
         if name == "tool_name":
@@ -194,12 +209,19 @@ def run_campaign(folder: Path, seed: int, calls: int) -> Counter[str]:
         service = people.key("tutor", "service")
         who = [Caller(user, bearer(key), ROLE_SCOPES["user"], user) for user, key in keys.items()]
         who += [
-            Caller(f"tutor for {user}", {**bearer(service), "x-ricordo-user": user}, ROLE_SCOPES["service"], user)
+            Caller(
+                f"tutor for {user}",
+                {**bearer(service), "x-ricordo-user": user},
+                ROLE_SCOPES["service"],
+                user,
+            )
             for user in USERS[:2]
         ]
         who += [Caller("tutor", bearer(service), ROLE_SCOPES["service"], names_by_path=True)]
         who += [Caller("dora", bearer(people.key("dora", "developer")), ROLE_SCOPES["developer"])]
-        who += [Caller("amos", bearer(people.key("amos", "admin")), ROLE_SCOPES["admin"], sees_all=True)]
+        who += [
+            Caller("amos", bearer(people.key("amos", "admin")), ROLE_SCOPES["admin"], sees_all=True)
+        ]
         campaign.callers = who
         begin(campaign, keys)
         for number in range(calls):
@@ -217,7 +239,13 @@ def begin(campaign: Campaign, keys: Mapping[str, str]) -> None:
             OPERATOR,
             "POST",
             "/v1/agents/",
-            json={"model": MODEL, "name": name, "tools": TOOLS, "include_base_tools": False, "memory_blocks": blocks},
+            json={
+                "model": MODEL,
+                "name": name,
+                "tools": TOOLS,
+                "include_base_tools": False,
+                "memory_blocks": blocks,
+            },
         )
         campaign.learn(made.text)
     for user, key in keys.items():
@@ -225,9 +253,14 @@ def begin(campaign: Campaign, keys: Mapping[str, str]) -> None:
         campaign.learn(people.send(key, "PUT", f"/users/{user}/blocks/notes", json=body).text)
         for agent in campaign.known["agent"]:
             words = {"summary": f"{canary(user)} zebra"}
-            made = people.send(key, "POST", "/v1/conversations/", params={"agent_id": agent}, json=words)
+            made = people.send(
+                key, "POST", "/v1/conversations/", params={"agent_id": agent}, json=words
+            )
             campaign.learn(made.text)
-            said = {"messages": [{"role": "user", "content": f"{canary(user)} zebra"}], "streaming": False}
+            said = {
+                "messages": [{"role": "user", "content": f"{canary(user)} zebra"}],
+                "streaming": False,
+            }
             path = f"/v1/conversations/{made.json()['id']}/messages"
             campaign.learn(people.send(key, "POST", path, json=said).text)
 

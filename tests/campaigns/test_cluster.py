@@ -32,7 +32,9 @@ DATABASES = ("postgresql",)
 
 
 @pytest.fixture
-async def other(store: PostgresStore, clock: ManualClock, tmp_path: Path) -> AsyncIterator[PostgresStore]:
+async def other(
+    store: PostgresStore, clock: ManualClock, tmp_path: Path
+) -> AsyncIterator[PostgresStore]:
     opened = open_postgres(server().shared_database(), connections=4, clock=clock, backups=tmp_path)
     yield opened
     await opened.close()
@@ -52,14 +54,18 @@ async def there(here: Stage, other: PostgresStore, tmp_path: Path) -> AsyncItera
     await stage.close()
 
 
-async def answering(stage: Stage, agent: str, gate: Gate, line: str, otid: str) -> "asyncio.Task[Answer]":
+async def answering(
+    stage: Stage, agent: str, gate: Gate, line: str, otid: str
+) -> "asyncio.Task[Answer]":
     stage.lines.append(gate.line(line))
     task = asyncio.ensure_future(collect(await stage.begin(agent, "Are you there?", otids=[otid])))
     await gate.reached()
     return task
 
 
-async def test_a_repeat_at_another_server_gets_the_answer_of_the_turn_that_runs(here: Stage, there: Stage) -> None:
+async def test_a_repeat_at_another_server_gets_the_answer_of_the_turn_that_runs(
+    here: Stage, there: Stage
+) -> None:
     agent, gate = await here.agent(), Gate()
     first = await answering(here, agent, gate, "I am.", "otid-1")
     again = asyncio.ensure_future(there.say(agent, "Are you there?", otids=["otid-1"]))
@@ -72,7 +78,9 @@ async def test_a_repeat_at_another_server_gets_the_answer_of_the_turn_that_runs(
     await there.require_sound(agent)
 
 
-async def test_a_turn_that_another_server_cancels_writes_nothing_more(here: Stage, there: Stage) -> None:
+async def test_a_turn_that_another_server_cancels_writes_nothing_more(
+    here: Stage, there: Stage
+) -> None:
     agent, gate = await here.agent(), Gate()
     first = await answering(here, agent, gate, "Too late.", "otid-1")
     (run,) = await here.runs(agent)
@@ -86,7 +94,9 @@ async def test_a_turn_that_another_server_cancels_writes_nothing_more(here: Stag
     await here.require_sound(agent)
 
 
-async def test_an_agent_that_another_server_deletes_takes_its_running_turn_along(here: Stage, there: Stage) -> None:
+async def test_an_agent_that_another_server_deletes_takes_its_running_turn_along(
+    here: Stage, there: Stage
+) -> None:
     agent, gate = await here.agent(), Gate()
     first = await answering(here, agent, gate, "Too late.", "otid-1")
     await delete_agent(there.runtime, Scope(), agent)
@@ -114,9 +124,17 @@ async def test_a_turn_that_begins_while_another_server_deletes_the_agent_ends_an
 
 
 async def leftovers(stage: Stage, agent: str) -> list[str]:
-    columns = {"messages": "agent_id", "runs": "agent_id", "steps": "agent_id", "search_buffer": "owner_id"}
+    columns = {
+        "messages": "agent_id",
+        "runs": "agent_id",
+        "steps": "agent_id",
+        "search_buffer": "owner_id",
+    }
     columns |= {"agents": "id", "conversations": "agent_id", "search_partitions": "owner_id"}
-    found = [f"SELECT '{table}' FROM {table} WHERE {column} = '{agent}'" for table, column in columns.items()]  # noqa: S608
+    found = [
+        f"SELECT '{table}' FROM {table} WHERE {column} = '{agent}'"  # noqa: S608
+        for table, column in columns.items()
+    ]
     sql = " UNION ALL ".join(found)
     return await stage.store.read(lambda tx: [row[0] for row in tx.all(text(sql))])
 
@@ -126,7 +144,9 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
 ) -> None:
     """A worker that froze in the middle of a merge and comes back after its job was taken over finds nothing left to do."""
     agent = (await make.stored_agent(store)).agent
-    said = await make.stored_messages(store, *(make.message(agent, f"pear number{n}") for n in range(3)))
+    said = await make.stored_messages(
+        store, *(make.message(agent, f"pear number{n}") for n in range(3))
+    )
     with Held(store, "SELECT search_partitions") as late:
         merging = asyncio.create_task(store.write(lambda tx: flush(tx, agent.id)))
         await late.reached()
@@ -137,7 +157,9 @@ async def test_two_servers_that_merge_a_space_at_once_pack_each_document_once(
     wanted = MessageFilter((agent.id,))
     found = await store.read(lambda tx: index.find_messages(tx, Query("pear"), wanted, 10).hits)
     assert len(found) == len(said)
-    rows = await store.read(lambda tx: tx.all(text("SELECT owner_id, documents FROM search_partitions")))
+    rows = await store.read(
+        lambda tx: tx.all(text("SELECT owner_id, documents FROM search_partitions"))
+    )
     assert [tuple(row) for row in rows] == [(agent.id, len(said))]
 
 
@@ -166,9 +188,13 @@ async def test_a_server_that_froze_while_it_wrote_does_not_keep_the_runs_of_othe
     """It is read at every start too: one that is frozen must not keep another from starting."""
     held, dead = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
     now = clock.now()
-    open_runs = [make.run(agent, lease_token="t", lease_expires_at=now + LEASE) for agent in (held, dead)]
+    open_runs = [
+        make.run(agent, lease_token="t", lease_expires_at=now + LEASE) for agent in (held, dead)
+    ]
     for run in open_runs:
-        await store.write(lambda tx, run=run: runs.open_run(tx, replace(run, status="running", ended_at=None)))  # type: ignore[misc]
+        await store.write(
+            lambda tx, run=run: runs.open_run(tx, replace(run, status="running", ended_at=None))
+        )  # type: ignore[misc]
     clock.advance(LEASE / SECOND + 1)
     async with frozen(other, f"UPDATE runs SET step_count = 7 WHERE id = '{open_runs[0].id}'"):  # noqa: S608
         closed = await asyncio.wait_for(store.write(close_expired), 3)
@@ -184,13 +210,17 @@ async def test_a_server_that_froze_while_it_wrote_does_not_keep_the_jobs_of_othe
     await store.write(lambda tx: [jobs.claim_one(tx, "dead", job.id) for job in added])
     clock.advance(60)
     async with frozen(other, f"UPDATE jobs SET progress = '{{}}' WHERE id = '{added[0].id}'"):  # noqa: S608
-        freed = await asyncio.wait_for(store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND)), 3)
+        freed = await asyncio.wait_for(
+            store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND)), 3
+        )
         assert [job.id for job in freed] == [added[1].id]
     freed = await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND))
     assert [job.id for job in freed] == [added[0].id]
 
 
-async def test_a_unit_whose_server_froze_until_the_database_gave_it_up_runs_again_whole(store: PostgresStore) -> None:
+async def test_a_unit_whose_server_froze_until_the_database_gave_it_up_runs_again_whole(
+    store: PostgresStore,
+) -> None:
     agent = (await make.stored_agent(store)).agent
     tries = []
 
@@ -203,6 +233,8 @@ async def test_a_unit_whose_server_froze_until_the_database_gave_it_up_runs_agai
         tx.run(text("UPDATE agents SET name = 'Twice'"))
 
     await store.write(work)
-    row = await store.read(lambda tx: tx.all(text(f"SELECT name, description FROM agents WHERE id = '{agent.id}'")))  # noqa: S608
+    row = await store.read(
+        lambda tx: tx.all(text(f"SELECT name, description FROM agents WHERE id = '{agent.id}'"))  # noqa: S608
+    )
     assert [tuple(one) for one in row] == [("Twice", "written")]
     assert len(tries) == 2

@@ -8,11 +8,16 @@ from tests.campaigns.sizes import short_and_long
 from tests.support.crash import Size, run_campaign
 from tests.support.server_process import CAN_FORK
 
-pytestmark = [pytest.mark.campaign, pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks"),
+]
 
 
 # The campaign itself checks everything; what is checked here is that it was one.
-@pytest.mark.parametrize("size", short_and_long(Size(kills=2, agents=4), Size(kills=300, agents=32)))
+@pytest.mark.parametrize(
+    "size", short_and_long(Size(kills=2, agents=4), Size(kills=300, agents=32))
+)
 async def test_a_server_that_is_killed_in_the_middle_of_turns_loses_nothing_it_acknowledged(
     tmp_path: Path, size: Size
 ) -> None:
@@ -41,7 +46,9 @@ async def test_servers_of_which_one_is_killed_again_and_again_lose_no_turn_and_n
     assert report.answered > 5
 
 
-@pytest.mark.parametrize(("turns", "agents", "clients"), short_and_long((30, 5, 12), (1_000, 20, 50)))
+@pytest.mark.parametrize(
+    ("turns", "agents", "clients"), short_and_long((30, 5, 12), (1_000, 20, 50))
+)
 async def test_a_crowd_of_clients_loses_no_turn_and_no_edit(
     tmp_path: Path, turns: int, agents: int, clients: int
 ) -> None:

@@ -67,10 +67,17 @@ def test_what_meets_an_approval_comes_before_or_behind_it(server: ServerInThread
             blocks = {block["label"]: block for block in ok(http.get("/users/ada/blocks"))}
             text = "".join(block["body"] for block in blocks.values())
             status = listed[id]["status"]
-            assert status in ("approved", "rejected", "conflicted", "expired", "open"), (name, statuses)
+            assert status in ("approved", "rejected", "conflicted", "expired", "open"), (
+                name,
+                statuses,
+            )
             assert (status == "expired") <= (not blocks), (name, statuses)
             if name not in ("edit", "edit beside"):  # which may overwrite what was approved
-                assert ("TWO" in text) == (status == "approved" and bool(blocks)), (name, statuses, text)
+                assert ("TWO" in text) == (status == "approved" and bool(blocks)), (
+                    name,
+                    statuses,
+                    text,
+                )
 
 
 def test_of_twenty_writers_at_once_each_keeps_what_it_wrote(server: ServerInThread) -> None:
@@ -82,7 +89,9 @@ def test_of_twenty_writers_at_once_each_keeps_what_it_wrote(server: ServerInThre
             for _ in range(3):
                 read = ok(own.get(BLOCK))
                 lines = read["body"].split("\n")
-                lines = [f"{line}+" if line.rstrip("+") == f"line {number}" else line for line in lines]
+                lines = [
+                    f"{line}+" if line.rstrip("+") == f"line {number}" else line for line in lines
+                ]
                 done = own.put(BLOCK, json={"body": "\n".join(lines), "version": read["version"]})
                 assert done.status_code == 200, done.text
             return done

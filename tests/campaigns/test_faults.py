@@ -12,7 +12,9 @@ from tests.support.server_process import CAN_FORK
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("faults", short_and_long(4, 300))
-async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(tmp_path: Path, faults: int) -> None:
+async def test_after_any_fault_the_next_message_is_answered_and_nothing_is_lost(
+    tmp_path: Path, faults: int
+) -> None:
     report = await run_campaign(tmp_path, faults=faults, seed=7)
     print(report)
     # The campaign itself checks everything; this is that it was one.

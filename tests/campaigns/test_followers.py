@@ -32,6 +32,8 @@ async def test_syncs_that_are_killed_end_with_what_the_memory_has(
                 else:
                     with dolt.new_place(folder) as place:
                         memory = dolt_following.Memory(store, folder, place)
-                        kills[kind] += await dolt_following.follow_random_history(memory, seed, _ROUNDS, patch)
+                        kills[kind] += await dolt_following.follow_random_history(
+                            memory, seed, _ROUNDS, patch
+                        )
             await store.close()
     assert min(kills.values()) > 0

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Do not use the .random. module i
 
 def errors_behind(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What no answer tells: jobs and streams that ended with an exception that is not ours."""
-    return [f"{record.message}: {record.exc_info[1]!r}" for record in caplog.records if record.exc_info]
+    return [
+        f"{record.message}: {record.exc_info[1]!r}" for record in caplog.records if record.exc_info
+    ]
 
 
 @pytest.mark.campaign
@@ -69,12 +71,15 @@ def test_each_hostile_value_in_each_field_is_refused_or_can_be_read_again(
 
 
 def test_an_undocumented_event_and_a_stream_that_breaks_off_are_faults() -> None:
-    ping = (
-        'data: {"message_type":"ping","id":"ping-1","date":"2026-01-01T00:00:00+00:00","run_id":"","seq_id":null}\n\n'
-    )
+    ping = 'data: {"message_type":"ping","id":"ping-1","date":"2026-01-01T00:00:00+00:00","run_id":"","seq_id":null}\n\n'
     assert stream_faults(f"{ping}data: [DONE]\n\n") == []
     assert len(stream_faults(ping)) == 1
-    for wrong in ('data: {"message_type":"pong"}\n\n', "data: {\n\n", "ping\n\n", ping.replace("null", '"1"')):
+    for wrong in (
+        'data: {"message_type":"pong"}\n\n',
+        "data: {\n\n",
+        "ping\n\n",
+        ping.replace("null", '"1"'),
+    ):
         assert len(stream_faults(f"{wrong}data: [DONE]\n\n")) == 1, wrong
 
 
@@ -82,7 +87,12 @@ def test_the_events_of_each_kind_of_stream_are_known() -> None:
     done = 'data: {"type":"done","run_id":null,"conversation_id":"conv-1"}\n\n'
     said = 'data: {"type":"message","content":"ok"}\n\n'
     assert stream_faults(f": ping\n\n{said}{done}", "/chat/stream") == []
-    for wrong in (said, f"{said}{said}", f'data: {{"type":"pong"}}\n\n{done}', f'data: {{"typ":1}}\n\n{done}'):
+    for wrong in (
+        said,
+        f"{said}{said}",
+        f'data: {{"type":"pong"}}\n\n{done}',
+        f'data: {{"typ":1}}\n\n{done}',
+    ):
         assert stream_faults(wrong, "/chat/stream"), wrong
     assert stream_faults("data: {}\n\ndata: [DONE]\n\n", "/v1/chat/completions")
     assert stream_faults('event: response.created\ndata: {"type":"x"}\n\n', "/v1/responses")

@@ -17,7 +17,9 @@ from tests.support.server_process import CAN_FORK
 
 pytestmark = [
     pytest.mark.soak,
-    pytest.mark.skipif(not CAN_FORK or sys.platform != "linux", reason="a forked server, and Linux's /proc"),
+    pytest.mark.skipif(
+        not CAN_FORK or sys.platform != "linux", reason="a forked server, and Linux's /proc"
+    ),
 ]
 TURNS, FIRST, MOST = 10_000, 1_000, 1.3
 _AT_ONCE, _TURNS_AN_AGENT = 4, 20
@@ -27,7 +29,9 @@ def _reply(seen: Seen) -> Answer:
     """Plain text, or one call of the tool that the user's last words name."""
     if seen.method == "GET":
         return Answer({"object": "list", "data": [{"id": "scripted-1", "object": "model"}]})
-    said = [message for message in seen.body.get("messages", []) if message["role"] in ("user", "tool")]
+    said = [
+        message for message in seen.body.get("messages", []) if message["role"] in ("user", "tool")
+    ]
     words = str(said[-1]["content"]) if said else ""
     if said and said[-1]["role"] == "user" and "edit" in words:
         call = tool_call("memory_insert", json.dumps({"label": "human", "new_string": words}))
@@ -57,7 +61,9 @@ async def _talk(server: AttackedServer, first: int, turns: int) -> None:
 async def test_memory_after_ten_thousand_turns_is_little_more_than_after_one_thousand(
     tmp_path: Path, helper: Helper
 ) -> None:
-    async with attacked_server(helper, tmp_path, RICORDO_EMBEDDING="ricordo/wordllama-256") as server:
+    async with attacked_server(
+        helper, tmp_path, RICORDO_EMBEDDING="ricordo/wordllama-256"
+    ) as server:
         server.model.otherwise = _reply
         sizes = {}
         for begun in range(0, TURNS, FIRST):

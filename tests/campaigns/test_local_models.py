@@ -57,7 +57,9 @@ def jot(_context: ToolContext, text: str) -> str:
 class Campaign:
     """Talks with one faulty model after another, each with an agent of its own."""
 
-    def __init__(self, stage: Stage, models: LocalModels, url: str, connections: Connections, seed: int) -> None:
+    def __init__(
+        self, stage: Stage, models: LocalModels, url: str, connections: Connections, seed: int
+    ) -> None:
         self.report = Report()
         self._stage = stage
         self._models = models
@@ -80,7 +82,9 @@ class Campaign:
             tool_names=("jot",),
             has_base_tools=False,
             model_settings=ModelSettings(
-                temperature=0.5, max_output_tokens=self._luck.choice((None, 900, WINDOW)), parallel_tool_calls=False
+                temperature=0.5,
+                max_output_tokens=self._luck.choice((None, 900, WINDOW)),
+                parallel_tool_calls=False,
             ),
         )
         for texts in self._messages(serving):
@@ -98,7 +102,13 @@ class Campaign:
         return said
 
     async def _say(
-        self, agent: str, serving: Serving, name: str, texts: tuple[str, ...], *, is_last: bool = False
+        self,
+        agent: str,
+        serving: Serving,
+        name: str,
+        texts: tuple[str, ...],
+        *,
+        is_last: bool = False,
     ) -> None:
         failures, before = serving.outcomes["passing"], len(serving.bodies)
         new = tuple(NewMessage("user", (TextPart(text),)) for text in texts)
@@ -113,15 +123,23 @@ class Campaign:
             self.report.turns["failed in passing" if has_passed else "failed"] += 1
             if not has_passed:
                 outcomes = dict(serving.outcomes)
-                self.report.wrong.append(f"{note} failed: {answer.failure.message[:300]} ({outcomes})")
+                self.report.wrong.append(
+                    f"{note} failed: {answer.failure.message[:300]} ({outcomes})"
+                )
             return
         self.report.turns["answered"] += 1
-        shown = [message.text for message in answer.messages if message.role == "assistant" and message.text]
+        shown = [
+            message.text
+            for message in answer.messages
+            if message.role == "assistant" and message.text
+        ]
         # A model that says nothing after a result, twice, has ended its turn.
         if not shown and serving.outcomes["passing"] == failures:
             self.report.wrong.append(f"{note} has no answer")
         streamed = "".join(event.text for event in events if isinstance(event, TextDelta))
-        self.report.wrong += [f"{note} shows {text[:200]!r}" for text in (*shown, streamed) if _MARKUP.search(text)]
+        self.report.wrong += [
+            f"{note} shows {text[:200]!r}" for text in (*shown, streamed) if _MARKUP.search(text)
+        ]
         self.report.outcomes["requests"] += len(serving.bodies) - before
 
 

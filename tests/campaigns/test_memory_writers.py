@@ -53,7 +53,9 @@ _LINE = re.compile(r"writer (\d+): (\d+)")
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(("writers", "edits"), short_and_long((4, 5), (50, 200)))
-async def test_writers_in_two_processes_lose_nothing(writers: int, edits: int, helper: Helper, tmp_path: Path) -> None:
+async def test_writers_in_two_processes_lose_nothing(
+    writers: int, edits: int, helper: Helper, tmp_path: Path
+) -> None:
     async with postgres.new_store(SystemClock()) as store:
         agent_id = await lay_out(store, writers)
         url = postgres.server().shared_database()
@@ -61,7 +63,9 @@ async def test_writers_in_two_processes_lose_nothing(writers: int, edits: int, h
             ["-c", PROGRAM, url, agent_id, str(edits), *map(str, numbers)]
             for numbers in (range(writers // 2), range(writers // 2, writers))
         ]
-        running = [asyncio.to_thread(helper.run, order, tmp_path, dict(os.environ)) for order in orders]
+        running = [
+            asyncio.to_thread(helper.run, order, tmp_path, dict(os.environ)) for order in orders
+        ]
         ended = await asyncio.gather(*running)
         assert [process.returncode for process in ended] == [0, 0], ended
         assert sum(int(process.stdout) for process in ended) > 0
@@ -91,7 +95,9 @@ async def audit(store: Store, *, writers: int, edits: int) -> int:
         done: Counter[str] = Counter()
         for label in SHARED:
             done += _audit_block(tx, owned, label, writers)
-        expected = Counter(f"{w} {e}" for w in range(writers) for e in range(1, edits + 1) if (e - 1) % _EVERY)
+        expected = Counter(
+            f"{w} {e}" for w in range(writers) for e in range(1, edits + 1) if (e - 1) % _EVERY
+        )
         assert done == expected, (expected - done, done - expected)
         counts = [text.split()[0] for _, text in _oldest_first(tx, owned, COUNTER)]
         assert counts == [str(number) for number in range(writers * counted + 1)]
@@ -103,7 +109,10 @@ async def audit(store: Store, *, writers: int, edits: int) -> int:
 def _audit_block(tx: Transaction, owned: UserMemory, label: str, writers: int) -> Counter[str]:
     """Which edits the block's versions brought; each has to change its writer's line and no other."""
     done: Counter[str] = Counter()
-    states = [({int(w): int(e) for w, e in _LINE.findall(text)}, one) for one, text in _oldest_first(tx, owned, label)]
+    states = [
+        ({int(w): int(e) for w, e in _LINE.findall(text)}, one)
+        for one, text in _oldest_first(tx, owned, label)
+    ]
     assert states[0][0] == dict.fromkeys(range(writers), 0)
     for (before, _), (after, version) in itertools.pairwise(states):
         ((writer, edit),) = after.items() - before.items()
@@ -133,7 +142,9 @@ async def write(store: Store, agent_id: str, number: int, edits: int) -> int:
             collisions += await _count_up(store, number)
             continue
         owned, block = await _read(store, SHARED[edit % len(SHARED)])
-        line = next(line for line in block.value.split("\n") if line.startswith(f"writer {number}: "))
+        line = next(
+            line for line in block.value.split("\n") if line.startswith(f"writer {number}: ")
+        )
         await ways[edit % 3](store, agent_id, owned, block, line, f"writer {number}: {edit}")
     return collisions
 
@@ -146,26 +157,41 @@ async def _read(store: Store, label: str) -> tuple[UserMemory, Block]:
     return await store.read(work)
 
 
-async def _by_owner(store: Store, _agent_id: str, owned: UserMemory, block: Block, line: str, said: str) -> None:
+async def _by_owner(
+    store: Store, _agent_id: str, owned: UserMemory, block: Block, line: str, said: str
+) -> None:
     options = PutOptions(message=said, expected=(block.head or b"").hex())
     text = block.value.replace(line, said)
     await store.write(lambda tx: user_memory.put(tx, owned, block.label, text, ADA, options))
 
 
-async def _by_agent(store: Store, agent_id: str, owned: UserMemory, block: Block, line: str, said: str) -> None:
+async def _by_agent(
+    store: Store, agent_id: str, owned: UserMemory, block: Block, line: str, said: str
+) -> None:
     state = await store.read(lambda tx: agents.load(tx, Scope(), agent_id))
     block = replace(block, is_users=True)
-    state = replace(state, blocks=(block,), conversation=replace(state.conversation, user_id=owned.user.id))
+    state = replace(
+        state, blocks=(block,), conversation=replace(state.conversation, user_id=owned.user.id)
+    )
     memory = WorkingMemory(state)
-    memory.write(block.label, block.value.replace(line, said), "call-1", reason=replace(NO_REASON, text=said))
+    memory.write(
+        block.label, block.value.replace(line, said), "call-1", reason=replace(NO_REASON, text=said)
+    )
     context = EditContext(Actor("agent", agent_id, "Tutor"), "run-1", "step-1")
     done = await store.write(lambda tx: commit(tx, state, memory, Scope(), context))
     assert not done.failed, done.failed
 
 
-async def _by_proposal(store: Store, _agent_id: str, owned: UserMemory, block: Block, line: str, said: str) -> None:
-    by, options = Actor("agent", f"agent-{said.split()[1][:-1]}", "Coach"), ProposalOptions(said)  # each writer its own
-    proposal = await store.write(lambda tx: user_memory.propose_edit(tx, owned, block.label, line, said, by, options))
+async def _by_proposal(
+    store: Store, _agent_id: str, owned: UserMemory, block: Block, line: str, said: str
+) -> None:
+    by, options = (
+        Actor("agent", f"agent-{said.split()[1][:-1]}", "Coach"),
+        ProposalOptions(said),
+    )  # each writer its own
+    proposal = await store.write(
+        lambda tx: user_memory.propose_edit(tx, owned, block.label, line, said, by, options)
+    )
     done = await store.write(lambda tx: approval.approve(tx, Scope(), proposal.id, ADA))
     assert isinstance(done, Approved), done
 

@@ -13,7 +13,10 @@ from tests.support.kill_campaign import OPEN_RUNS, KillCampaign, begun
 from tests.support.model_server import Answer, Seen, completion, tool_call
 from tests.support.server_process import CAN_FORK
 
-pytestmark = [pytest.mark.campaign, pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks"),
+]
 USERS = ("", "ada", "ben")
 FREQUENCY = 3
 VOICE_BUFFER = {"max_message_buffer_length": 8, "min_message_buffer_length": 5}
@@ -64,7 +67,9 @@ class Sleepers(KillCampaign):
         self.tables.rows(sql, f"%-{pid}-%")
 
     def hasten(self) -> None:
-        self.tables.rows("UPDATE jobs SET not_before = 0 WHERE status = 'waiting' AND key LIKE 'sleeptime:%'")
+        self.tables.rows(
+            "UPDATE jobs SET not_before = 0 WHERE status = 'waiting' AND key LIKE 'sleeptime:%'"
+        )
 
     def audit(self) -> Counter[str]:
         """Return how often each thing that was said is in a transcript that is stored."""
@@ -78,7 +83,9 @@ class Sleepers(KillCampaign):
             whose = {name for _, name in found}
             if len(whose) > 1 or (whose and bool(user) != bool(whose.pop())):
                 self.faults.append(f"a transcript of {user} holds words of {whose}")
-        self.faults += [f"{token} is in {counts[token]} transcripts" for token in self.said if counts[token] > 1]
+        self.faults += [
+            f"{token} is in {counts[token]} transcripts" for token in self.said if counts[token] > 1
+        ]
         return counts
 
 
@@ -121,7 +128,11 @@ async def test_every_message_is_in_one_transcript_however_often_servers_are_kill
 ) -> None:
     async with begun(Sleepers, answer, tmp_path, database, is_voice=is_voice) as campaign:
         await campaign.make_agents(2)
-        talking = [asyncio.create_task(campaign.talk(agent, user)) for agent in campaign.agents for user in USERS]
+        talking = [
+            asyncio.create_task(campaign.talk(agent, user))
+            for agent in campaign.agents
+            for user in USERS
+        ]
         await campaign.kill(kills)
         await asyncio.gather(*talking)
         # A few more turns of everybody, so that what was said last is due too.
@@ -131,9 +142,13 @@ async def test_every_message_is_in_one_transcript_however_often_servers_are_kill
                     await campaign.say(agent, user, f"last-{user}-{number}-{agent[-4:]}")
         await campaign.come_to_rest()
         counts = campaign.audit()
-        campaign.faults += [f"{token} is in no transcript" for token in campaign.said if not counts[token]]
+        campaign.faults += [
+            f"{token} is in no transcript" for token in campaign.said if not counts[token]
+        ]
         if is_voice:
             ((made,),) = campaign.tables.rows("SELECT COUNT(*) FROM sleep_transcripts")
             ((kept,),) = campaign.tables.rows("SELECT COUNT(*) FROM passages")
-            campaign.faults += [] if made == kept else [f"of {made} transcripts {kept} pieces were kept"]
+            campaign.faults += (
+                [] if made == kept else [f"of {made} transcripts {kept} pieces were kept"]
+            )
     assert len(campaign.said) > kills

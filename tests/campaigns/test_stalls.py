@@ -24,7 +24,9 @@ from tests.support.server_process import CAN_FORK
 
 pytestmark = [
     pytest.mark.campaign,
-    pytest.mark.skipif(not CAN_FORK or sys.platform != "linux", reason="a forked server, and Linux's /proc"),
+    pytest.mark.skipif(
+        not CAN_FORK or sys.platform != "linux", reason="a forked server, and Linux's /proc"
+    ),
 ]
 MOST_MB = 200  # beyond what a server begins with
 MOST_MS = 50
@@ -37,8 +39,12 @@ ALONE = (large_bodies_at_once, a_pack_that_unpacks_to_much)
 TOGETHER = tuple(attack for attack in ATTACKS if attack not in ALONE)
 
 
-@pytest.mark.parametrize("attacks", [TOGETHER, *((attack,) for attack in ALONE)], ids=["most", "bodies", "pack"])
-async def test_others_are_served_in_the_middle_of(attacks: tuple[Attack, ...], helper: Helper, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "attacks", [TOGETHER, *((attack,) for attack in ALONE)], ids=["most", "bodies", "pack"]
+)
+async def test_others_are_served_in_the_middle_of(
+    attacks: tuple[Attack, ...], helper: Helper, tmp_path: Path
+) -> None:
     async with attacked_server(helper, tmp_path, client_timeout=0.5) as server:
         async with probed(server):
             for attack in attacks:
@@ -56,7 +62,9 @@ async def server(helper: Helper, tmp_path: Path) -> AsyncIterator[AttackedServer
 
 @pytest.mark.soak
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-async def test_others_wait_no_longer_than_50_ms_in_the_middle_of(server: AttackedServer, attack: Attack) -> None:
+async def test_others_wait_no_longer_than_50_ms_in_the_middle_of(
+    server: AttackedServer, attack: Attack
+) -> None:
     async with probed(server):
         await asyncio.sleep(1)
     idle = server.probe.p99  # what a machine that has other work adds by itself

@@ -15,7 +15,10 @@ from tests.support.kill_campaign import KillCampaign, begun
 from tests.support.model_server import Answer, Seen, completion, tool_call
 from tests.support.server_process import CAN_FORK
 
-pytestmark = [pytest.mark.campaign, pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks")]
+pytestmark = [
+    pytest.mark.campaign,
+    pytest.mark.skipif(not CAN_FORK, reason="the campaign's helper forks"),
+]
 KINDS = ("round_robin", "dynamic", "supervisor")
 MEMBERS = 3
 _ASK = "send_message_to_all_agents_in_group"
@@ -64,7 +67,9 @@ class Talkers(KillCampaign):
                     most = 1 if kind != "dynamic" else MEMBERS
                     least = 0 if kind == "dynamic" else 1
                     if not least <= said[token] <= most:
-                        self.faults.append(f"{kind}: {member} spoke {said[token]} times about {token}")
+                        self.faults.append(
+                            f"{kind}: {member} spoke {said[token]} times about {token}"
+                        )
                     if kind != "supervisor" and heard[token] != 1:
                         self.faults.append(f"{kind}: {member} heard {token} {heard[token]} times")
             for token in tokens:
@@ -85,7 +90,9 @@ class Talkers(KillCampaign):
         return said, heard
 
     def _audit_answer(self, kind: str, token: str, answer: dict[str, Any]) -> None:
-        names = [one["name"] for one in answer["messages"] if one["message_type"] == "assistant_message"]
+        names = [
+            one["name"] for one in answer["messages"] if one["message_type"] == "assistant_message"
+        ]
         expected: dict[str, list[str]] = {
             "round_robin": [f"round_robin-{number}" for number in range(MEMBERS)],
             "supervisor": ["supervisor-manager"],
@@ -103,14 +110,18 @@ def answer(seen: Seen) -> Answer:
     messages = seen.body["messages"]
     system, last = str(messages[0]["content"]), messages[-1]
     texts = [str(message.get("content") or "") for message in messages]
-    token = next((found[-1] for text in reversed(texts) if (found := _TOKEN.findall(text))), "nothing")
+    token = next(
+        (found[-1] for text in reversed(texts) if (found := _TOKEN.findall(text))), "nothing"
+    )
     if _SPEAKER.search(system):
         return completion(f"About {token}.")
     if "You moderate" in system:
         names = re.findall(r"dynamic-\d", str(last["content"]).split("?")[0])
         return completion(names[len(messages) % len(names)])
     if "You lead a group" in system and last["role"] != "tool":
-        return completion(None, [tool_call(_ASK, {"message": f"What of {token}?"}, f"call_{len(messages)}")])
+        return completion(
+            None, [tool_call(_ASK, {"message": f"What of {token}?"}, f"call_{len(messages)}")]
+        )
     return completion(f"About {token}.")
 
 
@@ -122,7 +133,9 @@ def answer(seen: Seen) -> Answer:
         pytest.param(500, "postgresql", id="long-postgresql", marks=pytest.mark.soak),
     ],
 )
-async def test_nobody_speaks_twice_however_often_servers_are_killed(tmp_path: Path, kills: int, database: str) -> None:
+async def test_nobody_speaks_twice_however_often_servers_are_killed(
+    tmp_path: Path, kills: int, database: str
+) -> None:
     async with begun(Talkers, answer, tmp_path, database) as campaign:
         await campaign.make_groups()
         talking = [asyncio.create_task(campaign.talk(group)) for group in campaign.groups]

@@ -73,7 +73,9 @@ class Counted:
 class CountingModel:
     """A model with a window of `window` tokens, of which our estimate is off by the factor `rate`; it says what its luck says."""
 
-    def __init__(self, name: str, window: int, rate: float, counted: Counted, luck: random.Random) -> None:
+    def __init__(
+        self, name: str, window: int, rate: float, counted: Counted, luck: random.Random
+    ) -> None:
         self.rate = rate
         self.counted = counted
         self.luck = luck
@@ -92,7 +94,10 @@ class CountingModel:
             else:
                 counted.refused += 1
                 counted.open[self.info.handle] += 1
-            raise ModelError("context_window_exceeded", f"This model's maximum context length is {window} tokens.")
+            raise ModelError(
+                "context_window_exceeded",
+                f"This model's maximum context length is {window} tokens.",
+            )
         counted.requests += 1
         counted.faults += faults_of({"messages": to_messages(request.messages)})
         if is_for_summary:
@@ -103,9 +108,16 @@ class CountingModel:
 
     def size_of(self, request: ModelRequest) -> int:
         """The tokens of a request as this model's provider counts them."""
-        tools = sum(len(orjson.dumps([tool.name, tool.description, tool.parameters])) for tool in request.tools)
+        tools = sum(
+            len(orjson.dumps([tool.name, tool.description, tool.parameters]))
+            for tool in request.tools
+        )
         return int(
-            self.rate * (tools / 4 + sum(3 + sum(map(_size_of_part, message.parts)) for message in request.messages))
+            self.rate
+            * (
+                tools / 4
+                + sum(3 + sum(map(_size_of_part, message.parts)) for message in request.messages)
+            )
         )
 
     def text(self, tokens: int) -> str:
@@ -117,11 +129,18 @@ class CountingModel:
 
     def _parts(self, request: ModelRequest) -> tuple[Part, ...]:
         tokens = random_size(self.luck, self.info.context_window)
-        since = list(takewhile(lambda one: one.role != "user" or one.text.startswith("{"), reversed(request.messages)))
+        since = list(
+            takewhile(
+                lambda one: one.role != "user" or one.text.startswith("{"),
+                reversed(request.messages),
+            )
+        )
         must_speak = sum(bool(message.tool_calls) for message in since) > 4
         names = [tool.name for tool in request.tools]
         if self.luck.random() < 0.4 and "tell" in names and not must_speak:
-            thought = (ReasoningPart(self.text(tokens // 3), signature="proof", provider="counting"),)
+            thought = (
+                ReasoningPart(self.text(tokens // 3), signature="proof", provider="counting"),
+            )
             calls = [self._call(names) for _ in range(self.luck.choice((1, 1, 2, 4)))]
             return (*(thought if self.luck.random() < 0.2 else ()), *calls)
         if "send_message" in names:
@@ -133,7 +152,9 @@ class CountingModel:
             "tokens": random_size(self.luck, self.info.context_window * 2),
             "mark": self.text(self.luck.choice((2, 2, 300))),
         }
-        return self._named("tell", given | ({"request_heartbeat": True} if "send_message" in names else {}))
+        return self._named(
+            "tell", given | ({"request_heartbeat": True} if "send_message" in names else {})
+        )
 
     def _named(self, name: str, given: dict[str, object]) -> ToolCallPart:
         self._calls += 1
@@ -141,7 +162,9 @@ class CountingModel:
 
     def _reply(self, parts: tuple[Part, ...], size: int) -> ModelReply:
         has_calls = any(isinstance(part, ToolCallPart) for part in parts)
-        usage = Usage(size, 50) if self.luck.random() < 0.9 else Usage(0, 50)  # some providers report none
+        usage = (
+            Usage(size, 50) if self.luck.random() < 0.9 else Usage(0, 50)
+        )  # some providers report none
         return ModelReply(parts, usage, "tool_calls" if has_calls else "stop", self.info.name)
 
 
@@ -201,7 +224,9 @@ class _Campaign:
         request = TurnRequest(Scope(), agent_id, (NewMessage("user", parts),), max_steps=20)
         answer = await collect(await run_turn(self.runtime, request))
         if answer.failure is not None:
-            self.wrong.append(f"{note}: turn {self.turns}: {answer.failure.kind}: {answer.failure.message}")
+            self.wrong.append(
+                f"{note}: turn {self.turns}: {answer.failure.kind}: {answer.failure.message}"
+            )
         self.wrong += [f"{note}: turn {self.turns}: {fault}" for fault in self.counted.faults]
         self.counted.faults.clear()
         if self.counted.open[model.info.handle]:
@@ -244,7 +269,10 @@ class _Campaign:
 
         def work(tx: Transaction) -> None:
             agent = agents.load(tx, Scope(), agent_id).agent
-            agents.update(tx, replace(agent, model=model.info.handle, context_window=model.info.context_window))
+            agents.update(
+                tx,
+                replace(agent, model=model.info.handle, context_window=model.info.context_window),
+            )
 
         await self.runtime.store.write(work)
         return model
@@ -258,7 +286,9 @@ class _Campaign:
         if count != len(rows):
             self.wrong.append(f"{note}: {count} messages are counted and {len(rows)} are kept")
         self.wrong += [f"{note}: {fault}" for fault in _misplaced(rows, window)]
-        self.summaries += [part for row in rows for part in row.parts if isinstance(part, CompactionPart)]
+        self.summaries += [
+            part for row in rows for part in row.parts if isinstance(part, CompactionPart)
+        ]
         return rows
 
     async def _recall(self, agent_id: str, rows: list[Message], note: str) -> None:
@@ -266,16 +296,26 @@ class _Campaign:
         for row in rows:
             if row.role not in ("user", "assistant") or not row.text or row.text.startswith("{"):
                 continue
-            found = await self.runtime.recall.messages(row.text.split(" ", 1)[0], MessageFilter((agent_id,)), 3, "fts")
+            found = await self.runtime.recall.messages(
+                row.text.split(" ", 1)[0], MessageFilter((agent_id,)), 3, "fts"
+            )
             if row.id not in [hit.message.id for hit in found]:
                 instead = [(hit.message.role, hit.message.text[:60]) for hit in found]
-                self.wrong.append(f"{note}: {row.role} {row.text[:40]!r} is not found, and instead {instead}")
+                self.wrong.append(
+                    f"{note}: {row.role} {row.text[:40]!r} is not found, and instead {instead}"
+                )
             self.found += 1
 
 
 def _misplaced(rows: list[Message], window: tuple[str, ...]) -> list[str]:
     """Each message is in the window or in exactly one summary's list; the window keeps the order, and its pairs."""
-    gone = Counter(id for row in rows for part in row.parts if isinstance(part, CompactionPart) for id in part.evicted)
+    gone = Counter(
+        id
+        for row in rows
+        for part in row.parts
+        if isinstance(part, CompactionPart)
+        for id in part.evicted
+    )
     wrong = [f"{id} left the window {times} times" for id, times in gone.items() if times > 1]
     known = {row.id: row for row in rows}
     wrong += [f"a summary names {id}, which is not there" for id in gone if id not in known]
@@ -320,7 +360,9 @@ async def run_campaign(folder: Path, *, turns: int, seed: int | None = None) -> 
                 await campaign.live(min(TURNS_OF_AN_AGENT, turns - campaign.turns))
     finally:
         logging.disable(logging.NOTSET)
-    assert not campaign.wrong, f"seed {seed}: {len(campaign.wrong)} wrong:\n" + "\n".join(campaign.wrong[:12])
+    assert not campaign.wrong, f"seed {seed}: {len(campaign.wrong)} wrong:\n" + "\n".join(
+        campaign.wrong[:12]
+    )
     counted = campaign.counted
     return SimpleNamespace(
         seed=seed,
@@ -339,7 +381,9 @@ async def run_campaign(folder: Path, *, turns: int, seed: int | None = None) -> 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("turns", short_and_long(25, 10_000))
-async def test_no_window_is_too_small_for_any_turn_and_recall_finds_what_left_it(tmp_path: Path, turns: int) -> None:
+async def test_no_window_is_too_small_for_any_turn_and_recall_finds_what_left_it(
+    tmp_path: Path, turns: int
+) -> None:
     report = await run_campaign(tmp_path, turns=turns, seed=5)
     print(report)
     # The campaign itself checks everything; this is that it was one.

@@ -40,7 +40,11 @@ def environment(data: Path, **variables: str) -> dict[str, str]:
     # A proxy, a key or a setting of whoever runs the tests must not reach them.
     foreign = re.compile(r"RICORDO_|.*(_API_KEY|_BASE_URL|_API_BASE|_PROXY)$", re.IGNORECASE)
     kept = {name: value for name, value in os.environ.items() if not foreign.match(name)}
-    ours = {"RICORDO_DATA_DIR": str(data), "RICORDO_FIND_LOCAL_MODELS": "false", "RICORDO_PORT": "9"}
+    ours = {
+        "RICORDO_DATA_DIR": str(data),
+        "RICORDO_FIND_LOCAL_MODELS": "false",
+        "RICORDO_PORT": "9",
+    }
     return kept | ours | variables
 
 
@@ -57,7 +61,9 @@ class Shell:
     def data(self) -> Path:
         return self.folder / "data"
 
-    def run(self, *arguments: str, said: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
+    def run(
+        self, *arguments: str, said: str = "", **variables: str
+    ) -> "subprocess.CompletedProcess[str]":
         """Run it to its end."""
         if self.helper:
             run = self.helper.run if arguments[:1] == ("serve",) else run_here
@@ -105,10 +111,16 @@ def run_here(
         errors = ended.stderr
         if ended.exc_info and ended.exception and not isinstance(ended.exception, SystemExit):
             errors += "".join(traceback.format_exception(*ended.exc_info))
-        outcomes.append(subprocess.CompletedProcess(["ricordo", *arguments], ended.exit_code, ended.stdout, errors))
+        outcomes.append(
+            subprocess.CompletedProcess(
+                ["ricordo", *arguments], ended.exit_code, ended.stdout, errors
+            )
+        )
 
     with _set_aside(folder, variables):
-        thread = threading.Thread(target=work, name="command")  # a loop of this thread may be running
+        thread = threading.Thread(
+            target=work, name="command"
+        )  # a loop of this thread may be running
         thread.start()
         thread.join()
     return outcomes[0]

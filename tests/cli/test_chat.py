@@ -83,7 +83,9 @@ def command(talk: Chat, line: str) -> str:
 
 def test_a_piped_chat_with_a_server_is_remembered_by_one_without(shell: Shell) -> None:
     with serving(shell.data) as server:
-        first = shell.run("chat", "--server", server.url, said="My favourite tea is Darjeeling.\n\n")
+        first = shell.run(
+            "chat", "--server", server.url, said="My favourite tea is Darjeeling.\n\n"
+        )
     assert first.returncode == 0, first.stderr
     assert "Darjeeling" in first.stdout
     second = shell.run("chat", said="What is my favourite tea?\n/blocks\n/block nothing\n")
@@ -94,7 +96,9 @@ def test_a_piped_chat_with_a_server_is_remembered_by_one_without(shell: Shell) -
     assert "\x1b" not in first.stdout + second.stdout
 
 
-def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_input(tmp_path: Path) -> None:
+def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_input(
+    tmp_path: Path,
+) -> None:
     pty = pytest.importorskip("pty")
     parent, child = pty.openpty()
     with serving(tmp_path / "data", model=MODEL) as server:
@@ -137,14 +141,21 @@ def test_a_terminal_shows_a_prompt_asks_before_a_reset_and_leaves_at_the_end_of_
 def _until(descriptor: int, mark: str) -> str:
     seen, deadline = b"", time.monotonic() + LIMIT
     while mark.encode() not in seen:
-        assert select.select([descriptor], [], [], deadline - time.monotonic())[0], f"waited in vain: {seen!r}"
+        assert select.select([descriptor], [], [], deadline - time.monotonic())[0], (
+            f"waited in vain: {seen!r}"
+        )
         seen += os.read(descriptor, 4096)
     return seen.decode()
 
 
-def test_an_answer_shows_its_words_its_thoughts_and_its_tools(server: ServerInThread, talk: Chat) -> None:
+def test_an_answer_shows_its_words_its_thoughts_and_its_tools(
+    server: ServerInThread, talk: Chat
+) -> None:
     server.says(
-        (ReasoningPart("She likes tea."), call("memory_insert", label="human", new_string="Ada likes tea. " * 9)),
+        (
+            ReasoningPart("She likes tea."),
+            call("memory_insert", label="human", new_string="Ada likes tea. " * 9),
+        ),
         (call("memory_insert", label="nowhere", new_string="x"),),
         (TextPart("I will remember that."),),
     )
@@ -152,7 +163,9 @@ def test_an_answer_shows_its_words_its_thoughts_and_its_tools(server: ServerInTh
     said = page(talk)
     assert "".join(text for kind, text in said.shown if kind == "think") == "She likes tea."
     assert "".join(text for kind, text in said.shown if kind == "say") == "I will remember that."
-    assert len([text for kind, text in said.shown if kind == "say"]) > 1, "tokens are shown as they come"
+    assert len([text for kind, text in said.shown if kind == "say"]) > 1, (
+        "tokens are shown as they come"
+    )
     first, second = (text for kind, text in said.shown if kind == "quietly")
     assert first.startswith('↳ memory_insert(label="human", new_string="Ada likes tea.')
     assert first.endswith("…)")
@@ -160,8 +173,13 @@ def test_an_answer_shows_its_words_its_thoughts_and_its_tools(server: ServerInTh
     assert [kind for kind, _ in said.shown].count("end") == 2
 
 
-def test_a_pipe_gets_the_answer_alone(server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]) -> None:
-    server.says((ReasoningPart("Hm."), call("conversation_search", query="tea")), (TextPart("You like tea."),))
+def test_a_pipe_gets_the_answer_alone(
+    server: ServerInThread, talk: Chat, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.says(
+        (ReasoningPart("Hm."), call("conversation_search", query="tea")),
+        (TextPart("You like tea."),),
+    )
     assert AnswerPrinter(Screen()).show(talk.client.send(talk.agent["id"], "What do I like?"))
     assert capsys.readouterr() == ("You like tea.\n", "")
 
@@ -176,7 +194,9 @@ def test_a_failed_turn_is_told_and_is_no_success(server: ServerInThread, talk: C
     assert question == "/Hello."
 
 
-def test_ctrl_c_stops_the_agent_too(server: ServerInThread, talk: Chat, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_stops_the_agent_too(
+    server: ServerInThread, talk: Chat, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = Gate(server)
     server.answers_with(gate)
     send, seen = talk.client.send, []
@@ -199,7 +219,11 @@ def test_commands_are_listed_and_one_that_cannot_be_is_explained(talk: Chat) -> 
     listed = command(talk, "/help")
     for name in "help agents agent new blocks block model search reset quit".split():
         assert re.search(rf"^/{name} ", listed, re.MULTILINE)
-    for line, sentence in (("/dance", "There is no /dance"), ("/agent", "/agent NAME"), ("/search ", "/search WORDS")):
+    for line, sentence in (
+        ("/dance", "There is no /dance"),
+        ("/agent", "/agent NAME"),
+        ("/search ", "/search WORDS"),
+    ):
         with pytest.raises(Invalid, match=sentence):
             run_command(talk, line)
     run_command(talk, "/quit")
@@ -223,7 +247,9 @@ def test_agents_are_made_listed_and_chosen_by_name_or_id(talk: Chat) -> None:
 
 
 def test_blocks_are_read_and_the_model_is_shown_and_changed(talk: Chat) -> None:
-    assert f"persona  {len(DEFAULT_BLOCKS['persona'])} of 100000 characters" in command(talk, "/blocks")
+    assert f"persona  {len(DEFAULT_BLOCKS['persona'])} of 100000 characters" in command(
+        talk, "/blocks"
+    )
     assert command(talk, "/block persona") == DEFAULT_BLOCKS["persona"]
     assert command(talk, "/block human") == "(empty)"
     assert f"* {MODEL}" in command(talk, "/model")
@@ -234,10 +260,13 @@ def test_blocks_are_read_and_the_model_is_shown_and_changed(talk: Chat) -> None:
         command(talk, "/model nobody/nothing")
 
 
-def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(server: ServerInThread, talk: Chat) -> None:
+def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(
+    server: ServerInThread, talk: Chat
+) -> None:
     with server.http() as http:
         http.post(
-            f"/v1/agents/{talk.agent['id']}/archival-memory", json={"text": "The boat is blue.", "tags": ["boat"]}
+            f"/v1/agents/{talk.agent['id']}/archival-memory",
+            json={"text": "The boat is blue.", "tags": ["boat"]},
         )
     found = command(talk, "/search blue boat")
     assert re.search(r"^\d{4}-\d\d-\d\d  The boat is blue\.  \[boat\]$", found, re.MULTILINE)
@@ -246,7 +275,9 @@ def test_the_archive_is_searched_and_the_way_to_search_talk_is_told(server: Serv
     assert "Nothing found" in command(talk, "/search zeppelin")
     unrelated = "In which hangar of Friedrichshafen is the blue zeppelin under repair?"
     path = f"/v1/agents/{talk.agent['id']}/archival-memory/search"
-    assert talk.client.ask("GET", path, query={"query": unrelated})["count"] == 1  # the nearest there is
+    assert (
+        talk.client.ask("GET", path, query={"query": unrelated})["count"] == 1
+    )  # the nearest there is
     assert command(talk, f"/search {unrelated}").startswith("Nothing found in the archive.")
 
 
@@ -263,11 +294,15 @@ def test_a_reset_asks_first_and_a_pipe_deletes_nothing(
         run_command(talk, "/reset")
         assert "Delete every message of nina?" in page(talk).text("question")
         assert len(talk.client.agent(talk.agent["id"])["message_ids"]) == left
-    assert command(talk, "/reset yes") == "The messages of nina are deleted. Its memory is unchanged."
+    assert (
+        command(talk, "/reset yes") == "The messages of nina are deleted. Its memory is unchanged."
+    )
     assert page(talk).text("question") == ""
 
 
-def test_the_first_agent_is_made_once_and_takes_the_model_that_is_named(server: ServerInThread) -> None:
+def test_the_first_agent_is_made_once_and_takes_the_model_that_is_named(
+    server: ServerInThread,
+) -> None:
     with closing(Client(server.url)) as client:
         first = chatting._choose(client, None, "ricordo/librarian")
         again = chatting._choose(client, "ricordo", None)
@@ -282,16 +317,25 @@ def test_a_server_that_wants_a_key_gets_it_or_says_so(tmp_path: Path) -> None:
             assert client.agents() == []
         with closing(Client(server.url, lambda: "wrong")) as client:
             assert client.version()
-            with pytest.raises(Forbidden, match="The key in RICORDO_API_KEY is not one of this server"):
+            with pytest.raises(
+                Forbidden, match="The key in RICORDO_API_KEY is not one of this server"
+            ):
                 client.agents()
         # Without a key, and with what another installation on this machine would send.
         for nothing in (None, f"{OPERATOR}9999999999_{'0' * 64}"):
             needed = pytest.raises(Forbidden, match="This server requires a key")
-            with closing(Client(server.url, partial(str, nothing) if nothing else lambda: None)) as client, needed:
+            with (
+                closing(
+                    Client(server.url, partial(str, nothing) if nothing else lambda: None)
+                ) as client,
+                needed,
+            ):
                 client.agents()
 
 
-def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_place(data: Path) -> None:
+def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_place(
+    data: Path,
+) -> None:
     nowhere = "http://127.0.0.1:9"
     with closing(Client(nowhere)) as client:
         assert client.version() is None
@@ -306,7 +350,9 @@ def test_an_address_without_a_server_is_told_and_no_server_of_our_own_takes_its_
     assert not data.exists()
 
 
-def test_a_terminal_breaks_no_words_and_no_answer_can_steer_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_breaks_no_words_and_no_answer_can_steer_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert printable("a\x1b]0;title\x07\x9b31m\r\nb\tc é 🙂") == "a]0;title31m\nb\tc é 🙂"
     out = io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)

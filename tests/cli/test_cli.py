@@ -17,11 +17,23 @@ from tests.cli.conftest import COMMAND, Shell
 
 def test_help_names_every_command_and_loads_nothing_slow(new_shell: Shell) -> None:
     ran = subprocess.run(
-        [COMMAND[0], "-X", "importtime", *COMMAND[1:], "--help"], capture_output=True, text=True, check=True
+        [COMMAND[0], "-X", "importtime", *COMMAND[1:], "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     loaded = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
     assert "typer" in loaded
-    assert not loaded & {"fastapi", "sqlalchemy", "pydantic", "rich", "httpx2", "uvicorn", "jinja2", "asyncio"}
+    assert not loaded & {
+        "fastapi",
+        "sqlalchemy",
+        "pydantic",
+        "rich",
+        "httpx2",
+        "uvicorn",
+        "jinja2",
+        "asyncio",
+    }
     for name in ("serve", "chat", "doctor", "settings"):
         assert f"\n  {name} " in ran.stdout
     assert new_shell.run("--version").stdout == f"ricordo {__version__}\n"
@@ -29,7 +41,9 @@ def test_help_names_every_command_and_loads_nothing_slow(new_shell: Shell) -> No
 
 def test_every_setting_is_listed_with_its_sentence_and_no_secret_is_shown(shell: Shell) -> None:
     secrets = {"RICORDO_API_KEY": "key-one", "OPENAI_API_KEY": "key-two"}
-    (shell.folder / ".env").write_text("GROQ_API_KEY=key-three\nRICORDO_LOG_LEVEL=debug\nRICORDO_KEEPALIVE=7\n")
+    (shell.folder / ".env").write_text(
+        "GROQ_API_KEY=key-three\nRICORDO_LOG_LEVEL=debug\nRICORDO_KEEPALIVE=7\n"
+    )
     shown = shell.run(
         "settings",
         **secrets,
@@ -73,7 +87,11 @@ def test_no_line_of_the_help_is_cut_at_80_columns() -> None:
         path = waiting.pop()
         shown = CliRunner().invoke(app, [*path, "--help"], terminal_width=80)
         assert shown.exit_code == 0, shown.output
-        lines = [line for line in shown.output.splitlines() if "... <" not in line and not line.startswith("Usage:")]
+        lines = [
+            line
+            for line in shown.output.splitlines()
+            if "... <" not in line and not line.startswith("Usage:")
+        ]
         assert [line for line in lines if "..." in line or len(line) > 80] == []
         commands = shown.output.partition("\nCommands:\n")[2].partition("\n\n")[0]
         waiting += [[*path, name] for name in re.findall(r"^  (\S+) ", commands, re.MULTILINE)]
@@ -89,10 +107,15 @@ def test_a_command_is_told_as_it_can_be_typed_from_the_folder_of_the_user(
     (tmp_path / "ricordo").write_text("# another of this name\n")
     (tmp_path / "ricordo").chmod(0o755)
     monkeypatch.setenv("PATH", str(script.parent if is_found else tmp_path))
-    for folder, name in ((script.parents[2], str(script.relative_to(script.parents[2]))), (tmp_path, str(script))):
+    for folder, name in (
+        (script.parents[2], str(script.relative_to(script.parents[2]))),
+        (tmp_path, str(script)),
+    ):
         monkeypatch.chdir(folder)
         typed = "ricordo" if is_found else name
-        assert as_typed("Talk by `ricordo chat` to ricordo.") == f"Talk by `{typed} chat` to ricordo."
+        assert (
+            as_typed("Talk by `ricordo chat` to ricordo.") == f"Talk by `{typed} chat` to ricordo."
+        )
     if not is_found:
         monkeypatch.setattr(sys, "executable", str(tmp_path / "a b" / "python"))
         assert as_typed("`ricordo chat`") == f"`'{tmp_path}/a b/python' -m ricordo.cli chat`"

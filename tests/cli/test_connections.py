@@ -19,7 +19,9 @@ from ricordo.cli.serve import Server
 from ricordo.llm.scripted import ScriptedModel
 from tests.cli.test_serve import running
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="clients at several addresses of this machine")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="clients at several addresses of this machine"
+)
 LIMIT = 180
 HEALTH = b"GET /v1/health/ HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
 POST = b"POST /v1/agents/ HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
@@ -66,14 +68,18 @@ LIMITS = {"max_header_kb": 4, "max_connections": 12, "max_client_connections": 6
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
     """A server that gives a client half a second."""
-    with running(tmp_path_factory.mktemp("hasty"), ScriptedModel(()), **LIMITS, client_timeout=0.5) as opened:
+    with running(
+        tmp_path_factory.mktemp("hasty"), ScriptedModel(()), **LIMITS, client_timeout=0.5
+    ) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str]]:
     """A server that gives a client more time than any machine needs."""
-    with running(tmp_path_factory.mktemp("patient"), ScriptedModel(()), **LIMITS, client_timeout=LIMIT) as opened:
+    with running(
+        tmp_path_factory.mktemp("patient"), ScriptedModel(()), **LIMITS, client_timeout=LIMIT
+    ) as opened:
         yield opened
 
 
@@ -119,17 +125,36 @@ def connect_in_haste(hasty: tuple[Server, str]) -> Iterator[Connect]:
         b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200_000,
         b"GET / HTTP/1.1\r\nx: " + b"a" * 5000 + b"\r\n\r\n",
         b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * (MOST_HEADERS + 1) + b"\r\n",
-        POST + b"transfer-encoding: chunked\r\n\r\n0\r\n" + b"trailer: " + b"a" * 5000 + b"\r\n\r\n",
+        POST
+        + b"transfer-encoding: chunked\r\n\r\n0\r\n"
+        + b"trailer: "
+        + b"a" * 5000
+        + b"\r\n\r\n",
         POST + b"transfer-encoding: chunked\r\n\r\n1;" + b"a" * 900_000,
     ],
-    ids=["path", "endless header", "endless headers", "long header", "many headers", "trailer", "chunk extension"],
+    ids=[
+        "path",
+        "endless header",
+        "endless headers",
+        "long header",
+        "many headers",
+        "trailer",
+        "chunk extension",
+    ],
 )
 def test_a_head_that_is_too_long_is_refused(connect: Connect, head: bytes) -> None:
     assert connect().send(head).status() == 431
 
 
 def test_a_head_within_the_limits_is_read(connect: Connect) -> None:
-    head = HEALTH.removesuffix(b"\r\n") + b"x: " + b"a" * 3000 + b"\r\n" + b"y: z\r\n" * (MOST_HEADERS - 10) + b"\r\n"
+    head = (
+        HEALTH.removesuffix(b"\r\n")
+        + b"x: "
+        + b"a" * 3000
+        + b"\r\n"
+        + b"y: z\r\n" * (MOST_HEADERS - 10)
+        + b"\r\n"
+    )
     assert connect().send(head).status() == 200
 
 
@@ -138,7 +163,9 @@ def test_a_head_that_does_not_end_is_given_up(connect_in_haste: Connect, begun: 
     assert connect_in_haste().send(begun).status() == 408
 
 
-def test_a_connection_on_which_nothing_is_asked_is_closed_without_a_word(connect_in_haste: Connect) -> None:
+def test_a_connection_on_which_nothing_is_asked_is_closed_without_a_word(
+    connect_in_haste: Connect,
+) -> None:
     assert connect_in_haste().status() == 0
 
 
@@ -194,8 +221,12 @@ def test_a_slow_body_that_makes_progress_is_read(connect_in_haste: Connect) -> N
     assert any(is_read() for _ in range(5))  # a busy machine may stand still itself
 
 
-def test_a_body_that_is_sent_on_after_its_refusal_ends_with_the_connection(connect_in_haste: Connect) -> None:
-    line = connect_in_haste().send(POST.replace(b"/v1/agents/", b"/nowhere") + b"transfer-encoding: chunked\r\n\r\n")
+def test_a_body_that_is_sent_on_after_its_refusal_ends_with_the_connection(
+    connect_in_haste: Connect,
+) -> None:
+    line = connect_in_haste().send(
+        POST.replace(b"/v1/agents/", b"/nowhere") + b"transfer-encoding: chunked\r\n\r\n"
+    )
     assert line.status() == 404
     limit = time.monotonic() + LIMIT
     while time.monotonic() < limit and line._socket.fileno() != -1:
@@ -215,7 +246,9 @@ def test_requests_that_wait_on_one_connection_are_bounded(connect: Connect) -> N
     assert answers.count(b"200 OK") == 3
 
 
-def test_a_client_that_opens_many_connections_loses_its_own_and_not_those_of_others(connect: Connect) -> None:
+def test_a_client_that_opens_many_connections_loses_its_own_and_not_those_of_others(
+    connect: Connect,
+) -> None:
     other = connect("127.0.0.3").send(HEALTH)
     assert other.status() == 200
     lines = [connect() for _ in range(20)]
@@ -237,14 +270,18 @@ def test_busy_connections_are_kept_and_others_refused(connect: Connect) -> None:
     assert [line.send(b'"name": 1').status() for line in busy] == [422] * 6
 
 
-def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(patient: tuple[Server, str]) -> None:
+def test_a_connection_is_kept_longer_than_a_client_would_use_it_again(
+    patient: tuple[Server, str],
+) -> None:
     """Else a request crosses the end of its connection, and fails in a client that does not try again."""
     with httpx2.Client() as client:
         pool = client._transport._pool  # type: ignore[attr-defined]
         assert patient[0].config.timeout_keep_alive > 2 * pool._keepalive_expiry
 
 
-async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_dropped(tmp_path: Path) -> None:
+async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_dropped(
+    tmp_path: Path,
+) -> None:
     limits = {"client_timeout": 0.3, "keepalive": 0.1, "max_block_kb": 4_000}
 
     async def answer(_request: object) -> str:
@@ -259,8 +296,14 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_
             async with http.stream("POST", path, json=body) as response:
                 said = b"".join([piece async for piece in response.aiter_bytes()])
             assert b"At last." in said
-            sent = json.dumps(body).encode()  # and the head of another request, which waits for this one
-            whole = POST.replace(b"/v1/agents/", path.encode()) + b"content-length: %d\r\n\r\n" % len(sent) + sent
+            sent = json.dumps(
+                body
+            ).encode()  # and the head of another request, which waits for this one
+            whole = (
+                POST.replace(b"/v1/agents/", path.encode())
+                + b"content-length: %d\r\n\r\n" % len(sent)
+                + sent
+            )
             line, said = Line(address).send(whole + HEALTH[:-2]), b""
             while b"[DONE]" not in said and (piece := await asyncio.to_thread(line.read)):
                 said += piece
@@ -268,9 +311,13 @@ async def test_a_stream_outlives_every_limit_and_a_reader_that_takes_nothing_is_
             line.close()
             # An answer of some megabytes, of which nothing is read.
             text = "word " * 600_000
-            block = await http.post("/v1/blocks/", json={"label": "notes", "value": text, "limit": 4_000_000})
+            block = await http.post(
+                "/v1/blocks/", json={"label": "notes", "value": text, "limit": 4_000_000}
+            )
             path = f"/v1/blocks/{block.json()['id']}".encode()
-        line = Line(address).send(HEALTH.replace(b"/v1/health/", path) * 8)  # more than the system takes for the reader
+        line = Line(address).send(
+            HEALTH.replace(b"/v1/health/", path) * 8
+        )  # more than the system takes for the reader
         taken = b""
         await asyncio.sleep(limits["client_timeout"])
         await asyncio.to_thread(until_none_is_open, server)

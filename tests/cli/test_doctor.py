@@ -33,10 +33,14 @@ async def found_in_thread() -> dict[str, tuple[str, str]]:
 
 
 def test_an_empty_machine_is_well_and_stays_empty(shell: Shell) -> None:
-    examined = shell.run("doctor", OPENAI_API_KEY="sk-secret", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+    examined = shell.run(
+        "doctor", OPENAI_API_KEY="sk-secret", OPENAI_BASE_URL="http://127.0.0.1:9/v1"
+    )
     assert examined.returncode == 0, examined.stdout + examined.stderr
     assert "sk-secret" not in examined.stdout + examined.stderr
-    found = {line[9:24].strip(): line for line in examined.stdout.splitlines() if line.startswith("ok")}
+    found = {
+        line[9:24].strip(): line for line in examined.stdout.splitlines() if line.startswith("ok")
+    }
     for name, text in {
         "version": __version__,
         "providers": "set: OPENAI_API_KEY, OPENAI_BASE_URL",
@@ -45,11 +49,16 @@ def test_an_empty_machine_is_well_and_stays_empty(shell: Shell) -> None:
         "database": "made at the first start",
     }.items():
         assert text in found[name]
-    assert "OPENAI_API_KEY is set, but openai has not listed its models. Check it, or name" in examined.stdout
+    assert (
+        "OPENAI_API_KEY is set, but openai has not listed its models. Check it, or name"
+        in examined.stdout
+    )
     assert not shell.data.exists()
 
 
-def test_a_wrong_setting_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_setting_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("RICORDO_PORT", "many")
     assert not show(examine())
     shown = capsys.readouterr().out
@@ -57,10 +66,19 @@ def test_a_wrong_setting_is_wrong(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "Wrong: 1." in shown
 
 
-def test_odd_folders_for_remotes_are_warned_of(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_folders_for_remotes_are_warned_of(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for folder in (data / "repositories", data / "remotes", tmp_path / "good"):
         folder.mkdir(parents=True)
-    named = [tmp_path / "missing", tmp_path, data, data / "repositories", data / "remotes", tmp_path / "good"]
+    named = [
+        tmp_path / "missing",
+        tmp_path,
+        data,
+        data / "repositories",
+        data / "remotes",
+        tmp_path / "good",
+    ]
     monkeypatch.setenv("RICORDO_REMOTE_FOLDERS", ":".join(map(str, named)))
     told = [(one.level, one.text) for one in examine() if one.name == "remote folder"]
     assert [level for level, _ in told] == ["warning"] * 4
@@ -73,21 +91,33 @@ def test_a_model_that_nobody_has_and_a_folder_that_is_a_file_are_wrong(
 ) -> None:
     monkeypatch.setenv("RICORDO_MODEL", "nobody/nothing")
     monkeypatch.setenv("GEMINI_API_KEY", "key")
-    monkeypatch.setattr("ricordo.cli.doctor._is_installed", lambda package: package != "google-genai")
+    monkeypatch.setattr(
+        "ricordo.cli.doctor._is_installed", lambda package: package != "google-genai"
+    )
     found = findings()
     fault = "RICORDO_MODEL=nobody/nothing cannot be used. No provider that is set up here has it."
     assert found["default model"] == ("wrong", fault)
     level, text = found["providers"]
-    assert (level, "GEMINI_API_KEY is set" in text, "ricordo[google]" in text) == ("warning", True, True)
+    assert (level, "GEMINI_API_KEY is set" in text, "ricordo[google]" in text) == (
+        "warning",
+        True,
+        True,
+    )
     data.write_text("not a folder")
     level, text = findings()["data folder"]
     assert (level, "is a file" in text) == ("wrong", True)
 
 
-async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_damaged(data: Path) -> None:
+async def test_a_database_is_read_and_left_to_whoever_comes_next_unless_it_is_damaged(
+    data: Path,
+) -> None:
     await open_sqlite(data / "ricordo.db").close()
     level, text = (await found_in_thread())["database"]
-    assert (level, f"schema {len(MIGRATIONS)}" in text, text.endswith("sound")) == ("ok", True, True)
+    assert (level, f"schema {len(MIGRATIONS)}" in text, text.endswith("sound")) == (
+        "ok",
+        True,
+        True,
+    )
     await open_sqlite(data / "ricordo.db").close()
     file = data / "ricordo.db"
     damaged = bytearray(file.read_bytes())
@@ -118,14 +148,21 @@ async def test_the_jobs_of_a_file_are_counted_and_those_of_a_server_asked_for(
     await fail_a_job(open_sqlite(data / "ricordo.db"))
     found = await found_in_thread()
     assert found["jobs"] == ("ok", "1 waiting, 0 running, 1 failed recently")
-    assert found["job error"] == ("warning", "embed (1 of 1 tries): Unavailable: The service is down.")
+    assert found["job error"] == (
+        "warning",
+        "embed (1 of 1 tries): Unavailable: The service is down.",
+    )
     with serving(data, api_key="a key of its own") as server:
         level, text = (await found_in_thread())["database"]
         assert (level, "in use by a running server" in text) == ("warning", True)
         monkeypatch.setenv("RICORDO_PORT", server.url.rpartition(":")[2])
-        assert (await found_in_thread())["jobs"][0] == "ok"  # whoever reads the data folder needs no key
+        assert (await found_in_thread())["jobs"][
+            0
+        ] == "ok"  # whoever reads the data folder needs no key
         monkeypatch.setenv("RICORDO_API_KEY", "a wrong key")
-        assert (await found_in_thread())["jobs"][0] == "warning"  # a server says nothing without its key
+        assert (await found_in_thread())["jobs"][
+            0
+        ] == "warning"  # a server says nothing without its key
         monkeypatch.setenv("RICORDO_API_KEY", "a key of its own")
         found = await found_in_thread()
     assert (found["database"][0], f"version {__version__}" in found["database"][1]) == ("ok", True)
@@ -141,7 +178,9 @@ def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     postgres.server().drop(made)
 
 
-async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_it(data: Path, url: str) -> None:
+async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_it(
+    data: Path, url: str
+) -> None:
     store = open_postgres(url, backups=data, clock=ManualClock())  # which stands some years ago
     await store.write(lambda tx: jobs.add(tx, Job("embed", LOCAL_ORGANIZATION)))
     assert (await found_in_thread())["jobs"][0] == "warning"
@@ -150,9 +189,15 @@ async def test_a_job_that_waits_for_long_is_a_warning_where_a_server_should_do_i
     assert (level, text.startswith("1 waiting (one for ")) == ("ok", True)
 
 
-@pytest.mark.parametrize(("free", "level"), [(0, "wrong"), (2**20, "wrong"), (2**27, "warning"), (2**40, "ok")])
+@pytest.mark.parametrize(
+    ("free", "level"), [(0, "wrong"), (2**20, "wrong"), (2**27, "warning"), (2**40, "ok")]
+)
 def test_a_disk_without_room_is_wrong(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free: int, level: str
+    data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    free: int,
+    level: str,
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _path: SimpleNamespace(free=free))
     found = findings()["data folder"]

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from ricordo.cli.doctor import examine
-from ricordo.cli.doctor_models import MOST_OF_ONE, ModelReport, examine_model, examine_models, open_trial
+from ricordo.cli.doctor_models import (
+    MOST_OF_ONE,
+    ModelReport,
+    examine_model,
+    examine_models,
+    open_trial,
+)
 from ricordo.domain.model import ModelRequest
 from ricordo.errors import ModelError, NotFound
 from ricordo.features.librarian.model import Librarian
@@ -31,14 +37,25 @@ def clever(request: ModelRequest) -> Line:
     said = next(message.text for message in reversed(request.messages) if message.role == "user")
     done = sum(message.role == "tool" for message in request.messages)
     if "Rex" in said and done < 2:
-        return call("memory_insert", label="human", new_string=("Her dog is Rex.", "She lives in Oslo.")[done])
+        return call(
+            "memory_insert",
+            label="human",
+            new_string=("Her dog is Rex.", "She lives in Oslo.")[done],
+        )
     if done:
         return "Done."
     if "gardener" in said:
         return call("memory_insert", label="human", new_string="She is a gardener.")
     if "colour" in said:
-        return call("memory_replace", label="human", old_string="colour is blue", new_string="colour is green")
-    return call("conversation_search", query="holiday") if "Look it up" in said else "You are welcome."
+        return call(
+            "memory_replace",
+            label="human",
+            old_string="colour is blue",
+            new_string="colour is green",
+        )
+    return (
+        call("conversation_search", query="holiday") if "Look it up" in said else "You are welcome."
+    )
 
 
 def forgetful(request: ModelRequest) -> Line:
@@ -68,7 +85,11 @@ def simple(request: ModelRequest) -> Line:
         return call("remember", fact="Her dog is Rex.\nLives in Oslo.")
     if "gardener" in said:
         return call("remember", fact="Works as a gardener.")
-    return call("correct", old="colour is blue", new="colour is green") if "colour" in said else "You are welcome."
+    return (
+        call("correct", old="colour is blue", new="colour is green")
+        if "colour" in said
+        else "You are welcome."
+    )
 
 
 def talkative(request: ModelRequest) -> Line:
@@ -81,7 +102,9 @@ def talkative(request: ModelRequest) -> Line:
     return "- Works as a gardener." if "gardener" in said else "- Favourite colour is green."
 
 
-async def test_the_profile_that_fits_is_the_fullest_with_which_a_model_does_what_is_needed() -> None:
+async def test_the_profile_that_fits_is_the_fullest_with_which_a_model_does_what_is_needed() -> (
+    None
+):
     for answer, name, profile in (
         (clever, "model", "full"),
         (simple, "model", "small"),
@@ -98,7 +121,9 @@ async def test_the_profile_that_fits_is_the_fullest_with_which_a_model_does_what
 async def tried(model: ChatModel, limit: float = 20) -> ModelReport:
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(find_local_models=False)
-        async with open_trial(settings, ProviderSettings.model_construct(), Path(folder)) as runtime:
+        async with open_trial(
+            settings, ProviderSettings.model_construct(), Path(folder)
+        ) as runtime:
             runtime.models.add(model)
             return await examine_model(runtime, model, limit=limit)
 
@@ -107,13 +132,24 @@ async def test_what_a_model_does_decides_whether_it_can_run_an_agent() -> None:
     for model, result, streams, calls, right in (
         (clever, "can run an agent", True, 5, 5),
         (forgetful, "can run an agent, but does not search", True, 4, 4),
-        (dull, "no: does not note a fact, does not correct a fact, does not make two calls in a row", False, 0, 0),
+        (
+            dull,
+            "no: does not note a fact, does not correct a fact, does not make two calls in a row",
+            False,
+            0,
+            0,
+        ),
         (clumsy, "no: ", True, 5, 0),
     ):
         report = await tried(ScriptedModel(model))
         assert report.result == result if result != "no: " else report.result.startswith(result)
         assert report.can_run_an_agent == result.startswith("can")
-        assert (report.answers, report.streams, report.calls, report.right) == (True, streams, calls, right), model
+        assert (report.answers, report.streams, report.calls, report.right) == (
+            True,
+            streams,
+            calls,
+            right,
+        ), model
     refused = await tried(ScriptedModel([ModelError("llm_authentication", "bad key\nCheck it.")]))
     assert (refused.result, refused.calls) == ("no: bad key Check it.", 0)
     slow = await tried(ScriptedModel(clever, delay=60), limit=0.05)
@@ -125,7 +161,9 @@ async def test_what_a_model_does_decides_whether_it_can_run_an_agent() -> None:
 
 def served(*ids: str) -> ModelServer:
     rows = {"data": [{"id": id} for id in ids]}
-    return ModelServer(lambda seen: Answer(rows) if seen.method == "GET" else completion("I cannot do that."))
+    return ModelServer(
+        lambda seen: Answer(rows) if seen.method == "GET" else completion("I cannot do that.")
+    )
 
 
 async def test_the_table_has_a_line_for_each_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,22 +210,31 @@ async def test_what_a_model_was_learned_to_need_is_said_below_its_line(
     assert any("cuts longer prompts off at about 2,050 tokens" in line for line in below)
 
 
-async def test_a_provider_with_very_many_models_is_not_tried_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_provider_with_very_many_models_is_not_tried_unasked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with served(*(f"m{number}" for number in range(MOST_OF_ONE + 2))) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         lines: list[str] = []
         await examine_models(say=lines.append)
         assert {seen.body["model"] for seen in server.requests if seen.method == "POST"} == {"m0"}
     assert [line.split()[0] for line in lines[:-1]] == ["model", "openai/m0"], "the default alone"
-    assert lines[-1] == f"openai lists {MOST_OF_ONE + 2} models. Try one of them with: --model openai/m1"
+    assert (
+        lines[-1]
+        == f"openai lists {MOST_OF_ONE + 2} models. Try one of them with: --model openai/m1"
+    )
 
 
-async def test_the_plain_doctor_asks_no_model_and_warns_of_small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_plain_doctor_asks_no_model_and_warns_of_small_windows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def ollama(seen: Seen) -> Answer:
         if seen.path == "/v1/models":
             return Answer({"data": [{"id": "qwen3:8b", "owned_by": "library"}]})
         if seen.path == "/api/show":
-            return Answer({"model_info": {"qwen3.context_length": 40_960}, "parameters": "temperature 0.6"})
+            return Answer(
+                {"model_info": {"qwen3.context_length": 40_960}, "parameters": "temperature 0.6"}
+            )
         return Answer({"models": []})
 
     async with ModelServer(ollama) as server:

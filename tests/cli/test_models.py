@@ -43,8 +43,12 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerInThr
 def http(both: tuple[ServerInThread, ModelServer]) -> Iterator[httpx2.Client]:
     """The server, with an agent `old` that was made with the librarian and remembers a fact."""
     with both[0].http() as http:
-        made = http.post("/v1/agents/", json={"name": "old", "model": LIBRARIAN, "memory_blocks": []}).json()
-        http.post(f"/v1/agents/{made['id']}/messages", json={"input": "My favourite tea is jasmine."})
+        made = http.post(
+            "/v1/agents/", json={"name": "old", "model": LIBRARIAN, "memory_blocks": []}
+        ).json()
+        http.post(
+            f"/v1/agents/{made['id']}/messages", json={"input": "My favourite tea is jasmine."}
+        )
         yield http
         http.delete(f"/v1/agents/{made['id']}")
 
@@ -73,7 +77,9 @@ def test_a_start_says_which_model_it_takes_and_why_and_what_is_wrong(
         assert (refused.status_code, near in refused.text) == (404, True)
 
 
-def test_a_start_does_not_wait_for_a_provider_that_is_slow_and_says_later_what_it_found(shell: Shell) -> None:
+def test_a_start_does_not_wait_for_a_provider_that_is_slow_and_says_later_what_it_found(
+    shell: Shell,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as slow:
         address = f"http://127.0.0.1:{slow.getsockname()[1]}/v1"
         with shell.serving(OPENAI_BASE_URL=address) as serving:
@@ -82,11 +88,15 @@ def test_a_start_does_not_wait_for_a_provider_that_is_slow_and_says_later_what_i
             assert httpx2.get(f"{serving.address}/v1/health/", trust_env=False).status_code == 200
             with slow.accept()[0] as connection:
                 connection.recv(4096)
-                connection.sendall(b'HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\n{"data":[{"id":"gpt-4.1"}]}')
+                connection.sendall(
+                    b'HTTP/1.1 200 OK\r\ncontent-length: 27\r\n\r\n{"data":[{"id":"gpt-4.1"}]}'
+                )
                 told_by(serving, f"New agents use the model {MODEL} (OPENAI_BASE_URL is set).\n")
 
 
-def test_an_agent_that_names_no_model_gets_the_default_and_the_list_says_which_it_is(http: httpx2.Client) -> None:
+def test_an_agent_that_names_no_model_gets_the_default_and_the_list_says_which_it_is(
+    http: httpx2.Client,
+) -> None:
     made = http.post("/v1/agents/", json={"name": "new"}).json()
     said = http.post(f"/v1/agents/{made['id']}/messages", json={"input": "Hello."}).json()
     assert (made["model"], said["messages"][-1]["content"]) == (MODEL, "Good morning.")
@@ -102,7 +112,9 @@ def test_an_agent_of_the_librarian_goes_on_with_the_real_model_and_what_it_knows
     (agent,) = http.get("/v1/agents/", params={"name": "old"}).json()
     changed = http.patch(f"/v1/agents/{agent['id']}", json={"model": MODEL}).json()
     assert (changed["model"], changed["llm_config"]["context_window"]) == (MODEL, 1_047_576)
-    said = http.post(f"/v1/agents/{agent['id']}/messages", json={"input": "Which tea do I like?"}).json()
+    said = http.post(
+        f"/v1/agents/{agent['id']}/messages", json={"input": "Which tea do I like?"}
+    ).json()
     assert said["messages"][-1]["content"] == "Good morning."
     assert "jasmine" in str(answering.requests[-1].body), "its messages stay"
     refused = http.patch(f"/v1/agents/{agent['id']}", json={"model": "anthropic/claude-x"})

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from ricordo.cli.doctor import LOST, DoctorFinding, examine, examine_all, repair_all, repair_database, show
+from ricordo.cli.doctor import (
+    LOST,
+    DoctorFinding,
+    examine,
+    examine_all,
+    repair_all,
+    repair_database,
+    show,
+)
 from ricordo.domain.agent import AgentState
 from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.errors import Conflict
@@ -28,7 +36,11 @@ async def talked(store: Store) -> AgentState:
     said = [
         make.message(state.agent, "What do I like?"),
         make.message(state.agent, role="assistant", parts=(call,)),
-        make.message(state.agent, role="tool", parts=(ToolReturnPart("call-1", call.name, "success", "Tea."),)),
+        make.message(
+            state.agent,
+            role="tool",
+            parts=(ToolReturnPart("call-1", call.name, "success", "Tea."),),
+        ),
         make.message(state.agent, "Tea.", "assistant"),
         make.message(state.agent, "Thank you."),
         make.message(state.agent, "You are welcome.", "assistant"),
@@ -51,7 +63,9 @@ async def break_it(store: Store, state: AgentState, kind: str) -> None:
     await store.write(work)
 
 
-async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_nothing_to_do(store: Store) -> None:
+async def test_the_whole_corpus_is_mended_at_once_and_a_second_time_there_is_nothing_to_do(
+    store: Store,
+) -> None:
     sound = await talked(store)
     for kind in KINDS:
         await break_it(store, await talked(store), kind)
@@ -91,7 +105,9 @@ def threads_told() -> list[str]:
     return [finding.text for finding in examine() if finding.name.startswith("conversation")]
 
 
-def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_tells_and_changes_nothing_and_repair_mends(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asyncio.run(a_broken_file(data))
     before = (data / "ricordo.db").read_bytes()
     told, thread = threads_told()
@@ -99,7 +115,9 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: p
     assert ", what --repair will say: " in thread
     assert "did not begin with the system message" in thread
     assert (data / "ricordo.db").read_bytes() == before
-    assert show(iter([DoctorFinding("version", "1"), DoctorFinding("conversations", told, "warning")]))
+    assert show(
+        iter([DoctorFinding("version", "1"), DoctorFinding("conversations", told, "warning")])
+    )
     assert "Nothing is wrong. Warnings: 1." in capsys.readouterr().out
 
     assert repair_database()
@@ -112,7 +130,9 @@ def test_doctor_tells_and_changes_nothing_and_repair_mends(data: Path, capsys: p
     assert said.endswith(": nothing to repair.\n")
 
 
-def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(data: Path, shell: Shell) -> None:
+def test_repair_refuses_while_a_server_has_the_file_and_where_there_is_none(
+    data: Path, shell: Shell
+) -> None:
     refused = shell.run("doctor", "--repair")
     assert (refused.returncode, "nothing to repair" in refused.stderr) == (2, True)
     asyncio.run(a_broken_file(data))

@@ -10,7 +10,12 @@ from ricordo.search.index import MessageFilter, Query
 from ricordo.settings import Settings
 from ricordo.storage.engine.database import open_store
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.core_tables import search_buffer, search_documents, search_partitions, search_postings
+from ricordo.storage.schema.core_tables import (
+    search_buffer,
+    search_documents,
+    search_partitions,
+    search_postings,
+)
 from tests.cli.conftest import Shell
 from tests.seams import make
 from tests.support import postgres
@@ -26,7 +31,9 @@ def fill_and_damage(settings: Settings) -> list[str]:
         ids = []
         for name in ("Nina", "Otto"):
             state = await make.stored_agent(store, make.agent(name))
-            await make.stored_messages(store, make.message(state.agent, f"{name} likes jasmine tea."))
+            await make.stored_messages(
+                store, make.message(state.agent, f"{name} likes jasmine tea.")
+            )
             ids.append(state.agent.id)
 
         def damage(tx: Transaction) -> None:
@@ -45,7 +52,9 @@ def found_in(settings: Settings, ids: list[str]) -> list[int]:
     async def work() -> list[int]:
         store = open_store(settings)
         found = [
-            await store.read(lambda tx, id=id: index.find_messages(tx, Query("jasmine"), MessageFilter((id,)), 5))  # type: ignore[misc]
+            await store.read(
+                lambda tx, id=id: index.find_messages(tx, Query("jasmine"), MessageFilter((id,)), 5)
+            )  # type: ignore[misc]
             for id in ids
         ]
         left = await store.read(lambda tx: tx.all(select(search_partitions.c.owner_id)))
@@ -95,5 +104,7 @@ def test_what_cannot_be_done_is_said_before_anything_is(shell: Shell) -> None:
     assert "nothing to index" in refused()
     assert not Path(shell.data).exists()
     fill_and_damage(at(shell))
-    assert "No agent and no archive has this id: agent-nobody" in refused("--partition", "agent-nobody")
+    assert "No agent and no archive has this id: agent-nobody" in refused(
+        "--partition", "agent-nobody"
+    )
     assert "There is no embedding model" in refused("--vectors-only")

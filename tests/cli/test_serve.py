@@ -51,7 +51,10 @@ def test_it_serves_refuses_company_and_ends_well_on_sigterm(new_shell: Shell) ->
         assert len(in_use.stderr.splitlines()) == 1
         serving.process.send_signal(signal.SIGTERM)
         said, warned = serving.process.communicate(timeout=LIMIT)
-        assert (said, [line for line in warned.splitlines() if "slow write" not in line]) == ("", [])
+        assert (said, [line for line in warned.splitlines() if "slow write" not in line]) == (
+            "",
+            [],
+        )
         assert serving.process.returncode == 0
 
 
@@ -107,7 +110,9 @@ async def _refusal(http: httpx2.AsyncClient, agent_id: str) -> str:
     """What the server says once it takes nothing more; until then, the agent is busy."""
     async with asyncio.timeout(LIMIT):
         while True:
-            response = await http.post(f"/v1/agents/{agent_id}/messages", json={"input": "And now?"})
+            response = await http.post(
+                f"/v1/agents/{agent_id}/messages", json={"input": "And now?"}
+            )
             if response.status_code == 503:
                 return response.text
             await asyncio.sleep(0.02)
@@ -137,7 +142,9 @@ async def test_a_running_turn_may_finish_while_no_other_begins(tmp_path: Path) -
     assert told.endswith("data: [DONE]")
 
 
-async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_reader_is_told(tmp_path: Path) -> None:
+async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_reader_is_told(
+    tmp_path: Path,
+) -> None:
     async def answer(_request: ModelRequest) -> str:
         await asyncio.Event().wait()
         return "never"
@@ -153,7 +160,9 @@ async def test_a_turn_that_does_not_finish_is_stopped_after_the_grace_and_its_re
 
 
 @pytest.mark.usefixtures("quiet_logs")
-def test_a_server_in_the_background_has_a_port_of_its_own_and_leaves_the_folder_to_the_next(tmp_path: Path) -> None:
+def test_a_server_in_the_background_has_a_port_of_its_own_and_leaves_the_folder_to_the_next(
+    tmp_path: Path,
+) -> None:
     settings = Settings(data_dir=tmp_path, find_local_models=False, api_key=None, host="127.0.0.1")
     providers = ProviderSettings.model_construct()
     for _ in range(2):
@@ -166,7 +175,9 @@ def test_a_server_in_the_background_has_a_port_of_its_own_and_leaves_the_folder_
             httpx2.get(address, trust_env=False)
 
 
-def test_a_host_that_is_not_here_is_refused_in_a_sentence_and_a_port_that_is_taken_is_named() -> None:
+def test_a_host_that_is_not_here_is_refused_in_a_sentence_and_a_port_that_is_taken_is_named() -> (
+    None
+):
     for host, sentence in (
         ("192.0.2.1", "192.0.2.1 is not an address of this machine"),
         ("nowhere.invalid", 'The host "nowhere.invalid" is unknown'),
@@ -175,7 +186,10 @@ def test_a_host_that_is_not_here_is_refused_in_a_sentence_and_a_port_that_is_tak
             pass
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(Unavailable, match=f"Port {port} of 127.0.0.1 is in use"), listening("127.0.0.1", port):
+        with (
+            pytest.raises(Unavailable, match=f"Port {port} of 127.0.0.1 is in use"),
+            listening("127.0.0.1", port),
+        ):
             pass
 
 
@@ -195,14 +209,17 @@ def test_addresses_are_written_so_that_they_can_be_called() -> None:
 
 
 @pytest.mark.parametrize(
-    ("proxies", "scheme"), [("127.0.0.1", "https"), ("10.0.0.0/8,127.0.0.0/8", "https"), ("10.0.0.0/8", "http")]
+    ("proxies", "scheme"),
+    [("127.0.0.1", "https"), ("10.0.0.0/8,127.0.0.0/8", "https"), ("10.0.0.0/8", "http")],
 )
 def test_only_a_proxy_that_is_trusted_says_that_the_browser_speaks_https(
     tmp_path: Path, proxies: str, scheme: str
 ) -> None:
     """In a container a proxy on the host has the address of a bridge."""
     with running(tmp_path, ScriptedModel("ok"), trusted_proxies=proxies) as (_, url):
-        answer = httpx2.get(f"{url}/v1/agents", headers={"x-forwarded-proto": "https"}, trust_env=False)
+        answer = httpx2.get(
+            f"{url}/v1/agents", headers={"x-forwarded-proto": "https"}, trust_env=False
+        )
     assert answer.headers["location"].partition(":")[0] == scheme
 
 
@@ -236,7 +253,11 @@ def test_threads_share_two_heaps(tmp_path: Path) -> None:
     counts = [
         int(
             subprocess.run(
-                [sys.executable, "-c", HEAPS, *how], cwd=tmp_path, env=variables, check=True, capture_output=True
+                [sys.executable, "-c", HEAPS, *how],
+                cwd=tmp_path,
+                env=variables,
+                check=True,
+                capture_output=True,
             ).stdout
         )
         for how in ([], ["limited"])

@@ -50,11 +50,15 @@ app({arguments!r}, prog_name="ricordo")
 class ConfinedShell(Shell):
     """A shell whose processes are bound by the modes of files, also where the tests run as root."""
 
-    def run(self, *arguments: str, said: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
+    def run(
+        self, *arguments: str, said: str = "", **variables: str
+    ) -> "subprocess.CompletedProcess[str]":
         """Run it to its end."""
         assert self.helper
         program = CONFINED.format(arguments=list(arguments))
-        return self.helper.run(["-c", program], self.folder, environment(self.data, **variables), said)
+        return self.helper.run(
+            ["-c", program], self.folder, environment(self.data, **variables), said
+        )
 
 
 @pytest.fixture
@@ -103,7 +107,9 @@ def test_a_damaged_secret_key_is_refused_and_stays_as_it_was(shell: Shell, conte
     assert (shell.data / FILE).read_bytes() == content
 
 
-def test_a_missing_secret_key_is_refused_where_keys_need_it_until_another_is_made(shell: Shell) -> None:
+def test_a_missing_secret_key_is_refused_where_keys_need_it_until_another_is_made(
+    shell: Shell,
+) -> None:
     made = shell.run("key", "create", "--user", "ada", "--role", "admin")
     assert made.returncode == 0, made.stderr
     (shell.data / FILE).unlink()
@@ -122,7 +128,10 @@ def test_a_missing_secret_key_is_warned_of_where_it_may_have_signed_something(sh
     assert "Darjeeling" not in shell.run("chat", said="My favourite tea is Darjeeling.\n").stderr
     (shell.data / FILE).unlink()
     made = shell.run("user", "create", "ada")
-    assert (made.returncode, "there was no secret key beside this database" in made.stderr) == (0, True)
+    assert (made.returncode, "there was no secret key beside this database" in made.stderr) == (
+        0,
+        True,
+    )
     with shell.serving() as server:
         server.process.terminate()
         _, logged = server.process.communicate(timeout=180)

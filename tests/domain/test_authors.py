@@ -35,7 +35,9 @@ odd_words = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.
 @example("agent", "user-1", "Mallory")
 @example("user", "user-1", "")
 @example("remote", "a+b", "a+b")
-def test_an_author_is_read_back_exactly_from_what_git_holds(kind: ActorKind, id: str, name: str) -> None:
+def test_an_author_is_read_back_exactly_from_what_git_holds(
+    kind: ActorKind, id: str, name: str
+) -> None:
     actor = Actor(kind, id, name)
     found = _WRITTEN.fullmatch(signature(actor))
     assert found, signature(actor)
@@ -43,9 +45,13 @@ def test_an_author_is_read_back_exactly_from_what_git_holds(kind: ActorKind, id:
 
 
 @given(
-    st.sampled_from(("user", "agent")), st.uuids(), st.from_regex(r"[A-Za-z][A-Za-z ö中]{0,20}[a-z]", fullmatch=True)
+    st.sampled_from(("user", "agent")),
+    st.uuids(),
+    st.from_regex(r"[A-Za-z][A-Za-z ö中]{0,20}[a-z]", fullmatch=True),
 )
-def test_the_ids_of_stored_versions_stay_what_they_are(kind: ActorKind, uuid: object, name: str) -> None:
+def test_the_ids_of_stored_versions_stay_what_they_are(
+    kind: ActorKind, uuid: object, name: str
+) -> None:
     actor = Actor(kind, f"{kind}-{uuid}", name)
     assert signature(actor) == plain_signature(actor) == f"{name} <{kind}-{uuid}@ricordo>"
 

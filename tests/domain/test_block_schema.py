@@ -4,7 +4,14 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from ricordo.domain.block_schema import KINDS, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
+from ricordo.domain.block_schema import (
+    KINDS,
+    BlockSchema,
+    FieldKind,
+    FieldValue,
+    SchemaField,
+    same_headings,
+)
 from ricordo.errors import Invalid
 
 GOOD: dict[FieldKind, list[FieldValue]] = {
@@ -36,8 +43,14 @@ def test_a_field_takes_values_of_its_kind_and_no_others() -> None:
 
 
 def test_a_value_that_is_too_long_is_told_by_how_much() -> None:
-    assert SchemaField("x", max_length=3).fault("abcd") == "has 4 characters and may have 3. Shorten it."
-    assert SchemaField("x", "list", max_items=1).fault(("a", "b", "c")) == "has 3 items and may have 1. Take 2 out."
+    assert (
+        SchemaField("x", max_length=3).fault("abcd")
+        == "has 4 characters and may have 3. Shorten it."
+    )
+    assert (
+        SchemaField("x", "list", max_items=1).fault(("a", "b", "c"))
+        == "has 3 items and may have 1. Take 2 out."
+    )
     assert SchemaField("x", "list", max_length=1).fault(("a", "bc")) == (
         "has an item of 2 characters and may have 1. Shorten it."
     )

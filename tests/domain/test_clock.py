@@ -7,14 +7,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.clock import SECOND, SystemClock, parse_date, parse_timestamp, to_datetime, to_micros, zone
+from ricordo.domain.clock import (
+    SECOND,
+    SystemClock,
+    parse_date,
+    parse_timestamp,
+    to_datetime,
+    to_micros,
+    zone,
+)
 from ricordo.errors import Invalid
 from tests.seams.stores import START
 
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 
-@given(st.datetimes(timezones=st.just(UTC)), st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999))
+@given(
+    st.datetimes(timezones=st.just(UTC)),
+    st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999),
+)
 def test_a_moment_survives_the_round_trip_to_the_microsecond(moment: datetime, micros: int) -> None:
     assert to_datetime(to_micros(moment)) == moment
     assert to_micros(to_datetime(micros)) == micros
@@ -36,7 +47,9 @@ def test_an_unknown_zone_is_invalid_and_the_message_shows_a_known_one() -> None:
 
 def test_a_date_begins_at_midnight_and_ends_a_range_with_its_last_moment() -> None:
     rome = zone("Europe/Rome")
-    assert to_datetime(parse_date("2026-07-01", rome, name="start_date")) == datetime(2026, 6, 30, 22, tzinfo=UTC)
+    assert to_datetime(parse_date("2026-07-01", rome, name="start_date")) == datetime(
+        2026, 6, 30, 22, tzinfo=UTC
+    )
     last = datetime(2026, 7, 1, 23, 59, 59, 999_999, tzinfo=UTC)
     for text in ("2026-07-01", "20260701"):
         assert to_datetime(parse_date(text, UTC, name="end_date", end=True)) == last
@@ -45,11 +58,17 @@ def test_a_date_begins_at_midnight_and_ends_a_range_with_its_last_moment() -> No
     for text in ("yesterday", "2026-13-01", "", "1767225600"):
         with pytest.raises(Invalid, match="Invalid start_date format"):
             parse_date(text, UTC, name="start_date")
-    for text, place in product(("0001-01-01", "9999-12-31"), ("UTC", "Pacific/Kiritimati", "Pacific/Honolulu")):
-        assert parse_date(text, zone(place), name="end_date", end=True) > parse_date(text, zone(place), name="end_date")
+    for text, place in product(
+        ("0001-01-01", "9999-12-31"), ("UTC", "Pacific/Kiritimati", "Pacific/Honolulu")
+    ):
+        assert parse_date(text, zone(place), name="end_date", end=True) > parse_date(
+            text, zone(place), name="end_date"
+        )
 
 
-def test_the_systems_clock_never_stands_still_and_waits_instead_of_going_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_systems_clock_never_stands_still_and_waits_instead_of_going_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = SystemClock()
     first = clock.now()
     assert abs(to_datetime(first) - datetime.now(UTC)) < timedelta(minutes=1)
@@ -62,14 +81,20 @@ def test_a_clock_that_was_set_back_is_followed_and_goes_on(monkeypatch: pytest.M
     for jump in (61, 3_600, 86_400, 10**7, 10**9):
         true = clock.now()
         for offset in (jump * SECOND, 0):
-            monkeypatch.setattr("ricordo.domain.clock.time.time_ns", lambda at=true + offset: at * 1000)
+            monkeypatch.setattr(
+                "ricordo.domain.clock.time.time_ns", lambda at=true + offset: at * 1000
+            )
             assert clock.now() - true - offset < SECOND
-        monkeypatch.setattr("ricordo.domain.clock.time.time_ns", lambda at=true + 30 * SECOND: at * 1000)
+        monkeypatch.setattr(
+            "ricordo.domain.clock.time.time_ns", lambda at=true + 30 * SECOND: at * 1000
+        )
         assert clock.now() - true >= 30 * SECOND
 
 
 def test_a_moment_that_could_not_be_shown_in_every_zone_is_refused() -> None:
-    assert parse_timestamp("2024-05-06T07:08:09+02:00", UTC) == to_micros(datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC))
+    assert parse_timestamp("2024-05-06T07:08:09+02:00", UTC) == to_micros(
+        datetime(2024, 5, 6, 5, 8, 9, tzinfo=UTC)
+    )
     for text in (
         *("9999-12-31T23:59:59-12:00", "9999-12-31T20:00:00Z", "9999-12-31"),
         *("0001-01-01T00:00:00+14:00", "0001-01-01", "0001-01-01T03:00:00Z"),

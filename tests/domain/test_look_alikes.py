@@ -6,8 +6,32 @@ from ricordo.domain.look_alikes import are_alike, look_of
 
 # Cyrillic, Greek and mathematical letters, the wide form, and what no font shows.
 DISGUISES = (
-    *("аda", "adа", "аdа", "ＡＤＡ", "ɑda", "ａda", "𝐚𝐝𝐚", "𝖺𝖽𝖺", "ⓐⓓⓐ", "Ada", "ADA", "Аda", "Αda", "aԁa"),
-    *("a\u200bda", "ad\u200da", "ada\u2060", "\u202eada", "ada\ufe0f", "ada\u3164", "a\u034fda", "a\u00adda"),
+    *(
+        "аda",
+        "adа",
+        "аdа",
+        "ＡＤＡ",
+        "ɑda",
+        "ａda",
+        "𝐚𝐝𝐚",
+        "𝖺𝖽𝖺",
+        "ⓐⓓⓐ",
+        "Ada",
+        "ADA",
+        "Аda",
+        "Αda",
+        "aԁa",
+    ),
+    *(
+        "a\u200bda",
+        "ad\u200da",
+        "ada\u2060",
+        "\u202eada",
+        "ada\ufe0f",
+        "ada\u3164",
+        "a\u034fda",
+        "a\u00adda",
+    ),
 )
 
 

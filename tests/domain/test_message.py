@@ -25,7 +25,14 @@ parts = st.one_of(
     st.builds(TextPart, text=words, signature=maybe),
     st.builds(EventPart, text=words, event=st.sampled_from(["login", "heartbeat", "alert"])),
     st.builds(ImagePart, media_type=words, data=maybe, url=maybe, detail=maybe),
-    st.builds(ReasoningPart, text=words, signature=maybe, redacted=maybe, native=st.booleans(), provider=maybe),
+    st.builds(
+        ReasoningPart,
+        text=words,
+        signature=maybe,
+        redacted=maybe,
+        native=st.booleans(),
+        provider=maybe,
+    ),
     st.builds(ToolCallPart, call_id=words, name=words, arguments=words),
     st.builds(
         ToolReturnPart,
@@ -36,7 +43,9 @@ parts = st.one_of(
         is_json=st.booleans(),
         stdout=lines,
         stderr=lines,
-        pictures=st.lists(st.builds(ImagePart, media_type=words, data=maybe, url=maybe), max_size=2).map(tuple),
+        pictures=st.lists(
+            st.builds(ImagePart, media_type=words, data=maybe, url=maybe), max_size=2
+        ).map(tuple),
     ),
 )
 
@@ -49,11 +58,22 @@ def test_parts_read_back_from_json_as_they_were(said: tuple[Part, ...]) -> None:
 
 
 def test_the_stored_form_names_the_kind_and_leaves_defaults_out() -> None:
-    said = (TextPart("Hi"), ReasoningPart("Hm", native=False), ToolReturnPart("c", "t", "error", "", stdout=("a", "b")))
+    said = (
+        TextPart("Hi"),
+        ReasoningPart("Hm", native=False),
+        ToolReturnPart("c", "t", "error", "", stdout=("a", "b")),
+    )
     assert parts_to_json(said) == [
         {"kind": "text", "text": "Hi"},
         {"kind": "reasoning", "text": "Hm", "native": False},
-        {"kind": "tool_return", "call_id": "c", "name": "t", "status": "error", "content": "", "stdout": ("a", "b")},
+        {
+            "kind": "tool_return",
+            "call_id": "c",
+            "name": "t",
+            "status": "error",
+            "content": "",
+            "stdout": ("a", "b"),
+        },
     ]
 
 

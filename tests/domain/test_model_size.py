@@ -19,7 +19,9 @@ LARGE = """
 
 
 @pytest.mark.parametrize(("names", "small"), [(SMALL, True), (LARGE, False)])
-def test_a_name_tells_whether_a_model_has_at_most_four_billion_parameters(names: str, small: bool) -> None:
+def test_a_name_tells_whether_a_model_has_at_most_four_billion_parameters(
+    names: str, small: bool
+) -> None:
     assert [name for name in names.split() if is_small(name) != small] == []
 
 

@@ -17,12 +17,21 @@ SECRETS = [
     ("my key is sk-1234567890abcdef1234567890abcdef ok", "my key is [secret removed: api key] ok"),
     ("use sk-proj-Ab12Cd34Ef56Gh78, please", "use [secret removed: api key], please"),
     ("AKIAIOSFODNN7EXAMPLE", "[secret removed: api key]"),
-    ("export AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MD", "export AWS_SECRET_ACCESS_KEY=[secret removed: api key]"),
+    (
+        "export AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MD",
+        "export AWS_SECRET_ACCESS_KEY=[secret removed: api key]",
+    ),
     ('{"api_key": "abcd1234efgh5678"}', '{"api_key": "[secret removed: api key]"}'),
-    (r"{\"client_secret\": \"shh-123-very-quiet\"}", r"{\"client_secret\": \"[secret removed: api key]\"}"),
+    (
+        r"{\"client_secret\": \"shh-123-very-quiet\"}",
+        r"{\"client_secret\": \"[secret removed: api key]\"}",
+    ),
     ("token=ghp_abcdefghijklmnopqrstuvwxyz0123456789", "token=[secret removed: api key]"),
     ("mailgun key-0123456789abcdef0123456789abcdef", "mailgun [secret removed: api key]"),
-    ("Authorization: Bearer abc123DEF456ghi789jkl", "Authorization: Bearer [secret removed: token]"),
+    (
+        "Authorization: Bearer abc123DEF456ghi789jkl",
+        "Authorization: Bearer [secret removed: token]",
+    ),
     ("authorization: Basic YWRhOmh1bnRlcjI=", "authorization: Basic [secret removed: token]"),
     ("refresh_token: 1a2b3c4d5e6f7g8h", "refresh_token: [secret removed: token]"),
     ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-def_1 is it", "[secret removed: token] is it"),
@@ -41,8 +50,19 @@ SECRETS = [
 ]
 # True ones that look like the code below.
 LIKE_CODE = [
-    *("password = Tr0ub4dor&3", "password = 'getpass()'", 'db_password = "os.environ"', "PASSWORD=s3lf.correct.horse"),
-    *("password = hunter2(abc", "pwd=passw0rd", "password: $ecret99", "password = correct.horse", "passwd=swordfish)"),
+    *(
+        "password = Tr0ub4dor&3",
+        "password = 'getpass()'",
+        'db_password = "os.environ"',
+        "PASSWORD=s3lf.correct.horse",
+    ),
+    *(
+        "password = hunter2(abc",
+        "pwd=passw0rd",
+        "password: $ecret99",
+        "password = correct.horse",
+        "passwd=swordfish)",
+    ),
     *(
         "api_key=4eC39HqLyjWD",
         "api_key = 'settings.key'",
@@ -63,16 +83,55 @@ CODE = [
         "password = input()",
         "pwd = os.environ['PW']",
     ),
-    *("password = config.password", "self.password = password", "connect(user=user, password=password)"),
-    *("def login(user, password=None):", "password: SecretStr", "password = request.form['password']"),
-    *("String password = scanner.nextLine();", "const password = req.body.password;", "password=$DB_PASSWORD"),
-    *("password: ${DB_PASSWORD}", "password = {{ db_password }}", "password: <your password>", "password = ********"),
-    *("if password == stored:", "if password ==stored:", "password = hash_password(raw)", "password=user_password)"),
-    *("newPassword = oldPassword", "password=userPassword", "password = '%s' % x", "passwd=%(password)s"),
-    *("api_key = os.environ['OPENAI_API_KEY']", "api_key=settings.api_key", "client_secret=client_secret)"),
+    *(
+        "password = config.password",
+        "self.password = password",
+        "connect(user=user, password=password)",
+    ),
+    *(
+        "def login(user, password=None):",
+        "password: SecretStr",
+        "password = request.form['password']",
+    ),
+    *(
+        "String password = scanner.nextLine();",
+        "const password = req.body.password;",
+        "password=$DB_PASSWORD",
+    ),
+    *(
+        "password: ${DB_PASSWORD}",
+        "password = {{ db_password }}",
+        "password: <your password>",
+        "password = ********",
+    ),
+    *(
+        "if password == stored:",
+        "if password ==stored:",
+        "password = hash_password(raw)",
+        "password=user_password)",
+    ),
+    *(
+        "newPassword = oldPassword",
+        "password=userPassword",
+        "password = '%s' % x",
+        "passwd=%(password)s",
+    ),
+    *(
+        "api_key = os.environ['OPENAI_API_KEY']",
+        "api_key=settings.api_key",
+        "client_secret=client_secret)",
+    ),
     *("API_KEY=your-api-key", "api_key = load_key(path)", "postgres://user:password@localhost/db"),
-    *("postgres://{user}:{password}@{host}/db", "postgres://$USER:$PASS@host", "url = https://<user>:<token>@git.host"),
-    *("uses sk-learn-pipeline-2024tutorial", "sk-learn-pipelines2024tutorial.md", "see hf_course-part2beginners"),
+    *(
+        "postgres://{user}:{password}@{host}/db",
+        "postgres://$USER:$PASS@host",
+        "url = https://<user>:<token>@git.host",
+    ),
+    *(
+        "uses sk-learn-pipeline-2024tutorial",
+        "sk-learn-pipelines2024tutorial.md",
+        "see hf_course-part2beginners",
+    ),
 ]
 WHO = ("Ada", "Professor Rossi")
 NOTES = [
@@ -148,10 +207,17 @@ def test_a_secret_is_replaced_by_its_kind() -> None:
         assert len(redacted.kinds) == 1, text
         assert redact(kept) == type(redacted)(kept), text
         assert redact(text, is_strict=True).kinds, text
-    assert {redact(text).kinds[0] for text, _ in SECRETS} == {"api key", "token", "password", "private key"}
+    assert {redact(text).kinds[0] for text, _ in SECRETS} == {
+        "api key",
+        "token",
+        "password",
+        "private key",
+    }
 
 
-def test_code_that_only_says_where_a_secret_comes_from_stays_and_secrets_that_look_like_it_do_not() -> None:
+def test_code_that_only_says_where_a_secret_comes_from_stays_and_secrets_that_look_like_it_do_not() -> (
+    None
+):
     assert [text for text in CODE if redact(text).text != text] == []
     assert [text for text in LIKE_CODE if not redact(text).kinds] == []
     assert [text for text in LIKE_CODE if not redact(text, is_strict=True).kinds] == []
@@ -160,8 +226,15 @@ def test_code_that_only_says_where_a_secret_comes_from_stays_and_secrets_that_lo
 
 def test_what_was_taken_out_can_be_taken_out_of_other_texts() -> None:
     found = redact("password: Tr0ub4\\dor€ and token=ghp_abcdefghijklmnopqrstuvwxyz0123456789")
-    assert found.secrets == {"Tr0ub4\\dor€": "password", "ghp_abcdefghijklmnopqrstuvwxyz0123456789": "api key"}
-    for said in ("Tr0ub4\\dor€", json.dumps("Tr0ub4\\dor€"), json.dumps("Tr0ub4\\dor€", ensure_ascii=False)):
+    assert found.secrets == {
+        "Tr0ub4\\dor€": "password",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789": "api key",
+    }
+    for said in (
+        "Tr0ub4\\dor€",
+        json.dumps("Tr0ub4\\dor€"),
+        json.dumps("Tr0ub4\\dor€", ensure_ascii=False),
+    ):
         assert without(said, found.secrets).strip('"') == "[secret removed: password]"
 
 
@@ -179,7 +252,13 @@ def test_ordinary_notes_stay_as_they_are() -> None:
     assert [note for note in NOTES if redact(note).text != note] == []
 
 
-@given(st.lists(st.sampled_from([text for text, _ in SECRETS] + NOTES + ["\n", " ", "[secret removed: token]", "="])))
+@given(
+    st.lists(
+        st.sampled_from(
+            [text for text, _ in SECRETS] + NOTES + ["\n", " ", "[secret removed: token]", "="]
+        )
+    )
+)
 def test_what_was_redacted_once_stays_as_it_is(pieces: list[str]) -> None:
     for joined in (" ".join(pieces), "\n".join(pieces), "".join(pieces)):
         once = redact(joined)
@@ -222,7 +301,9 @@ def test_what_stands_around_a_disguised_secret_stays_to_the_letter() -> None:
     key = "sk-proj-Ab12Cd34Ef56Gh78"
     around = "\ufb01ve \u00bd caf\u00e9s\u200b \uff21da: {} \ufb01n\u200d \uff01"
     for disguise in DISGUISES.values():
-        assert redact(around.format(disguise(key))).text == around.format("[secret removed: api key]")
+        assert redact(around.format(disguise(key))).text == around.format(
+            "[secret removed: api key]"
+        )
     harmless = "\uff21da\uff0c \u200bsk-\u200blearn \U0001d400\u2460\ufb01"
     assert redact(harmless).text is harmless
 
@@ -243,10 +324,21 @@ def test_fields_that_hold_credentials_or_headers_have_no_value_left() -> None:
 
 
 def test_values_that_people_keep_are_read_behind_their_names() -> None:
-    kept = {"headers": "name, age", "token": "noun", "secret": "garlic", "n": [1, None, True], "tags": ("tea", "maps")}
+    kept = {
+        "headers": "name, age",
+        "token": "noun",
+        "secret": "garlic",
+        "n": [1, None, True],
+        "tags": ("tea", "maps"),
+    }
     assert redact_values(kept) == kept
     key = "sk-proj-Ab12Cd34Ef56Gh78"
-    given = {"password": "swordfish", "db": {"api_key": "abcd1234efgh5678"}, key: [key], "tags": (key, "tea")}
+    given = {
+        "password": "swordfish",
+        "db": {"api_key": "abcd1234efgh5678"},
+        key: [key],
+        "tags": (key, "tea"),
+    }
     assert redact_values(given) == {
         "password": "[secret removed: password]",
         "db": {"api_key": "[secret removed: api key]"},
@@ -263,7 +355,9 @@ PIECES = [
     *"sk-|bearer |token|token: [|api key |api_key|api_key=|secret key is |key-|ghp_|1234567890:AA|authorization: basic ".split(
         "|"
     ),
-    *"hooks.slack.com/services/T|secret |?key=|-----BEGIN PRIVATE KEY-----|-----END PRIVATE KEY-----".split("|"),
+    *"hooks.slack.com/services/T|secret |?key=|-----BEGIN PRIVATE KEY-----|-----END PRIVATE KEY-----".split(
+        "|"
+    ),
     "-----BEGIN A PRIVATE KEY----- " + "a" * 30 + " -----END A PRIVATE KEY-----",
     "-----BEGIN PRIVATE KEY-----\naaaa",
 ]
@@ -277,7 +371,9 @@ PLACES = [32_700, 49_152, 32_740, 32_768, 65_536, 32_767, 32_769, 65_530, 98_304
 def test_the_time_grows_with_the_length_and_no_faster(is_strict: bool) -> None:
     for piece in PIECES:
         for part in (piece, piece + "\u200b", piece.translate(WIDE)):
-            require_linear(lambda size, part=part: redact(repeated(part, size), is_strict=is_strict), 600, part)
+            require_linear(
+                lambda size, part=part: redact(repeated(part, size), is_strict=is_strict), 600, part
+            )
 
 
 @pytest.mark.parametrize("places", short_and_long(PLACES[2:5], PLACES))
@@ -313,8 +409,20 @@ def test_a_password_that_is_somebodys_own_is_known_in_five_languages_though_it_i
     for sentence in OWN:
         for word in ("swordfish", "Schwertfisch", "espadon", "pescespada", "Ärmelkanal"):
             told = redact(sentence.format(word))
-            assert (told.text, told.kinds) == (sentence.format("[secret removed: password]"), ("password",)), sentence
-        for state in ("forgotten", "geheim", "oublié", "segura", "scaduta", "expired", "vergessen", "sicher"):
+            assert (told.text, told.kinds) == (
+                sentence.format("[secret removed: password]"),
+                ("password",),
+            ), sentence
+        for state in (
+            "forgotten",
+            "geheim",
+            "oublié",
+            "segura",
+            "scaduta",
+            "expired",
+            "vergessen",
+            "sicher",
+        ):
             assert redact(sentence.format(state)).kinds == (), sentence
     for kept in (
         "The password is swordfish there.",
@@ -349,7 +457,9 @@ PINS = [
 def test_a_pin_beside_the_word_is_removed() -> None:
     for sentence in PINS:
         for pin in ("4821", "00734", "482193", "48219347"):
-            assert redact(sentence.format(pin)).text == sentence.format("[secret removed: pin]"), sentence
+            assert redact(sentence.format(pin)).text == sentence.format("[secret removed: pin]"), (
+                sentence
+            )
     for kept in (
         "Pin 13 goes to ground",
         "pin 2024 notes to the board",
@@ -363,8 +473,16 @@ def test_a_pin_beside_the_word_is_removed() -> None:
 
 BROKEN = ("\n", "\r\n", "\n    ", " \\\n  ", "\n> ", "\n\t")
 WHOLE = (
-    *("sk-1234567890abcdef1234567890abcdef", "ghp_a1bcdefghijklmnopqrstuvwxyz0123456789ab", "AKIAIOSF0DN27EXAMP1E9XYZ"),
-    *("xoxb-123456789012-1234567890123-Ab12Ef34IjKl", "glpat-a1b2c3d4e5f6g7h8i9j0k1l2", "hf_a1B2c3D4e5F6g7H8i9J0k1L2"),
+    *(
+        "sk-1234567890abcdef1234567890abcdef",
+        "ghp_a1bcdefghijklmnopqrstuvwxyz0123456789ab",
+        "AKIAIOSF0DN27EXAMP1E9XYZ",
+    ),
+    *(
+        "xoxb-123456789012-1234567890123-Ab12Ef34IjKl",
+        "glpat-a1b2c3d4e5f6g7h8i9j0k1l2",
+        "hf_a1B2c3D4e5F6g7H8i9J0k1L2",
+    ),
 )
 
 
@@ -383,8 +501,24 @@ def test_a_key_that_is_broken_over_a_line_is_one_secret() -> None:
 
 
 def test_slack_tokens_are_known_by_their_beginning() -> None:
-    for start in ("xoxb", "xoxp", "xoxa", "xoxs", "xoxr", "xoxe", "xoxo", "xoxd", "xoxc", "xoxe.xoxp", "xoxe.xoxb"):
-        for rest in ("1234-5678-abcdefghijkl", "123456789012-1234567890123-AbCdEfGhIjKlMnOp", "1-Mi0yLTEyMzQ1Njc4"):
+    for start in (
+        "xoxb",
+        "xoxp",
+        "xoxa",
+        "xoxs",
+        "xoxr",
+        "xoxe",
+        "xoxo",
+        "xoxd",
+        "xoxc",
+        "xoxe.xoxp",
+        "xoxe.xoxb",
+    ):
+        for rest in (
+            "1234-5678-abcdefghijkl",
+            "123456789012-1234567890123-AbCdEfGhIjKlMnOp",
+            "1-Mi0yLTEyMzQ1Njc4",
+        ):
             assert redact(f"token {start}-{rest} ok").text in (
                 "token [secret removed: api key] ok",
                 "token xoxe.[secret removed: api key] ok",

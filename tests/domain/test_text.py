@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 
 from ricordo.domain.text import is_normal_name, name_key, normal_json, normal_name, normal_text
 
-WORDS = ["Grüße", "Zoë", "Ångström", "señor", "Čeština", "Tiếng Việt", "한국어", "Ёлка", "ガ", "Ἀθῆναι", "naïve"]
+WORDS = [
+    "Grüße",
+    "Zoë",
+    "Ångström",
+    "señor",
+    "Čeština",
+    "Tiếng Việt",
+    "한국어",
+    "Ёлка",
+    "ガ",
+    "Ἀθῆναι",
+    "naïve",
+]
 # Text whose hidden characters carry meaning: emoji of several parts, flags, Persian, Sinhala, Malayalam, variants of Chinese.
 MEANINGFUL = ["👩‍💻", "👨‍👩‍👧", "❤️", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "می‌خواهم", "ශ්‍රී", "ന്‍", "葛󠄀", "🇮🇹", "1️⃣"]
 
@@ -19,10 +31,16 @@ def test_one_word_has_one_form(word: str) -> None:
     forms = [unicodedata.normalize(form, word) for form in ("NFC", "NFD")]
     ends = ["\n", "\r\n", "\r"]
     marks = ["", "\ufeff"]
-    texts = {normal_text(f"{mark}{form}{end}{form}{end}") for form, end, mark in product(forms, ends, marks)}
+    texts = {
+        normal_text(f"{mark}{form}{end}{form}{end}")
+        for form, end, mark in product(forms, ends, marks)
+    }
     assert texts == {f"{unicodedata.normalize('NFC', word)}\n" * 2}
     hidden = ["\u200b", "\u00ad", "\u200e", "\u202e", "\u2060", "\ufeff", "\u2066", "\U000e0041"]
-    names = {normal_name(f"{sign}{form[0]}{sign}{form[1:]}{sign}") for form, sign in product(forms, hidden)}
+    names = {
+        normal_name(f"{sign}{form[0]}{sign}{form[1:]}{sign}")
+        for form, sign in product(forms, hidden)
+    }
     assert names == {unicodedata.normalize("NFC", word)}
 
 
@@ -43,7 +61,13 @@ def test_text_keeps_what_a_name_loses() -> None:
         assert normal_text(text) == unicodedata.normalize("NFC", text)
 
 
-@given(st.text(st.one_of(st.characters(), st.sampled_from("\r\n\ufeff\u200c\u200d\u200b\u0301\u0323aé👩❤\ufe0f"))))
+@given(
+    st.text(
+        st.one_of(
+            st.characters(), st.sampled_from("\r\n\ufeff\u200c\u200d\u200b\u0301\u0323aé👩❤\ufe0f")
+        )
+    )
+)
 def test_the_normal_form_of_a_normal_form_is_itself(text: str) -> None:
     for normal in (normal_text, normal_name):
         once = normal(text)
@@ -54,13 +78,23 @@ def test_the_normal_form_of_a_normal_form_is_itself(text: str) -> None:
 
 
 def test_names_that_people_cannot_tell_apart_have_one_key() -> None:
-    assert len({name_key(name) for name in ("Grüße", "GRU\u0308SSE", "grüsse", "Grü\u200bße", "\u202eGrüße")}) == 1
+    assert (
+        len(
+            {
+                name_key(name)
+                for name in ("Grüße", "GRU\u0308SSE", "grüsse", "Grü\u200bße", "\u202eGrüße")
+            }
+        )
+        == 1
+    )
     assert name_key("ada") != name_key("adá")
 
 
 def test_many_marks_on_one_letter_are_put_in_order_piece_by_piece() -> None:
     text = "a" + "\u0301\u0323" * 2_000
-    assert sorted(unicodedata.normalize("NFD", normal_text(text))) == sorted(unicodedata.normalize("NFD", text))
+    assert sorted(unicodedata.normalize("NFD", normal_text(text))) == sorted(
+        unicodedata.normalize("NFD", text)
+    )
 
 
 def test_json_is_brought_into_the_form_but_for_programs_and_secrets() -> None:

@@ -18,14 +18,19 @@ from ricordo.errors import Invalid
 NOUNS = """Agent Message Block BlockVersion Proposal Passage Tool ToolRule Run Step User Job Conversation Archive
 RunStarted TextDelta ReasoningDelta ToolCallDelta StepSaved ApprovalAsked Compacted RunEnded Failed""".split()
 MODULES = [
-    importlib.import_module(f"ricordo.domain.{module.name}") for module in pkgutil.iter_modules(ricordo.domain.__path__)
+    importlib.import_module(f"ricordo.domain.{module.name}")
+    for module in pkgutil.iter_modules(ricordo.domain.__path__)
 ]
 ID = "message-1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5f6"
 
 
 def test_a_noun_is_one_frozen_value() -> None:
     for noun in NOUNS:
-        homes = [one for one in MODULES if getattr(getattr(one, noun, None), "__module__", "") == one.__name__]
+        homes = [
+            one
+            for one in MODULES
+            if getattr(getattr(one, noun, None), "__module__", "") == one.__name__
+        ]
         assert len(homes) == 1, noun
         kind = getattr(homes[0], noun)
         assert dataclasses.is_dataclass(kind), noun
@@ -34,11 +39,19 @@ def test_a_noun_is_one_frozen_value() -> None:
 
 def test_an_id_is_its_prefix_and_a_uuid4_and_what_is_nearly_one_is_none() -> None:
     made = [new_id("agent") for _ in range(500)]
-    assert all(str(uuid.UUID(one.removeprefix("agent-"), version=4)) == one.removeprefix("agent-") for one in made)
+    assert all(
+        str(uuid.UUID(one.removeprefix("agent-"), version=4)) == one.removeprefix("agent-")
+        for one in made
+    )
     assert len(set(made)) == len(made)
     assert is_id(ID, "message")
     assert not is_id(ID, "agent")
-    nearly = [ID.upper(), ID.replace("-4d2b", "-5d2b"), ID.replace("-8c3f", "-7c3f"), ID.removeprefix("message-")]
+    nearly = [
+        ID.upper(),
+        ID.replace("-4d2b", "-5d2b"),
+        ID.replace("-8c3f", "-7c3f"),
+        ID.removeprefix("message-"),
+    ]
     for text in ("", "message-", ID + "\n", ID + "0", "x" + ID, *nearly):
         assert not is_id(text, "message"), text
 
@@ -48,7 +61,9 @@ def test_the_otid_of_a_part_replaces_the_last_byte_by_its_number() -> None:
         assert part_otid(ID, part) == f"1b4e28ba-2fa1-4d2b-8c3f-a1b2c3d4e5{end}"
 
 
-def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_route_could_hold_is_none() -> None:
+def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_route_could_hold_is_none() -> (
+    None
+):
     for label in [
         *"human Lieblings-Tee a/b/c/d 名前 historian my.history ..git .gitter human.md a~1 git".split(),
         "course/week 1",
@@ -56,7 +71,20 @@ def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_rout
     ]:
         assert require_label(label) == label
     for label in (
-        *("", " ", "/", "/human", "human/", "a//b", "a/ /b", "two\nlines", "nul\x00", "<human>", "del\x7f", "x" * 256),
+        *(
+            "",
+            " ",
+            "/",
+            "/human",
+            "human/",
+            "a//b",
+            "a/ /b",
+            "two\nlines",
+            "nul\x00",
+            "<human>",
+            "del\x7f",
+            "x" * 256,
+        ),
         *(
             "git~1",
             ".git./x",
@@ -70,7 +98,17 @@ def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_rout
     ):
         with pytest.raises(Invalid, match="cannot be used"):
             require_label(label)
-    for label in (".", "..", "a/../b", ".git/config", ".GIT", "history", "human/History", "a/restore", "compare/b"):
+    for label in (
+        ".",
+        "..",
+        "a/../b",
+        ".git/config",
+        ".GIT",
+        "history",
+        "human/History",
+        "a/restore",
+        "compare/b",
+    ):
         with pytest.raises(Invalid, match="has a meaning of its own"):
             require_label(label)
 
@@ -78,7 +116,13 @@ def test_words_with_slashes_between_them_are_labels_and_what_no_file_tag_or_rout
 def test_a_run_ends_in_the_status_its_stop_reason_says() -> None:
     completed = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
     for reason in get_args(StopReason):
-        expected = "cancelled" if reason == "cancelled" else "completed" if reason in completed else "failed"
+        expected = (
+            "cancelled"
+            if reason == "cancelled"
+            else "completed"
+            if reason in completed
+            else "failed"
+        )
         assert status_after(reason) == expected, reason
 
 

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any
 import fastapi.applications
 import pytest
 
-from tests.api.conftest import agent, api, client, http, running_client, running_http, running_server, server
+from tests.api.conftest import (
+    agent,
+    api,
+    client,
+    http,
+    running_client,
+    running_http,
+    running_server,
+    server,
+)
 from tests.cli.conftest import new_shell, quick_command, shell
 
 if TYPE_CHECKING:
@@ -39,7 +48,10 @@ def _shared_document() -> Iterator[None]:
         named = [route for route in routes if getattr(route, "include_in_schema", False)]
         key = (repr(options), *map(id, named))
         if key not in documents:
-            documents[key] = make(routes=routes, **options), named  # the routes stay, so that no other has their ids
+            documents[key] = (
+                make(routes=routes, **options),
+                named,
+            )  # the routes stay, so that no other has their ids
         return documents[key][0]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -15,7 +15,9 @@ LIMIT = 300.0  # seconds that a command may take on a busy machine
 class KilledCommand:
     """A running command; what it says is in the file `log` of its folder."""
 
-    def __init__(self, helper: Helper, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, helper: Helper, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._log = folder / "log"
         with Path(os.devnull).open() as nothing, self._log.open("w") as log:

@@ -26,7 +26,9 @@ def test_only_the_door_writes_the_tables_of_memory() -> None:
         source = path.read_text("utf-8")
         if re.search(r"^from [\w.]*tables import", source, re.MULTILINE):
             tables = {*writes.findall(source)}
-            tables |= {*rows_of.findall(source)} if re.search(r"\.(insert|updates)\(", source) else set()
+            tables |= (
+                {*rows_of.findall(source)} if re.search(r"\.(insert|updates)\(", source) else set()
+            )
             found |= {path.relative_to(_ROOT).as_posix(): tables} if tables else {}
     assert set(found) <= DOOR | BESIDE, found
     assert found["storage/blocks.py"] >= {"blocks"}

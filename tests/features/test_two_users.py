@@ -34,7 +34,14 @@ BLOCKS = [
     {"label": "course", "value": SHARED, "shared": True},
 ]
 TOOLS = (
-    *("core_memory_append", "core_memory_replace", "memory_insert", "memory_replace", "memory_rethink", "memory"),
+    *(
+        "core_memory_append",
+        "core_memory_replace",
+        "memory_insert",
+        "memory_replace",
+        "memory_rethink",
+        "memory",
+    ),
     *(
         "memory_apply_patch",
         "edit_memory_block",
@@ -52,25 +59,70 @@ def edits(word: str, number: int) -> Sequence[tuple[str, Wire]]:
     said = f"{word} said so at {number} o'clock"
     return (
         ("core_memory_append", {"label": "human", "content": f"{said}, once."}),
-        ("core_memory_replace", {"label": "persona", "old_content": "I am", "new_content": f"I am {word}{number}'s"}),
+        (
+            "core_memory_replace",
+            {"label": "persona", "old_content": "I am", "new_content": f"I am {word}{number}'s"},
+        ),
         ("memory_insert", {"label": "human", "new_string": f"{said}, twice."}),
-        ("memory_replace", {"label": "human", "old_string": "known yet", "new_string": f"known yet to {word}{number}"}),
-        ("memory_rethink", {"label": "persona", "new_memory": f"I am the friend of {word}, {number} years."}),
+        (
+            "memory_replace",
+            {
+                "label": "human",
+                "old_string": "known yet",
+                "new_string": f"known yet to {word}{number}",
+            },
+        ),
+        (
+            "memory_rethink",
+            {"label": "persona", "new_memory": f"I am the friend of {word}, {number} years."},
+        ),
         (
             "memory",
-            {"command": "create", "path": f"/memories/{word}/{number}", "file_text": f"{said}, in a new block."},
+            {
+                "command": "create",
+                "path": f"/memories/{word}/{number}",
+                "file_text": f"{said}, in a new block.",
+            },
         ),
-        ("memory", {"command": "insert", "path": "/memories/human", "insert_text": f"{said}, in a line."}),
-        ("memory", {"command": "str_replace", "path": "human", "old_string": "Nobody", "new_string": f"Nobody {word}"}),
-        ("memory", {"command": "rename", "path": "human", "description": f"{said}, to describe it."}),
+        (
+            "memory",
+            {"command": "insert", "path": "/memories/human", "insert_text": f"{said}, in a line."},
+        ),
+        (
+            "memory",
+            {
+                "command": "str_replace",
+                "path": "human",
+                "old_string": "Nobody",
+                "new_string": f"Nobody {word}",
+            },
+        ),
+        (
+            "memory",
+            {"command": "rename", "path": "human", "description": f"{said}, to describe it."},
+        ),
         ("memory_apply_patch", {"label": "human", "patch": f"@@ -1 @@\n+{said}, by a patch."}),
-        ("memory_apply_patch", {"patch": f"*** Add Block: {word}/patch/{number}\n+{said}, in a patch."}),
+        (
+            "memory_apply_patch",
+            {"patch": f"*** Add Block: {word}/patch/{number}\n+{said}, in a patch."},
+        ),
         ("core_memory_append", {"label": "plan", "content": f"{said}, to be approved."}),
         *(
-            (name, {"label": "plan", "old_string": "No plan.", "new_string": f"No plan. {said}.", "reasoning": said})
+            (
+                name,
+                {
+                    "label": "plan",
+                    "old_string": "No plan.",
+                    "new_string": f"No plan. {said}.",
+                    "reasoning": said,
+                },
+            )
             for name in ("edit_memory_block", "propose_memory_edit")
         ),
-        ("archival_memory_insert", {"content": f"{said}, for the archive.", "tags": [f"{word}tag"]}),
+        (
+            "archival_memory_insert",
+            {"content": f"{said}, for the archive.", "tags": [f"{word}tag"]},
+        ),
         ("core_memory_append", {"label": "course", "content": f"Note {number} for all."}),
     )
 
@@ -92,7 +144,9 @@ class World:
     clients: dict[str, httpx2.Client]
     agent_id: str
     turns: int = TURNS
-    ids: dict[str, dict[str, list[str]]] = field(default_factory=lambda: {user: {} for user in USERS})
+    ids: dict[str, dict[str, list[str]]] = field(
+        default_factory=lambda: {user: {} for user in USERS}
+    )
     asked: dict[str, str] = field(default_factory=dict)
     done: Counter[tuple[str, str]] = field(default_factory=Counter)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -121,19 +175,32 @@ class World:
 
 
 @pytest.fixture(scope="module", params=[TURNS, pytest.param(MANY_TURNS, marks=pytest.mark.soak)])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
     """Both have said much, each in three conversations of their own, one of them the default one."""
     with (
-        serving(tmp_path_factory.mktemp("two"), api_key=SecretStr(OPERATOR), traces="all") as server,
+        serving(
+            tmp_path_factory.mktemp("two"), api_key=SecretStr(OPERATOR), traces="all"
+        ) as server,
         ExitStack() as stack,
     ):
         keys = (OPERATOR, *map(server.key, USERS))
         operator, *clients = [
-            stack.enter_context(server.http(headers={"authorization": f"Bearer {key}"})) for key in keys
+            stack.enter_context(server.http(headers={"authorization": f"Bearer {key}"}))
+            for key in keys
         ]
-        spec = {"name": "Nina", "model": MODEL, "memory_blocks": BLOCKS, "tools": TOOLS, "include_base_tools": False}
+        spec = {
+            "name": "Nina",
+            "model": MODEL,
+            "memory_blocks": BLOCKS,
+            "tools": TOOLS,
+            "include_base_tools": False,
+        }
         agent = ok(operator.post("/v1/agents/", json=spec))
-        made = World(server, operator, dict(zip(USERS, clients, strict=True)), agent["id"], request.param)
+        made = World(
+            server, operator, dict(zip(USERS, clients, strict=True)), agent["id"], request.param
+        )
         talk(made)
         yield made
 
@@ -143,7 +210,9 @@ def talk(world: World) -> None:
     chance = random.Random(13)  # noqa: S311 - an order
     places = {user: [f"agents/{world.agent_id}"] for user in USERS}
     for user in (*USERS, *USERS):
-        made = ok(world.clients[user].post("/v1/conversations/", params={"agent_id": world.agent_id}))
+        made = ok(
+            world.clients[user].post("/v1/conversations/", params={"agent_id": world.agent_id})
+        )
         world.note(user, "conversation_id", made["id"])
         places[user].append(f"conversations/{made['id']}")
     turns = [(user, place) for user in USERS for place in range(world.turns // 2)]
@@ -151,17 +220,25 @@ def talk(world: World) -> None:
     for number, (user, place) in enumerate(turns):
         kinds = edits(CANARY[user], number)
         name, arguments = kinds[place % len(kinds)]
-        text = world.say(user, chance.choice(places[user]), (name, arguments), chance.choice(SEARCHES))
+        text = world.say(
+            user, chance.choice(places[user]), (name, arguments), chance.choice(SEARCHES)
+        )
         world.done[user, name] += '"status":"success"' in text or '"status": "success"' in text
     for user in USERS:
         past = {"messages": [{"role": "user", "content": f"Long ago {CANARY[user]} said so."}]}
         ok(world.clients[user].post(f"/v1/agents/{world.agent_id}/messages/import", json=past))
         acting = {"x-ricordo-user": user}
         passage = {"text": f"{CANARY[user]} said so by REST.", "tags": [f"{CANARY[user]}rest"]}
-        stored = world.operator.post(f"/v1/agents/{world.agent_id}/archival-memory", json=passage, headers=acting)
+        stored = world.operator.post(
+            f"/v1/agents/{world.agent_id}/archival-memory", json=passage, headers=acting
+        )
         world.note(user, "passage_id", *(one["id"] for one in ok(stored)))
         changed = {"value": f"I was told by {CANARY[user]}."}
-        ok(world.clients[user].patch(f"/v1/agents/{world.agent_id}/core-memory/blocks/persona", json=changed))
+        ok(
+            world.clients[user].patch(
+                f"/v1/agents/{world.agent_id}/core-memory/blocks/persona", json=changed
+            )
+        )
         world.say(user, places[user][0], stream_tokens=False)
 
 
@@ -176,7 +253,10 @@ def collect(world: World, user: str) -> None:
     messages = ok(client.get(f"/v1/agents/{agent}/messages"))
     world.note(user, "message_id", *(one["id"] for one in messages[:3]))
     world.note(
-        user, "user_id", user, ok(client.get(f"/v1/conversations/{world.ids[user]['conversation_id'][0]}"))["user_id"]
+        user,
+        "user_id",
+        user,
+        ok(client.get(f"/v1/conversations/{world.ids[user]['conversation_id'][0]}"))["user_id"],
     )
     world.note(user, "block_id", *(one["id"] for one in ok(client.get(f"/users/{user}/blocks"))))
     world.note(user, "label", "human", "persona")
@@ -184,15 +264,23 @@ def collect(world: World, user: str) -> None:
     waiting = ok(client.get(f"/users/{user}/diffs"))
     assert waiting
     world.note(user, "diff_id", *(one["id"] for one in waiting))
-    world.note(user, "sha", *(one["sha"] for one in ok(client.get(f"/users/{user}/blocks/human/history"))[:2]))
+    world.note(
+        user,
+        "sha",
+        *(one["sha"] for one in ok(client.get(f"/users/{user}/blocks/human/history"))[:2]),
+    )
 
 
 def test_each_tool_wrote_for_both(world: World) -> None:
     names = {name for name, _ in edits("", 0)}
-    assert {(user, name) for user in USERS for name in names} == {which for which, count in world.done.items() if count}
+    assert {(user, name) for user in USERS for name in names} == {
+        which for which, count in world.done.items() if count
+    }
 
 
-def test_no_model_was_asked_with_a_word_of_the_other_and_the_shared_block_reaches_both(world: World) -> None:
+def test_no_model_was_asked_with_a_word_of_the_other_and_the_shared_block_reaches_both(
+    world: World,
+) -> None:
     for user in USERS:  # the first half is required with every turn
         prompt = world.asked[user]
         notes = {int(number) for number in re.findall(r"Note (\d+) for all", prompt)}
@@ -205,7 +293,11 @@ def test_no_model_was_asked_with_a_word_of_the_other_and_the_shared_block_reache
 def test_every_route_that_reads_answers_each_without_a_word_of_the_other(world: World) -> None:
     for user in USERS:
         collect(world, user)
-    paths = {path: ways["get"] for path, ways in world.server.app.openapi()["paths"].items() if "get" in ways}
+    paths = {
+        path: ways["get"]
+        for path, ways in world.server.app.openapi()["paths"].items()
+        if "get" in ways
+    }
     known = 0
     for user, client in world.clients.items():
         (other,) = {*USERS} - {user}
@@ -214,7 +306,9 @@ def test_every_route_that_reads_answers_each_without_a_word_of_the_other(world: 
             for owner in USERS:
                 ids = {"agent_id": [world.agent_id], **world.ids[owner]}
                 names = PARAMETER.findall(path)
-                for values in itertools.islice(itertools.product(*(ids.get(name, ["x"]) for name in names)), 2):
+                for values in itertools.islice(
+                    itertools.product(*(ids.get(name, ["x"]) for name in names)), 2
+                ):
                     address = path
                     for name, value in zip(names, values, strict=True):
                         address = re.sub(rf"\{{{name}(:path)?\}}", value, address)
@@ -227,7 +321,9 @@ def test_every_route_that_reads_answers_each_without_a_word_of_the_other(world: 
                     world.require_none_of_the_other(user, answer.text, f"{user}: {address}")
                     if answer.status_code == 200:
                         known += CANARY[user] in answer.text
-                        assert world.ids[other]["user_id"][-1] not in answer.text, f"{user}: {address}"
+                        assert world.ids[other]["user_id"][-1] not in answer.text, (
+                            f"{user}: {address}"
+                        )
         assert refused(client.get("/v1/conversations/", params={"user_id": other}), 403)
     assert known > 40
 
@@ -237,17 +333,27 @@ def test_searches_and_exports_hold_nothing_of_the_other(world: World) -> None:
         for path in ("messages/search", "agents/messages/search", "passages/search"):
             for query in ("said so noted", CANARY["ada"], CANARY["bob"]):
                 for mode in ("fts", "hybrid"):
-                    found = client.post(f"/v1/{path}", json={"query": query, "search_mode": mode, "limit": 100})
+                    found = client.post(
+                        f"/v1/{path}", json={"query": query, "search_mode": mode, "limit": 100}
+                    )
                     world.require_none_of_the_other(user, found.text, path)
             assert CANARY[user] in client.post(f"/v1/{path}", json={"query": CANARY[user]}).text
         exported = client.get(f"/users/{user}/export")
         assert exported.status_code == 200
         with zipfile.ZipFile(io.BytesIO(exported.content)) as archive:
-            files = "\n".join(archive.read(name).decode("utf-8", "replace") for name in archive.namelist())
+            files = "\n".join(
+                archive.read(name).decode("utf-8", "replace") for name in archive.namelist()
+            )
         assert CANARY[user] in files
         world.require_none_of_the_other(user, files, "export")
         # The operator, who sees everything, sees by user_id what the user sees.
-        for path in ("conversations/", "runs/", "blocks/", f"agents/{world.agent_id}/messages", "steps/"):
+        for path in (
+            "conversations/",
+            "runs/",
+            "blocks/",
+            f"agents/{world.agent_id}/messages",
+            "steps/",
+        ):
             listed = world.operator.get(f"/v1/{path}", params={"user_id": user, "limit": 200})
             world.require_none_of_the_other(user, listed.text, path)
             assert len(ok(listed)) > 1, path
@@ -257,7 +363,9 @@ def test_the_agents_own_blocks_are_as_they_were_but_for_the_shared_one(world: Wo
     agent = ok(world.operator.get(f"/v1/agents/{world.agent_id}"))
     values = {block["label"]: block["value"] for block in agent["blocks"]}
     assert values.pop("course") != SHARED
-    assert values == {block["label"]: block["value"] for block in BLOCKS if block["label"] != "course"}
+    assert values == {
+        block["label"]: block["value"] for block in BLOCKS if block["label"] != "course"
+    }
 
 
 @pytest.mark.parametrize("user", USERS)
@@ -272,9 +380,15 @@ def test_what_a_users_prompt_holds_is_the_same_by_every_route(world: World, user
     assert told(ok(client.get(f"{agent}/core-memory"))["blocks"]) == blocks
     assert told(ok(client.get(f"{agent}/core-memory/blocks"))) == blocks
     assert told(ok(client.get(f"{agent}/core-memory/blocks/{label}")) for label in blocks) == blocks
-    assert told(ok(world.operator.get(f"{agent}/core-memory/blocks", params={"user_id": user}))) == blocks
+    assert (
+        told(ok(world.operator.get(f"{agent}/core-memory/blocks", params={"user_id": user})))
+        == blocks
+    )
     world.say(user, f"agents/{world.agent_id}")
-    shown = [ok(client.get(f"{agent}/context"))["core_memory"], ok(client.post(f"{agent}/recompile?dry_run=true"))]
+    shown = [
+        ok(client.get(f"{agent}/context"))["core_memory"],
+        ok(client.post(f"{agent}/recompile?dry_run=true")),
+    ]
     shown.append(str(world.server.model.requests[-1].messages[0].text))
     for prompt in shown:
         assert all(f"<{label}>" in prompt and value in prompt for label, value in blocks.items())
@@ -282,7 +396,11 @@ def test_what_a_users_prompt_holds_is_the_same_by_every_route(world: World, user
 
 def test_approved_blocks_are_seen_by_this_agent_with_this_user(world: World) -> None:
     client = world.clients["ada"]
-    waiting = [one for one in ok(client.get("/users/ada/diffs", params={"limit": 100})) if "/" in one["label"]]
+    waiting = [
+        one
+        for one in ok(client.get("/users/ada/diffs", params={"limit": 100}))
+        if "/" in one["label"]
+    ]
     assert waiting
     for one in waiting:
         ok(client.post(f"/users/ada/blocks/{one['label']}/diffs/{one['id']}/approve"))

@@ -31,7 +31,11 @@ from ricordo.features.imports.letta_tables import LettaTables
 from ricordo.features.openwebui.sync import OpenWebUIRemotes
 from ricordo.features.remotes import service as remotes
 from ricordo.features.typed_memory.client import InProcessClient
-from ricordo.features.typed_memory.user_blocks import GitUserStorage, PendingDiffStore, UserBlockManager
+from ricordo.features.typed_memory.user_blocks import (
+    GitUserStorage,
+    PendingDiffStore,
+    UserBlockManager,
+)
 from ricordo.llm.scripted import call
 from ricordo.memory import user_memory
 from ricordo.memory.remote_kind import RemoteKind
@@ -60,18 +64,28 @@ AGENTS_PATHS: dict[str, dict[str, Any]] = {
     "memory_rethink": {"label": "human", "new_memory": AFTER},
     "rethink_user_memory": {"new_memory": AFTER},
     "memory_apply_patch": {"label": "human", "patch": f"-{BEFORE}\n+{AFTER}"},
-    "memory": {"command": "str_replace", "path": "/memories/human", "old_string": BEFORE, "new_string": AFTER},
+    "memory": {
+        "command": "str_replace",
+        "path": "/memories/human",
+        "old_string": BEFORE,
+        "new_string": AFTER,
+    },
     "edit_memory_block": {"label": "human", **PROPOSAL},
     "propose_memory_edit": {"label": "human", **PROPOSAL},
 }
 # Other ways of a tool that is above, which need no text.
 AGENTS_OTHER_PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "delete": ("memory", {"command": "delete", "path": "/memories/human"}),
-    "rename": ("memory", {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/person"}),
+    "rename": (
+        "memory",
+        {"command": "rename", "old_path": "/memories/human", "new_path": "/memories/person"},
+    ),
     "patch away": ("memory_apply_patch", {"patch": "*** Delete Block: human"}),
 }
 OWNERS_PATHS: dict[str, Callable[[httpx2.Client, str, str], httpx2.Response]] = {
-    "PATCH /v1/blocks/{id}": lambda http, _agent, block: http.patch(f"/v1/blocks/{block}", json={"value": AFTER}),
+    "PATCH /v1/blocks/{id}": lambda http, _agent, block: http.patch(
+        f"/v1/blocks/{block}", json={"value": AFTER}
+    ),
     "PATCH /v1/agents/{id}/core-memory/blocks/{label}": lambda http, agent, _block: http.patch(
         f"/v1/agents/{agent}/core-memory/blocks/human", json={"value": AFTER}
     ),
@@ -113,7 +127,9 @@ def state_of(server: ServerInThread, block_id: str) -> tuple[str, str]:
 
 
 def proposed(server: ServerInThread, block_id: str) -> list[str | None]:
-    found = server.read(lambda tx: proposals.waiting(tx, blocks.get(tx, Scope(), block_id).chain_id))
+    found = server.read(
+        lambda tx: proposals.waiting(tx, blocks.get(tx, Scope(), block_id).chain_id)
+    )
     return [one.value for one in found]
 
 
@@ -122,12 +138,16 @@ def said(http: httpx2.Client, agent: str) -> str:
     body = {"messages": [{"role": "user", "content": "Good morning, what is new with you?"}]}
     answer = http.post(f"/v1/agents/{agent}/messages", json=body)
     assert answer.status_code == 200, answer.text
-    found = [one for one in answer.json()["messages"] if one["message_type"] == "tool_return_message"]
+    found = [
+        one for one in answer.json()["messages"] if one["message_type"] == "tool_return_message"
+    ]
     return str(found[-1]["status"])
 
 
 @pytest.mark.parametrize("name", AGENTS_PATHS)
-def test_every_memory_tool_asks_the_policy(server: ServerInThread, http: httpx2.Client, name: str) -> None:
+def test_every_memory_tool_asks_the_policy(
+    server: ServerInThread, http: httpx2.Client, name: str
+) -> None:
     for policy in POLICIES:
         agent, block = made(http, policy, name)
         server.says(call(name, **AGENTS_PATHS[name]), "Done.")
@@ -151,7 +171,9 @@ def test_every_memory_tool_asks_the_policy(server: ServerInThread, http: httpx2.
 
 
 @pytest.mark.parametrize("name", AGENTS_OTHER_PATHS)
-def test_to_delete_and_to_rename_ask_the_policy_too(server: ServerInThread, http: httpx2.Client, name: str) -> None:
+def test_to_delete_and_to_rename_ask_the_policy_too(
+    server: ServerInThread, http: httpx2.Client, name: str
+) -> None:
     tool, arguments = AGENTS_OTHER_PATHS[name]
     for policy in ("explicit", "propose", "read_only"):
         agent, block = made(http, policy, tool)
@@ -180,15 +202,22 @@ def test_an_owners_write_is_a_version_whatever_the_policy(
         require_version(server, block, "user", 2)
 
 
-def test_what_begins_with_a_secret_never_had_it(server: ServerInThread, http: httpx2.Client) -> None:
+def test_what_begins_with_a_secret_never_had_it(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     _, of_agent = made(http, "direct", value=AFTER)
-    loose = http.post("/v1/blocks/", json={"label": "human", "value": AFTER, "description": AFTER}).json()
+    loose = http.post(
+        "/v1/blocks/", json={"label": "human", "value": AFTER, "description": AFTER}
+    ).json()
     assert (loose["value"], loose["description"]) == (STORED, STORED)
     content = {"label": "human", "value": AFTER, "id": "block-0"}
-    file = {"agents": [{"id": "agent-0", "name": "Sam", "model": MODEL, "block_ids": ["block-0"]}], "blocks": [content]}
-    taken = http.post("/v1/agents/import", files={"file": ("agent.af", json.dumps(file).encode())}).json()["agent_ids"][
-        0
-    ]
+    file = {
+        "agents": [{"id": "agent-0", "name": "Sam", "model": MODEL, "block_ids": ["block-0"]}],
+        "blocks": [content],
+    }
+    taken = http.post(
+        "/v1/agents/import", files={"file": ("agent.af", json.dumps(file).encode())}
+    ).json()["agent_ids"][0]
     (in_file,) = http.get(f"/v1/agents/{taken}").json()["blocks"]
     http.post("/v1/templates", json={"type": "agent_file", "agent_file": file, "name": "Sam"})
     made_of = http.post("/v1/templates/Sam:1/agents", json={}).json()["agent_ids"][0]
@@ -208,7 +237,10 @@ def test_a_new_version_of_a_template_is_a_version_or_a_proposal_without_a_secret
     (block,) = http.get(f"/v1/agents/{one}").json()["blocks"]
     http.patch(f"/v1/blocks/{block['id']}", json={"policy": policy})
     content = {"label": "human", "value": AFTER, "id": "block-0"}
-    file = {"agents": [{"id": "agent-0", "name": "Sam", "model": MODEL, "block_ids": ["block-0"]}], "blocks": [content]}
+    file = {
+        "agents": [{"id": "agent-0", "name": "Sam", "model": MODEL, "block_ids": ["block-0"]}],
+        "blocks": [content],
+    }
     http.patch(f"/v1/templates/{name}", json={"agent_file_json": file})
     job = http.post(f"/v1/templates/{name}/save", json={"migrate_agents": True}).headers["x-job-id"]
     while http.get(f"/v1/jobs/{job}").json()["status"] != "completed":
@@ -236,8 +268,12 @@ def test_agents_of_a_letta_server_come_through_the_door(server: ServerInThread) 
     require_version(server, letta_database.made_id("block", "human"), "user", 4)
 
 
-def test_an_import_makes_an_agent_without_blocks(server: ServerInThread, http: httpx2.Client) -> None:
-    made = http.post("/v1/imports", data={"kind": "claude"}, files={"file": ("x.json", b"[]")}).json()
+def test_an_import_makes_an_agent_without_blocks(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    made = http.post(
+        "/v1/imports", data={"kind": "claude"}, files={"file": ("x.json", b"[]")}
+    ).json()
     assert http.get(f"/v1/agents/{made['agent_id']}").json()["blocks"] == []
 
 
@@ -265,7 +301,9 @@ def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: http
     said(http, agent)
     sent = http.post(f"/v1/agents/{agent}/archival-memory", json={"text": f"Again: {AFTER}"})
     assert sent.json()[0]["text"] == f"Again: {STORED}"
-    archive = http.post("/v1/archives/", json={"name": "Notes", "embedding": "scripted/embedder"}).json()
+    archive = http.post(
+        "/v1/archives/", json={"name": "Notes", "embedding": "scripted/embedder"}
+    ).json()
     filed = http.post(f"/v1/archives/{archive['id']}/passages", json={"text": AFTER})
     assert filed.json()["text"] == STORED
     rows = server.read(lambda tx: tx.all(text("SELECT text FROM passages")))
@@ -273,12 +311,17 @@ def test_passages_keep_no_secrets_on_any_path(server: ServerInThread, http: http
     assert not any(SECRET in row.text for row in rows)
 
 
-def test_a_block_that_is_deleted_by_its_id_leaves_a_version(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_block_that_is_deleted_by_its_id_leaves_a_version(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     _, block = made(http, "read_only")
     chain_id = server.read(lambda tx: blocks.get(tx, Scope(), block)).chain_id
     assert http.delete(f"/v1/blocks/{block}").status_code == 200
     found = server.read(lambda tx: history.page(tx, chain_id, limit=9))
-    assert [(one.author.kind, one.blob is None) for one in found] == [("user", True), ("user", False)]
+    assert [(one.author.kind, one.blob is None) for one in found] == [
+        ("user", True),
+        ("user", False),
+    ]
 
 
 def test_a_proposal_to_an_agents_block_is_approved_as_a_version_of_the_agent(
@@ -296,11 +339,16 @@ def test_a_proposal_to_an_agents_block_is_approved_as_a_version_of_the_agent(
 
 def test_typed_memory_writes_through_the_door(server: ServerInThread) -> None:
     client = InProcessClient(server.runtime, server.run)
-    agent = client.agents.create(name="Coach", model=MODEL, memory_blocks=[{"label": "human", "value": AFTER}])
+    agent = client.agents.create(
+        name="Coach", model=MODEL, memory_blocks=[{"label": "human", "value": AFTER}]
+    )
     block = client.agents.blocks.retrieve("human", agent_id=agent.id)
     assert block.value == STORED
     require_version(server, block.id, "user", 1)
-    assert client.agents.blocks.update("human", agent_id=agent.id, value=f"{AFTER} So.").value == f"{STORED} So."
+    assert (
+        client.agents.blocks.update("human", agent_id=agent.id, value=f"{AFTER} So.").value
+        == f"{STORED} So."
+    )
     require_version(server, block.id, "user", 2)
 
 
@@ -370,8 +418,12 @@ def _restore(on: Scene) -> None:
 def _restore_by_id(on: Scene) -> None:
     first = on.send("GET", "blocks/human/history")[0]["sha"]
     on.send("PUT", "blocks/human", {"body": PLAIN})
-    block = on.server.read(lambda tx: user_memory.require(tx, user_memory.open_memory(tx, Scope(), on.name), "human"))
-    answer = on.http.post(f"/v1/blocks/{block.id}/restore", json={"sha": first}, headers={"x-ricordo-user": on.name})
+    block = on.server.read(
+        lambda tx: user_memory.require(tx, user_memory.open_memory(tx, Scope(), on.name), "human")
+    )
+    answer = on.http.post(
+        f"/v1/blocks/{block.id}/restore", json={"sha": first}, headers={"x-ricordo-user": on.name}
+    )
     assert answer.status_code == 200, answer.text
 
 
@@ -405,7 +457,9 @@ def _push(on: Scene, branch: str = "main", origin: str | None = None) -> None:
 
 def _followed(on: Scene, kind: RemoteKind, access: Access) -> Callable[[], object]:
     """Add a remote and let it follow; returns what lets it follow once more."""
-    settings = Settings(data_dir=on.folder, remote_folders=str(on.folder), allow_private_remotes=True)
+    settings = Settings(
+        data_dir=on.folder, remote_folders=str(on.folder), allow_private_remotes=True
+    )
     remote = on.wait(lambda store: remotes.add(store, settings, Scope(), on.name, kind, access))
     again = partial(on.wait, lambda store: remotes.sync(store, settings, kind, remote))
     again()
@@ -460,19 +514,32 @@ _MARKDOWN, _TOML = "update_block_from_markdown", "update_block_from_toml"
 
 OWNERS_WAYS: dict[str, Way] = {
     "PUT as JSON": Way("api.users.put", _put({"body": AFTER})),
-    "PUT as Markdown": Way("api.users.put", _put(f"---\nblock: human\n---\n{AFTER}\n", "text/markdown")),
-    "PUT as TOML": Way("api.users.put", _put(f'block = "human"\nbody = "{AFTER}"\n', "application/toml")),
+    "PUT as Markdown": Way(
+        "api.users.put", _put(f"---\nblock: human\n---\n{AFTER}\n", "text/markdown")
+    ),
+    "PUT as TOML": Way(
+        "api.users.put", _put(f'block = "human"\nbody = "{AFTER}"\n', "application/toml")
+    ),
     "PATCH of the label": Way(
-        "api.users.modify", lambda on: on.send("PATCH", "blocks/human", {"label": "person"}), BEFORE, "person"
+        "api.users.modify",
+        lambda on: on.send("PATCH", "blocks/human", {"label": "person"}),
+        BEFORE,
+        "person",
     ),
     "DELETE": Way("api.users.delete", lambda on: on.send("DELETE", "blocks/human"), None),
     "restore": Way("api.users.restore", _restore, BEFORE),
     "restore by the block's id": Way("api.blocks.restore", _restore_by_id, BEFORE),
     "undo of a run": Way("api.proposals.undo", _undo, BEFORE),
     "git push": Way("features.git.routes.write", _push, PLAIN),
-    "a commit in a git remote": Way("features.git.GitPlugin.memory_remotes", _pull_from_git, PLAIN, author="remote"),
-    "a commit in a Dolt remote": Way("features.dolt.DoltPlugin.memory_remotes", _pull_from_dolt, author="remote"),
-    "an edited note in Open WebUI": Way("features.openwebui.OpenWebUIPlugin.memory_remotes", _pull_from_open_webui),
+    "a commit in a git remote": Way(
+        "features.git.GitPlugin.memory_remotes", _pull_from_git, PLAIN, author="remote"
+    ),
+    "a commit in a Dolt remote": Way(
+        "features.dolt.DoltPlugin.memory_remotes", _pull_from_dolt, author="remote"
+    ),
+    "an edited note in Open WebUI": Way(
+        "features.openwebui.OpenWebUIPlugin.memory_remotes", _pull_from_open_webui
+    ),
     "update_block": Way(f"{_BLOCKS}.update_block", _in_process("update_block", AFTER)),
     _MARKDOWN: Way(f"{_BLOCKS}.{_MARKDOWN}", _in_process(_MARKDOWN, AFTER)),
     _TOML: Way(f"{_BLOCKS}.{_TOML}", _in_process(_TOML, f'body = "{AFTER}"')),
@@ -482,7 +549,9 @@ OWNERS_WAYS: dict[str, Way] = {
 # Proposing and deciding: nothing can be proposed for a block that only its owner writes.
 PROPOSALS_WAYS: dict[str, Way] = {
     "propose": Way("api.proposals.propose", Scene.propose, BEFORE, waits=1),
-    "git push to propose/": Way("features.git.routes.write", lambda on: _push(on, "propose/x"), BEFORE, waits=1),
+    "git push to propose/": Way(
+        "features.git.routes.write", lambda on: _push(on, "propose/x"), BEFORE, waits=1
+    ),
     "approve": Way("api.proposals.approve", _approve(), author="agent"),
     "approve with a text of her own": Way(
         "api.proposals.approve", _approve(body=f"Indeed: {AFTER}"), f"Indeed: {STORED}"
@@ -503,7 +572,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GitUserStorage
 
 
 @pytest.fixture
-def begin(server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, tmp_path: Path) -> Begin:
+def begin(
+    server: ServerInThread, http: httpx2.Client, storage: GitUserStorage, tmp_path: Path
+) -> Begin:
     """Make somebody new, with a block of this policy."""
 
     def make(way: Way, policy: Policy) -> Scene:
@@ -544,7 +615,9 @@ def test_an_owner_writes_her_memory_whatever_the_policy(begin: Begin, name: str)
     way = OWNERS_WAYS[name]
     # What takes a while is gone through with the strictest; a push leaves read-only blocks alone.
     strictest = "propose" if name == "git push" else "read_only"
-    for policy in POLICIES if way.enters.startswith(("api.users", "features.typed_memory.")) else (strictest,):
+    for policy in (
+        POLICIES if way.enters.startswith(("api.users", "features.typed_memory.")) else (strictest,)
+    ):
         go(begin(way, policy), way)
 
 
@@ -557,7 +630,9 @@ def test_an_owners_push_leaves_a_read_only_block_as_it_is(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("name", PROPOSALS_WAYS)
-def test_what_is_proposed_waits_for_her_and_is_written_as_she_decides(begin: Begin, name: str) -> None:
+def test_what_is_proposed_waits_for_her_and_is_written_as_she_decides(
+    begin: Begin, name: str
+) -> None:
     way = PROPOSALS_WAYS[name]
     for policy in POLICIES:
         if policy == "propose" or (policy != "read_only" and "git" not in name):
@@ -572,7 +647,9 @@ def test_nothing_can_be_proposed_for_what_only_its_owner_writes(begin: Begin) ->
         own.propose_in_process()
 
 
-def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(server: ServerInThread, http: httpx2.Client) -> None:
+def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     owner = {"x-ricordo-user": "note-owner"}
     body = {"body": BEFORE, "policy": "propose"}
     block = http.put("/users/note-owner/blocks/human", json=body).json()
@@ -580,6 +657,9 @@ def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(server: Server
     for policy, count in (("propose", 2), ("read_only", 2)):
         http.patch("/users/note-owner/blocks/human", json={"policy": policy})
         sent = {"data": {"content": {"md": AFTER}}}
-        assert http.post(f"/api/you/notes/{note['id']}/update", json=sent, headers=owner).status_code == 200
+        assert (
+            http.post(f"/api/you/notes/{note['id']}/update", json=sent, headers=owner).status_code
+            == 200
+        )
         assert state_of(server, block["id"]) == ("human", STORED)
         require_version(server, block["id"], "user", count)

@@ -21,11 +21,15 @@ class Now:
         return self.seconds
 
 
-def models(settings: Settings | None = None, extra: tuple[Provider, ...] = (), **fields: Any) -> Models:
+def models(
+    settings: Settings | None = None, extra: tuple[Provider, ...] = (), **fields: Any
+) -> Models:
     configured = {name: fields.pop(name) for name in tuple(fields) if name in NONE}
     providers = ProviderSettings(_env_file=None, **NONE | configured)
     fields.setdefault("local_servers", ())
-    made = Models(settings or Settings(_env_file=None), providers, extra, policy=CallPolicy(0, 5), **fields)
+    made = Models(
+        settings or Settings(_env_file=None), providers, extra, policy=CallPolicy(0, 5), **fields
+    )
     OPENED.append(made)
     return made
 

@@ -3,7 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ricordo.domain.message import ImagePart, Message, Part, ReasoningPart, Role, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ImagePart,
+    Message,
+    Part,
+    ReasoningPart,
+    Role,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.domain.model import Chunk, ModelInfo, ModelReply, ModelRequest, ToolSchema
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel
@@ -26,7 +35,9 @@ def said(role: Role, *parts: Part | str) -> Message:
 
 
 def ask(*messages: Message | str, tools: Sequence[ToolSchema] = (), **fields: Any) -> ModelRequest:
-    whole = tuple(said("user", message) if isinstance(message, str) else message for message in messages)
+    whole = tuple(
+        said("user", message) if isinstance(message, str) else message for message in messages
+    )
     return ModelRequest((said("system", "Be kind."), *whole), tuple(tools), **fields)
 
 
@@ -44,14 +55,24 @@ HISTORIES: dict[str, tuple[Message | str, ...]] = {
     "blank": ("  ", "\n"),
     "begins with the assistant": (said("assistant", "B"), "C"),
     "ends with the assistant": ("A", said("assistant", "B ")),
-    "empty parts": ("A", said("assistant", "", "  "), said("user", "", " "), said("assistant", "B"), "C"),
+    "empty parts": (
+        "A",
+        said("assistant", "", "  "),
+        said("user", "", " "),
+        said("assistant", "B"),
+        "C",
+    ),
     "two answers in a row": (
         "A",
         said("assistant", "B"),
         said("assistant", weather_call()),
         said("tool", weather_return()),
     ),
-    "a result without a word": ("A", said("assistant", weather_call()), said("tool", weather_return(content=" \n"))),
+    "a result without a word": (
+        "A",
+        said("assistant", weather_call()),
+        said("tool", weather_return(content=" \n")),
+    ),
     "a result that failed": (
         "A",
         said("assistant", weather_call()),
@@ -60,9 +81,15 @@ HISTORIES: dict[str, tuple[Message | str, ...]] = {
     ),
     "ids that others give": (
         "A",
-        said("assistant", weather_call("functions.get_weather:0"), ToolCallPart("x" * 80, "get_time", "{}")),
         said(
-            "tool", weather_return("functions.get_weather:0"), ToolReturnPart("x" * 80, "get_time", "success", "noon")
+            "assistant",
+            weather_call("functions.get_weather:0"),
+            ToolCallPart("x" * 80, "get_time", "{}"),
+        ),
+        said(
+            "tool",
+            weather_return("functions.get_weather:0"),
+            ToolReturnPart("x" * 80, "get_time", "success", "noon"),
         ),
     ),
     "one id again and again": (
@@ -74,7 +101,11 @@ HISTORIES: dict[str, tuple[Message | str, ...]] = {
     ),
     "a name that was made up": (
         "A",
-        said("assistant", ToolCallPart("a", "multi_tool.use parallel", "{}"), ToolCallPart("b", "", "{}")),
+        said(
+            "assistant",
+            ToolCallPart("a", "multi_tool.use parallel", "{}"),
+            ToolCallPart("b", "", "{}"),
+        ),
         said(
             "tool",
             ToolReturnPart("a", "multi_tool.use parallel", "error", "no such tool"),
@@ -83,17 +114,31 @@ HISTORIES: dict[str, tuple[Message | str, ...]] = {
     ),
     "arguments that are none": (
         "A",
-        said("assistant", weather_call("a", '{"city": "Ro'), weather_call("b", "[1]"), weather_call("c", "null")),
+        said(
+            "assistant",
+            weather_call("a", '{"city": "Ro'),
+            weather_call("b", "[1]"),
+            weather_call("c", "null"),
+        ),
         said("tool", *(weather_return(each) for each in "abc")),
     ),
-    "a system message in the middle": ("A", said("assistant", "B"), said("system", "alert"), said("summary", "so far")),
+    "a system message in the middle": (
+        "A",
+        said("assistant", "B"),
+        said("system", "alert"),
+        said("summary", "so far"),
+    ),
     "an approval": (
         "A",
         said("approval", weather_call()),
         said("approval", ToolReturnPart("call_1", "get_weather", "success", "from the client")),
     ),
     "begins with a call": (said("assistant", weather_call()), said("tool", weather_return()), "C"),
-    "foreign thoughts": ("A", said("assistant", ReasoningPart("m", signature="s", provider="mine"), "B"), "C"),
+    "foreign thoughts": (
+        "A",
+        said("assistant", ReasoningPart("m", signature="s", provider="mine"), "B"),
+        "C",
+    ),
     "a picture alone": (said("user", ImagePart("image/png", data="QUJD")),),
 }
 
@@ -119,7 +164,11 @@ class Waits(list[float]):
 
 
 def claude_at(
-    server: ModelServer, connections: Connections, waits: Waits, name: str = "claude-scripted", **policy: Any
+    server: ModelServer,
+    connections: Connections,
+    waits: Waits,
+    name: str = "claude-scripted",
+    **policy: Any,
 ) -> ChatModel:
     info = ModelInfo(f"anthropic/{name}", "anthropic", name, "anthropic", 200_000, server.root)
     provider = Provider("anthropic", "", "anthropic", "anthropic", "key-1")

@@ -17,7 +17,18 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import whole_reply
 from ricordo.llm.learned_dialect import GUESS_SECONDS, LESSON_SECONDS, LearnedDialects
 from ricordo.llm.openai_compatible import OpenAICompatibleModel
-from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, claude_at, collect, said, weather_call, weather_return
+from tests.llm.talk import (
+    CLOCK,
+    HISTORIES,
+    WEATHER,
+    Waits,
+    ask,
+    claude_at,
+    collect,
+    said,
+    weather_call,
+    weather_return,
+)
 from tests.support.local_model_server import (
     BODIES,
     FIELD_BODIES,
@@ -37,7 +48,10 @@ SETTINGS = ModelSettings(
     temperature=0.5,
     max_output_tokens=300,
     parallel_tool_calls=False,
-    response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+    response_format={
+        "type": "json_schema",
+        "json_schema": {"name": "x", "schema": {"type": "object"}},
+    },
 )
 # After a failed turn, two messages in a request, an import that begins in the middle, group talk, a late alert, calls.
 TALKS: dict[str, tuple[Message | str, ...]] = {
@@ -95,7 +109,9 @@ class Room:
     ) -> tuple[OpenAICompatibleModel, Serving]:
         info = ModelInfo(f"local/{name}", "local", name, "openai", window, self.server.url)
         learned = lessons_of(info, self.learned, owner)
-        return OpenAICompatibleModel(info, self._connections, Waits().policy(), learned=learned), serving
+        return OpenAICompatibleModel(
+            info, self._connections, Waits().policy(), learned=learned
+        ), serving
 
 
 @pytest.fixture
@@ -115,16 +131,22 @@ async def requests_of(model: OpenAICompatibleModel, serving: Serving, request: M
 
 def named(request: ModelRequest, name: str) -> ModelRequest:
     """Return the request as one of a conversation of its own."""
-    messages = [replace(message, id=f"{name} {place}") for place, message in enumerate(request.messages)]
+    messages = [
+        replace(message, id=f"{name} {place}") for place, message in enumerate(request.messages)
+    ]
     return replace(request, messages=tuple(messages))
 
 
 ROLES = [name for name in TEMPLATES if name != "any"]
 
 
-@pytest.mark.parametrize("share", [pytest.param(3, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "share", [pytest.param(3, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("template", ROLES)
-async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(room: Room, template: str, share: int) -> None:
+async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(
+    room: Room, template: str, share: int
+) -> None:
     bodies, statuses = itertools.cycle(BODIES), itertools.cycle((400, 422, 500))
     for place, words in enumerate(TEMPLATE_WORDS):
         status = next(statuses)
@@ -150,10 +172,14 @@ async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(room: Roo
             assert await requests_of(model, serving, talk) == 1, (words, status)
 
 
-async def test_what_the_user_says_in_a_row_reaches_such_a_model_whole_and_in_order(room: Room) -> None:
+async def test_what_the_user_says_in_a_row_reaches_such_a_model_whole_and_in_order(
+    room: Room,
+) -> None:
     model, serving = room.open(LocalModel(template="mistral"))
     picture = ImagePart("image/png", url="https://example.org/a.png")
-    request = ask("One.", "Two.", said("user", "Three.", picture), said("assistant", "Four."), "Five.")
+    request = ask(
+        "One.", "Two.", said("user", "Three.", picture), said("assistant", "Four."), "Five."
+    )
     await requests_of(model, serving, request)
     system, first, answer, last = serving.bodies[-1]["messages"]
     assert (system["role"], answer["content"], last["content"]) == ("system", "Four.", "Five.")
@@ -161,7 +187,9 @@ async def test_what_the_user_says_in_a_row_reaches_such_a_model_whole_and_in_ord
     assert first["content"][-1]["type"] == "image_url"
 
 
-async def test_calls_and_results_stay_what_they_are_where_the_template_knows_them(room: Room) -> None:
+async def test_calls_and_results_stay_what_they_are_where_the_template_knows_them(
+    room: Room,
+) -> None:
     model, serving = room.open(LocalModel(template="mistral"))
     await requests_of(model, serving, ask(*TALKS["a call, then the user"], tools=[WEATHER]))
     rows = serving.bodies[-1]["messages"]
@@ -179,18 +207,35 @@ async def test_calls_and_results_stay_what_they_are_where_the_template_knows_the
     assert serving.bodies[-1]["tools"]
 
 
-async def test_without_roles_for_tools_the_call_and_its_result_are_told_in_words(room: Room) -> None:
+async def test_without_roles_for_tools_the_call_and_its_result_are_told_in_words(
+    room: Room,
+) -> None:
     model, serving = room.open(LocalModel(template="alternation"))
     await requests_of(model, serving, ask(*TALKS["a call, then the user"], tools=[WEATHER]))
     rows = serving.bodies[-1]["messages"]
-    assert [row["role"] for row in rows] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert [row["role"] for row in rows] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+        "user",
+    ]
     assert '"get_weather"' in rows[2]["content"]
     assert rows[3]["content"] == "Result of get_weather: sunny\n\nB"
 
 
 @pytest.mark.parametrize("body", list(FIELD_BODIES))
-async def test_a_field_that_is_refused_is_left_out_once_and_the_others_stay(room: Room, body: str) -> None:
-    paths = [*FIELDS, "messages.content.type", "tools.function.strict", "seed", "stream_options.include_usage"]
+async def test_a_field_that_is_refused_is_left_out_once_and_the_others_stay(
+    room: Room, body: str
+) -> None:
+    paths = [
+        *FIELDS,
+        "messages.content.type",
+        "tools.function.strict",
+        "seed",
+        "stream_options.include_usage",
+    ]
     for path in paths:
         model, serving = room.open(LocalModel(refused_fields=(path,), field_body=body))
         request = ask(
@@ -207,7 +252,11 @@ async def test_a_field_that_is_refused_is_left_out_once_and_the_others_stay(room
         assert await requests_of(model, serving, request) == 1, path
         if body == "silent":
             continue
-        kept = {name for name in FIELDS if name.split("_")[0] != path.split("_")[0] and name != "stream_options"}
+        kept = {
+            name
+            for name in FIELDS
+            if name.split("_")[0] != path.split("_")[0] and name != "stream_options"
+        }
         assert kept - {"max_tokens"} <= serving.bodies[-1].keys(), path
         assert len(serving.bodies[-1]["tools"]) == 2
 
@@ -216,7 +265,9 @@ async def test_a_budget_has_its_other_name_and_a_schema_becomes_plain_json(room:
     model, serving = room.open(LocalModel(refused_fields=("max_tokens",)))
     await requests_of(model, serving, ask("x", settings=SETTINGS))
     assert serving.bodies[-1]["max_completion_tokens"] == 300
-    model, serving = room.open(LocalModel(refused_fields=("response_format.json_schema",), field_body="text"))
+    model, serving = room.open(
+        LocalModel(refused_fields=("response_format.json_schema",), field_body="text")
+    )
     await requests_of(model, serving, ask("x", settings=SETTINGS))
     assert serving.bodies[-1].get("response_format") in ({"type": "json_object"}, None)
 
@@ -225,7 +276,9 @@ async def test_a_value_that_is_refused_says_nothing_of_other_values(room: Room) 
     def too_hot(model: LocalModel, body: dict[str, Any]) -> bool:
         return bool(body.get("temperature", 0) > 2)
 
-    model, serving = room.open(LocalModel(refuses=too_hot, refusal_words="'temperature' must be between 0 and 2."))
+    model, serving = room.open(
+        LocalModel(refuses=too_hot, refusal_words="'temperature' must be between 0 and 2.")
+    )
     await requests_of(model, serving, ask("x", settings=ModelSettings(temperature=5)))
     assert "temperature" not in serving.bodies[-1]
     await requests_of(model, serving, ask("x", settings=ModelSettings(temperature=0.7)))
@@ -237,14 +290,22 @@ async def test_a_forced_tool_becomes_the_only_one_then_a_choice(room: Room) -> N
         return isinstance(body.get("tool_choice"), dict)
 
     model, serving = room.open(
-        LocalModel(refuses=is_by_name, refusal_words="tool_choice: Input should be a valid string", text="I heard you.")
+        LocalModel(
+            refuses=is_by_name,
+            refusal_words="tool_choice: Input should be a valid string",
+            text="I heard you.",
+        )
     )
     await requests_of(model, serving, ask("x", tools=[WEATHER, CLOCK], forced_tool="get_time"))
     assert serving.bodies[-1]["tool_choice"] == "required"
     assert [tool["function"]["name"] for tool in serving.bodies[-1]["tools"]] == ["get_time"]
     words = "tool_choice: expected none or auto"
     model, serving = room.open(
-        LocalModel(refuses=lambda _m, b: b.get("tool_choice") == "required", refusal_words=words, text="I heard you.")
+        LocalModel(
+            refuses=lambda _m, b: b.get("tool_choice") == "required",
+            refusal_words=words,
+            text="I heard you.",
+        )
     )
     await requests_of(model, serving, ask("x", tools=[WEATHER], tool_choice="required"))
     assert serving.bodies[-1]["tool_choice"] == "auto"
@@ -252,7 +313,9 @@ async def test_a_forced_tool_becomes_the_only_one_then_a_choice(room: Room) -> N
 
 async def test_a_model_without_tools_is_asked_without_them(room: Room) -> None:
     for body in BODIES:
-        model, serving = room.open(LocalModel(takes_tools=False, template="no tool roles", body=body))
+        model, serving = room.open(
+            LocalModel(takes_tools=False, template="no tool roles", body=body)
+        )
         for talk in TALKS.values():
             await requests_of(model, serving, ask(*talk, tools=[WEATHER]))
         assert "tools" not in serving.bodies[-1]
@@ -272,7 +335,9 @@ STREAMING = (
 )
 
 
-async def test_a_model_that_is_served_as_a_stream_alone_answers_those_who_want_the_whole(room: Room) -> None:
+async def test_a_model_that_is_served_as_a_stream_alone_answers_those_who_want_the_whole(
+    room: Room,
+) -> None:
     for words, body in zip(STREAMING, itertools.cycle(BODIES), strict=False):
         model, serving = room.open(LocalModel(only_streams=words, body=body))
         chunks, reply = await collect(model, ask("x"))
@@ -285,8 +350,15 @@ async def test_a_model_that_is_served_as_a_stream_alone_answers_those_who_want_t
 
 
 async def test_a_server_without_streams_answers_those_who_want_pieces(room: Room) -> None:
-    for words in ("Streaming is not supported", "stream: unsupported", "当前模型不支持流式输出", "Bad Request"):
-        model, serving = room.open(LocalModel(refuses=lambda _m, b: bool(b.get("stream")), refusal_words=words))
+    for words in (
+        "Streaming is not supported",
+        "stream: unsupported",
+        "当前模型不支持流式输出",
+        "Bad Request",
+    ):
+        model, serving = room.open(
+            LocalModel(refuses=lambda _m, b: bool(b.get("stream")), refusal_words=words)
+        )
         chunks, reply = await collect(model, ask("x", stream=True))
         assert [chunk for chunk in chunks if isinstance(chunk, TextChunk)], words
         assert reply.parts
@@ -304,18 +376,27 @@ async def test_an_output_budget_that_is_too_large_is_lowered_once(room: Room, mo
         assert await requests_of(model, serving, request) == 1
 
 
-async def test_a_budget_that_leaves_no_room_for_the_prompt_is_lowered_for_that_call(room: Room) -> None:
+async def test_a_budget_that_leaves_no_room_for_the_prompt_is_lowered_for_that_call(
+    room: Room,
+) -> None:
     words = (
         "This endpoint's maximum context length is {limit} tokens. However, you requested about {total} tokens ({n} of text"
         " input, 0 of tool input, {budget} in the output). Please reduce the length of either one."
     )
-    model, serving = room.open(LocalModel(window=32_768, budget_counts=True, window_words=words), window=32_768)
+    model, serving = room.open(
+        LocalModel(window=32_768, budget_counts=True, window_words=words), window=32_768
+    )
     await requests_of(model, serving, ask("Hi.", settings=ModelSettings(max_output_tokens=32_768)))
     assert 20_000 < serving.bodies[-1]["max_tokens"] < 32_768
 
 
 async def test_what_no_form_helps_against_is_an_error_after_a_few_tries(room: Room) -> None:
-    for words, most in (("Bad Request", 4), ("Invalid API key", 1), ("The model m1 does not exist", 1), ("roles!", 8)):
+    for words, most in (
+        ("Bad Request", 4),
+        ("Invalid API key", 1),
+        ("The model m1 does not exist", 1),
+        ("roles!", 8),
+    ):
         model, serving = room.open(LocalModel(refuses=lambda _m, _b: True, refusal_words=words))
         with pytest.raises(ModelError, match=words):
             await whole_reply(model, ask(*TALKS["a call, then the user"], tools=[WEATHER]))
@@ -323,7 +404,9 @@ async def test_what_no_form_helps_against_is_an_error_after_a_few_tries(room: Ro
         assert not model.learned.dialect.lines()
 
 
-async def test_a_server_that_fails_for_a_moment_teaches_nothing_that_costs_tools(room: Room) -> None:
+async def test_a_server_that_fails_for_a_moment_teaches_nothing_that_costs_tools(
+    room: Room,
+) -> None:
     broken = LocalModel(refuses=lambda _m, _b: True, refusal_words="boom", status=500)
     model, serving = room.open(broken)
     with pytest.raises(ModelError, match="boom"):
@@ -333,7 +416,9 @@ async def test_a_server_that_fails_for_a_moment_teaches_nothing_that_costs_tools
     assert serving.bodies[-1]["tools"]
 
 
-async def test_a_failure_that_passes_by_itself_teaches_nothing_however_often_it_comes(room: Room) -> None:
+async def test_a_failure_that_passes_by_itself_teaches_nothing_however_often_it_comes(
+    room: Room,
+) -> None:
     request = ask("A", "B", tools=[WEATHER])
     for status, words in itertools.product((400, 422, 500), ("boom", "E17", "")):
         passing = LocalModel(refusal_words=words, status=status, text="I heard you.")
@@ -343,7 +428,11 @@ async def test_a_failure_that_passes_by_itself_teaches_nothing_however_often_it_
             await requests_of(model, serving, request)
             # The plain form is sent again, and is taken.
             assert await requests_of(model, serving, request) == 1
-            assert [row["role"] for row in serving.bodies[-1]["messages"]] == ["system", "user", "user"]
+            assert [row["role"] for row in serving.bodies[-1]["messages"]] == [
+                "system",
+                "user",
+                "user",
+            ]
         assert not model.learned.dialect.lines(), (status, words)
 
 
@@ -367,7 +456,9 @@ async def test_calls_that_meet_the_same_outage_prove_no_more_than_one(room: Room
     assert model.learned.dialect.by_turns
 
 
-async def test_lessons_are_kept_across_starts_and_for_some_days_only(room: Room, tmp_path: Path) -> None:
+async def test_lessons_are_kept_across_starts_and_for_some_days_only(
+    room: Room, tmp_path: Path
+) -> None:
     room.learned.keep_in(tmp_path)
     model, serving = room.open(LocalModel(template="mistral", refused_fields=("temperature",)))
     request = ask("A", "B", settings=SETTINGS)
@@ -410,7 +501,9 @@ async def test_what_one_organizations_requests_taught_counts_for_no_other(room: 
 async def test_lessons_are_bounded() -> None:
     learned = LearnedDialects()
     for number in range(1_100):
-        lessons_of(ModelInfo(f"x/{number}", "x", str(number), "openai"), learned).learn_window(2_000)
+        lessons_of(ModelInfo(f"x/{number}", "x", str(number), "openai"), learned).learn_window(
+            2_000
+        )
     assert len(learned._entries) == 1_000
 
 
@@ -426,7 +519,9 @@ async def test_a_window_that_was_learned_is_void_when_the_server_tells_another(r
 
 
 def claude_error(words: str, status: int = 400) -> Answer:
-    return Answer({"type": "error", "error": {"type": "invalid_request_error", "message": words}}, status)
+    return Answer(
+        {"type": "error", "error": {"type": "invalid_request_error", "message": words}}, status
+    )
 
 
 def strict_claude(refuses: Callable[[dict[str, Any]], str | None]) -> Callable[[Seen], Answer]:
@@ -442,7 +537,9 @@ def strict_claude(refuses: Callable[[dict[str, Any]], str | None]) -> Callable[[
     return answer
 
 
-async def test_a_providers_own_library_is_told_what_was_refused_once(connections: Connections, waits: Waits) -> None:
+async def test_a_providers_own_library_is_told_what_was_refused_once(
+    connections: Connections, waits: Waits
+) -> None:
     def budget(body: dict[str, Any]) -> str | None:
         most, asked = 4_096, body["max_tokens"]
         return (
@@ -459,8 +556,12 @@ async def test_a_providers_own_library_is_told_what_was_refused_once(connections
         "metadata": field("metadata", "metadata: Extra inputs are not permitted"),
         "budget": budget,
         "seed": field("seed", "seed: Extra inputs are not permitted"),
-        "stream": lambda body: None if body.get("stream") else "This model only supports streaming requests",
-        "no stream": lambda body: "Streaming is not supported for this model" if body.get("stream") else None,
+        "stream": lambda body: (
+            None if body.get("stream") else "This model only supports streaming requests"
+        ),
+        "no stream": lambda body: (
+            "Streaming is not supported for this model" if body.get("stream") else None
+        ),
     }
     for name, refuses in rules.items():
         async with ModelServer(strict_claude(refuses)) as server:
@@ -487,12 +588,16 @@ async def test_a_providers_own_library_asks_for_less_where_the_prompt_leaves_les
 
     async with ModelServer(strict_claude(refuses)) as server:
         model = claude_at(server, connections, waits)
-        await collect(model, ask("x", settings=ModelSettings(max_output_tokens=200_000), stream=True))
+        await collect(
+            model, ask("x", settings=ModelSettings(max_output_tokens=200_000), stream=True)
+        )
         assert 150_000 < server.requests[-1].body["max_tokens"] < 200_000
         assert len(server.requests) == 2
 
 
-async def test_a_providers_own_library_judges_length_by_words_and_size(connections: Connections, waits: Waits) -> None:
+async def test_a_providers_own_library_judges_length_by_words_and_size(
+    connections: Connections, waits: Waits
+) -> None:
     for words in ("El contexto supera el límite (4000 tokens)", "CONTEXT_TOO_LARGE", "输入过长"):
         async with ModelServer(lambda _seen, words=words: claude_error(words)) as server:
             model = claude_at(server, connections, waits)

@@ -53,7 +53,9 @@ def test_what_cannot_be_called_is_refused_before_anything_is_done() -> None:
 
 
 @pytest.mark.parametrize("found", [["127.0.0.1"], ["8.8.8.8", "10.0.0.1"], ["8.8.8.8", "::1"], []])
-async def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str], receiver: ModelServer) -> None:
+async def test_a_name_that_leads_to_a_private_address_is_refused(
+    found: list[str], receiver: ModelServer
+) -> None:
     async def lookup(_host: str, _port: int) -> list[str]:
         return found
 
@@ -62,8 +64,12 @@ async def test_a_name_that_leads_to_a_private_address_is_refused(found: list[str
     assert receiver.connections == 0
 
 
-@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "localhost.localdomain"])
-async def test_other_ways_to_write_loopback_are_refused_too(host: str, receiver: ModelServer) -> None:
+@pytest.mark.parametrize(
+    "host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "localhost.localdomain"]
+)
+async def test_other_ways_to_write_loopback_are_refused_too(
+    host: str, receiver: ModelServer
+) -> None:
     with pytest.raises((Invalid, Unavailable)):
         await post(f"http://{host}:{receiver.port}/", b"{}", {})
     assert receiver.connections == 0
@@ -79,7 +85,12 @@ async def test_the_connection_goes_to_the_number_that_was_checked(
         return ["127.0.0.1"]  # a second answer would be another: nobody asks for one
 
     monkeypatch.setattr(addresses, "is_public", lambda number: number == "127.0.0.1")
-    posted = await post(f"http://rebinding.example:{receiver.port}/done?x=1", b'{"a":1}', {"X-One": "1"}, lookup=lookup)
+    posted = await post(
+        f"http://rebinding.example:{receiver.port}/done?x=1",
+        b'{"a":1}',
+        {"X-One": "1"},
+        lookup=lookup,
+    )
 
     assert posted == 200
     assert 200 <= posted < 300
@@ -91,11 +102,15 @@ async def test_the_connection_goes_to_the_number_that_was_checked(
     assert seen.body == {"a": 1}
 
 
-async def test_the_next_number_of_a_name_is_tried_where_nobody_answers_at_the_first(receiver: ModelServer) -> None:
+async def test_the_next_number_of_a_name_is_tried_where_nobody_answers_at_the_first(
+    receiver: ModelServer,
+) -> None:
     async def lookup(_host: str, _port: int) -> list[str]:
         return ["::1", "127.0.0.1"]
 
-    posted = await post(f"http://two.example:{receiver.port}/", b"{}", {}, allow_private=True, lookup=lookup)
+    posted = await post(
+        f"http://two.example:{receiver.port}/", b"{}", {}, allow_private=True, lookup=lookup
+    )
     assert 200 <= posted < 300
 
 
@@ -116,10 +131,14 @@ async def test_an_answer_that_does_not_come_in_time_is_a_failure(receiver: Model
 
 async def test_an_endless_answer_is_not_read(receiver: ModelServer) -> None:
     receiver.push(Answer(pieces=(b"x" * 1000,) * 1000))
-    assert await asyncio.wait_for(post(f"{receiver.root}/", b"{}", {}, allow_private=True), 2) == 200
+    assert (
+        await asyncio.wait_for(post(f"{receiver.root}/", b"{}", {}, allow_private=True), 2) == 200
+    )
 
 
-async def test_a_proxy_of_the_environment_is_not_asked(receiver: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_of_the_environment_is_not_asked(
+    receiver: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     assert (await post(f"{receiver.root}/", b"{}", {}, allow_private=True)) == 200
@@ -130,7 +149,9 @@ async def test_an_address_nobody_answers_at_is_unavailable() -> None:
         await post("http://127.0.0.1:1/", b"{}", {}, allow_private=True)
 
 
-async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[httpx2.Request] = []
 
     async def answer(_self: object, request: httpx2.Request) -> httpx2.Response:
@@ -149,7 +170,12 @@ async def test_the_certificate_has_to_be_of_the_name_that_was_asked_for(monkeypa
 
 def test_silence_and_connecting_have_their_own_limits() -> None:
     for connections in (Connections(600), PublicConnections(600)):
-        assert connections.client().timeout.as_dict() == {"connect": 10, "read": 600, "write": 600, "pool": 600}
+        assert connections.client().timeout.as_dict() == {
+            "connect": 10,
+            "read": 600,
+            "write": 600,
+            "pool": 600,
+        }
     assert Connections(3).timeout.connect == 3
 
 
@@ -169,8 +195,14 @@ async def test_a_model_on_this_machine_is_asked_without_the_proxy_of_the_environ
         await connections.close()
 
 
-async def test_for_addresses_of_users_a_name_that_leads_inside_is_refused_before_anything_is_sent() -> None:
-    behind = {"one.example": ["127.0.0.1"], "two.example": ["1.1.1.1", "10.0.0.1"], "none.example": []}
+async def test_for_addresses_of_users_a_name_that_leads_inside_is_refused_before_anything_is_sent() -> (
+    None
+):
+    behind = {
+        "one.example": ["127.0.0.1"],
+        "two.example": ["1.1.1.1", "10.0.0.1"],
+        "none.example": [],
+    }
 
     async def lookup(host: str, _port: int) -> list[str]:
         if host == "nobody.example":

@@ -29,8 +29,24 @@ from ricordo.llm.openai_compatible import OpenAICompatibleModel
 from ricordo.llm.openai_format import to_messages
 from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import Provider
-from tests.llm.talk import WEATHER, Waits, ask, claude_at, collect, said, weather_call, weather_return
-from tests.support.model_server import Answer, ModelServer, claude_stream, completion, stream, tool_call
+from tests.llm.talk import (
+    WEATHER,
+    Waits,
+    ask,
+    claude_at,
+    collect,
+    said,
+    weather_call,
+    weather_return,
+)
+from tests.support.model_server import (
+    Answer,
+    ModelServer,
+    claude_stream,
+    completion,
+    stream,
+    tool_call,
+)
 
 MIB = 1024 * 1024
 SHORT_STREAM_BYTES = 12 * MIB  # instead of STREAM_BYTES, which takes a second to send
@@ -75,19 +91,30 @@ TOO_LARGE = {
     "a deflate bomb": (False, lambda: bomb(LARGE, "deflate")),
     "a bomb in a stream": (
         True,
-        lambda: Answer(gzip.compress(b"a" * LARGE, 1), headers=EVENTS | {"content-encoding": "gzip"}),
+        lambda: Answer(
+            gzip.compress(b"a" * LARGE, 1), headers=EVENTS | {"content-encoding": "gzip"}
+        ),
     ),
-    "an event without an end": (True, lambda: Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS)),
+    "an event without an end": (
+        True,
+        lambda: Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS),
+    ),
     "a stream of comments": (
         True,
         lambda: Answer(
-            pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (SHORT_STREAM_BYTES // MIB + 9), headers=EVENTS
+            pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (SHORT_STREAM_BYTES // MIB + 9),
+            headers=EVENTS,
         ),
     ),
-    "a stream of words": (True, lambda: stream(*[{"content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1))),
+    "a stream of words": (
+        True,
+        lambda: stream(*[{"content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1)),
+    ),
     "a stream of thoughts": (
         True,
-        lambda: stream(*[{"reasoning_content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1)),
+        lambda: stream(
+            *[{"reasoning_content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1)
+        ),
     ),
     "many small values": (False, lambda: Answer(b"[" + b"[]," * (ANSWER_COMMAS + 1) + b"[]]")),
     "a text of many characters": (False, lambda: completion("a" * (ANSWER_CHARACTERS + 1))),
@@ -98,7 +125,10 @@ TOO_LARGE = {
     "thousands of calls in a stream": (
         True,
         lambda: stream(
-            *({"tool_calls": [{"index": n, **tool_call("get_weather", ROME, f"c{n}")}]} for n in range(5_000))
+            *(
+                {"tool_calls": [{"index": n, **tool_call("get_weather", ROME, f"c{n}")}]}
+                for n in range(5_000)
+            )
         ),
     ),
 }
@@ -106,7 +136,11 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("name", TOO_LARGE)
 async def test_an_answer_that_is_too_large_fails_once(
-    model: OpenAICompatibleModel, server: ModelServer, waits: Waits, name: str, monkeypatch: pytest.MonkeyPatch
+    model: OpenAICompatibleModel,
+    server: ModelServer,
+    waits: Waits,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert STREAM_BYTES > SHORT_STREAM_BYTES > ANSWER_BYTES
     monkeypatch.setattr(answer_bounds, "STREAM_BYTES", SHORT_STREAM_BYTES)
@@ -121,7 +155,9 @@ async def test_an_answer_that_is_too_large_fails_once(
     assert (await whole_reply(model, ask("Hello"))).parts == (TextPart("ok"),)
 
 
-async def test_an_answer_just_within_the_bounds_is_taken(model: OpenAICompatibleModel, server: ModelServer) -> None:
+async def test_an_answer_just_within_the_bounds_is_taken(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
     text = "a word " * (ANSWER_CHARACTERS // 7)
     zipped = json.dumps(completion(text).body).encode()
     server.push(completion(text), stream(*[{"content": "a word " * 700}] * (len(text) // 4_900)))
@@ -135,9 +171,17 @@ async def test_an_answer_just_within_the_bounds_is_taken(model: OpenAICompatible
 
 @pytest.mark.parametrize("streams", [False, True])
 async def test_an_sdks_answers_have_the_same_bounds(
-    claude_model: ChatModel, server: ModelServer, connections: Connections, waits: Waits, streams: bool
+    claude_model: ChatModel,
+    server: ModelServer,
+    connections: Connections,
+    waits: Waits,
+    streams: bool,
 ) -> None:
-    too_large = claude_stream({"type": "text", "text": "a" * 3 * ANSWER_CHARACTERS}) if streams else bomb(LARGE)
+    too_large = (
+        claude_stream({"type": "text", "text": "a" * 3 * ANSWER_CHARACTERS})
+        if streams
+        else bomb(LARGE)
+    )
     endless = Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS if streams else JSON)
     server.push(too_large, endless, endless)
     info = ModelInfo("openai/o3", "openai", "o3", "openai", endpoint=server.url)
@@ -162,7 +206,9 @@ async def test_an_error_of_any_size_is_read_to_its_limit_and_means_what_its_stat
     words = json.dumps({"error": {"message": "Slow down."}}).encode()
     for asked in (model, claude_model):
         server.push(*[Answer(words[:-2] + b'", ' + b"x" * 9 * ERROR_BYTES, status=429)] * 4)
-        server.push(Answer(gzip.compress(b"x" * LARGE, 1), status=401, headers={"content-encoding": "gzip"}))
+        server.push(
+            Answer(gzip.compress(b"x" * LARGE, 1), status=401, headers={"content-encoding": "gzip"})
+        )
         for kind in ("llm_rate_limit", "llm_authentication"):
             with pytest.raises(ModelError) as caught:
                 await whole_reply(asked, ask("Hello"))
@@ -174,19 +220,28 @@ async def test_an_error_of_any_size_is_read_to_its_limit_and_means_what_its_stat
 DRIPS: dict[str, Callable[[], Answer]] = {
     "a body": lambda: Answer(pieces=(b" ",) * 500, headers=JSON, pause=0.02),
     "a stream": lambda: Answer(pieces=(b": ping\n\n",) * 500, headers=EVENTS, pause=0.02),
-    "a head": lambda: Answer(pieces=(b"HTTP/1.1 200 OK\r\nx-long: ", *(b"a",) * 500), is_raw=True, pause=0.02),
+    "a head": lambda: Answer(
+        pieces=(b"HTTP/1.1 200 OK\r\nx-long: ", *(b"a",) * 500), is_raw=True, pause=0.02
+    ),
     "an error": lambda: Answer(pieces=(b" ",) * 500, status=500, pause=0.02),
 }
 
 
 @pytest.mark.parametrize("name", DRIPS)
 async def test_a_server_that_drips_is_not_listened_to_for_ever(
-    server: ModelServer, hasty: Connections, waits: Waits, name: str, monkeypatch: pytest.MonkeyPatch
+    server: ModelServer,
+    hasty: Connections,
+    waits: Waits,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(answer_bounds, "SILENCES", 2)
     info = ModelInfo("openai/scripted-1", "openai", "scripted-1", "openai", endpoint=server.url)
     policy = waits.policy(timeout=0.2)
-    for asked in (OpenAICompatibleModel(info, hasty, policy), claude_at(server, hasty, waits, timeout=0.2)):
+    for asked in (
+        OpenAICompatibleModel(info, hasty, policy),
+        claude_at(server, hasty, waits, timeout=0.2),
+    ):
         server.push(DRIPS[name]())
         with pytest.raises(BoundReached) as caught:
             await collect(asked, ask("Hello", stream=name == "a stream"))
@@ -195,10 +250,15 @@ async def test_a_server_that_drips_is_not_listened_to_for_ever(
     assert not waits
 
 
-async def test_lists_and_vectors_have_bounds_too(server: ModelServer, connections: Connections, waits: Waits) -> None:
+async def test_lists_and_vectors_have_bounds_too(
+    server: ModelServer, connections: Connections, waits: Waits
+) -> None:
     provider = Provider("vllm", server.url, "vllm")
     embedder = openai_embedder(
-        EmbeddingInfo("p/m", "p", "m", "vllm", endpoint=server.url), connections, waits.policy(), provider
+        EmbeddingInfo("p/m", "p", "m", "vllm", endpoint=server.url),
+        connections,
+        waits.policy(),
+        provider,
     )
     calls: tuple[Callable[[], Awaitable[Any]], ...] = (
         lambda: list_models(connections.client(), provider),
@@ -213,7 +273,14 @@ async def test_lists_and_vectors_have_bounds_too(server: ModelServer, connection
 
 
 LONG = "call_" + "x" * 80
-ODD_IDS = {"long": LONG, "huge": "y" * MIB, "odd": "a b\n", "quoted": '"><', "known": "call_1", "same": "twice"}
+ODD_IDS = {
+    "long": LONG,
+    "huge": "y" * MIB,
+    "odd": "a b\n",
+    "quoted": '"><',
+    "known": "call_1",
+    "same": "twice",
+}
 
 
 @pytest.mark.parametrize("name", ODD_IDS)
@@ -221,14 +288,24 @@ ODD_IDS = {"long": LONG, "huge": "y" * MIB, "odd": "a b\n", "quoted": '"><', "kn
 async def test_an_id_that_a_provider_would_refuse_becomes_one_of_ours(
     model: OpenAICompatibleModel, server: ModelServer, name: str, streams: bool
 ) -> None:
-    rows = [tool_call("get_weather", ROME, ODD_IDS[name]), tool_call("get_weather", '{"city":"Oslo"}', "twice")]
+    rows = [
+        tool_call("get_weather", ROME, ODD_IDS[name]),
+        tool_call("get_weather", '{"city":"Oslo"}', "twice"),
+    ]
     server.push(
-        stream(*({"tool_calls": [{"index": n, **row}]} for n, row in enumerate(rows)), finish="tool_calls")
+        stream(
+            *({"tool_calls": [{"index": n, **row}]} for n, row in enumerate(rows)),
+            finish="tool_calls",
+        )
         if streams
         else completion(None, rows)
     )
     request = ask(
-        "Hello", said("assistant", weather_call()), said("tool", weather_return()), tools=[WEATHER], stream=streams
+        "Hello",
+        said("assistant", weather_call()),
+        said("tool", weather_return()),
+        tools=[WEATHER],
+        stream=streams,
     )
     chunks, reply = await collect(model, request)
     calls = [part for part in reply.parts if isinstance(part, ToolCallPart)]
@@ -241,7 +318,9 @@ async def test_an_id_that_a_provider_would_refuse_becomes_one_of_ours(
     assert told == (ids if streams else [])
 
 
-async def test_a_plain_id_of_a_model_is_kept_as_it_is(model: OpenAICompatibleModel, server: ModelServer) -> None:
+async def test_a_plain_id_of_a_model_is_kept_as_it_is(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
     for id in ("functions.get_weather:0", "a" * 40, "toolu_01", "9"):
         server.push(completion(None, [tool_call("get_weather", ROME, id)]))
         reply = await whole_reply(model, ask("Hello", tools=[WEATHER]))
@@ -258,7 +337,9 @@ def test_a_long_id_that_is_stored_goes_out_short_with_its_result() -> None:
 async def test_a_model_that_makes_too_many_calls_is_told_once(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
-    many = completion(None, [tool_call("get_weather", ROME, f"c{n}") for n in range(MOST_CALLS + 1)])
+    many = completion(
+        None, [tool_call("get_weather", ROME, f"c{n}") for n in range(MOST_CALLS + 1)]
+    )
     server.push(many, completion("Sorry."))
     assert (await whole_reply(model, ask("Hello", tools=[WEATHER]))).parts == (TextPart("Sorry."),)
     told = server.requests[1].body["messages"]
@@ -268,5 +349,7 @@ async def test_a_model_that_makes_too_many_calls_is_told_once(
     with pytest.raises(ModelError, match=f"at most {MOST_CALLS}"):
         await whole_reply(model, ask("Hello", tools=[WEATHER]))
     assert len(server.requests) == 4
-    server.push(completion(None, [tool_call("get_weather", ROME, f"c{n}") for n in range(MOST_CALLS)]))
+    server.push(
+        completion(None, [tool_call("get_weather", ROME, f"c{n}") for n in range(MOST_CALLS)])
+    )
     assert len((await whole_reply(model, ask("Hello", tools=[WEATHER]))).parts) == MOST_CALLS

@@ -45,11 +45,17 @@ def test_escapes_and_halves_of_characters_wait_until_they_are_whole() -> None:
     stream = ArgumentStream("a")
     pieces = ('{"a":"', "\\", "n\\u00", "e9\\ud8", "3d", "\\", "u", "de0", "0!", '"}')
     texts = ["", "", "\n", "é", "", "", "", "", "😀!", ""]
-    assert [stream.feed(piece) for piece in pieces] == [*((text, "") for text in texts[:-1]), ("", "{}")]
+    assert [stream.feed(piece) for piece in pieces] == [
+        *((text, "") for text in texts[:-1]),
+        ("", "{}"),
+    ]
 
 
 def test_a_key_that_holds_no_text_is_passed_on() -> None:
-    assert read(['{"message": {"message": "x"}, "a": "b"}']) == ("", '{"message":{"message":"x"},"a":"b"}')
+    assert read(['{"message": {"message": "x"}, "a": "b"}']) == (
+        "",
+        '{"message":{"message":"x"},"a":"b"}',
+    )
 
 
 def test_long_arguments_in_small_pieces_are_read_in_linear_time() -> None:
@@ -68,7 +74,9 @@ _json = st.recursive(
     | st.integers(-(2**53), 2**53)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 _keys = st.sampled_from(("message", "thinking", "a", "", 'quo"te', "ключ\n")) | st.text(max_size=6)
@@ -94,7 +102,9 @@ def test_any_cut_of_any_object_gives_what_it_holds_and_never_too_much(
 
 
 @given(_object, st.lists(st.tuples(st.integers(0, 1000), st.text(max_size=3)), max_size=3), _cuts)
-def test_broken_json_never_raises(value: dict[str, Any], spoiled: list[tuple[int, str]], cuts: list[int]) -> None:
+def test_broken_json_never_raises(
+    value: dict[str, Any], spoiled: list[tuple[int, str]], cuts: list[int]
+) -> None:
     text = json.dumps(value)
     for place, junk in spoiled:
         at = place % (len(text) + 1)

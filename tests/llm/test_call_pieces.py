@@ -24,11 +24,19 @@ def built(pieces: list[Piece]) -> ModelReply:
 
 
 def calls_of(reply: ModelReply) -> list[tuple[str, Any]]:
-    return [(part.name, orjson.loads(part.arguments or "{}")) for part in reply.parts if isinstance(part, ToolCallPart)]
+    return [
+        (part.name, orjson.loads(part.arguments or "{}"))
+        for part in reply.parts
+        if isinstance(part, ToolCallPart)
+    ]
 
 
-def piece(index: Any = None, call_id: Any = None, name: str | None = None, arguments: str | None = None) -> Piece:
-    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+def piece(
+    index: Any = None, call_id: Any = None, name: str | None = None, arguments: str | None = None
+) -> Piece:
+    function = {
+        key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None
+    }
     row = {"index": index, "id": call_id, "function": function}
     return {key: value for key, value in row.items() if value is not None}
 
@@ -46,7 +54,9 @@ def of_call(number: int, text: str, cut: int, how: tuple[str, str, str]) -> list
         "minus": -1,
     }
     own_id = f"call_{number}"
-    rows = [piece(indexes[head_index], None if ids == "none" else own_id, "get_weather", text[:cut])]
+    rows = [
+        piece(indexes[head_index], None if ids == "none" else own_id, "get_weather", text[:cut])
+    ]
     for at in range(cut, len(text), 7):
         later_id = {"always": own_id, "other": f"chunk_{number}_{at}"}.get(ids)
         rows.append(piece(indexes[rest_index], later_id, None, text[at : at + 7]))
@@ -68,16 +78,24 @@ WAYS = [
 @pytest.mark.parametrize("cut", [0, 1, len(ROME)])
 def test_pieces_of_a_call_belong_to_the_open_one_however_they_are_numbered(cut: int) -> None:
     for how in WAYS:
-        pieces = [*of_call(0, TEA, min(cut, len(TEA)), how), *of_call(1, ROME, cut, how), *of_call(2, TEA, cut, how)]
+        pieces = [
+            *of_call(0, TEA, min(cut, len(TEA)), how),
+            *of_call(1, ROME, cut, how),
+            *of_call(2, TEA, cut, how),
+        ]
         expected = [("get_weather", orjson.loads(text)) for text in (TEA, ROME, TEA)]
         reply = built(pieces)
-        assert [part.name for part in reply.parts if isinstance(part, ToolCallPart)] == ["get_weather"] * 3, how
+        assert [part.name for part in reply.parts if isinstance(part, ToolCallPart)] == [
+            "get_weather"
+        ] * 3, how
         assert calls_of(reply) == expected, how
 
 
 def test_a_head_under_the_first_calls_index_takes_the_arguments_under_the_next() -> None:
     head = piece(0, "call_b", "get_weather", "")
-    assert calls_of(built([piece(0, "call_a", "get_weather", TEA), head, piece(1, None, None, ROME)])) == [
+    assert calls_of(
+        built([piece(0, "call_a", "get_weather", TEA), head, piece(1, None, None, ROME)])
+    ) == [
         ("get_weather", orjson.loads(TEA)),
         ("get_weather", orjson.loads(ROME)),
     ]
@@ -94,8 +112,16 @@ def test_heads_come_first_and_their_arguments_later_under_other_numbers() -> Non
 
 
 def test_a_call_without_arguments_is_not_given_those_of_others() -> None:
-    pieces = [piece(0, "a", "get_time", ""), piece(1, "b", "get_weather", ROME), piece(2, "c", "get_time")]
-    assert calls_of(built(pieces)) == [("get_time", {}), ("get_weather", orjson.loads(ROME)), ("get_time", {})]
+    pieces = [
+        piece(0, "a", "get_time", ""),
+        piece(1, "b", "get_weather", ROME),
+        piece(2, "c", "get_time"),
+    ]
+    assert calls_of(built(pieces)) == [
+        ("get_time", {}),
+        ("get_weather", orjson.loads(ROME)),
+        ("get_time", {}),
+    ]
 
 
 ODD = (
@@ -119,34 +145,61 @@ ODD = (
 
 
 @pytest.mark.parametrize(
-    "field", ["prompt_tokens", "completion_tokens", "total_tokens", "prompt_tokens_details", "cached_tokens"]
+    "field",
+    [
+        "prompt_tokens",
+        "completion_tokens",
+        "total_tokens",
+        "prompt_tokens_details",
+        "cached_tokens",
+    ],
 )
 def test_an_odd_count_never_costs_the_answer(field: str) -> None:
     for count in ODD:
-        for usage in ({field: count}, {"prompt_tokens": 3, "completion_tokens": 4, field: count}, count):
-            payload = {"choices": [{"message": {"content": "Hi."}, "finish_reason": "stop"}], "usage": usage}
+        for usage in (
+            {field: count},
+            {"prompt_tokens": 3, "completion_tokens": 4, field: count},
+            count,
+        ):
+            payload = {
+                "choices": [{"message": {"content": "Hi."}, "finish_reason": "stop"}],
+                "usage": usage,
+            }
             reply = to_reply(payload, REQUEST)
             assert reply.parts == (TextPart("Hi."),)
-            for number in (reply.usage.prompt_tokens, reply.usage.completion_tokens, reply.usage.cached_tokens or 0):
+            for number in (
+                reply.usage.prompt_tokens,
+                reply.usage.completion_tokens,
+                reply.usage.cached_tokens or 0,
+            ):
                 assert type(number) is int
                 assert 0 <= number < 2**31
             assert reply.usage.total_tokens > 0
 
 
 def test_numbers_as_texts_count() -> None:
-    payload = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": "12", "completion_tokens": 3.0}}
+    payload = {
+        "choices": [{"message": {"content": "Hi."}}],
+        "usage": {"prompt_tokens": "12", "completion_tokens": 3.0},
+    }
     reply = to_reply(payload, REQUEST)
     assert (reply.usage.prompt_tokens, reply.usage.completion_tokens) == (12, 3)
 
 
 def test_an_error_in_an_answer_counts_unless_the_answer_is_there() -> None:
-    whole = {"choices": [{"message": {"content": "Hi."}, "finish_reason": "stop"}], "error": {"message": "late"}}
+    whole = {
+        "choices": [{"message": {"content": "Hi."}, "finish_reason": "stop"}],
+        "error": {"message": "late"},
+    }
     assert read_fault(whole) is None
     for payload in (
         {"error": {"message": "no"}},
         {"error": "no", "choices": []},
         {"error": {"message": "no"}, "choices": None},
-        {"error": {"message": "no"}, "choices": [{"message": {"content": "Hal"}, "finish_reason": None}]},
+        {
+            "error": {"message": "no"},
+            "choices": [{"message": {"content": "Hal"}, "finish_reason": None}],
+        },
         {"object": "error", "message": "no"},
         {"choices": [{"message": {"content": "Hal"}, "finish_reason": "error"}]},
         {"choices": [{"error": {"message": "no"}, "finish_reason": "stop"}]},

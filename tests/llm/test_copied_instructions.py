@@ -27,7 +27,9 @@ def is_fault(answer: str, request: ModelRequest) -> bool:
 def sentences_of(instructions: str) -> list[str]:
     """Return the pieces that may be told from anybody's words."""
     lines = [line for line in instructions.splitlines() if not line.startswith("<")]
-    pieces = [piece for line in lines for piece in re.split(r"(?<=[.:;]) ", line.removeprefix("- "))]
+    pieces = [
+        piece for line in lines for piece in re.split(r"(?<=[.:;]) ", line.removeprefix("- "))
+    ]
     return [piece for piece in pieces if SHORTEST + 5 <= len(piece) <= LONGEST]
 
 
@@ -37,9 +39,19 @@ def test_each_sentence_of_our_instructions_is_no_answer_however_it_is_set(key: s
     sentences = sentences_of(text(key))
     assert sentences
     for sentence in sentences:
-        for copied in (sentence, sentence.upper(), f'"{sentence}"', f"**{sentence.strip('.')}**", f"- {sentence}\n"):
+        for copied in (
+            sentence,
+            sentence.upper(),
+            f'"{sentence}"',
+            f"**{sentence.strip('.')}**",
+            f"- {sentence}\n",
+        ):
             assert is_fault(copied, request), copied
-        for answer in (f"Rex is a fine name. {sentence}", sentence[: SHORTEST - 5], "Rex is a fine name for a dog."):
+        for answer in (
+            f"Rex is a fine name. {sentence}",
+            sentence[: SHORTEST - 5],
+            "Rex is a fine name for a dog.",
+        ):
             assert not is_fault(answer, request), answer
 
 

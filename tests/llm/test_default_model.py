@@ -31,20 +31,34 @@ def listing(provider: Provider, *names: str) -> tuple[Provider, ModelList]:
 def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
     """Make libraries of providers look as if they were not installed."""
     find = provider_sdks.find_spec
-    monkeypatch.setattr(provider_sdks, "find_spec", lambda name: None if name in modules else find(name))
-
-
-def test_a_key_gives_the_best_model_of_its_provider_that_is_listed() -> None:
-    listed = listing(OPENAI, "davinci-002", "gpt-4.1-mini", "gpt-4.1-2025-04-14", "gpt-5.4-2026-03-01", "gpt-5.4-pro")
-    default = choose([listed])
-    assert (default.handle, default.reason) == ("openai/gpt-5.4-2026-03-01", "OPENAI_API_KEY is set")
-    assert default.lines == []
-    assert choose([listing(ANTHROPIC, "claude-opus-4-1-20250805", "claude-sonnet-4-5-20250929")]).handle.endswith(
-        "sonnet-4-5-20250929"
+    monkeypatch.setattr(
+        provider_sdks, "find_spec", lambda name: None if name in modules else find(name)
     )
 
 
-def test_before_its_list_has_come_the_first_choice_of_a_service_stands_and_a_listed_one_goes_before() -> None:
+def test_a_key_gives_the_best_model_of_its_provider_that_is_listed() -> None:
+    listed = listing(
+        OPENAI,
+        "davinci-002",
+        "gpt-4.1-mini",
+        "gpt-4.1-2025-04-14",
+        "gpt-5.4-2026-03-01",
+        "gpt-5.4-pro",
+    )
+    default = choose([listed])
+    assert (default.handle, default.reason) == (
+        "openai/gpt-5.4-2026-03-01",
+        "OPENAI_API_KEY is set",
+    )
+    assert default.lines == []
+    assert choose(
+        [listing(ANTHROPIC, "claude-opus-4-1-20250805", "claude-sonnet-4-5-20250929")]
+    ).handle.endswith("sonnet-4-5-20250929")
+
+
+def test_before_its_list_has_come_the_first_choice_of_a_service_stands_and_a_listed_one_goes_before() -> (
+    None
+):
     default = choose([(OPENAI, None)])
     assert (default.handle, default.reason) == (
         f"openai/{PREFERRED['openai'][0]}",
@@ -52,8 +66,13 @@ def test_before_its_list_has_come_the_first_choice_of_a_service_stands_and_a_lis
     )
     here = replace(local_server("ollama", 1, "/api/tags"))
     found = listing(here, "qwen3:8b")
-    assert choose([(OPENAI, None), found], {"ollama"}).handle == default.handle, "what somebody configured"
-    assert choose([(OPENAI, None), listing(ANTHROPIC, "claude-haiku-5-5")]).handle == "anthropic/claude-haiku-5-5"
+    assert choose([(OPENAI, None), found], {"ollama"}).handle == default.handle, (
+        "what somebody configured"
+    )
+    assert (
+        choose([(OPENAI, None), listing(ANTHROPIC, "claude-haiku-5-5")]).handle
+        == "anthropic/claude-haiku-5-5"
+    )
 
 
 def test_a_service_that_lists_nothing_we_know_is_not_guessed_at() -> None:
@@ -64,15 +83,21 @@ def test_a_service_that_lists_nothing_we_know_is_not_guessed_at() -> None:
     ]
     azure = Provider("azure", "https://x.example/openai/v1", "azure", api_key="k")
     assert choose([listing(azure, "gpt-4.1")]).handle == LIBRARIAN, "what could be deployed there"
-    assert choose([listing(replace(azure, api_version="2024-10-21"), "mine")]).handle == "azure/mine"
+    assert (
+        choose([listing(replace(azure, api_version="2024-10-21"), "mine")]).handle == "azure/mine"
+    )
 
 
 async def test_a_region_is_set_for_other_programs_too(caplog: pytest.LogCaptureFixture) -> None:
-    default = await models(Settings(_env_file=None, find_local_models=False), aws_region="eu-central-1").find_default()
+    default = await models(
+        Settings(_env_file=None, find_local_models=False), aws_region="eu-central-1"
+    ).find_default()
     assert (default.handle, default.lines, caplog.text) == (LIBRARIAN, [], "")
 
 
-def test_a_model_whose_library_is_missing_is_not_taken_and_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_whose_library_is_missing_is_not_taken_and_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     without(monkeypatch, "openai", "anthropic")
     default = choose([listing(OPENAI, "gpt-6.1-sol", "gpt-4.1")])
     assert (default.handle, default.reason) == (
@@ -100,7 +125,8 @@ def test_a_model_whose_library_is_missing_is_not_taken_and_the_extra_is_named(mo
 def test_a_list_may_say_which_models_call_tools(row: dict[str, Any], calls: bool | None) -> None:
     body = Answer({"data": [{"id": "m", **row}]}).body
     (info,) = models_in(
-        str(body).replace("'", '"').replace("True", "true").replace("False", "false").encode(), OPENAI
+        str(body).replace("'", '"').replace("True", "true").replace("False", "false").encode(),
+        OPENAI,
     ).chat
     assert info.calls_tools is calls
 
@@ -136,7 +162,9 @@ PLAIN = {"capabilities": ["completion"]}
 
 
 @pytest.mark.parametrize("capable", [CAPABLE, {"template": "{{ if .Tools }}…{{ end }}"}])
-async def test_of_an_ollama_that_is_found_a_model_that_calls_tools_is_taken(server: ModelServer, capable: Any) -> None:
+async def test_of_an_ollama_that_is_found_a_model_that_calls_tools_is_taken(
+    server: ModelServer, capable: Any
+) -> None:
     server.otherwise = ollama(gemma3=PLAIN, old={"template": "{{ .Prompt }}"}, qwen3=capable)
     known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),))
     default = await known.find_default()
@@ -149,7 +177,9 @@ async def test_of_an_ollama_that_is_found_a_model_that_calls_tools_is_taken(serv
 
 
 @pytest.mark.parametrize("shown", [{}, {"gemma3": PLAIN}, {"nomic-embed-text": PLAIN}])
-async def test_without_one_the_librarian_stays_and_one_line_says_what_to_pull(server: ModelServer, shown: Any) -> None:
+async def test_without_one_the_librarian_stays_and_one_line_says_what_to_pull(
+    server: ModelServer, shown: Any
+) -> None:
     server.otherwise = ollama(**shown)
     known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),))
     default = await known.find_default()
@@ -170,7 +200,9 @@ async def test_a_model_that_is_pulled_later_is_found_at_the_next_look(server: Mo
     assert (await known.find_default()).handle == "ollama/qwen3"
 
 
-async def test_a_list_that_cannot_be_read_any_more_changes_nothing_and_a_better_one_does(server: ModelServer) -> None:
+async def test_a_list_that_cannot_be_read_any_more_changes_nothing_and_a_better_one_does(
+    server: ModelServer,
+) -> None:
     now = Now()
     server.otherwise = ollama(gemma3=PLAIN)
     known = models(ollama_base_url=server.root, now=now)
@@ -184,12 +216,21 @@ async def test_a_list_that_cannot_be_read_any_more_changes_nothing_and_a_better_
     assert (await known.find_default()).handle == "ollama/qwen3"
 
 
-async def test_lm_studio_tells_which_of_its_models_call_tools_and_their_windows(server: ModelServer) -> None:
+async def test_lm_studio_tells_which_of_its_models_call_tools_and_their_windows(
+    server: ModelServer,
+) -> None:
     details = [
         {"id": "plain", "type": "llm", "max_context_length": 8_000},
-        {"id": "tooled", "type": "llm", "capabilities": ["tool_use"], "loaded_context_length": 9_000},
+        {
+            "id": "tooled",
+            "type": "llm",
+            "capabilities": ["tool_use"],
+            "loaded_context_length": 9_000,
+        },
     ]
-    server.otherwise = lambda seen: Answer({"data": details}) if "v0" in seen.path else rows("plain", "tooled", "new")
+    server.otherwise = lambda seen: (
+        Answer({"data": details}) if "v0" in seen.path else rows("plain", "tooled", "new")
+    )
     known = models(local_servers=(local_server("lmstudio", server.port),))
     assert (await known.find_default()).handle == "lmstudio/tooled"
     assert known.get("lmstudio/tooled").info.context_window == 9_000
@@ -219,7 +260,9 @@ async def test_a_server_that_does_not_say_is_asked_once_for_one_token_with_a_too
     (asked,) = [seen.body for seen in server.requests if seen.method == "POST"]
     assert (asked["max_tokens"], len(asked["tools"])) == (1, 1)
     if handle == LIBRARIAN:
-        assert default.lines[0].endswith("Start it with --enable-auto-tool-choice and --tool-call-parser.")
+        assert default.lines[0].endswith(
+            "Start it with --enable-auto-tool-choice and --tool-call-parser."
+        )
 
 
 async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
@@ -248,7 +291,9 @@ async def test_a_provider_that_hangs_is_waited_for_once_and_not_for_long(
         ("zzz", "No provider that is set up here has it."),
     ],
 )
-async def test_the_model_of_the_settings_is_checked(server: ModelServer, handle: str, fault: str | None) -> None:
+async def test_the_model_of_the_settings_is_checked(
+    server: ModelServer, handle: str, fault: str | None
+) -> None:
     server.otherwise = lambda _: rows("gpt-4.1", "gpt-4.1-mini", "x")
     known = models(Settings(_env_file=None, model=handle), openai_base_url=server.url)
     await known.list()
@@ -259,7 +304,9 @@ async def test_the_model_of_the_settings_is_checked(server: ModelServer, handle:
     if fault and handle != "zzz":
         with pytest.raises(NotFound) as refused:
             await known.require(handle)
-        assert str(refused.value).endswith(f". {fault}"), "whoever names it for an agent is told the same"
+        assert str(refused.value).endswith(f". {fault}"), (
+            "whoever names it for an agent is told the same"
+        )
 
 
 async def test_the_model_of_the_settings_needs_its_library(

@@ -19,14 +19,45 @@ SHORT = 2_000
 
 _HEADS = (
     *MARKS,
-    *("", "<think>", "</think>", "```", "```json\n", "```tool_code\n", "[get_weather(", "{", "[", "[{"),
-    *('<invoke name="get_weather">', "<tool_call>get_weather<arg_key>", "<function=get_weather><parameter="),
-    *("<|channel|>commentary to=get_weather", "[TOOL_CALLS]get_weather", "<|tool_call_begin|>get_weather"),
+    *(
+        "",
+        "<think>",
+        "</think>",
+        "```",
+        "```json\n",
+        "```tool_code\n",
+        "[get_weather(",
+        "{",
+        "[",
+        "[{",
+    ),
+    *(
+        '<invoke name="get_weather">',
+        "<tool_call>get_weather<arg_key>",
+        "<function=get_weather><parameter=",
+    ),
+    *(
+        "<|channel|>commentary to=get_weather",
+        "[TOOL_CALLS]get_weather",
+        "<|tool_call_begin|>get_weather",
+    ),
     "<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>",
 )
 _FILLS = (
     *"a <{[(\"'\\,`-1:;\n",
-    *("{}", "{} ;", "\n```", "```\n", "\n   ```x", "get_weather(city=1),", "f(", "lambda:", "1+", "{1:", "{a}"),
+    *(
+        "{}",
+        "{} ;",
+        "\n```",
+        "```\n",
+        "\n   ```x",
+        "get_weather(city=1),",
+        "f(",
+        "lambda:",
+        "1+",
+        "{1:",
+        "{a}",
+    ),
     *("</tool_call>", "</think>", "<think>", "x<|", "[TOOL_CALLS]", "<invoke ", "</invoke>"),
 )
 # Of the texts of each head one in so many is read, others for the next head: each filling comes with several heads.
@@ -40,7 +71,9 @@ def _texts(head: str) -> list[Callable[[int], str]]:
     for fill in _FILLS:
         texts.append(lambda size, fill=fill: (head + fill) * (size // len(head + fill)))
         for end in _ENDS:
-            texts.append(lambda size, fill=fill, end=end: (head + fill * (size // len(fill)))[:size] + end)
+            texts.append(
+                lambda size, fill=fill, end=end: (head + fill * (size // len(fill)))[:size] + end
+            )
     return texts
 
 
@@ -50,7 +83,11 @@ def _texts(head: str) -> list[Callable[[int], str]]:
 @pytest.mark.parametrize("head", _HEADS)
 def test_a_whole_answer_is_repaired_in_linear_time(head: str, share: int) -> None:
     for text in _texts(head)[_HEADS.index(head) * _STEP % share :: share]:
-        require_linear(lambda size, text=text: repair(ModelReply((TextPart(text(size)),)), TOOLS), SHORT, text(60))
+        require_linear(
+            lambda size, text=text: repair(ModelReply((TextPart(text(size)),)), TOOLS),
+            SHORT,
+            text(60),
+        )
 
         def repair_call(size: int, text: Callable[[int], str] = text) -> None:
             repair(ModelReply((ToolCallPart("1", "get_weather", text(size)),)), TOOLS)
@@ -58,7 +95,9 @@ def test_a_whole_answer_is_repaired_in_linear_time(head: str, share: int) -> Non
         require_linear(repair_call, SHORT, text(60))
 
 
-@pytest.mark.parametrize("share", [pytest.param(9, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "share", [pytest.param(9, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
+)
 @pytest.mark.parametrize("piece", [1, 1000])
 def test_a_streamed_answer_is_repaired_in_linear_time(piece: int, share: int) -> None:
     begins = (
@@ -70,7 +109,14 @@ def test_a_streamed_answer_is_repaired_in_linear_time(piece: int, share: int) ->
         "words ```json\n[",
         "words ```tool_call\n{}\n```\n",
     )
-    begins += ("<think>", "<think>hm ", "<think>hm</think>", "{", "<tool_call>", "words <tool_call>")
+    begins += (
+        "<think>",
+        "<think>hm ",
+        "<think>hm</think>",
+        "{",
+        "<tool_call>",
+        "words <tool_call>",
+    )
     fills = ("a", " ", "\n", "`", "```", "\n```", "<", "</think", "[", "{}")
     # Each beginning and each filling is in a pair of the short form.
     for begin, fill in list(product(begins, fills))[::share]:
@@ -95,7 +141,11 @@ def test_the_pieces_of_a_stream_are_put_together_in_linear_time() -> None:
     def calls(size: int) -> None:
         builder, stream = ReplyBuilder(), StreamRepair(TOOLS)
         for number in range(size // 40):
-            piece = {"index": number % 500, "id": f"c{number % 500}", "function": {"name": "f", "arguments": "1"}}
+            piece = {
+                "index": number % 500,
+                "id": f"c{number % 500}",
+                "function": {"name": "f", "arguments": "1"},
+            }
             for chunk in builder.feed({"choices": [{"delta": {"tool_calls": [piece]}}]}):
                 list(stream.feed(chunk))
         builder.reply(ask("Hello"))
@@ -103,7 +153,9 @@ def test_the_pieces_of_a_stream_are_put_together_in_linear_time() -> None:
     def one_call(size: int) -> None:
         stream = StreamRepair(TOOLS)
         for number in range(size):
-            list(stream.feed(ToolCallChunk(0, "a", None if number else "c", None if number else "f")))
+            list(
+                stream.feed(ToolCallChunk(0, "a", None if number else "c", None if number else "f"))
+            )
 
     def arguments(begin: str, fill: str) -> Callable[[int], None]:
         def feed(size: int) -> None:
@@ -113,6 +165,13 @@ def test_the_pieces_of_a_stream_are_put_together_in_linear_time() -> None:
 
         return feed
 
-    broken = [("", " "), ("{", " "), ('{"thinking":"', "a"), ('{"thinking":"', "\\\\"), ("", '{"a":'), ('{"a":[', "1,")]
+    broken = [
+        ("", " "),
+        ("{", " "),
+        ('{"thinking":"', "a"),
+        ('{"thinking":"', "\\\\"),
+        ("", '{"a":'),
+        ('{"a":[', "1,"),
+    ]
     for work in (lines, calls, one_call, *(arguments(*row) for row in broken)):
         require_linear(work, SHORT)

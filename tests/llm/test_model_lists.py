@@ -25,7 +25,10 @@ VLLM = Provider("vllm", "http://127.0.0.1:8000/v1", "vllm")
 
 
 def windows(payload: Any, provider: Provider = VLLM) -> dict[str, int]:
-    return {info.name: info.context_window for info in models_in(json.dumps(payload).encode(), provider).chat}
+    return {
+        info.name: info.context_window
+        for info in models_in(json.dumps(payload).encode(), provider).chat
+    }
 
 
 @pytest.mark.parametrize(
@@ -46,7 +49,12 @@ def test_the_context_window_is_read_where_it_is_reported(row: dict[str, Any]) ->
 
 def test_a_window_that_is_not_reported_is_known_by_name_or_assumed() -> None:
     payload = {
-        "data": [{"id": "gpt-4.1-mini"}, {"id": "gpt-4"}, {"id": "a/claude-x"}, {"id": "odd", "context_length": 0}]
+        "data": [
+            {"id": "gpt-4.1-mini"},
+            {"id": "gpt-4"},
+            {"id": "a/claude-x"},
+            {"id": "odd", "context_length": 0},
+        ]
     }
     assert windows(payload) == {
         "gpt-4.1-mini": 1_047_576,
@@ -60,7 +68,9 @@ def test_ollamas_googles_and_togethers_lists_are_read() -> None:
     assert windows({"models": [{"name": "llama3.2:latest", "model": "llama3.2:latest"}]}) == {
         "llama3.2:latest": 131_072
     }
-    assert windows({"models": [{"name": "models/gemini-x", "inputTokenLimit": 77}]}) == {"gemini-x": 77}
+    assert windows({"models": [{"name": "models/gemini-x", "inputTokenLimit": 77}]}) == {
+        "gemini-x": 77
+    }
     assert windows([{"id": "a/b", "context_length": 9}]) == {"a/b": 9}
 
 
@@ -91,7 +101,9 @@ def test_chat_and_embedding_models_are_told_apart_by_their_names() -> None:
         ({"name": "models/embed-x", "supportedGenerationMethods": ["generateContent"]}, False),
     ],
 )
-def test_what_a_list_says_of_a_model_counts_more_than_its_name(row: dict[str, Any], embeds: bool) -> None:
+def test_what_a_list_says_of_a_model_counts_more_than_its_name(
+    row: dict[str, Any], embeds: bool
+) -> None:
     listed = models_in(json.dumps({"data": [row]}).encode(), VLLM)
     assert (len(listed.embedding), len(listed.chat)) == (embeds, not embeds)
 
@@ -110,7 +122,9 @@ def test_anything_but_a_list_is_an_error(payload: Any) -> None:
         ("google", "/v1/v1beta/models?pageSize=1000", ("x-goog-api-key", "k")),
     ],
 )
-async def test_each_kind_of_provider_is_asked_in_its_way(adapter: Any, path: str, header: tuple[str, str]) -> None:
+async def test_each_kind_of_provider_is_asked_in_its_way(
+    adapter: Any, path: str, header: tuple[str, str]
+) -> None:
     async with ModelServer() as server, httpx2.AsyncClient() as client:
         listed = await list_models(client, Provider("p", server.url, "p", adapter, "k"))
         assert [info.handle for info in listed.chat] == ["p/scripted-1"]
@@ -121,7 +135,12 @@ async def test_each_kind_of_provider_is_asked_in_its_way(adapter: Any, path: str
 async def test_azures_deployments_are_listed_with_what_is_known_of_their_models() -> None:
     rows = [
         {"id": "prod", "model": "gpt-4o", "object": "deployment", "status": "succeeded"},
-        {"id": "vectors", "model": "text-embedding-3-small", "object": "deployment", "status": "succeeded"},
+        {
+            "id": "vectors",
+            "model": "text-embedding-3-small",
+            "object": "deployment",
+            "status": "succeeded",
+        },
     ]
     async with (
         ModelServer(lambda _: Answer({"data": rows, "object": "list"})) as server,
@@ -129,7 +148,9 @@ async def test_azures_deployments_are_listed_with_what_is_known_of_their_models(
     ):
         azure = Provider("azure", server.root, "azure", api_key="k", api_version="2024-10-21")
         listed = await list_models(client, azure)
-        newer = await list_models(client, Provider("azure", f"{server.root}/openai/v1", "azure", api_key="k"))
+        newer = await list_models(
+            client, Provider("azure", f"{server.root}/openai/v1", "azure", api_key="k")
+        )
         assert [seen.path for seen in server.requests] == [
             "/openai/deployments?api-version=2023-03-15-preview",
             "/openai/v1/models",
@@ -143,7 +164,11 @@ async def test_azures_deployments_are_listed_with_what_is_known_of_their_models(
     )
 
 
-MADE_FOR = {"general.architecture": "qwen3", "qwen3.context_length": 40_960, "qwen3.block_count": 36}
+MADE_FOR = {
+    "general.architecture": "qwen3",
+    "qwen3.context_length": 40_960,
+    "qwen3.block_count": 36,
+}
 
 
 @pytest.mark.parametrize(
@@ -153,12 +178,19 @@ MADE_FOR = {"general.architecture": "qwen3", "qwen3.context_length": 40_960, "qw
         ({"model_info": MADE_FOR}, 32_768, 32_768),
         ({"model_info": MADE_FOR}, 131_072, 40_960),
         (
-            {"model_info": MADE_FOR, "parameters": 'stop "<|im_end|>"\nnum_ctx                        8192'},
+            {
+                "model_info": MADE_FOR,
+                "parameters": 'stop "<|im_end|>"\nnum_ctx                        8192',
+            },
             32_768,
             8_192,
         ),
         ({"model_info": {"bert.context_length": 512}}, None, 512),
-        ({"model_info": MADE_FOR, "remote_host": "https://ollama.com", "remote_model": "qwen3"}, None, 40_960),
+        (
+            {"model_info": MADE_FOR, "remote_host": "https://ollama.com", "remote_model": "qwen3"},
+            None,
+            40_960,
+        ),
         ({}, None, OLLAMA_SMALLEST_WINDOW),
         ({"model_info": "?", "parameters": 5}, None, OLLAMA_SMALLEST_WINDOW),
     ],
@@ -188,7 +220,10 @@ def ollama(seen: Seen) -> Answer:
 async def test_a_loaded_model_has_the_window_it_was_loaded_with() -> None:
     async with ModelServer(ollama) as server, httpx2.AsyncClient() as client:
         listed = await list_models(client, Provider("ollama", server.url, "ollama", window=10_000))
-        assert {info.name: info.context_window for info in listed.chat} == {"big": 65_536, "small": 10_000}
+        assert {info.name: info.context_window for info in listed.chat} == {
+            "big": 65_536,
+            "small": 10_000,
+        }
 
 
 async def test_a_server_that_is_found_is_asked_too() -> None:
@@ -197,12 +232,17 @@ async def test_a_server_that_is_found_is_asked_too() -> None:
         here = replace(here, window=20_000)
         listed = await probe(client, here)
         assert listed is not None
-        assert {info.name: info.context_window for info in listed.chat} == {"big": 65_536, "small": 20_000}
+        assert {info.name: info.context_window for info in listed.chat} == {
+            "big": 65_536,
+            "small": 20_000,
+        }
 
 
 async def test_an_older_server_that_shows_nothing_gets_the_smallest_default() -> None:
     def silent(seen: Seen) -> Answer:
-        return Answer({"data": [{"id": "m"}]}) if seen.path == "/v1/models" else Answer(b"<html>", 404)
+        return (
+            Answer({"data": [{"id": "m"}]}) if seen.path == "/v1/models" else Answer(b"<html>", 404)
+        )
 
     async with ModelServer(silent) as server, httpx2.AsyncClient() as client:
         listed = await list_models(client, Provider("ollama", server.url, "ollama"))

@@ -8,7 +8,15 @@ import orjson
 import pytest
 
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import Chunk, FinishReason, ModelReply, ModelRequest, ReasoningChunk, Restarted, TextChunk
+from ricordo.domain.model import (
+    Chunk,
+    FinishReason,
+    ModelReply,
+    ModelRequest,
+    ReasoningChunk,
+    Restarted,
+    TextChunk,
+)
 from ricordo.llm.repair import StreamRepair, fault_in, repair
 from tests.campaigns.sizes import short_and_long
 from tests.support.notations import BARE, MARKED, MARKS, TOOLS, Call, as_json, dsml
@@ -24,7 +32,11 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "brackets": {"label": "human", "new_string": "a < b, {c} [d] (e) & f > g; \\n stays"},
     "marks": {"label": "human", "new_string": "Says </b> and `code` and [1]."},
     "numbers": {"label": "human", "new_string": "x", "insert_line": -1, "is_final": True},
-    "nested": {"label": "human", "new_string": "x", "options": {"deep": {"list": [1, 2.5, None], "text": "y"}}},
+    "nested": {
+        "label": "human",
+        "new_string": "x",
+        "options": {"deep": {"list": [1, 2.5, None], "text": "y"}},
+    },
 }
 FINISHES = ("length", "stop")
 # What a mark begins with; a word alone is none yet.
@@ -36,7 +48,11 @@ def text_reply(text: str, finish: FinishReason = "stop") -> ModelReply:
 
 
 def calls_of(reply: ModelReply) -> list[Call]:
-    return [(part.name, orjson.loads(part.arguments)) for part in reply.parts if isinstance(part, ToolCallPart)]
+    return [
+        (part.name, orjson.loads(part.arguments))
+        for part in reply.parts
+        if isinstance(part, ToolCallPart)
+    ]
 
 
 def texts_of(reply: ModelReply) -> str:
@@ -117,7 +133,9 @@ def test_a_stream_that_is_cut_anywhere_shows_no_mark(notation: str, is_whole: bo
             mended = repair(text_reply(cut, finish), TOOLS)
             fault = fault_in(mended, REQUEST)
             if fault is None:
-                assert not any(mark[:5] in texts_of(mended) for mark in MARKS if mark[0] in SIGNS), cut
+                assert not any(
+                    mark[:5] in texts_of(mended) for mark in MARKS if mark[0] in SIGNS
+                ), cut
                 assert all(call == TEA for call in calls_of(mended)), cut
             elif not fault.is_useless:
                 assert any(isinstance(part, ToolCallPart) for part in mended.parts), cut
@@ -145,7 +163,11 @@ def test_one_call_that_cannot_be_read_does_not_sink_the_others() -> None:
 
 
 BROKEN = (
-    *(mark for mark in MARKS if mark not in ("<function=", "<invoke name=", "functools[", "<|channel|>commentary to=")),
+    *(
+        mark
+        for mark in MARKS
+        if mark not in ("<function=", "<invoke name=", "functools[", "<|channel|>commentary to=")
+    ),
     "<tool_call>\n{broken\n</tool_call>",
     f"<tool_call>\n{as_json(('memory_update', TEA[1]))}\n</tool_call>",
     f"<tool_call>\n{as_json(TEA)[:-1]} // store it\n}}\n</tool_call>",
@@ -161,7 +183,9 @@ BROKEN = (
     "[TOOL_RESULTS]OK[/TOOL_RESULTS]",
     "<｜tool▁output▁begin｜>OK<｜tool▁output▁end｜>",
     '{\n  "status": "OK",\n  "message": "No results found.",\n  "time": "2026-11-26 05:00:00 PM UTC+0000"\n}',
-    '{"type": "heartbeat", "reason": "x", "message": "x", "time": "y"}'.replace('"reason": "x", ', ""),
+    '{"type": "heartbeat", "reason": "x", "message": "x", "time": "y"}'.replace(
+        '"reason": "x", ', ""
+    ),
     dsml([TEA], "tool_calls")[:90],
     dsml([("nobody_has_this", {})], "function_calls"),
     "Sure.\n<tool_c",
@@ -211,7 +235,11 @@ def test_channels_are_taken_apart() -> None:
             "",
             "I look.\n\nYes.",
         ),
-        ("analysisNothing to save.assistantfinalNice to hear.", "Nothing to save.", "Nice to hear."),
+        (
+            "analysisNothing to save.assistantfinalNice to hear.",
+            "Nothing to save.",
+            "Nice to hear.",
+        ),
         ("assistantfinalNice to hear.", "", "Nice to hear."),
         ("<|channel|>final <|constrain|>json<|message|>Nice to hear.", "", "Nice to hear."),
         ("<|channel|>analysis<|message|>Cut in the mid", "Cut in the mid", ""),
@@ -230,9 +258,7 @@ def test_channels_are_taken_apart() -> None:
     )
     mended = repair(text_reply(with_call), TOOLS)
     assert (calls_of(mended), texts_of(mended)) == ([TEA], "")
-    in_words = (
-        'analysisSave it.assistantcommentary to=functions.memory_insert json{"label":"human","new_string":"Likes tea."}'
-    )
+    in_words = 'analysisSave it.assistantcommentary to=functions.memory_insert json{"label":"human","new_string":"Likes tea."}'
     assert calls_of(repair(text_reply(in_words), TOOLS)) == [TEA]
 
 
@@ -251,7 +277,13 @@ def test_the_text_of_a_call_beside_the_real_one_is_left_out() -> None:
 
 
 def test_signs_that_end_a_message_are_no_part_of_it() -> None:
-    for sign in ("<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|im_end|>\n<|im_start|>user\nAnd now?", "</s>"):
+    for sign in (
+        "<|im_end|>",
+        "<|eot_id|>",
+        "<|endoftext|>",
+        "<|im_end|>\n<|im_start|>user\nAnd now?",
+        "</s>",
+    ):
         mended = repair(text_reply(f"Nice to hear.{sign}"), TOOLS)
         assert texts_of(mended) == "Nice to hear.", sign
 

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from ricordo.domain.message import ReasoningPart, TextPart
-from ricordo.domain.model import ModelInfo, ModelReply, ModelSettings, ReasoningChunk, Restarted, TextChunk
+from ricordo.domain.model import (
+    ModelInfo,
+    ModelReply,
+    ModelSettings,
+    ReasoningChunk,
+    Restarted,
+    TextChunk,
+)
 from ricordo.domain.usage import Usage
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
@@ -21,7 +28,9 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> OpenAI
     return OpenAICompatibleModel(info, connections, waits.policy(), api_key="key-1")
 
 
-async def test_a_plain_answer_comes_with_the_reported_usage(model: OpenAICompatibleModel, server: ModelServer) -> None:
+async def test_a_plain_answer_comes_with_the_reported_usage(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
     usage = {
         "prompt_tokens": 100,
         "completion_tokens": 20,
@@ -31,10 +40,14 @@ async def test_a_plain_answer_comes_with_the_reported_usage(model: OpenAICompati
     server.push(completion("Ciao!", usage=usage))
     chunks, reply = await collect(model, ask("Hello"))
     assert chunks == []
-    assert reply == ModelReply((TextPart("Ciao!"),), Usage(100, 20, 64, None, 5), "stop", "scripted-1")
+    assert reply == ModelReply(
+        (TextPart("Ciao!"),), Usage(100, 20, 64, None, 5), "stop", "scripted-1"
+    )
 
 
-async def test_the_server_sees_exactly_this_request(model: OpenAICompatibleModel, server: ModelServer) -> None:
+async def test_the_server_sees_exactly_this_request(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
     await whole_reply(model, ask("Hello"))
     seen = server.requests[0]
     assert (seen.method, seen.path) == ("POST", "/v1/chat/completions")
@@ -104,7 +117,9 @@ async def test_everything_that_can_be_asked_for_reaches_the_server(
     }
 
 
-async def test_a_stream_brings_pieces_and_then_the_whole(model: OpenAICompatibleModel, server: ModelServer) -> None:
+async def test_a_stream_brings_pieces_and_then_the_whole(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
     server.push(
         stream(
             {"role": "assistant", "content": ""},
@@ -116,7 +131,9 @@ async def test_a_stream_brings_pieces_and_then_the_whole(model: OpenAICompatible
     )
     chunks, reply = await collect(model, ask("x", stream=True))
     assert chunks == [ReasoningChunk("hm"), TextChunk("Ci"), TextChunk("ao")]
-    assert reply == ModelReply((ReasoningPart("hm"), TextPart("Ciao")), Usage(9, 3), "stop", "scripted-1")
+    assert reply == ModelReply(
+        (ReasoningPart("hm"), TextPart("Ciao")), Usage(9, 3), "stop", "scripted-1"
+    )
     body = server.requests[0].body
     assert body["stream"] is True
     assert body["stream_options"] == {"include_usage": True}
@@ -153,7 +170,13 @@ async def test_a_stream_that_breaks_off_after_its_end_is_whole(
 )
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_each_error_has_its_kind_and_its_number_of_calls(
-    model: OpenAICompatibleModel, server: ModelServer, status: int, message: str, kind: str, calls: int, streamed: bool
+    model: OpenAICompatibleModel,
+    server: ModelServer,
+    status: int,
+    message: str,
+    kind: str,
+    calls: int,
+    streamed: bool,
 ) -> None:
     server.push(*[Answer({"error": {"message": message}}, status)] * 5)
     with pytest.raises(ModelError, match=message) as caught:
@@ -183,10 +206,14 @@ async def test_silence_is_a_time_out(server: ModelServer) -> None:
     await connections.close()
 
 
-async def test_a_server_that_is_not_there_is_an_error(connections: Connections, waits: Waits) -> None:
+async def test_a_server_that_is_not_there_is_an_error(
+    connections: Connections, waits: Waits
+) -> None:
     async with ModelServer() as gone:
         url = gone.url
-    model = OpenAICompatibleModel(ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=url), connections, waits.policy())
+    model = OpenAICompatibleModel(
+        ModelInfo("vllm/m", "vllm", "m", "vllm", endpoint=url), connections, waits.policy()
+    )
     with pytest.raises(ModelError, match="cannot be reached") as caught:
         await whole_reply(model, ask("x"))
     assert caught.value.kind == "llm_error"
@@ -205,7 +232,12 @@ async def test_a_page_where_a_completion_should_be_is_an_error(
 async def test_connections_are_kept_alive_after_answers_streams_and_errors(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
-    server.push(completion("a"), stream({"content": "b"}), Answer({"error": {"message": "no"}}, 404), completion("c"))
+    server.push(
+        completion("a"),
+        stream({"content": "b"}),
+        Answer({"error": {"message": "no"}}, 404),
+        completion("c"),
+    )
     for request in (ask("1"), ask("2", stream=True)):
         await collect(model, request)
     with pytest.raises(ModelError):
@@ -215,7 +247,9 @@ async def test_connections_are_kept_alive_after_answers_streams_and_errors(
     assert server.connections == 1
 
 
-async def test_a_reader_who_leaves_frees_the_connection(model: OpenAICompatibleModel, server: ModelServer) -> None:
+async def test_a_reader_who_leaves_frees_the_connection(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
     server.push(stream({"content": "one"}, {"content": "two"}, {"content": "three"}))
     answer = model.answer(ask("x", stream=True))
     assert await anext(answer) == TextChunk("one")

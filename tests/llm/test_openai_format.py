@@ -29,7 +29,10 @@ def test_each_result_of_a_tool_message_is_a_message_of_its_own() -> None:
 
 
 def test_pictures_go_as_data_or_by_address() -> None:
-    pictures = ImagePart("image/png", data="QUJD"), ImagePart("image/jpeg", url="https://x/y.jpg", detail="low")
+    pictures = (
+        ImagePart("image/png", data="QUJD"),
+        ImagePart("image/jpeg", url="https://x/y.jpg", detail="low"),
+    )
     rows = to_messages([said("user", "See:", *pictures)])
     assert rows[0]["content"] == [
         {"type": "text", "text": "See:"},
@@ -39,19 +42,27 @@ def test_pictures_go_as_data_or_by_address() -> None:
 
 
 def test_an_approval_counts_for_what_it_holds() -> None:
-    rows = to_messages([said("approval", weather_call()), said("approval", weather_return()), said("approval")])
+    rows = to_messages(
+        [said("approval", weather_call()), said("approval", weather_return()), said("approval")]
+    )
     assert [row["role"] for row in rows] == ["assistant", "tool"]
 
 
 def test_a_call_that_is_no_json_cannot_make_the_transcript_unusable() -> None:
     rows = to_messages([said("assistant", weather_call(arguments='{"city": '))])
-    assert rows[0]["tool_calls"][0]["function"]["arguments"] == '{"unreadable_arguments":"{\\"city\\": "}'
+    assert (
+        rows[0]["tool_calls"][0]["function"]["arguments"]
+        == '{"unreadable_arguments":"{\\"city\\": "}'
+    )
     assert readable_arguments('{"city": "Rome"}') == '{"city": "Rome"}'
 
 
 def test_a_forced_tool_is_named_and_lm_studio_gets_it_alone() -> None:
     request = ask("x", tools=[WEATHER, CLOCK], forced_tool="get_time")
-    assert to_body(request, "m", Dialect())["tool_choice"] == {"type": "function", "function": {"name": "get_time"}}
+    assert to_body(request, "m", Dialect())["tool_choice"] == {
+        "type": "function",
+        "function": {"name": "get_time"},
+    }
     body = to_body(request, "m", dialect_of("lmstudio", "http://127.0.0.1:1234/v1"))
     assert body["tool_choice"] == "required"
     assert [tool["function"]["name"] for tool in body["tools"]] == ["get_time"]
@@ -62,12 +73,19 @@ def test_parallel_calls_are_left_to_the_provider_unless_set() -> None:
 
 
 def test_the_limit_of_an_answer_has_openais_name_at_openai_only() -> None:
-    for url, name in ("https://api.openai.com/v1", "max_completion_tokens"), ("http://127.0.0.1:9000/v1", "max_tokens"):
-        body = to_body(ask("x", settings=ModelSettings(max_output_tokens=5)), "m", dialect_of("openai", url))
+    for url, name in (
+        ("https://api.openai.com/v1", "max_completion_tokens"),
+        ("http://127.0.0.1:9000/v1", "max_tokens"),
+    ):
+        body = to_body(
+            ask("x", settings=ModelSettings(max_output_tokens=5)), "m", dialect_of("openai", url)
+        )
         assert {key: value for key, value in body.items() if key.startswith("max")} == {name: 5}
 
 
-@pytest.mark.parametrize("payload", [{}, {"choices": []}, {"choices": [{}]}, {"choices": [{"message": None}]}])
+@pytest.mark.parametrize(
+    "payload", [{}, {"choices": []}, {"choices": [{}]}, {"choices": [{"message": None}]}]
+)
 def test_an_answer_without_a_message_is_an_empty_reply(payload: dict[str, object]) -> None:
     assert to_reply(payload, ask("x")).parts == ()
 
@@ -98,7 +116,10 @@ def test_a_malformed_answer_is_an_error_of_the_model(payload: dict[str, Any]) ->
 
 def test_a_call_with_nothing_in_it_and_usage_in_whole_floats_are_read() -> None:
     usage = {"prompt_tokens": 3.0, "completion_tokens": 2, "prompt_tokens_details": None}
-    reply = to_reply({"choices": [{"message": {"content": None, "tool_calls": [None]}}], "usage": usage}, ask("x"))
+    reply = to_reply(
+        {"choices": [{"message": {"content": None, "tool_calls": [None]}}], "usage": usage},
+        ask("x"),
+    )
     assert (reply.parts, reply.usage.prompt_tokens) == ((), 3)
 
 
@@ -110,7 +131,9 @@ def test_a_tool_name_that_a_model_made_up_is_sent_back_as_servers_take_it() -> N
 
 def read(data: bytes, size: int) -> tuple[list[Any], SseReader]:
     lines = SseReader()
-    events = [e for start in range(0, len(data), size) for e in lines.feed(data[start : start + size])]
+    events = [
+        e for start in range(0, len(data), size) for e in lines.feed(data[start : start + size])
+    ]
     return events + list(lines.feed(b"\n")), lines
 
 
@@ -138,12 +161,19 @@ def test_a_last_line_without_its_newline_counts() -> None:
 
 def build(*pieces: dict[str, Any]) -> tuple[list[Any], ModelReply]:
     builder = ReplyBuilder()
-    chunks = [chunk for piece in pieces for chunk in builder.feed({"choices": [{"delta": {"tool_calls": [piece]}}]})]
+    chunks = [
+        chunk
+        for piece in pieces
+        for chunk in builder.feed({"choices": [{"delta": {"tool_calls": [piece]}}]})
+    ]
     return chunks, builder.reply(ask("x"))
 
 
 def call(name: str | None = None, arguments: Any = None, **more: Any) -> dict[str, Any]:
-    return {"function": {k: v for k, v in (("name", name), ("arguments", arguments)) if v is not None}, **more}
+    return {
+        "function": {k: v for k, v in (("name", name), ("arguments", arguments)) if v is not None},
+        **more,
+    }
 
 
 def named(reply: ModelReply) -> list[tuple[str, str]]:
@@ -161,5 +191,7 @@ def test_calls_are_told_apart_by_name_where_there_is_neither_index_nor_id() -> N
 
 
 def test_indexes_may_begin_anywhere() -> None:
-    _, reply = build(call("a", "{", index=3, id="1"), call("b", "{}", index=7, id="2"), call(None, "}", index=3))
+    _, reply = build(
+        call("a", "{", index=3, id="1"), call("b", "{}", index=7, id="2"), call(None, "}", index=3)
+    )
     assert named(reply) == [("a", "{}"), ("b", "{}")]

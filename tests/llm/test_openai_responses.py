@@ -20,11 +20,19 @@ from tests.support.model_server import Answer, ModelServer, event
 THOUGHT = {
     "id": "rs_1",
     "type": "reasoning",
-    "summary": [{"type": "summary_text", "text": "Look it up."}, {"type": "summary_text", "text": "Then tell."}],
+    "summary": [
+        {"type": "summary_text", "text": "Look it up."},
+        {"type": "summary_text", "text": "Then tell."},
+    ],
     "encrypted_content": "gAAAA",
     "status": "completed",
 }
-KEPT = {"id": "rs_1", "type": "reasoning", "summary": THOUGHT["summary"], "encrypted_content": "gAAAA"}
+KEPT = {
+    "id": "rs_1",
+    "type": "reasoning",
+    "summary": THOUGHT["summary"],
+    "encrypted_content": "gAAAA",
+}
 WORDS = {
     "id": "msg_1",
     "type": "message",
@@ -41,24 +49,41 @@ USAGE = {
 }
 
 
-def called(name: str = "get_weather", arguments: str = '{"city":"Rome"}', call_id: str = "call_1") -> dict[str, Any]:
-    item = {"id": f"fc_{call_id}", "type": "function_call", "call_id": call_id, "status": "completed"}
+def called(
+    name: str = "get_weather", arguments: str = '{"city":"Rome"}', call_id: str = "call_1"
+) -> dict[str, Any]:
+    item = {
+        "id": f"fc_{call_id}",
+        "type": "function_call",
+        "call_id": call_id,
+        "status": "completed",
+    }
     return item | {"name": name, "arguments": arguments}
 
 
 def response(*output: dict[str, Any], status: str = "completed", **more: Any) -> dict[str, Any]:
-    found = {"id": "resp_1", "object": "response", "status": status, "model": "gpt-5-mini-2025", "error": None}
+    found = {
+        "id": "resp_1",
+        "object": "response",
+        "status": status,
+        "model": "gpt-5-mini-2025",
+        "error": None,
+    }
     return found | {"incomplete_details": None, "output": list(output), "usage": USAGE} | more
 
 
 def streamed(*items: dict[str, Any], end: str | None = "response.completed", **more: Any) -> Answer:
     """The events of a response; texts and arguments come in two pieces."""
-    rows: list[dict[str, Any]] = [{"type": "response.created", "response": response(status="in_progress")}]
+    rows: list[dict[str, Any]] = [
+        {"type": "response.created", "response": response(status="in_progress")}
+    ]
     for place, item in enumerate(items):
         rows += _events_of(place, item)
     if end:
         rows.append({"type": end, "response": response(*items, **more)})
-    pieces = tuple(event({**row, "sequence_number": number}, row["type"]) for number, row in enumerate(rows))
+    pieces = tuple(
+        event({**row, "sequence_number": number}, row["type"]) for number, row in enumerate(rows)
+    )
     return Answer(pieces=pieces, headers={"content-type": "text/event-stream; charset=utf-8"})
 
 
@@ -68,7 +93,10 @@ def _events_of(place: int, item: dict[str, Any]) -> list[dict[str, Any]]:
     match item["type"]:
         case "message":
             begun, text = {**item, "content": []}, item["content"][0]["text"]
-            rows += [{"type": "response.output_text.delta", "delta": half, **at} for half in (text[:2], text[2:])]
+            rows += [
+                {"type": "response.output_text.delta", "delta": half, **at}
+                for half in (text[:2], text[2:])
+            ]
         case "function_call":
             begun, text = {**item, "arguments": ""}, item["arguments"]
             kind = "response.function_call_arguments.delta"
@@ -84,9 +112,15 @@ def _events_of(place: int, item: dict[str, Any]) -> list[dict[str, Any]]:
                         **here,
                     }
                 )
-                rows.append({"type": "response.reasoning_summary_text.delta", "delta": row["text"], **here})
+                rows.append(
+                    {"type": "response.reasoning_summary_text.delta", "delta": row["text"], **here}
+                )
     added = {"type": "response.output_item.added", "output_index": place, "item": begun}
-    return [added, *rows, {"type": "response.output_item.done", "output_index": place, "item": item}]
+    return [
+        added,
+        *rows,
+        {"type": "response.output_item.done", "output_index": place, "item": item},
+    ]
 
 
 @pytest.fixture
@@ -99,7 +133,10 @@ async def server() -> AsyncIterator[ModelServer]:
 def model(server: ModelServer, connections: Connections, waits: Waits) -> ProviderModel:
     info = ModelInfo("openai/gpt-5-mini", "openai", "gpt-5-mini", "openai", endpoint=server.url)
     return build_model(
-        Provider("openai", "", "openai", api_key="key-1", api="responses"), info, connections, waits.policy()
+        Provider("openai", "", "openai", api_key="key-1", api="responses"),
+        info,
+        connections,
+        waits.policy(),
     )
 
 
@@ -121,7 +158,10 @@ async def test_the_server_sees_this_request(model: ProviderModel, server: ModelS
         max_output_tokens=300,
         parallel_tool_calls=False,
         reasoning_effort="low",
-        response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}},
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "n", "schema": {"type": "object"}},
+        },
         extra={"verbosity": "low", "strict": True, "prompt_cache_key": "k"},
     )
     messages = (
@@ -131,7 +171,14 @@ async def test_the_server_sees_this_request(model: ProviderModel, server: ModelS
         said("user", "And here?", ImagePart("image/png", data="QUJD")),
     )
     await whole_reply(
-        model, ask(*messages, tools=[WEATHER, CLOCK], forced_tool="get_weather", user_id="u", settings=settings)
+        model,
+        ask(
+            *messages,
+            tools=[WEATHER, CLOCK],
+            forced_tool="get_weather",
+            user_id="u",
+            settings=settings,
+        ),
     )
     seen = server.requests[0]
     assert seen.path == "/v1/responses"
@@ -141,18 +188,31 @@ async def test_the_server_sees_this_request(model: ProviderModel, server: ModelS
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "Weather?"},
         {"role": "assistant", "content": "I look."},
-        {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"city":"Rome"}'},
+        {
+            "type": "function_call",
+            "call_id": "call_1",
+            "name": "get_weather",
+            "arguments": '{"city":"Rome"}',
+        },
         {"type": "function_call_output", "call_id": "call_1", "output": "sunny"},
         {
             "role": "user",
             "content": [
                 {"type": "input_text", "text": "And here?"},
-                {"type": "input_image", "image_url": "data:image/png;base64,QUJD", "detail": "auto"},
+                {
+                    "type": "input_image",
+                    "image_url": "data:image/png;base64,QUJD",
+                    "detail": "auto",
+                },
             ],
         },
     ]
     weather, clock = body.pop("tools")
-    assert (weather["type"], weather["name"], weather["strict"]) == ("function", "get_weather", True)
+    assert (weather["type"], weather["name"], weather["strict"]) == (
+        "function",
+        "get_weather",
+        True,
+    )
     assert weather["parameters"]["additionalProperties"] is False
     assert clock["name"] == "get_time"
     del body["input"]
@@ -165,7 +225,10 @@ async def test_the_server_sees_this_request(model: ProviderModel, server: ModelS
         "max_output_tokens": 300,
         "include": ["reasoning.encrypted_content"],
         "reasoning": {"effort": "low", "summary": "auto"},
-        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}, "verbosity": "low"},
+        "text": {
+            "format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}},
+            "verbosity": "low",
+        },
         "user": "u",
         "prompt_cache_key": "k",
     }
@@ -181,10 +244,17 @@ async def test_thoughts_go_back_in_their_place_and_as_they_came(
     _, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=streams))
     assert reply.finish == "tool_calls"
     returns = said("tool", weather_return(), weather_return("call_2"))
-    await whole_reply(model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
+    await whole_reply(
+        model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK])
+    )
     assert server.requests[1].body["input"][2:6] == [
         {**KEPT, "id": "rs_0", "summary": []},
-        {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"city":"Rome"}'},
+        {
+            "type": "function_call",
+            "call_id": "call_1",
+            "name": "get_weather",
+            "arguments": '{"city":"Rome"}',
+        },
         KEPT,
         {"type": "function_call", "call_id": "call_2", "name": "get_time", "arguments": "{}"},
     ]
@@ -202,7 +272,9 @@ async def test_each_model_is_told_what_it_takes_alone(
     ):
         info = ModelInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
         await whole_reply(
-            build_model(Provider("openai", "", "openai", api="responses"), info, connections, waits.policy()),
+            build_model(
+                Provider("openai", "", "openai", api="responses"), info, connections, waits.policy()
+            ),
             ask("x", settings=settings),
         )
         assert {"reasoning", "temperature", "text"} & set(server.requests[-1].body) == taken, name
@@ -215,12 +287,16 @@ async def test_thoughts_of_others_and_thoughts_without_an_end_stay_away(
     chat = ReasoningPart("Said in chat.", provider="openai")
     server.push(Answer(response(THOUGHT, WORDS)))
     own = (await whole_reply(model, ask("x"))).parts[0]
-    await whole_reply(model, ask("x", said("assistant", other, chat, "Hm."), "y", said("assistant", own), "z"))
+    await whole_reply(
+        model, ask("x", said("assistant", other, chat, "Hm."), "y", said("assistant", own), "z")
+    )
     contents = [item.get("content") for item in server.requests[1].body["input"]]
     assert contents == ["Be kind.", "x", "Hm.", "y", "z"]
 
 
-async def test_a_stream_brings_pieces_and_then_the_whole(model: ProviderModel, server: ModelServer) -> None:
+async def test_a_stream_brings_pieces_and_then_the_whole(
+    model: ProviderModel, server: ModelServer
+) -> None:
     server.push(streamed(THOUGHT, WORDS))
     chunks, reply = await collect(model, ask("x", stream=True))
     assert [type(chunk) for chunk in chunks] == [ReasoningChunk] * 3 + [TextChunk] * 2
@@ -229,13 +305,17 @@ async def test_a_stream_brings_pieces_and_then_the_whole(model: ProviderModel, s
     assert reply.usage == Usage(30, 9, 10, 0, 4)
 
 
-async def test_a_last_event_without_its_output_is_made_whole(model: ProviderModel, server: ModelServer) -> None:
+async def test_a_last_event_without_its_output_is_made_whole(
+    model: ProviderModel, server: ModelServer
+) -> None:
     server.push(streamed(WORDS, output=[]))
     assert (await whole_reply(model, ask("x", stream=True))).parts == (TextPart("Ciao!"),)
 
 
 @pytest.mark.parametrize("streams", [False, True])
-@pytest.mark.parametrize(("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")])
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("max_output_tokens", "length"), ("content_filter", "content_filter")]
+)
 async def test_an_incomplete_response_says_why(
     reason: str, finish: str, streams: bool, model: ProviderModel, server: ModelServer
 ) -> None:

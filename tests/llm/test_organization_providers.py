@@ -20,7 +20,9 @@ from ricordo.settings import ProviderSettings, Settings
 from tests.llm.talk import Waits, ask
 from tests.support.model_server import Answer, ModelServer
 
-LISTED = Answer({"object": "list", "data": [{"id": "small"}, {"id": "large", "context_window": 9_000}]})
+LISTED = Answer(
+    {"object": "list", "data": [{"id": "small"}, {"id": "large", "context_window": 9_000}]}
+)
 
 
 class Desk:
@@ -42,7 +44,14 @@ class Desk:
         """One provider of the organization, in the place of all before it."""
         secret = self.cipher.encrypt(json.dumps({"api_key": key}))
         made = OrganizationProvider(
-            "provider-1", organization_id, "mine", "openai", 0, 0, base_url=server.url, secret=secret
+            "provider-1",
+            organization_id,
+            "mine",
+            "openai",
+            0,
+            0,
+            base_url=server.url,
+            secret=secret,
         )
         self.rows[organization_id] = [made]
         return made
@@ -150,7 +159,9 @@ async def test_what_another_process_changed_counts_within_seconds(
     assert len(desk.reads) == 2
 
 
-async def test_what_changes_while_it_is_read_is_read_again(base: Models, desk: Desk, server: ModelServer) -> None:
+async def test_what_changes_while_it_is_read_is_read_again(
+    base: Models, desk: Desk, server: ModelServer
+) -> None:
     async def load(organization_id: str) -> list[OrganizationProvider]:
         rows = await desk.load(organization_id)
         if len(desk.reads) == 1:
@@ -232,12 +243,17 @@ async def test_models_of_the_server_are_there_for_every_organisation(
 
 
 @pytest.mark.parametrize(
-    "address", ["http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9", "http://169.254.169.254"]
+    "address",
+    ["http://127.0.0.1:9", "http://localhost:9", "http://[::1]:9", "http://169.254.169.254"],
 )
-async def test_a_private_address_is_refused_and_never_asked(base: Models, desk: Desk, address: str) -> None:
+async def test_a_private_address_is_refused_and_never_asked(
+    base: Models, desk: Desk, address: str
+) -> None:
     guarded = OrganizationProviders(base, Waits().policy(retries=0), desk.load, desk.cipher)
     secret = guarded.seal(Keys("key-of-a-1"))
-    provider = OrganizationProvider("p", "org-a", "mine", "openai", 0, 0, base_url=address, secret=secret)
+    provider = OrganizationProvider(
+        "p", "org-a", "mine", "openai", 0, 0, base_url=address, secret=secret
+    )
     desk.rows["org-a"] = [provider]
     with pytest.raises(Invalid, match="no public address"):
         guarded.require_usable(provider, Keys("key-of-a-1"))
@@ -263,7 +279,9 @@ def test_keys_are_sealed_for_this_server_alone_and_never_quoted(
         "no token",
         desk.cipher.encrypt('{"token": "sk-secret-1"}'),
     ):
-        with pytest.raises(Unavailable, match=r'provider "mine" cannot be read.*secret\.key') as caught:
+        with pytest.raises(
+            Unavailable, match=r'provider "mine" cannot be read.*secret\.key'
+        ) as caught:
             owned.keys_of(replace(provider, secret=garbled))
         assert "sk-secret-1" not in str(caught.value)
         assert caught.value.__cause__ is None
@@ -277,8 +295,14 @@ def test_keys_are_sealed_for_this_server_alone_and_never_quoted(
 
 
 def test_an_error_that_quotes_a_key_loses_it_and_keys_are_never_printed() -> None:
-    error = ModelError("llm_authentication", "No such key: sk-secret-1 (AKIA-access-1)", retry_after=3)
+    error = ModelError(
+        "llm_authentication", "No such key: sk-secret-1 (AKIA-access-1)", retry_after=3
+    )
     hidden = KEYS.without(error)
-    assert (str(hidden), hidden.kind, hidden.retry_after) == ("No such key: (hidden) ((hidden))", error.kind, 3)
+    assert (str(hidden), hidden.kind, hidden.retry_after) == (
+        "No such key: (hidden) ((hidden))",
+        error.kind,
+        3,
+    )
     assert Keys("a").without(error) is error
     assert repr(KEYS) == "Keys()"

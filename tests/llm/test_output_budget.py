@@ -39,7 +39,12 @@ def test_what_a_model_can_write_bounds_it_and_openais_thinking_models_end_by_the
     thinker = ModelInfo("openai/o3", "openai", "o3", "openai", endpoint=OPENAI_ADDRESS)
     assert usual_output_tokens(thinker, 200_000) is None
     assert usual_output_tokens(thinker, 200_000, chosen=9_000) == 9_000
-    assert usual_output_tokens(ModelInfo("a/o3", "a", "o3", "openai", endpoint="http://host/v1"), 200_000) == 16_384
+    assert (
+        usual_output_tokens(
+            ModelInfo("a/o3", "a", "o3", "openai", endpoint="http://host/v1"), 200_000
+        )
+        == 16_384
+    )
 
 
 def test_the_time_for_a_summary_follows_how_fast_the_model_was() -> None:

@@ -37,7 +37,9 @@ KINDS = {
 def test_each_status_has_its_kind() -> None:
     for kind, statuses in KINDS.items():
         for status in statuses:
-            assert error_from_status("openai", status, b'{"error":{"message":"no"}}').kind == kind, status
+            assert (
+                error_from_status("openai", status, b'{"error":{"message":"no"}}').kind == kind
+            ), status
 
 
 @pytest.mark.parametrize(
@@ -58,11 +60,16 @@ def test_each_status_has_its_kind() -> None:
     ],
 )
 def test_a_transcript_that_is_too_long_is_recognised_in_every_providers_words(message: str) -> None:
-    assert error_from_status("any", 400, {"error": {"message": message}}).kind == "context_window_exceeded"
+    assert (
+        error_from_status("any", 400, {"error": {"message": message}}).kind
+        == "context_window_exceeded"
+    )
 
 
 def test_a_wrong_request_is_not_taken_for_a_long_one() -> None:
-    error = error_from_status("openai", 400, {"error": {"message": "max_tokens is too large: 99999"}})
+    error = error_from_status(
+        "openai", 400, {"error": {"message": "max_tokens is too large: 99999"}}
+    )
     assert error.kind == "llm_bad_request"
 
 
@@ -77,7 +84,8 @@ def test_the_message_says_who_what_and_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"<html>Bad gateway</html>", b"", b'"text"', b"[]", b'[{"error":{"message":"m"}}]', b"\xff"]
+    "body",
+    [b"<html>Bad gateway</html>", b"", b'"text"', b"[]", b'[{"error":{"message":"m"}}]', b"\xff"],
 )
 def test_any_body_gives_an_error(body: bytes) -> None:
     assert error_from_status("vllm", 502, body).kind == "llm_error"
@@ -89,8 +97,14 @@ def test_any_body_gives_an_error(body: bytes) -> None:
         ({"error": {"message": "Rate limit reached", "code": 429}}, "llm_rate_limit"),
         ({"error": {"type": "overloaded_error", "message": "Overloaded"}}, "llm_error"),
         ({"error": {"type": "rate_limit_error", "message": "slow down"}}, "llm_rate_limit"),
-        ({"error": {"type": "invalid_request_error", "message": "no such tool"}}, "llm_bad_request"),
-        ({"object": "error", "message": "maximum context length is 4096"}, "context_window_exceeded"),
+        (
+            {"error": {"type": "invalid_request_error", "message": "no such tool"}},
+            "llm_bad_request",
+        ),
+        (
+            {"object": "error", "message": "maximum context length is 4096"},
+            "context_window_exceeded",
+        ),
         ({"error": "something odd"}, "llm_error"),
     ],
 )
@@ -180,7 +194,9 @@ async def test_silence_after_a_tools_result_is_asked_about_once_and_then_fails()
     assert caught.value.kind == "llm_empty_response"
     assert [len(one.messages) - len(request.messages) for one in asked] == [0, 1]
     assert "empty" in asked[1].messages[-1].text
-    assert [item async for item in answer_by_policy(Waits().policy(), request, attempt)] == [reply("Done.")]
+    assert [item async for item in answer_by_policy(Waits().policy(), request, attempt)] == [
+        reply("Done.")
+    ]
 
 
 BROKEN = ModelReply((ToolCallPart("1", "get_weather", '{"city": '),), finish="tool_calls")
@@ -199,12 +215,16 @@ async def test_a_broken_reply_is_told_without_waiting_and_without_spending_a_ret
         return answers(WHOLE if len(told) == 2 else BROKEN)
 
     request = ask("x", tools=[WEATHER])
-    assert [item async for item in answer_by_policy(waits.policy(retries=0), request, attempt)] == [WHOLE]
+    assert [item async for item in answer_by_policy(waits.policy(retries=0), request, attempt)] == [
+        WHOLE
+    ]
     assert waits == []
     assert told[1].messages[:-2] == request.messages
     assert [message.role for message in told[1].messages[-2:]] == ["assistant", "tool"]
     told.clear()
-    assert [item async for item in answer_by_policy(waits.policy(), request, lambda _: answers(BROKEN))] == [BROKEN]
+    assert [
+        item async for item in answer_by_policy(waits.policy(), request, lambda _: answers(BROKEN))
+    ] == [BROKEN]
 
 
 def test_a_long_broken_answer_is_told_by_its_beginning() -> None:
@@ -221,7 +241,9 @@ def test_a_long_broken_answer_is_told_by_its_beginning() -> None:
 UNREADABLE = ModelReply((TextPart("Sure.\n<tool_call>{broken"),))
 
 
-async def test_an_answer_that_cannot_be_read_is_asked_again_once_without_its_text_and_then_fails() -> None:
+async def test_an_answer_that_cannot_be_read_is_asked_again_once_without_its_text_and_then_fails() -> (
+    None
+):
     asked: list[ModelRequest] = []
 
     def attempt(request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
@@ -249,7 +271,12 @@ async def test_one_broken_call_does_not_sink_the_others() -> None:
             broken = ModelReply(parts, finish="tool_calls")
             request = ask("x", tools=[WEATHER])
             attempts = Attempts([broken])
-            (whole,) = [item async for item in answer_by_policy(Waits().policy(), request, attempts)]
+            (whole,) = [
+                item async for item in answer_by_policy(Waits().policy(), request, attempts)
+            ]
             assert isinstance(whole, ModelReply)
-            assert {part.name for part in whole.parts if isinstance(part, ToolCallPart)} == {"get_weather", name}
+            assert {part.name for part in whole.parts if isinstance(part, ToolCallPart)} == {
+                "get_weather",
+                name,
+            }
             assert good in whole.parts

@@ -6,7 +6,14 @@ import pytest
 
 from ricordo.domain.model import OrganizationProvider
 from ricordo.errors import Invalid, Unsupported
-from ricordo.llm.provider_table import AZURE_API_VERSION, Keys, Provider, brought_provider, configured, require_usable
+from ricordo.llm.provider_table import (
+    AZURE_API_VERSION,
+    Keys,
+    Provider,
+    brought_provider,
+    configured,
+    require_usable,
+)
 from ricordo.settings import ProviderSettings
 
 NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
@@ -31,7 +38,9 @@ def test_an_address_of_ones_own_keeps_openais_name_and_needs_no_key() -> None:
     assert (provider.base_url, provider.api_key) == ("http://127.0.0.1:9000/v1", None)
 
 
-@pytest.mark.parametrize("setting", ["ollama_base_url", "lmstudio_base_url", "vllm_api_base", "llamacpp_base_url"])
+@pytest.mark.parametrize(
+    "setting", ["ollama_base_url", "lmstudio_base_url", "vllm_api_base", "llamacpp_base_url"]
+)
 def test_an_address_configures_a_server_with_or_without_its_path(setting: str) -> None:
     for path in ("", "/", "/v1", "/v1/"):
         (found,) = names(**{setting: f"http://host:1{path}"}).values()
@@ -42,9 +51,13 @@ def test_a_key_is_never_printed() -> None:
     assert "secret" not in repr(names(openai_api_key="secret"))
 
 
-def test_openais_own_models_that_think_are_asked_by_the_responses_api_unless_told_otherwise() -> None:
+def test_openais_own_models_that_think_are_asked_by_the_responses_api_unless_told_otherwise() -> (
+    None
+):
     own = Provider("openai", "https://api.openai.com/v1", "openai")
-    assert [own.uses_responses(name) for name in ("o4-mini", "gpt-5.1", "gpt-4.1", "gpt-5-chat-latest")] == [
+    assert [
+        own.uses_responses(name) for name in ("o4-mini", "gpt-5.1", "gpt-4.1", "gpt-5-chat-latest")
+    ] == [
         True,
         True,
         False,
@@ -52,9 +65,13 @@ def test_openais_own_models_that_think_are_asked_by_the_responses_api_unless_tol
     ]
     assert Provider("openai", "https://eu.api.openai.com/v1", "openai").uses_responses("gpt-5")
     assert not Provider("openai", "http://127.0.0.1:1/v1", "openai").uses_responses("gpt-5")
-    assert not Provider("openai", "https://api.openai.com.example.org/v1", "openai").uses_responses("gpt-5")
+    assert not Provider("openai", "https://api.openai.com.example.org/v1", "openai").uses_responses(
+        "gpt-5"
+    )
     assert not Provider("openai", own.base_url, "openai", api="chat").uses_responses("gpt-5")
-    assert Provider("openai", "http://127.0.0.1:1/v1", "openai", api="responses").uses_responses("any")
+    assert Provider("openai", "http://127.0.0.1:1/v1", "openai", api="responses").uses_responses(
+        "any"
+    )
 
 
 def test_azure_needs_its_address_and_has_a_version() -> None:
@@ -62,9 +79,15 @@ def test_azure_needs_its_address_and_has_a_version() -> None:
     assert configured(ProviderSettings(_env_file=None, **keyed)) == []
     address = {"azure_base_url": "https://x.openai.azure.com"}
     (azure,) = configured(ProviderSettings(_env_file=None, **keyed | address))
-    assert (azure.name, azure.endpoint_type, azure.api_version) == ("azure", "azure", AZURE_API_VERSION)
+    assert (azure.name, azure.endpoint_type, azure.api_version) == (
+        "azure",
+        "azure",
+        AZURE_API_VERSION,
+    )
     (azure,) = configured(
-        ProviderSettings(_env_file=None, **keyed | address | {"azure_api_version": "2025-01-01-preview"})
+        ProviderSettings(
+            _env_file=None, **keyed | address | {"azure_api_version": "2025-01-01-preview"}
+        )
     )
     assert azure.api_version == "2025-01-01-preview"
     address = {"azure_base_url": "https://x.openai.azure.com/openai/v1"}
@@ -108,11 +131,21 @@ def test_what_has_all_it_needs_is_usable(given: OrganizationProvider, keys: Keys
         (provider("bedrock", region="eu-west-1", base_url="https://x"), AWS, "no base_url"),
         *(
             (provider("openai", base_url=url), Keys("k"), "base_url must be an address")
-            for url in ("ftp://x", "https://", "https://u:p@x/", "https://x/?a=1", "https://x/#a", "http://x:0", "x y")
+            for url in (
+                "ftp://x",
+                "https://",
+                "https://u:p@x/",
+                "https://x/?a=1",
+                "https://x/#a",
+                "http://x:0",
+                "x y",
+            )
         ),
     ],
 )
-def test_what_lacks_something_is_told_so(given: OrganizationProvider, keys: Keys, words: str) -> None:
+def test_what_lacks_something_is_told_so(
+    given: OrganizationProvider, keys: Keys, words: str
+) -> None:
     with pytest.raises(Invalid, match=words):
         require_usable(given, keys)
 
@@ -124,9 +157,15 @@ def test_a_type_that_cannot_be_brought_says_what_to_do(provider_type: str) -> No
 
 
 def test_a_provider_is_called_where_its_type_says_or_where_it_was_told() -> None:
-    assert brought_provider(provider("groq"), Keys("k")).base_url == "https://api.groq.com/openai/v1"
-    assert brought_provider(provider("groq", base_url="https://own/v1"), Keys("k")).base_url == "https://own/v1"
     assert (
-        brought_provider(provider("ollama", base_url="http://host:11434/"), Keys()).base_url == "http://host:11434/v1"
+        brought_provider(provider("groq"), Keys("k")).base_url == "https://api.groq.com/openai/v1"
+    )
+    assert (
+        brought_provider(provider("groq", base_url="https://own/v1"), Keys("k")).base_url
+        == "https://own/v1"
+    )
+    assert (
+        brought_provider(provider("ollama", base_url="http://host:11434/"), Keys()).base_url
+        == "http://host:11434/v1"
     )
     assert "k-e-y" not in repr(brought_provider(provider("groq"), Keys("k-e-y")))

@@ -16,7 +16,17 @@ from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import AdapterName, Provider
-from tests.llm.talk import CLOCK, WEATHER, Waits, ask, claude_at, collect, said, weather_call, weather_return
+from tests.llm.talk import (
+    CLOCK,
+    WEATHER,
+    Waits,
+    ask,
+    claude_at,
+    collect,
+    said,
+    weather_call,
+    weather_return,
+)
 from tests.support.model_server import Answer, ModelServer, claude
 
 THINKING = {"type": "thinking", "thinking": "Rome, then.", "signature": "sig-1"}
@@ -28,7 +38,9 @@ CACHED = {"type": "ephemeral", "ttl": "5m"}
 
 def not_found() -> httpx2.HTTPStatusError:
     request = httpx2.Request("GET", "https://host/a.png")
-    return httpx2.HTTPStatusError("404 Not Found", request=request, response=httpx2.Response(404, request=request))
+    return httpx2.HTTPStatusError(
+        "404 Not Found", request=request, response=httpx2.Response(404, request=request)
+    )
 
 
 @pytest.fixture
@@ -36,19 +48,35 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatMo
     return claude_at(server, connections, waits)
 
 
-async def test_a_plain_answer_comes_with_its_cache_usage(model: ChatModel, server: ModelServer) -> None:
-    server.push(claude({"type": "text", "text": "Ciao"}, cache_read_input_tokens=100, cache_creation_input_tokens=7))
+async def test_a_plain_answer_comes_with_its_cache_usage(
+    model: ChatModel, server: ModelServer
+) -> None:
+    server.push(
+        claude(
+            {"type": "text", "text": "Ciao"},
+            cache_read_input_tokens=100,
+            cache_creation_input_tokens=7,
+        )
+    )
     chunks, reply = await collect(model, ask("Hello"))
     assert chunks == []
-    assert reply == ModelReply((TextPart("Ciao"),), Usage(127, 5, 100, 7), "stop", "claude-scripted")
+    assert reply == ModelReply(
+        (TextPart("Ciao"),), Usage(127, 5, 100, 7), "stop", "claude-scripted"
+    )
 
 
 async def test_the_server_sees_exactly_this_request(model: ChatModel, server: ModelServer) -> None:
     picture = ImagePart("image/png", data="QUJD")
     request = ask(
         said("user", "See:", picture),
-        said("assistant", "I look.", weather_call("toolu_a"), ToolCallPart("toolu_b", "get_time", "")),
-        said("tool", weather_return("toolu_a"), ToolReturnPart("toolu_b", "get_time", "error", "no clock")),
+        said(
+            "assistant", "I look.", weather_call("toolu_a"), ToolCallPart("toolu_b", "get_time", "")
+        ),
+        said(
+            "tool",
+            weather_return("toolu_a"),
+            ToolReturnPart("toolu_b", "get_time", "error", "no clock"),
+        ),
         tools=[WEATHER, CLOCK],
         user_id="user-9",
         settings=ModelSettings(temperature=0.5, parallel_tool_calls=False),
@@ -65,7 +93,11 @@ async def test_the_server_sees_exactly_this_request(model: ChatModel, server: Mo
         "metadata": {"user_id": "user-9"},
         "system": [{"type": "text", "text": "Be kind.", "cache_control": CACHED}],
         "tools": [
-            {"name": "get_weather", "description": "Tells the weather.", "input_schema": WEATHER.parameters},
+            {
+                "name": "get_weather",
+                "description": "Tells the weather.",
+                "input_schema": WEATHER.parameters,
+            },
             {
                 "name": "get_time",
                 "description": "Tells the time.",
@@ -79,15 +111,28 @@ async def test_the_server_sees_exactly_this_request(model: ChatModel, server: Mo
                 "role": "user",
                 "content": [
                     {"type": "text", "text": "See:"},
-                    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}},
+                    {
+                        "type": "image",
+                        "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"},
+                    },
                 ],
             },
             {
                 "role": "assistant",
                 "content": [
                     {"type": "text", "text": "I look."},
-                    {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "Rome"}},
-                    {"type": "tool_use", "id": "toolu_b", "name": "get_time", "input": {"unreadable_arguments": ""}},
+                    {
+                        "type": "tool_use",
+                        "id": "toolu_a",
+                        "name": "get_weather",
+                        "input": {"city": "Rome"},
+                    },
+                    {
+                        "type": "tool_use",
+                        "id": "toolu_b",
+                        "name": "get_time",
+                        "input": {"unreadable_arguments": ""},
+                    },
                 ],
             },
             {
@@ -122,7 +167,9 @@ async def test_silence_is_a_time_out(server: ModelServer) -> None:
     await connections.close()
 
 
-async def test_a_budget_for_thinking_leaves_room_for_the_answer(model: ChatModel, server: ModelServer) -> None:
+async def test_a_budget_for_thinking_leaves_room_for_the_answer(
+    model: ChatModel, server: ModelServer
+) -> None:
     settings = ModelSettings(temperature=0.5, max_output_tokens=2_000, max_reasoning_tokens=4_000)
     await whole_reply(model, ask("x", settings=settings))
     body = server.requests[0].body
@@ -131,7 +178,9 @@ async def test_a_budget_for_thinking_leaves_room_for_the_answer(model: ChatModel
     assert "temperature" not in body
 
 
-async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, waits: Waits) -> None:
+async def test_a_missing_library_is_named_with_its_extra(
+    monkeypatch: pytest.MonkeyPatch, waits: Waits
+) -> None:
     def without(name: str) -> Any:
         raise builtins.ImportError(name)
 
@@ -154,10 +203,21 @@ async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    "error", [ValueError("no"), NotImplementedError("no"), TypeError("no"), httpx2.InvalidURL("no"), not_found()]
+    "error",
+    [
+        ValueError("no"),
+        NotImplementedError("no"),
+        TypeError("no"),
+        httpx2.InvalidURL("no"),
+        not_found(),
+    ],
 )
 async def test_a_request_that_cannot_be_put_into_the_providers_words_is_a_bad_request(
-    model: ChatModel, server: ModelServer, monkeypatch: pytest.MonkeyPatch, error: Exception, stream: bool
+    model: ChatModel,
+    server: ModelServer,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    stream: bool,
 ) -> None:
     async def refuse(*_: object, **__: object) -> None:
         raise error

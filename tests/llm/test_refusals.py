@@ -50,7 +50,13 @@ _THINGS = {
     "ko": ("컨텍스트", "입력", "토큰 수"),
 }
 _EXCESS = {
-    "en": ("is too long", "exceeds the limit", "is larger than allowed", "overflows", "is over the maximum"),
+    "en": (
+        "is too long",
+        "exceeds the limit",
+        "is larger than allowed",
+        "overflows",
+        "is over the maximum",
+    ),
     "de": ("ist zu lang", "überschreitet die Grenze"),
     "fr": ("est trop long", "dépasse la limite"),
     "es": ("es demasiado largo", "supera el límite", "excede el máximo"),
@@ -64,7 +70,9 @@ _EXCESS = {
 _SIZES = ("", " ({n} > {limit})", ": {n}/{limit}", " [{limit}]", " (max {limit}, got {n})")
 
 
-def judged(words: str, *, estimate: int = SIZE, window: int = 128_000, accepted: int = 5_500) -> bool:
+def judged(
+    words: str, *, estimate: int = SIZE, window: int = 128_000, accepted: int = 5_500
+) -> bool:
     return is_too_long(words, estimate=estimate, window=window, accepted=accepted)
 
 
@@ -82,7 +90,12 @@ def test_too_long_is_known_in_sentences_of_many_languages_and_codes() -> None:
     for language, things in _THINGS.items():
         for thing, excess in product(things, _EXCESS[language]):
             said = f"{thing} {excess}{luck.choice(_SIZES)}".format(n=SIZE, limit=LIMIT)
-            for form in (said, said.upper(), f"E{luck.randint(100, 999)}: {said}", said.replace(" ", "_")):
+            for form in (
+                said,
+                said.upper(),
+                f"E{luck.randint(100, 999)}: {said}",
+                said.replace(" ", "_"),
+            ):
                 count += 1
                 assert judged(form), form
     for code in (
@@ -124,7 +137,12 @@ def test_the_window_that_a_refusal_names_is_read() -> None:
 
 
 def test_a_number_that_can_be_no_window_is_none() -> None:
-    for words in ("maximum 12 images", "limit of 9999999 tokens", "error 400", "max 2 system messages"):
+    for words in (
+        "maximum 12 images",
+        "limit of 9999999 tokens",
+        "error 400",
+        "max 2 system messages",
+    ):
         assert limit_in(words, estimate=SIZE) is None, words
     assert numbers_in("1,234 and 5.678.901 of 42 in v2") == [1234, 5678901, 42]
 
@@ -140,7 +158,12 @@ BODY = {
             "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}],
         },
     ],
-    "tools": [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {}, "strict": True}}],
+    "tools": [
+        {
+            "type": "function",
+            "function": {"name": "f", "description": "d", "parameters": {}, "strict": True},
+        }
+    ],
     "tool_choice": "auto",
     "temperature": 1,
     "user": "ada",
@@ -169,8 +192,12 @@ def test_the_field_that_an_error_is_about_is_found_wherever_it_is_named() -> Non
 
 def test_roles_are_not_taken_for_fields_nor_fields_for_roles() -> None:
     assert first_lesson("Unexpected role 'user' after role 'tool'").by_turns
-    assert first_lesson("chat_template_kwargs is not supported").refused == {("chat_template_kwargs", "")}
+    assert first_lesson("chat_template_kwargs is not supported").refused == {
+        ("chat_template_kwargs", "")
+    }
     assert first_lesson("System role not supported").system_as_user
     assert first_lesson("messages.2.content: Input should be a valid string").no_null
     assert first_lesson("This model does not support tools").takes_no_tools
-    assert first_lesson("tools[0].function.strict: unknown field `strict`").refused == {("tools.*.function.strict", "")}
+    assert first_lesson("tools[0].function.strict: unknown field `strict`").refused == {
+        ("tools.*.function.strict", "")
+    }

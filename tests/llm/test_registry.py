@@ -25,7 +25,9 @@ from tests.support.model_server import Answer, ModelServer
 
 
 async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServer) -> None:
-    known = models(openai_base_url=server.url, anthropic_api_key="k", anthropic_base_url=server.root)
+    known = models(
+        openai_base_url=server.url, anthropic_api_key="k", anthropic_base_url=server.root
+    )
     assert known.get("openai/a") is known.get("openai/a")
     assert isinstance(known.get("openai/a"), OpenAICompatibleModel)
     assert isinstance(known.get("anthropic/claude-x"), ProviderModel)
@@ -33,7 +35,9 @@ async def test_a_model_is_made_once_and_without_asking_anybody(server: ModelServ
     assert server.connections == 0
 
 
-def test_the_models_that_clients_name_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_that_clients_name_are_kept_up_to_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ricordo.llm.directory.MOST_BUILT", 3)
     known = models(openai_base_url="http://127.0.0.1:9/v1")
     built = [known.get(f"openai/{name}") for name in "abcde"]
@@ -42,7 +46,9 @@ def test_the_models_that_clients_name_are_kept_up_to_a_bound(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("handle", ["anthropic/claude-x", "nobody/model", "openai", "openai/", ""])
-async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(server: ModelServer, handle: str) -> None:
+async def test_an_unknown_handle_is_not_found_and_the_known_ones_are_named(
+    server: ModelServer, handle: str
+) -> None:
     known = models(openai_base_url=server.url)
     known.add(ScriptedModel([], name="s"))
     await known.list()
@@ -83,7 +89,9 @@ async def test_lists_are_kept_for_five_minutes_and_failures_for_less(server: Mod
     assert len(server.requests) == 3
 
 
-async def test_what_a_list_said_of_a_model_still_counts_when_it_cannot_be_read_again(server: ModelServer) -> None:
+async def test_what_a_list_said_of_a_model_still_counts_when_it_cannot_be_read_again(
+    server: ModelServer,
+) -> None:
     now = Now()
     known = models(openai_base_url=server.url, now=now)
     server.push(Answer({"data": [{"id": "tiny", "meta": {"n_ctx": 6_000, "n_params": 1.5e9}}]}))
@@ -95,7 +103,9 @@ async def test_what_a_list_said_of_a_model_still_counts_when_it_cannot_be_read_a
     assert known.get("openai/tiny").info.is_small
 
 
-async def test_a_list_counts_as_missing_until_it_was_read_or_just_failed(server: ModelServer) -> None:
+async def test_a_list_counts_as_missing_until_it_was_read_or_just_failed(
+    server: ModelServer,
+) -> None:
     now = Now()
     known = models(openai_base_url=server.url, now=now)
     known.add(ScriptedModel([], name="s"))
@@ -128,10 +138,17 @@ async def test_what_the_list_says_of_a_model_counts_from_then_on(server: ModelSe
     assert known.get("vllm/m").info.context_window == 4_096
 
 
-async def test_short_names_of_ollama_and_variants_of_openrouter_are_known(server: ModelServer) -> None:
-    rows = [{"id": "llama3.2:latest", "context_length": 5}, {"id": "openai/gpt-x", "context_length": 6}]
+async def test_short_names_of_ollama_and_variants_of_openrouter_are_known(
+    server: ModelServer,
+) -> None:
+    rows = [
+        {"id": "llama3.2:latest", "context_length": 5},
+        {"id": "openai/gpt-x", "context_length": 6},
+    ]
     shown = Answer({"model_info": {"llama.context_length": 5}})
-    server.push(Answer({"data": rows}), Answer({"models": []}), shown, shown, Answer({"data": rows}))
+    server.push(
+        Answer({"data": rows}), Answer({"models": []}), shown, shown, Answer({"data": rows})
+    )
     openrouter = Provider("openrouter", server.url, "openrouter", api_key="k")
     known = models(extra=(openrouter,), ollama_base_url=server.root)
     info = await known.require("ollama/llama3.2")
@@ -146,7 +163,9 @@ async def test_a_provider_of_a_plugin_is_used_like_any_other(server: ModelServer
     assert server.requests[0].headers["authorization"] == "Bearer k"
 
 
-async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nobody_is_called_where_nothing_is_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("No connection may be opened.")
 
@@ -159,7 +178,9 @@ async def test_nobody_is_called_where_nothing_is_configured(monkeypatch: pytest.
         await known.require("openai/gpt-4o")
 
 
-async def test_a_server_on_this_machine_is_found_and_becomes_the_default(server: ModelServer) -> None:
+async def test_a_server_on_this_machine_is_found_and_becomes_the_default(
+    server: ModelServer,
+) -> None:
     server.push(tags("nomic-embed-text:latest", "qwen3:8b", "gemma3:1b"))
     known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),))
     assert known.default_handle() == LIBRARIAN
@@ -167,7 +188,9 @@ async def test_a_server_on_this_machine_is_found_and_becomes_the_default(server:
     assert [info.handle for info in found] == ["ollama/qwen3:8b", "ollama/gemma3:1b"]
     assert server.requests[0].path == "/api/tags"
     assert known.default_handle() == "ollama/qwen3:8b"
-    assert (await whole_reply(known.get(known.default_handle()), ask("x"))).parts == (TextPart("ok"),)
+    assert (await whole_reply(known.get(known.default_handle()), ask("x"))).parts == (
+        TextPart("ok"),
+    )
     assert server.requests[-1].path == "/v1/chat/completions"
     assert await known.list() == list(found)
 
@@ -179,11 +202,19 @@ async def test_without_the_librarian_it_is_said_that_no_model_is_configured() ->
         await known.require(LIBRARIAN)
 
 
-async def test_something_else_on_a_known_port_is_not_taken_for_a_model_server(server: ModelServer) -> None:
+async def test_something_else_on_a_known_port_is_not_taken_for_a_model_server(
+    server: ModelServer,
+) -> None:
     ours = {"object": "list", "data": [{"id": "agent-1", "owned_by": "ricordo"}]}
-    server.push(Answer(ours), Answer(b"<html>", headers={"content-type": "text/html"}), Answer({}, 404))
+    server.push(
+        Answer(ours), Answer(b"<html>", headers={"content-type": "text/html"}), Answer({}, 404)
+    )
     for name in ("vllm", "lmstudio", "llamacpp"):
-        known = models(local_servers=(local_server(name, server.port, owner="vllm" if name == "vllm" else None),))
+        known = models(
+            local_servers=(
+                local_server(name, server.port, owner="vllm" if name == "vllm" else None),
+            )
+        )
         assert await known.find_local() == ()
         assert known.default_handle() == LIBRARIAN
         await known.close()
@@ -195,14 +226,19 @@ async def test_a_server_that_is_slow_or_not_there_is_passed_over() -> None:
         port = gone.port
         await gone.stop()
         await gone.start()
-        known = models(local_servers=(local_server("ollama", slow.port), local_server("lmstudio", port)))
+        known = models(
+            local_servers=(local_server("ollama", slow.port), local_server("lmstudio", port))
+        )
         async with asyncio.timeout(60):
             assert await known.find_local() == ()
         await known.close()
 
 
 async def test_a_configured_provider_is_not_looked_for(server: ModelServer) -> None:
-    known = models(ollama_base_url=server.root, local_servers=(local_server("ollama", server.port, "/api/tags"),))
+    known = models(
+        ollama_base_url=server.root,
+        local_servers=(local_server("ollama", server.port, "/api/tags"),),
+    )
     assert await known.find_local() == ()
     assert server.requests == []
 
@@ -224,7 +260,9 @@ async def test_a_server_that_was_down_at_the_start_is_used_once_it_is_up() -> No
         await known.close()
 
 
-async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(server: ModelServer) -> None:
+async def test_servers_of_this_machine_are_left_alone_where_the_settings_say_so(
+    server: ModelServer,
+) -> None:
     settings = Settings(_env_file=None, find_local_models=False)
     known = models(settings, local_servers=(local_server("ollama", server.port, "/api/tags"),))
     for handle in ("ollama/m", "ollama/"):
@@ -249,14 +287,20 @@ SMALL = "text-embedding-3-small"
 
 def without_the_package(settings: Settings) -> Embedders:
     known = models()
-    return Embedders(settings, known._directory, known._connections, CallPolicy(0, 5), has_embedded=lambda: False)
+    return Embedders(
+        settings, known._directory, known._connections, CallPolicy(0, 5), has_embedded=lambda: False
+    )
 
 
-@pytest.mark.parametrize("handle", [f"nobody/{SMALL}", "anthropic/claude-x", "bedrock/titan-embed", "openai/", "", "x"])
+@pytest.mark.parametrize(
+    "handle", [f"nobody/{SMALL}", "anthropic/claude-x", "bedrock/titan-embed", "openai/", "", "x"]
+)
 async def test_embedding_an_unknown_handle_is_not_found_and_the_known_ones_are_named(
     server: ModelServer, handle: str
 ) -> None:
-    known = models(openai_base_url=server.url, anthropic_api_key="k", anthropic_base_url=server.root)
+    known = models(
+        openai_base_url=server.url, anthropic_api_key="k", anthropic_base_url=server.root
+    )
     server.push(rows(SMALL, "gpt-4.1"))
     await known.embedders.require(f"openai/{SMALL}")
     expected = f"Handle {handle} not found, must be one of ['{HANDLE}', 'openai/{SMALL}']. Leave the embedding out"
@@ -268,7 +312,9 @@ async def test_embedding_an_unknown_handle_is_not_found_and_the_known_ones_are_n
             await look_up(handle)
 
 
-async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(server: ModelServer) -> None:
+async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(
+    server: ModelServer,
+) -> None:
     known = models(openai_base_url=server.url)
     server.push(rows("gpt-4.1", SMALL))
     assert (await known.embedders.require(f"openai/{SMALL}")).name == SMALL
@@ -276,7 +322,9 @@ async def test_a_model_that_its_provider_does_not_list_is_required_in_vain(serve
         await known.embedders.require("openai/text-embedding-9")
 
 
-async def test_a_model_whose_name_does_not_tell_may_be_chosen_where_it_is_listed(server: ModelServer) -> None:
+async def test_a_model_whose_name_does_not_tell_may_be_chosen_where_it_is_listed(
+    server: ModelServer,
+) -> None:
     known = models(openai_base_url=server.url, ollama_base_url=server.root)
     server.push(rows("house-model"), rows("all-minilm:latest", "oracle:latest"))
     assert (await known.embedders.require("openai/house-model")).handle == "openai/house-model"
@@ -284,7 +332,9 @@ async def test_a_model_whose_name_does_not_tell_may_be_chosen_where_it_is_listed
     assert (await known.embedders.require("ollama/oracle")).handle == "ollama/oracle"
 
 
-async def test_any_model_is_accepted_where_the_list_cannot_be_read_or_lacks_them_all(server: ModelServer) -> None:
+async def test_any_model_is_accepted_where_the_list_cannot_be_read_or_lacks_them_all(
+    server: ModelServer,
+) -> None:
     openrouter = Provider("openrouter", server.url, "openrouter", api_key="k")
     known = models(extra=(openrouter,), openai_base_url=server.url)
     server.push(rows("some/chat"), Answer({}, 404))
@@ -292,7 +342,9 @@ async def test_any_model_is_accepted_where_the_list_cannot_be_read_or_lacks_them
     assert (await known.embedders.require("openai/emb")).name == "emb"
 
 
-async def test_dimensions_are_those_that_the_model_gave_or_that_it_is_known_for(server: ModelServer) -> None:
+async def test_dimensions_are_those_that_the_model_gave_or_that_it_is_known_for(
+    server: ModelServer,
+) -> None:
     known = models(openai_base_url=server.url)
     server.push(rows(SMALL))
     handle = f"openai/{SMALL}"
@@ -311,7 +363,10 @@ async def test_who_names_none_follows_the_default(asked: str | None) -> None:
 
 def test_the_default_is_the_setting_else_the_built_in_model_where_it_is_installed() -> None:
     assert models().embedders.default_handle() == HANDLE
-    assert models(Settings(_env_file=None, embedding="openai/x")).embedders.default_handle() == "openai/x"
+    assert (
+        models(Settings(_env_file=None, embedding="openai/x")).embedders.default_handle()
+        == "openai/x"
+    )
     assert models(Settings(_env_file=None, embedding="none")).embedders.default_handle() is None
     assert without_the_package(Settings(_env_file=None)).default_handle() is None
 
@@ -321,7 +376,8 @@ async def test_without_the_package_the_built_in_model_is_not_offered() -> None:
     assert await known.list() == []
     assert known.default_handle() == HANDLE
     with pytest.raises(
-        NotFound, match=r'its package is missing\. Install it with: pip install "ricordo\[embeddings\]"'
+        NotFound,
+        match=r'its package is missing\. Install it with: pip install "ricordo\[embeddings\]"',
     ):
         known.get(HANDLE)
 
@@ -330,7 +386,10 @@ async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelS
     server.push(rows("nomic-embed-text:latest"))
     known = models(local_servers=(local_server("ollama", server.port, "/api/tags"),))
     assert await known.find_local() == ()
-    assert [info.handle for info in await known.embedders.list()] == [HANDLE, "ollama/nomic-embed-text:latest"]
+    assert [info.handle for info in await known.embedders.list()] == [
+        HANDLE,
+        "ollama/nomic-embed-text:latest",
+    ]
     assert (await known.embedders.require("ollama/nomic-embed-text")).endpoint == server.url
     assert len((await known.embedders.get("ollama/nomic-embed-text").embed(["tea"]))[0]) == 4
 
@@ -338,14 +397,22 @@ async def test_a_server_on_this_machine_that_only_embeds_is_found(server: ModelS
 @pytest.mark.parametrize(
     ("name", "kind", "thinks"),
     [
-        *((name, "anthropic", True) for name in ("claude-3-7-sonnet-20250219", "claude-haiku-4-5", "claude-opus-4-1")),
+        *(
+            (name, "anthropic", True)
+            for name in ("claude-3-7-sonnet-20250219", "claude-haiku-4-5", "claude-opus-4-1")
+        ),
         ("us.anthropic.claude-sonnet-4-20250514-v1:0", "bedrock", True),
-        *((name, "anthropic", False) for name in ("claude-3-5-haiku-latest", "claude-2.1", "scripted-1")),
+        *(
+            (name, "anthropic", False)
+            for name in ("claude-3-5-haiku-latest", "claude-2.1", "scripted-1")
+        ),
         ("claude-sonnet-4-5", "openai", False),
     ],
 )
 def test_a_new_agent_of_a_claude_that_can_think_does_so(name: str, kind: str, thinks: bool) -> None:
     info = ModelInfo(f"x/{name}", "x", name, kind)
-    assert with_usual_thinking(ModelSettings(), info).max_reasoning_tokens == (1024 if thinks else None)
+    assert with_usual_thinking(ModelSettings(), info).max_reasoning_tokens == (
+        1024 if thinks else None
+    )
     for told in (ModelSettings(reasoning_effort="none"), ModelSettings(max_reasoning_tokens=9)):
         assert with_usual_thinking(told, info) == told

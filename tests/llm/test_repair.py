@@ -24,7 +24,9 @@ ROME = '{"city":"Rome"}'
 
 
 def reply(*parts: Part | str, finish: FinishReason = "stop") -> ModelReply:
-    return ModelReply(tuple(TextPart(part) if isinstance(part, str) else part for part in parts), finish=finish)
+    return ModelReply(
+        tuple(TextPart(part) if isinstance(part, str) else part for part in parts), finish=finish
+    )
 
 
 def calls(of: ModelReply) -> list[tuple[str, str]]:
@@ -36,7 +38,11 @@ def test_a_call_written_as_text_becomes_a_call_and_what_is_no_certain_call_stays
     assert calls(mended) == [("get_weather", ROME)]
     assert mended.finish == "tool_calls"
     assert not any(isinstance(part, TextPart) for part in mended.parts)
-    for text in ("The tag <tool_call> is used by some models.", '{"name": "get_weather", "arguments": ', "plain words"):
+    for text in (
+        "The tag <tool_call> is used by some models.",
+        '{"name": "get_weather", "arguments": ',
+        "plain words",
+    ):
         assert repair(reply(text), TOOLS) == reply(text)
 
 
@@ -46,7 +52,11 @@ def test_nothing_becomes_a_call_where_no_tool_was_offered() -> None:
 
 
 def test_real_calls_are_not_joined_by_written_ones() -> None:
-    real = reply('{"name": "get_time", "arguments": {}}', ToolCallPart("1", "get_weather", ROME), finish="tool_calls")
+    real = reply(
+        '{"name": "get_time", "arguments": {}}',
+        ToolCallPart("1", "get_weather", ROME),
+        finish="tool_calls",
+    )
     assert repair(real, TOOLS).parts == real.parts[1:]
 
 
@@ -57,9 +67,14 @@ def test_a_thought_in_tags_becomes_reasoning() -> None:
         "<thinking>hm</thinking>Yes.",
         "hm</think>Yes.",
     ):
-        assert repair(reply(text), ()).parts == (ReasoningPart("hm", native=False), TextPart("Yes.")), text
+        assert repair(reply(text), ()).parts == (
+            ReasoningPart("hm", native=False),
+            TextPart("Yes."),
+        ), text
     assert repair(reply("<think></think>Yes."), ()).parts == (TextPart("Yes."),)
-    assert repair(reply("<think>hm", finish="length"), ()).parts == (ReasoningPart("hm", native=False),)
+    assert repair(reply("<think>hm", finish="length"), ()).parts == (
+        ReasoningPart("hm", native=False),
+    )
 
 
 def test_a_tag_in_the_middle_of_a_text_is_text() -> None:
@@ -78,7 +93,10 @@ def test_a_tag_in_the_middle_of_a_text_is_text() -> None:
         ('{"type": "object", "properties": {"city": "Rome"}}', ROME),
         ('{"properties": {"city": "Rome"}}', ROME),
         ('{"properties": {"city": {"value": "Rome", "type": "string"}}}', ROME),
-        ('{"properties": {"city": {"type": "string"}}}', '{"properties": {"city": {"type": "string"}}}'),
+        (
+            '{"properties": {"city": {"type": "string"}}}',
+            '{"properties": {"city": {"type": "string"}}}',
+        ),
         ('{ "city": "Rome" }', '{ "city": "Rome" }'),
         ('{"city": ', '{"city": '),
         ("[1]", "[1]"),
@@ -90,15 +108,27 @@ def test_arguments_are_mended_where_their_meaning_is_certain(given: str, mended:
 
 
 def test_a_tool_that_has_properties_of_its_own_keeps_them() -> None:
-    tool = ToolSchema("add_node", "", {"type": "object", "properties": {"properties": {"type": "object"}}})
-    assert mended_arguments('{"properties": {"city": "Rome"}}', tool) == '{"properties": {"city": "Rome"}}'
+    tool = ToolSchema(
+        "add_node", "", {"type": "object", "properties": {"properties": {"type": "object"}}}
+    )
+    assert (
+        mended_arguments('{"properties": {"city": "Rome"}}', tool)
+        == '{"properties": {"city": "Rome"}}'
+    )
 
 
 @pytest.mark.parametrize(
     ("finish", "mended"),
-    [("stop", "tool_calls"), ("unknown", "tool_calls"), ("tool_calls", "tool_calls"), ("length", "length")],
+    [
+        ("stop", "tool_calls"),
+        ("unknown", "tool_calls"),
+        ("tool_calls", "tool_calls"),
+        ("length", "length"),
+    ],
 )
-def test_the_finish_follows_the_calls_but_a_length_stop_is_kept(finish: FinishReason, mended: FinishReason) -> None:
+def test_the_finish_follows_the_calls_but_a_length_stop_is_kept(
+    finish: FinishReason, mended: FinishReason
+) -> None:
     assert repair(reply(ToolCallPart("1", "get_time", "{}"), finish=finish), TOOLS).finish == mended
 
 
@@ -159,7 +189,10 @@ def test_what_is_shown_in_the_end_is_what_the_reply_says(text: str, size: int) -
 def test_an_example_in_the_middle_is_shown_as_soon_as_the_text_goes_on() -> None:
     stream = StreamRepair(TOOLS)
     assert list(stream.feed(TextChunk('So:\n```json\n{"a": 1}'))) == [TextChunk("So:\n")]
-    assert list(stream.feed(TextChunk("\n```\nSee?"))) == [TextChunk('```json\n{"a": 1}\n```'), TextChunk("\nSee?")]
+    assert list(stream.feed(TextChunk("\n```\nSee?"))) == [
+        TextChunk('```json\n{"a": 1}\n```'),
+        TextChunk("\nSee?"),
+    ]
 
 
 def test_an_answer_begins_anew_where_too_much_was_shown() -> None:

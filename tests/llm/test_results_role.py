@@ -27,13 +27,28 @@ def test_a_refusal_or_the_models_server_tells_that_there_is_no_role_for_results(
 
 
 def shown(
-    content: str, *, name: str = "find", is_json: bool = False, status: str = "success", plain: bool = True
+    content: str,
+    *,
+    name: str = "find",
+    is_json: bool = False,
+    status: str = "success",
+    plain: bool = True,
 ) -> str:
     said = Message("m-1", "a", "c", "user", (TextPart("Find it."),), 0)
-    call = Message("m-2", "a", "c", "assistant", (ToolCallPart("call-1", name, '{"new_string": "Likes tea."}'),), 0)
+    call = Message(
+        "m-2",
+        "a",
+        "c",
+        "assistant",
+        (ToolCallPart("call-1", name, '{"new_string": "Likes tea."}'),),
+        0,
+    )
     result = ToolReturnPart("call-1", name, status, content, is_json=is_json)  # type: ignore[arg-type]
     messages = transcript(
-        [said, call, Message("m-3", "a", "c", "tool", (result,), 0)], "UTC", 8_000, has_plain_results=plain
+        [said, call, Message("m-3", "a", "c", "tool", (result,), 0)],
+        "UTC",
+        8_000,
+        has_plain_results=plain,
     )
     return messages[-1].tool_returns[0].content
 
@@ -60,7 +75,8 @@ def test_an_edit_of_memory_tells_what_it_wrote_and_no_more() -> None:
     assert shown("Name is Ada.\nLikes tea.", name="memory_insert") == "Saved: Likes tea."
     noted = "Name is Ada.\nLikes tea.\n\n[A secret (key) was taken out of what you wrote.]"
     assert (
-        shown(noted, name="memory_insert") == "Saved: Likes tea.\n\n[A secret (key) was taken out of what you wrote.]"
+        shown(noted, name="memory_insert")
+        == "Saved: Likes tea.\n\n[A secret (key) was taken out of what you wrote.]"
     )
     proposed = 'Your change of memory block "human" was proposed.'
     assert shown(proposed, name="memory_insert") == proposed

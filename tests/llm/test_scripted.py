@@ -15,19 +15,29 @@ from tests.llm.talk import ask, collect
 
 async def test_replies_come_in_the_order_of_the_script() -> None:
     model = ScriptedModel(
-        ["one", call("get_time"), (TextPart("two"), call("get_time"), call("get_weather", city="Rome"))]
+        [
+            "one",
+            call("get_time"),
+            (TextPart("two"), call("get_time"), call("get_weather", city="Rome")),
+        ]
     )
     first, second, third = [await whole_reply(model, ask(text)) for text in "abc"]
     assert first.parts == (TextPart("one"),)
     assert first.finish == "stop"
     assert second.finish == "tool_calls"
-    assert [part.arguments for part in third.parts if isinstance(part, ToolCallPart)] == ["{}", '{"city":"Rome"}']
+    assert [part.arguments for part in third.parts if isinstance(part, ToolCallPart)] == [
+        "{}",
+        '{"city":"Rome"}',
+    ]
     assert [request.messages[-1].text for request in model.requests] == ["a", "b", "c"]
 
 
 async def test_chunks_come_word_by_word_where_they_are_asked_for() -> None:
     reply = ModelReply(
-        (ReasoningPart("a b"), TextPart("Hi there  you"), call("get_time")), Usage(1, 2), "tool_calls", "m"
+        (ReasoningPart("a b"), TextPart("Hi there  you"), call("get_time")),
+        Usage(1, 2),
+        "tool_calls",
+        "m",
     )
     chunks, whole = await collect(ScriptedModel([reply]), ask("x", stream=True))
     assert whole == reply
@@ -45,7 +55,13 @@ async def test_a_script_that_is_used_up_says_so() -> None:
 
 
 REPLY = ModelReply(
-    (ReasoningPart("a b"), TextPart(" c\nd "), ToolCallPart("1", "x", "{}"), ToolCallPart("2", "y", "{}"), TextPart(""))
+    (
+        ReasoningPart("a b"),
+        TextPart(" c\nd "),
+        ToolCallPart("1", "x", "{}"),
+        ToolCallPart("2", "y", "{}"),
+        TextPart(""),
+    )
 )
 
 
@@ -65,7 +81,9 @@ def test_words_lose_none_of_their_spaces() -> None:
 
 
 async def test_texts_that_share_words_lie_close() -> None:
-    tea, more_tea, train = await ScriptedEmbedder().embed(["jasmine tea", "Jasmine tea, please", "a train to Rome"])
+    tea, more_tea, train = await ScriptedEmbedder().embed(
+        ["jasmine tea", "Jasmine tea, please", "a train to Rome"]
+    )
     near, far = (sum(a * b for a, b in zip(tea, other, strict=True)) for other in (more_tea, train))
     assert near > 0.6 > far
     assert [math.hypot(*vector) for vector in (tea, more_tea, train)] == pytest.approx([1, 1, 1])

@@ -40,14 +40,22 @@ async def test_no_special_token_of_a_text_reaches_a_models_server(
     model: OpenAICompatibleModel, server: ModelServer, token: str
 ) -> None:
     words = f"x{token}system"
-    tool = ToolSchema("get_weather", words, {"type": "object", "properties": {"city": {"description": words}}})
+    tool = ToolSchema(
+        "get_weather", words, {"type": "object", "properties": {"city": {"description": words}}}
+    )
     history = (
         said("system", words),
-        said("assistant", words, weather_call(arguments=json.dumps({"city": words}, ensure_ascii=False))),
+        said(
+            "assistant",
+            words,
+            weather_call(arguments=json.dumps({"city": words}, ensure_ascii=False)),
+        ),
         said("tool", weather_return(content=words)),
         said("user", words, words),
     )
-    await whole_reply(model, ask(*history, tools=[tool], settings=ModelSettings(extra={"stop": [token]})))
+    await whole_reply(
+        model, ask(*history, tools=[tool], settings=ModelSettings(extra={"stop": [token]}))
+    )
     body = server.requests[0].body
     assert body.pop("stop") == [token], "what the developer sets is no text of others"
     assert token not in json.dumps(body, ensure_ascii=False)
@@ -57,7 +65,9 @@ async def test_no_special_token_of_a_text_reaches_a_models_server(
 async def test_texts_without_a_special_token_go_out_to_the_byte(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
-    await whole_reply(model, ask(HARMLESS, said("assistant", weather_call()), said("tool", weather_return())))
+    await whole_reply(
+        model, ask(HARMLESS, said("assistant", weather_call()), said("tool", weather_return()))
+    )
     assert server.requests[0].body["messages"][1]["content"] == HARMLESS
     assert "\u200b".encode() not in server.requests[0].raw
 
@@ -98,12 +108,20 @@ async def test_a_server_behind_another_format_gets_no_special_token_either(
 ) -> None:
     if kind == "messages":
         model = claude_at(server, connections, waits)
-        use = {"type": "tool_use", "id": "toolu_a", "name": "get_weather", "input": {"city": "<\u200b|im_start|>"}}
+        use = {
+            "type": "tool_use",
+            "id": "toolu_a",
+            "name": "get_weather",
+            "input": {"city": "<\u200b|im_start|>"},
+        }
         server.push(claude({"type": "text", "text": "So: [\u200bINST]."}, use))
     else:
         info = ModelInfo("openai/scripted-1", "openai", "scripted-1", "openai", endpoint=server.url)
         model = build_model(
-            Provider("openai", server.url, "openai", "openai", "key", "responses"), info, connections, waits.policy()
+            Provider("openai", server.url, "openai", "openai", "key", "responses"),
+            info,
+            connections,
+            waits.policy(),
         )
         words = {**WORDS, "content": [{**WORDS["content"][0], "text": "So: [\u200bINST]."}]}
         server.push(Answer(response(words, called(arguments='{"city": "<\u200b|im_start|>"}'))))
@@ -112,7 +130,9 @@ async def test_a_server_behind_another_format_gets_no_special_token_either(
     history = (
         said("system", words_of_all),
         said("user", words_of_all),
-        said("assistant", words_of_all, weather_call("toolu_b", json.dumps({"city": words_of_all}))),
+        said(
+            "assistant", words_of_all, weather_call("toolu_b", json.dumps({"city": words_of_all}))
+        ),
         said("tool", weather_return("toolu_b", words_of_all)),
     )
     reply = await whole_reply(model, ask(*history, tools=[tool]))

@@ -18,7 +18,13 @@ Wire = dict[str, Any]
 
 
 def token(text: str, number: float, *tops: Wire, **more: Any) -> Wire:
-    return {"token": text, "logprob": number, "bytes": None, **({"top_logprobs": list(tops)} if tops else {}), **more}
+    return {
+        "token": text,
+        "logprob": number,
+        "bytes": None,
+        **({"top_logprobs": list(tops)} if tops else {}),
+        **more,
+    }
 
 
 def whole(text: str, number: float, *tops: Wire) -> Wire:
@@ -74,26 +80,38 @@ async def test_probabilities_are_read_in_every_shape_that_servers_write(
         assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
 
 
-async def test_who_asks_for_no_probabilities_gets_none(model: OpenAICompatibleModel, server: ModelServer) -> None:
+async def test_who_asks_for_no_probabilities_gets_none(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
     server.push(answer_with(SHAPES[0][1]))
     assert (await whole_reply(model, ask("Hello"))).logprobs is None
     assert not {"logprobs", "top_logprobs"} & server.requests[-1].body.keys()
 
 
-async def test_the_pieces_of_a_stream_are_put_together(model: OpenAICompatibleModel, server: ModelServer) -> None:
+async def test_the_pieces_of_a_stream_are_put_together(
+    model: OpenAICompatibleModel, server: ModelServer
+) -> None:
     rows = [[token("H", -1.0)], [token("i", -2.0), token("!", -3.0)], None]
     pieces = [
         event(
             {
                 "choices": [
-                    {"delta": {"content": "x"}, "logprobs": row and {"content": row, "refusal": [token("N", -4.0)]}}
+                    {
+                        "delta": {"content": "x"},
+                        "logprobs": row and {"content": row, "refusal": [token("N", -4.0)]},
+                    }
                 ]
             }
         )
         for row in rows
     ]
     end = event({"choices": [{"delta": {}, "finish_reason": "stop"}]})
-    server.push(Answer(pieces=(*pieces, end, b"data: [DONE]\n\n"), headers={"content-type": "text/event-stream"}))
+    server.push(
+        Answer(
+            pieces=(*pieces, end, b"data: [DONE]\n\n"),
+            headers={"content-type": "text/event-stream"},
+        )
+    )
     reply = await whole_reply(model, ask("Hello", logprobs=0, stream=True))
     content = [whole("H", -1.0), whole("i", -2.0), whole("!", -3.0)]
     assert reply.logprobs == {"content": content, "refusal": [whole("N", -4.0)] * 2}
@@ -116,11 +134,15 @@ REFUSALS: list[tuple[int, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("status", "refusal"), REFUSALS, ids=[str(body)[:60] for _, body in REFUSALS])
+@pytest.mark.parametrize(
+    ("status", "refusal"), REFUSALS, ids=[str(body)[:60] for _, body in REFUSALS]
+)
 async def test_a_model_without_probabilities_answers_without_them_and_teaches_it_once(
     model: OpenAICompatibleModel, server: ModelServer, status: int, refusal: Any
 ) -> None:
-    server.otherwise = lambda seen: Answer(refusal, status) if "logprobs" in seen.body else completion("Hi")
+    server.otherwise = lambda seen: (
+        Answer(refusal, status) if "logprobs" in seen.body else completion("Hi")
+    )
     for _ in range(2):
         assert (await whole_reply(model, ask("Hello", logprobs=5))).logprobs is None
     assert "logprobs" not in server.requests[-2].body
@@ -131,9 +153,16 @@ async def test_a_model_without_probabilities_answers_without_them_and_teaches_it
 async def test_fewer_alternatives_are_asked_for_where_so_many_are_refused(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
-    words = {"error": {"message": "top_logprobs must be less than or equal to 5", "param": "top_logprobs"}}
+    words = {
+        "error": {
+            "message": "top_logprobs must be less than or equal to 5",
+            "param": "top_logprobs",
+        }
+    }
     server.otherwise = lambda seen: (
-        Answer(words, 400) if seen.body.get("top_logprobs", 0) > 5 else answer_with({"content": [token("Hi", -0.5)]})
+        Answer(words, 400)
+        if seen.body.get("top_logprobs", 0) > 5
+        else answer_with({"content": [token("Hi", -0.5)]})
     )
     for count, calls in ((20, 2), (5, 1), (20, 1)):
         before = len(server.requests)
@@ -151,7 +180,9 @@ async def test_a_refusal_about_something_else_is_not_laid_to_probabilities(
     assert len(server.requests) == 1
 
 
-async def test_openais_responses_bring_probabilities_too(connections: Connections, waits: Waits) -> None:
+async def test_openais_responses_bring_probabilities_too(
+    connections: Connections, waits: Waits
+) -> None:
     text = {
         "type": "output_text",
         "text": "Hi",
@@ -159,12 +190,26 @@ async def test_openais_responses_bring_probabilities_too(connections: Connection
         "logprobs": [token("Hi", -0.5, token("Yo", -2.0), bytes=[72, 105])],
     }
     text["logprobs"][0]["top_logprobs"][0]["bytes"] = [89, 111]  # type: ignore[index]
-    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
-    response = {"id": "resp_1", "object": "response", "status": "completed", "model": "gpt-4.1", "output": [item]}
+    item = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [text],
+    }
+    response = {
+        "id": "resp_1",
+        "object": "response",
+        "status": "completed",
+        "model": "gpt-4.1",
+        "output": [item],
+    }
 
     def answer(seen: Any) -> Answer:
         if "audio" in seen.body["model"] and seen.body.get("top_logprobs") is not None:
-            return Answer({"error": {"message": "logprobs are not supported with this model."}}, 400)
+            return Answer(
+                {"error": {"message": "logprobs are not supported with this model."}}, 400
+            )
         return Answer(response)
 
     replies: dict[str, ModelReply] = {}
@@ -176,7 +221,10 @@ async def test_openais_responses_bring_probabilities_too(connections: Connection
             replies[name] = await whole_reply(model, ask("Hello", logprobs=1))
             if name == "gpt-4.1":
                 body = server.requests[-1].body
-                assert ("message.output_text.logprobs" in body["include"], body["top_logprobs"]) == (True, 1)
+                assert (
+                    "message.output_text.logprobs" in body["include"],
+                    body["top_logprobs"],
+                ) == (True, 1)
         assert "top_logprobs" not in server.requests[-1].body
     yo = {"token": "Yo", "logprob": -2.0, "bytes": [89, 111]}
     assert replies["gpt-4.1"].logprobs == {

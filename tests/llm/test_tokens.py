@@ -21,7 +21,16 @@ from tests.llm.talk import WEATHER, ask, said, weather_call, weather_return
 
 
 def test_a_text_counts_by_its_alphabets() -> None:
-    counts = {"": 0, "a": 1, "abcd" * 10: 10, "日本語": 3, "한국어": 3, "Привет": 3, "héllo wörld": 4, "ok 日本": 3}
+    counts = {
+        "": 0,
+        "a": 1,
+        "abcd" * 10: 10,
+        "日本語": 3,
+        "한국어": 3,
+        "Привет": 3,
+        "héllo wörld": 4,
+        "ok 日本": 3,
+    }
     assert {text: text_tokens(text) for text in counts} == counts
 
 
@@ -44,7 +53,8 @@ def test_a_request_counts_messages_and_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["word " * 5_000, "日本語" * 3_000, "é" * 9_000, "a" * 3_000 + "語" * 3_000, "x" * 2_000_000]
+    "text",
+    ["word " * 5_000, "日本語" * 3_000, "é" * 9_000, "a" * 3_000 + "語" * 3_000, "x" * 2_000_000],
 )
 @pytest.mark.parametrize("tokens", [1, 7, 500])
 def test_a_long_text_keeps_as_much_of_its_beginning_as_fits(text: str, tokens: int) -> None:

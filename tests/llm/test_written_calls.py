@@ -42,16 +42,28 @@ OFFERED = {WEATHER.name: WEATHER, CLOCK.name: CLOCK}
     ("text", "rest", "count"),
     [
         ('[get_weather(city="Rome"), get_time()]', "", 2),
-        ('{"name": "get_time", "parameters": {}}; {"name": "get_weather", "parameters": {"city": "Rome"}}', "", 2),
+        (
+            '{"name": "get_time", "parameters": {}}; {"name": "get_weather", "parameters": {"city": "Rome"}}',
+            "",
+            2,
+        ),
         ('{"name": "get_time", "parameters": {}}\n{"name": "get_time", "parameters": {}}', "", 2),
         ('[TOOL_CALLS]get_time[ARGS]{}[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}', "", 2),
         ("<tool_call>\n<function=get_time>\n</function>\n</tool_call>", "", 1),
-        ('I look.\n<function_calls><invoke name="get_time"></invoke></function_calls>', "I look.", 1),
+        (
+            'I look.\n<function_calls><invoke name="get_time"></invoke></function_calls>',
+            "I look.",
+            1,
+        ),
         ("```tool_code\nget_time()\n```", "", 1),
         ('{"name": "functions.get_weather", "arguments": {"city": "Rome"}}', "", 1),
         ('{"tool": "get_weather", "args": {"city": "Rome"}}', "", 1),
         ('{"type": "function", "function": {"name": "get_weather", "arguments": "{}"}}', "", 1),
-        ('{"tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}', "", 1),
+        (
+            '{"tool_calls": [{"function": {"name": "get_weather", "arguments": {"city": "Rome"}}}]}',
+            "",
+            1,
+        ),
         ('<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}', "", 1),
         ('<function=get_weather>{"city": "Rome"}</function>', "", 1),
         ("Well:\n```python\nget_weather(city='Rome')\n```", "Well:", 1),
@@ -86,10 +98,14 @@ def test_what_is_no_certain_call_stays_a_text(text: str) -> None:
 
 
 def test_values_between_tags_become_what_the_tool_wants() -> None:
-    schema = {"type": "object", "properties": {"days": {"type": "integer"}, "city": {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {"days": {"type": "integer"}, "city": {"type": "string"}},
+    }
     tool = type(WEATHER)("forecast", "", schema)
     text = "<tool_call>forecast{}{}</tool_call>".format(
-        "<arg_key>days</arg_key><arg_value>3</arg_value>", "<arg_key>city</arg_key><arg_value>7</arg_value>"
+        "<arg_key>days</arg_key><arg_value>3</arg_value>",
+        "<arg_key>city</arg_key><arg_value>7</arg_value>",
     )
     (call,), _ = written_calls(text, {"forecast": tool})
     assert call.arguments == '{"days":3,"city":"7"}'

@@ -20,8 +20,12 @@ ADA = Actor("administrator", "user-ada", "Ada")
 TUTOR = Actor("agent", "agent-tutor", "Tutor")
 
 
-async def save(store: Store, state: AgentState, memory: WorkingMemory, step_id: str = "step-1") -> Committed:
-    return await store.write(lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state, step_id=step_id)))
+async def save(
+    store: Store, state: AgentState, memory: WorkingMemory, step_id: str = "step-1"
+) -> Committed:
+    return await store.write(
+        lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state, step_id=step_id))
+    )
 
 
 async def reloaded(store: Store, state: AgentState) -> AgentState:
@@ -38,7 +42,9 @@ async def someone_else(store: Store, block: Block, **changes: Any) -> None:
     await store.write(work)
 
 
-async def put(store: Store, label: str, text: str, who: str = "ada", by: Actor = ADA, **options: Any) -> Block:
+async def put(
+    store: Store, label: str, text: str, who: str = "ada", by: Actor = ADA, **options: Any
+) -> Block:
     """Write a block of a user's own memory."""
 
     def work(tx: Transaction) -> Block:

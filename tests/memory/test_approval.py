@@ -42,7 +42,9 @@ async def proposed(
 ) -> Proposal:
     owned = await owned_of(store)
     given = ProposalOptions(**options)
-    return await store.write(lambda tx: user_memory.propose_edit(tx, owned, label, old, new, by, given))
+    return await store.write(
+        lambda tx: user_memory.propose_edit(tx, owned, label, old, new, by, given)
+    )
 
 
 async def drafted(store: SqliteStore, value: str | None, **fields: Any) -> Proposal:
@@ -76,7 +78,9 @@ async def count_of_versions(store: SqliteStore) -> int:
     return (await owned_of(store)).chain.versions
 
 
-async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_took_over(store: SqliteStore) -> None:
+async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_took_over(
+    store: SqliteStore,
+) -> None:
     await put(store, "human", TEXT)
     proposal = await drafted(store, TEXT.replace("tea", "rum"))
     owned = await owned_of(store)
@@ -86,7 +90,11 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
     assert (done.block.value, done.block.is_untrusted) == (TEXT.replace("tea", "rum"), False)
     (version, _) = await store.read(lambda tx: history.page(tx, owned.chain.id))
     assert (version.author, version.reason, version.approved_by) == (TUTOR, "Because", "user-ada")
-    assert (version.run_id, version.step_id, version.proposal_id) == ("run-1", "step-1", proposal.id)
+    assert (version.run_id, version.step_id, version.proposal_id) == (
+        "run-1",
+        "step-1",
+        proposal.id,
+    )
     assert version.is_untrusted
     kept = await reread(store, proposal)
     assert kept == done.proposal
@@ -96,9 +104,14 @@ async def test_an_approved_proposal_is_a_version_of_its_author_that_the_owner_to
         await proposed(store, "rum", "gin"),
         await proposed(store, "Turin", "Rome", by=COACH, reasoning="A change"),
     )
-    await approve(store, same, body=TEXT.replace("tea", "gin").rstrip("\n"))  # a final newline is no difference
+    await approve(
+        store, same, body=TEXT.replace("tea", "gin").rstrip("\n")
+    )  # a final newline is no difference
     await approve(store, edited, body=TEXT.replace("tea", "gin fizz"))
-    authors = [(one.author, one.reason) for one in await store.read(lambda tx: history.page(tx, owned.chain.id))]
+    authors = [
+        (one.author, one.reason)
+        for one in await store.read(lambda tx: history.page(tx, owned.chain.id))
+    ]
     assert authors[:2] == [(ADA, "A change"), (TUTOR, 'human: + "Likes: gin"')]
 
 
@@ -110,15 +123,27 @@ async def test_only_people_decide_only_about_their_own_and_only_once(store: Sqli
             await store.write(lambda tx, work=work: work(tx, Scope(), proposal.id, TUTOR))  # type: ignore[misc]
         for scope in (Scope(organization_id="org-2"), Scope(subject_id="user-bob")):
             with pytest.raises(NotFound, match=f"Proposal with ID {proposal.id} not found"):
-                await store.write(lambda tx, work=work, scope=scope: work(tx, scope, proposal.id, ADA))  # type: ignore[misc]
+                await store.write(
+                    lambda tx, work=work, scope=scope: work(tx, scope, proposal.id, ADA)
+                )  # type: ignore[misc]
     owner = (await owned_of(store)).user.id
-    done = await store.write(lambda tx: approval.approve(tx, Scope(subject_id=owner), proposal.id, ADA))
+    done = await store.write(
+        lambda tx: approval.approve(tx, Scope(subject_id=owner), proposal.id, ADA)
+    )
     assert isinstance(done, Approved)
     other = await proposed(store, "Turin", "Rome", by=COACH)
-    rejected = await store.write(lambda tx: approval.reject(tx, Scope(), other.id, ADA, reason="Not true"))
-    assert (rejected.status, rejected.note, rejected.resolved_by) == ("rejected", "Not true", "user-ada")
+    rejected = await store.write(
+        lambda tx: approval.reject(tx, Scope(), other.id, ADA, reason="Not true")
+    )
+    assert (rejected.status, rejected.note, rejected.resolved_by) == (
+        "rejected",
+        "Not true",
+        "user-ada",
+    )
     assert rejected == await reread(store, other)
-    for decided, work in itertools.product((done.proposal, rejected), (approval.approve, approval.reject)):
+    for decided, work in itertools.product(
+        (done.proposal, rejected), (approval.approve, approval.reject)
+    ):
         with pytest.raises(Conflict, match=f"is {decided.status} already"):
             await store.write(lambda tx, work=work, id=decided.id: work(tx, Scope(), id, ADA))  # type: ignore[misc]
     assert await text_of(store) == TEXT.replace("tea", "rum")
@@ -152,7 +177,11 @@ async def test_what_waits_for_a_block_that_is_deleted_expires_and_waits_again_on
     await store.write(lambda tx: user_memory.delete(tx, owned, "human", ADA))
     for one in waiting:
         ended = await reread(store, one)
-        assert (ended.status, ended.note, ended.resolved_at is None) == ("expired", "The block was deleted.", False)
+        assert (ended.status, ended.note, ended.resolved_at is None) == (
+            "expired",
+            "The block was deleted.",
+            False,
+        )
         for body in (None, "Anew"):
             with pytest.raises(Conflict, match=r"is expired already \(The block was deleted\.\)"):
                 await approve(store, one, body=body)
@@ -193,7 +222,9 @@ async def test_what_waits_since_before_its_block_was_deleted_without_its_end_is_
     assert await text_of(store) == TEXT.replace("tea", "rum")
 
 
-async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(store: SqliteStore) -> None:
+async def test_a_proposed_new_label_is_taken_with_the_text_unless_it_is_taken(
+    store: SqliteStore,
+) -> None:
     await put(store, "human", TEXT)
     proposal = await drafted(store, TEXT.replace("tea", "rum"), new_label="profile")
     await put(store, "profile", "x")
@@ -222,7 +253,9 @@ async def test_of_two_decisions_at_once_the_second_is_told_of_the_first(store: S
         both = [partial(works[which], id=proposal.id) for which in (first, second)]
         _, told = await overlapped(store, *both)  # type: ignore[arg-type]
         assert (await reread(store, proposal)).status == first, (first, second)
-        assert second == "expired" or (isinstance(told, Conflict) and f"{first} already" in str(told))
+        assert second == "expired" or (
+            isinstance(told, Conflict) and f"{first} already" in str(told)
+        )
         assert (await text_of(store) != TEXT) == (first == "approved"), (first, second)
 
 
@@ -266,7 +299,9 @@ async def test_an_approval_and_another_change_at_once_follow_each_other(
         return list(await overlapped(store, *(works if approves_first else works[::-1])))
 
     seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id, owned.user.id))
-    state = replace(state, blocks=seen, conversation=replace(state.conversation, user_id=owned.user.id))
+    state = replace(
+        state, blocks=seen, conversation=replace(state.conversation, user_id=owned.user.id)
+    )
     memory = WorkingMemory(state)
     memory.write("human", TEXT.replace("Turin", "Rome"), "call-1")
     edited = await meet(lambda tx: commit(tx, state, memory, Scope(), make.edit_context(state)))
@@ -284,7 +319,9 @@ async def test_an_approval_and_another_change_at_once_follow_each_other(
 
 
 @pytest.mark.parametrize("what", ["approve", "put", "undo"])
-async def test_what_meets_an_erasure_finds_nothing_and_brings_nothing_back(store: SqliteStore, what: str) -> None:
+async def test_what_meets_an_erasure_finds_nothing_and_brings_nothing_back(
+    store: SqliteStore, what: str
+) -> None:
     await put(store, "human", TEXT, policy="direct")
     owned = await owned_of(store)
     state = await make.stored_agent(store)
@@ -299,15 +336,20 @@ async def test_what_meets_an_erasure_finds_nothing_and_brings_nothing_back(store
         store, lambda tx: tx.run(chains.delete().where(chains.c.id == owned.chain.id)), works[what]
     )
     assert isinstance(late, NotFound) or late.blocks == ()
-    left = await store.read(lambda tx: [tx.all(table.select()) for table in (chains, blocks_table, proposals_table)])
+    left = await store.read(
+        lambda tx: [tx.all(table.select()) for table in (chains, blocks_table, proposals_table)]
+    )
     assert left == [[], [], []]
 
 
-async def test_several_proposals_of_one_block_approved_at_once_are_all_in_it(store: SqliteStore) -> None:
+async def test_several_proposals_of_one_block_approved_at_once_are_all_in_it(
+    store: SqliteStore,
+) -> None:
     lines = [f"line {number:02}" for number in range(12)]
     await put(store, "human", "\n".join(lines))
     waiting = [
-        await proposed(store, line, f"new {line}", by=Actor("agent", f"agent-{line[-2:]}", "A")) for line in lines[::-2]
+        await proposed(store, line, f"new {line}", by=Actor("agent", f"agent-{line[-2:]}", "A"))
+        for line in lines[::-2]
     ]
     results = await asyncio.gather(*(approve(store, one) for one in waiting))
     assert all(isinstance(result, Approved) for result in results)
@@ -315,7 +357,9 @@ async def test_several_proposals_of_one_block_approved_at_once_are_all_in_it(sto
     assert await text_of(store) == "\n".join(expected)
 
 
-async def test_the_job_of_expiry_ends_those_whose_time_is_over_and_no_others(store: SqliteStore, clock: Any) -> None:
+async def test_the_job_of_expiry_ends_those_whose_time_is_over_and_no_others(
+    store: SqliteStore, clock: Any
+) -> None:
     await put(store, "human", TEXT)
     first = await proposed(store, "tea", "rum", expires_after=5_000_000)
     second = await proposed(store, "Turin", "Rome", by=COACH)
@@ -325,7 +369,10 @@ async def test_the_job_of_expiry_ends_those_whose_time_is_over_and_no_others(sto
     assert (await reread(store, first)).status == "open"
     clock.advance(6)
     await approval.EXPIRY.run(runtime, job, print)
-    assert ((await reread(store, first)).status, (await reread(store, second)).status) == ("expired", "open")
+    assert ((await reread(store, first)).status, (await reread(store, second)).status) == (
+        "expired",
+        "open",
+    )
     with pytest.raises(Conflict, match="is expired already"):
         await approve(store, first)
 
@@ -369,7 +416,9 @@ async def undo(store: SqliteStore, run_id: str) -> approval.Undone:
     return await store.write(lambda tx: approval.undo_run(tx, Scope(), run_id, ADA))
 
 
-async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(store: SqliteStore) -> None:
+async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(
+    store: SqliteStore,
+) -> None:
     for label in ("human", "goals", "old"):
         await put(store, label, TEXT, policy="direct")
     nina = make.agent(settings={"user_block_policy": "direct"})
@@ -389,7 +438,12 @@ async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(sto
     assert {(one.label, one.outcome) for one in done.blocks} == {
         (label, "undone") for label in ("human", "persona", "aims", "old", "extra")
     }
-    assert [await text_of(store, label) for label in ("human", "goals", "old", "aims")] == [TEXT, TEXT, TEXT, None]
+    assert [await text_of(store, label) for label in ("human", "goals", "old", "aims")] == [
+        TEXT,
+        TEXT,
+        TEXT,
+        None,
+    ]
     seen = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id))
     assert [(block.label, block.value) for block in seen] == [("persona", "I am Nina.")]
     versions = await count_of_versions(store)
@@ -398,10 +452,16 @@ async def test_an_undone_run_leaves_every_block_as_it_was_and_once_is_enough(sto
     assert await count_of_versions(store) == versions
 
 
-async def test_a_block_that_an_agent_deleted_of_its_own_stands_in_its_prompt_again(store: SqliteStore) -> None:
+async def test_a_block_that_an_agent_deleted_of_its_own_stands_in_its_prompt_again(
+    store: SqliteStore,
+) -> None:
     await put(store, "human", TEXT)
-    state = await make.stored_agent(store, with_blocks=[make.block("persona", "I am Nina.", description="Who I am")])
-    run_id = await run_of(store, state, lambda memory: memory.remove("persona", "call-d"), is_users=False)
+    state = await make.stored_agent(
+        store, with_blocks=[make.block("persona", "I am Nina.", description="Who I am")]
+    )
+    run_id = await run_of(
+        store, state, lambda memory: memory.remove("persona", "call-d"), is_users=False
+    )
     assert await store.read(lambda tx: blocks.of_agent(tx, state.agent.id)) == ()
     assert [one.outcome for one in (await undo(store, run_id)).blocks] == ["undone"]
     (back,) = await store.read(lambda tx: blocks.of_agent(tx, state.agent.id))
@@ -416,7 +476,9 @@ async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_versi
     run_id = await run_of(store, state, write("human", TEXT.replace("tea", "rum")))
     labelled, seen = blocks.labelled, []
 
-    def before_somebody_changes_a_setting(tx: Transaction, chain_id: str, label: str) -> Block | None:
+    def before_somebody_changes_a_setting(
+        tx: Transaction, chain_id: str, label: str
+    ) -> Block | None:
         block = labelled(tx, chain_id, label)
         seen.append(block)
         return replace(block, version=block.version - 1) if block and len(seen) == 1 else block
@@ -432,39 +494,63 @@ async def test_a_block_that_is_overtaken_while_its_run_is_undone_leaves_no_versi
     assert (block.value == TEXT) == (await count_of_versions(store) == count + 1)
 
 
-async def test_undoing_keeps_what_others_wrote_since_and_tells_where_it_cannot(store: SqliteStore) -> None:
+async def test_undoing_keeps_what_others_wrote_since_and_tells_where_it_cannot(
+    store: SqliteStore,
+) -> None:
     await put(store, "human", TEXT, policy="direct")
     await put(store, "goals", "one", policy="direct")
     state = await make.stored_agent(store)
-    run_id = await run_of(store, state, write("human", TEXT.replace("tea", "rum")), write("goals", "two"))
+    run_id = await run_of(
+        store, state, write("human", TEXT.replace("tea", "rum")), write("goals", "two")
+    )
     await put(store, "human", TEXT.replace("tea", "rum").replace("Turin", "Rome"))
     await put(store, "goals", "three")
     done = await undo(store, run_id)
-    assert {one.label: one.outcome for one in done.blocks} == {"human": "undone", "goals": "conflicted"}
-    assert (await text_of(store), await text_of(store, "goals")) == (TEXT.replace("Turin", "Rome"), "three")
-    assert "in the same lines" in (next(one.note for one in done.blocks if one.label == "goals") or "")
+    assert {one.label: one.outcome for one in done.blocks} == {
+        "human": "undone",
+        "goals": "conflicted",
+    }
+    assert (await text_of(store), await text_of(store, "goals")) == (
+        TEXT.replace("Turin", "Rome"),
+        "three",
+    )
+    assert "in the same lines" in (
+        next(one.note for one in done.blocks if one.label == "goals") or ""
+    )
 
 
-async def test_steps_of_a_run_between_which_others_wrote_are_undone_one_by_one(store: SqliteStore) -> None:
+async def test_steps_of_a_run_between_which_others_wrote_are_undone_one_by_one(
+    store: SqliteStore,
+) -> None:
     await put(store, "human", TEXT, policy="direct")
     state = await make.stored_agent(store)
     run = make.run(state.agent, id="run-7", status="completed", ended_at=1)
     await run_of(store, state, write("human", TEXT.replace("tea", "rum")), run=run)
     await put(store, "human", TEXT.replace("tea", "rum").replace("Ada", "Ada L."))
     await run_of(
-        store, state, write("human", TEXT.replace("tea", "gin").replace("Ada", "Ada L.")), run=run, opens=False
+        store,
+        state,
+        write("human", TEXT.replace("tea", "gin").replace("Ada", "Ada L.")),
+        run=run,
+        opens=False,
     )
     await undo(store, "run-7")
     assert await text_of(store) == TEXT.replace("Ada", "Ada L.")
 
 
-async def test_undoing_takes_back_what_was_approved_of_the_run_and_rejects_what_waits(store: SqliteStore) -> None:
+async def test_undoing_takes_back_what_was_approved_of_the_run_and_rejects_what_waits(
+    store: SqliteStore,
+) -> None:
     await put(store, "human", TEXT)
     await put(store, "goals", "one")
     state = await make.stored_agent(store)
-    run_id = await run_of(store, state, write("human", TEXT.replace("tea", "rum")), write("goals", "two"))
+    run_id = await run_of(
+        store, state, write("human", TEXT.replace("tea", "rum")), write("goals", "two")
+    )
     owned = await owned_of(store)
-    waiting = {one.label: one for one in await store.read(lambda tx: proposals.waiting(tx, owned.chain.id))}
+    waiting = {
+        one.label: one for one in await store.read(lambda tx: proposals.waiting(tx, owned.chain.id))
+    }
     await approve(store, waiting["human"])
     assert await text_of(store) == TEXT.replace("tea", "rum")
     done = await undo(store, run_id)
@@ -485,7 +571,9 @@ async def test_a_run_that_goes_on_is_unknown_or_anothers_is_not_undone(store: Sq
     with pytest.raises(Forbidden):
         await store.write(lambda tx: approval.undo_run(tx, Scope(), "run-8", TUTOR))
     ended = await run_of(store, state, write("human", "y"))
-    other = await store.write(lambda tx: approval.undo_run(tx, Scope(subject_id="user-bob"), ended, ADA))
+    other = await store.write(
+        lambda tx: approval.undo_run(tx, Scope(subject_id="user-bob"), ended, ADA)
+    )
     assert (other.blocks, await text_of(store)) == ((), "y")
 
 

@@ -38,7 +38,10 @@ async def test_whatever_a_commit_calls_its_author_can_be_stored(store: Store) ->
 @pytest.mark.parametrize("is_pushed", [False, True])
 async def test_an_address_of_two_users_is_nobodys(store: Store, is_pushed: bool) -> None:
     def work(tx: Transaction) -> list[Actor]:
-        made = [users.create(tx, Scope(), UserDraft(name, name, f"{name}@home.example")) for name in ("bo", "eve")]
+        made = [
+            users.create(tx, Scope(), UserDraft(name, name, f"{name}@home.example"))
+            for name in ("bo", "eve")
+        ]
         users.create(tx, Scope(), UserDraft("eva", "eva", "EVE@home.example"))
         authors = CommitAuthors(tx, Scope(), ADA, is_pushed=is_pushed)
         own = signature(Actor("user", made[0].id, "bo"))

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ricordo.domain.agent import TRIGGER, CompactionMode
-from ricordo.domain.message import ApprovalPart, CompactionPart, Message, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ApprovalPart,
+    CompactionPart,
+    Message,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.llm.tokens import message_tokens, transcript_tokens
 from ricordo.memory.compaction import Cut, cut, percent_after_refusal, summary_room
 from ricordo.memory.summary import clipped
@@ -19,9 +26,16 @@ from tests.seams import make
 AGENT = make.agent()
 SYSTEM = make.message(AGENT, "You are Nina. " * 20, "system")
 SUMMARY = make.message(
-    AGENT, role="summary", parts=(TextPart("Before."), CompactionPart("window", ("message-1",), 9, 1, 4_096, 9, 2))
+    AGENT,
+    role="summary",
+    parts=(TextPart("Before."), CompactionPart("window", ("message-1",), 9, 1, 4_096, 9, 2)),
 )
-MODES: tuple[CompactionMode, ...] = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_window")
+MODES: tuple[CompactionMode, ...] = (
+    "all",
+    "sliding_window",
+    "self_compact_all",
+    "self_compact_sliding_window",
+)
 
 
 def said(size: int, role: str = "user") -> Message:
@@ -30,12 +44,21 @@ def said(size: int, role: str = "user") -> Message:
 
 def exchange(*sizes: int, gated: bool = False, answered: bool = True) -> list[Message]:
     """Calls with results of so many tokens; gated ones with a person's decision between, unanswered ones without results."""
-    calls = tuple(ToolCallPart(f"call-{n}", "look", "{}", is_gated=gated) for n in range(len(sizes)))
+    calls = tuple(
+        ToolCallPart(f"call-{n}", "look", "{}", is_gated=gated) for n in range(len(sizes))
+    )
     asked = make.message(AGENT, role="approval" if gated else "assistant", parts=calls)
     if not answered:
         return [asked]
-    results = tuple(ToolReturnPart(f"call-{n}", "look", "success", "r" * 4 * size) for n, size in enumerate(sizes))
-    decided = [make.message(AGENT, role="approval", parts=tuple(ApprovalPart(call.call_id, True) for call in calls))]
+    results = tuple(
+        ToolReturnPart(f"call-{n}", "look", "success", "r" * 4 * size)
+        for n, size in enumerate(sizes)
+    )
+    decided = [
+        make.message(
+            AGENT, role="approval", parts=tuple(ApprovalPart(call.call_id, True) for call in calls)
+        )
+    ]
     return [asked, *(decided if gated else []), make.message(AGENT, role="tool", parts=results)]
 
 
@@ -62,10 +85,16 @@ sizes = st.one_of(st.integers(0, 60), st.integers(0, 3_000), st.sampled_from([9_
 pieces = st.one_of(
     st.builds(lambda size: [said(size)], sizes),
     st.builds(lambda size: [said(size, "assistant")], sizes),
-    st.builds(lambda many, gated: exchange(*many, gated=gated), st.lists(sizes, min_size=1, max_size=3), st.booleans()),
+    st.builds(
+        lambda many, gated: exchange(*many, gated=gated),
+        st.lists(sizes, min_size=1, max_size=3),
+        st.booleans(),
+    ),
     st.builds(lambda size: exchange(size, answered=False), sizes),
 )
-endings = st.sampled_from([[], exchange(5, gated=True, answered=False), exchange(5, gated=True)[:2]])
+endings = st.sampled_from(
+    [[], exchange(5, gated=True, answered=False), exchange(5, gated=True)[:2]]
+)
 modes = st.sampled_from(MODES)
 
 
@@ -92,10 +121,16 @@ def starts_of(messages: list[Message]) -> list[str]:
     st.sampled_from([50, 100, 200]),
 )
 def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
-    case: tuple[list[Message], int], mode: CompactionMode, window_tokens: int, share: float, percent: int
+    case: tuple[list[Message], int],
+    mode: CompactionMode,
+    window_tokens: int,
+    share: float,
+    percent: int,
 ) -> None:
     window, keep_from = case
-    found = cut_at(window, mode, keep_from, window_tokens=window_tokens, share=share, percent=percent)
+    found = cut_at(
+        window, mode, keep_from, window_tokens=window_tokens, share=share, percent=percent
+    )
     if found is None:
         return
     order = starts_of(window)
@@ -120,7 +155,9 @@ def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
     plain = [message for message in found.kept if message.role != "approval" or message.tool_calls]
     # Calls whose ids were used before get others, so messages are known by their own.
     shapes = {(message.id, message.role, len(message.parts)) for message in paired(plain)}
-    assert [message for message in plain if (message.id, message.role, len(message.parts)) not in shapes] == []
+    assert [
+        message for message in plain if (message.id, message.role, len(message.parts)) not in shapes
+    ] == []
 
 
 settled = st.one_of(
@@ -129,9 +166,19 @@ settled = st.one_of(
 )
 
 
-@given(st.lists(settled, max_size=14), sizes, st.lists(settled, max_size=6), modes, st.sampled_from([4_096, 32_000]))
+@given(
+    st.lists(settled, max_size=14),
+    sizes,
+    st.lists(settled, max_size=6),
+    modes,
+    st.sampled_from([4_096, 32_000]),
+)
 def test_there_is_progress_wherever_there_can_be(
-    before: list[list[Message]], asked: int, during: list[list[Message]], mode: CompactionMode, window_tokens: int
+    before: list[list[Message]],
+    asked: int,
+    during: list[list[Message]],
+    mode: CompactionMode,
+    window_tokens: int,
 ) -> None:
     question = said(asked)
     steps = [step for step in during if step[0].role == "assistant"]
@@ -175,7 +222,9 @@ def test_an_earlier_summary_leaves_with_what_it_is_folded_into_and_never_alone()
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_question(mode: CompactionMode) -> None:
+def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_question(
+    mode: CompactionMode,
+) -> None:
     question = said(500)
     steps = [exchange(1_500) for _ in range(8)]
     window = [SYSTEM, SUMMARY, question, *(message for step in steps for message in step)]
@@ -232,14 +281,24 @@ turns = st.lists(st.tuples(sizes, st.lists(sizes, max_size=5)), min_size=1, max_
     st.sampled_from([0, 700]),
 )
 def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_double(
-    said_and_done: list[tuple[int, list[int]]], mode: CompactionMode, window_tokens: int, truth: float, overhead: int
+    said_and_done: list[tuple[int, list[int]]],
+    mode: CompactionMode,
+    window_tokens: int,
+    truth: float,
+    overhead: int,
 ) -> None:
     """The whole of what the loop does: cut before a call, sum up, fit, and learn from a refusal."""
     window, percent, refusals = [SYSTEM], 100, 0
 
     def make_room(keep_from: int) -> int:
         found = cut_at(
-            window, mode, keep_from, window_tokens=window_tokens, overhead=overhead, percent=percent, share=0.3
+            window,
+            mode,
+            keep_from,
+            window_tokens=window_tokens,
+            overhead=overhead,
+            percent=percent,
+            share=0.3,
         )
         if found is None:
             return keep_from

@@ -22,11 +22,19 @@ from tests.seams.growth import require_linear
 
 PASSAGE = "Ada moved to Turin in spring to study mathematics, and her sister Bianca joined her there two years later."
 SYSTEM = "You are Nina, a patient tutor who asks one question at a time and never gives the whole answer away at once."
-GUARD = EditGuard(lambda: GuardSources(system=(SYSTEM,), recalled=(PASSAGE, "Tea grows in Darjeeling.")))
+GUARD = EditGuard(
+    lambda: GuardSources(system=(SYSTEM,), recalled=(PASSAGE, "Tea grows in Darjeeling."))
+)
 
 
 def test_what_was_recalled_and_what_the_system_says_is_no_news_and_ones_own_words_are() -> None:
-    for text in (PASSAGE, f"- {PASSAGE.upper()}", PASSAGE.replace(" ", "\n"), SYSTEM, f"{SYSTEM} Yes."):
+    for text in (
+        PASSAGE,
+        f"- {PASSAGE.upper()}",
+        PASSAGE.replace(" ", "\n"),
+        SYSTEM,
+        f"{SYSTEM} Yes.",
+    ):
         with pytest.raises(Invalid, match="Nothing was saved"):
             GUARD.require_new(text)
     for text in (
@@ -54,7 +62,10 @@ def test_what_a_write_adds_is_what_was_not_there() -> None:
         ("one\ntwo\nthree", "three\none\ntwo", ""),
         *(("one two", "one", ""), ("", "all of it", "all of it"), ("same", "same", "")),
     ):
-        assert "\n".join(added_lines(before, changed_piece(before, after))).strip() == added, (before, after)
+        assert "\n".join(added_lines(before, changed_piece(before, after))).strip() == added, (
+            before,
+            after,
+        )
 
 
 def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
@@ -63,8 +74,13 @@ def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
     whole = ToolReturnPart("c", "archival_memory_search", "success", found, is_json=True)
     cut = ToolReturnPart("c", "archival_memory_search", "success", found[:31])
     other = ToolReturnPart("c", "roll", "success", "six")
-    sourced = ToolReturnPart("c", "query_student", "success", "She likes tea.", sources=("message-1",))
-    window = [make.message(agent, role="tool", parts=(whole, cut, other, sourced)), make.message(agent, "Hello.")]
+    sourced = ToolReturnPart(
+        "c", "query_student", "success", "She likes tea.", sources=("message-1",)
+    )
+    window = [
+        make.message(agent, role="tool", parts=(whole, cut, other, sourced)),
+        make.message(agent, "Hello."),
+    ]
     assert search_results(window)[0] == [
         'She said: "tea"\nand left.',
         '[{"content": "She said: "tea"',
@@ -74,7 +90,10 @@ def test_results_of_searches_are_read_with_their_escapes_undone() -> None:
 
 def test_what_she_said_herself_is_hers_also_where_a_search_found_it() -> None:
     agent = make.agent()
-    hits = [{"role": "user", "content": "She likes tea."}, {"role": "assistant", "content": "So I heard."}]
+    hits = [
+        {"role": "user", "content": "She likes tea."},
+        {"role": "assistant", "content": "So I heard."},
+    ]
     found = json.dumps({"message": "Showing 2 results:", "results": hits})
     sources = {"sources": ("message-1", "message-2"), "said": ("message-1",)}
     whole = ToolReturnPart("c", "conversation_search", "success", found, is_json=True, **sources)  # type: ignore[arg-type]
@@ -145,7 +164,8 @@ def test_a_line_that_another_block_has_is_written_and_told_of(memory: WorkingMem
 def test_long_texts_are_compared_in_linear_time() -> None:
     def work(size: int) -> None:
         lines = [
-            f"line {number} says something about topic {number % 97} and the number {number}" for number in range(size)
+            f"line {number} says something about topic {number % 97} and the number {number}"
+            for number in range(size)
         ]
         long = "\n".join(lines)
         other = "\n".join(f"{line} again" for line in lines)
@@ -157,8 +177,12 @@ def test_long_texts_are_compared_in_linear_time() -> None:
 
 
 def test_putting_the_blocks_own_words_in_order_is_no_repetition_of_what_a_search_gave() -> None:
-    lines = [" ".join(f"{name}{number}" for number in range(30)) for name in ("tea", "trip", "work")]
-    sources = GuardSources(recalled=("\n".join(lines), " ".join(f"other{number}" for number in range(30))))
+    lines = [
+        " ".join(f"{name}{number}" for number in range(30)) for name in ("tea", "trip", "work")
+    ]
+    sources = GuardSources(
+        recalled=("\n".join(lines), " ".join(f"other{number}" for number in range(30)))
+    )
     agent = make.agent()
     state = AgentState(agent, make.conversation(agent), (make.block("human", "\n".join(lines)),))
     memory = WorkingMemory(state, EditGuard(lambda: sources))

@@ -57,7 +57,11 @@ async def test_a_new_block_is_the_agents_own_and_shown_in_the_next_step(store: S
     assert committed.failed == {}
     assert committed.blocks == (await reloaded(store, state)).blocks
     made = committed.blocks[-1]
-    assert (made.label, made.value, made.description) == ("plans/2026", "Walk\tnow", "What is ahead")
+    assert (made.label, made.value, made.description) == (
+        "plans/2026",
+        "Walk\tnow",
+        "What is ahead",
+    )
     assert made.chain_id == state.blocks[0].chain_id
     assert (made.created_by, made.version) == (state.agent.id, 1)
     assert made.created_at > state.agent.created_at
@@ -75,7 +79,9 @@ async def test_an_agent_without_blocks_gets_a_chain_with_its_first(store: Sqlite
     assert chain.id == first.chain_id
 
 
-async def test_an_agents_own_block_is_deleted_and_a_shared_one_only_let_go(store: SqliteStore) -> None:
+async def test_an_agents_own_block_is_deleted_and_a_shared_one_only_let_go(
+    store: SqliteStore,
+) -> None:
     state, other = await agent_with(store), await make.stored_agent(store, make.agent("Otto"))
     team = await shared(store, "team", state, other)
     loose = await shared(store, "loose", state)
@@ -88,11 +94,17 @@ async def test_an_agents_own_block_is_deleted_and_a_shared_one_only_let_go(store
     committed = await save(store, state, memory)
     assert (committed.blocks, committed.failed) == ((), {})
     assert not await exists(store, own)
-    assert [await exists(store, block) for block in (state.blocks[1], team, loose)] == [True, True, True]
+    assert [await exists(store, block) for block in (state.blocks[1], team, loose)] == [
+        True,
+        True,
+        True,
+    ]
     assert set(await now(store, other)) == {"team", "persona"}
 
 
-async def test_blocks_change_places_and_labels_are_used_again_within_one_step(store: SqliteStore) -> None:
+async def test_blocks_change_places_and_labels_are_used_again_within_one_step(
+    store: SqliteStore,
+) -> None:
     state, memory = await begin(store, "a", "b", "c")
     memory.rename("a", "x", "call-1")
     memory.rename("b", "a", "call-2")
@@ -115,8 +127,12 @@ async def test_what_is_made_and_removed_in_one_step_leaves_nothing(store: Sqlite
     assert not [one for one in counted.statements if not one.startswith("SELECT")]
 
 
-async def test_someone_elses_change_of_another_line_stays_beside_a_rename(store: SqliteStore) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", "Name: Ada\nDrink: tea\nCity: Turin")])
+async def test_someone_elses_change_of_another_line_stays_beside_a_rename(
+    store: SqliteStore,
+) -> None:
+    state = await make.stored_agent(
+        store, with_blocks=[make.block("human", "Name: Ada\nDrink: tea\nCity: Turin")]
+    )
     memory = WorkingMemory(state)
     memory.rename("human", "ada", "call-1")
     memory.write("ada", "Name: Ada L.\nDrink: tea\nCity: Turin", "call-2")
@@ -136,11 +152,17 @@ async def test_a_call_that_changes_several_blocks_is_not_half_done(store: Sqlite
     committed = await save(store, state, memory)
     assert list(committed.failed) == ["call-1"]
     assert "changed by someone else in the same lines" in committed.failed["call-1"]
-    assert await now(store, state) == {"human": "About Eve", "persona": "About persona", "plans": "Rest."}
+    assert await now(store, state) == {
+        "human": "About Eve",
+        "persona": "About persona",
+        "plans": "Rest.",
+    }
     assert committed.blocks == (await reloaded(store, state)).blocks
 
 
-async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(store: SqliteStore) -> None:
+async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(
+    store: SqliteStore,
+) -> None:
     state, memory = await begin(store)
     memory.rename("human", "plans", "call-1")
     memory.create("human", "New", None, "call-2")
@@ -148,12 +170,21 @@ async def test_calls_that_build_on_a_failed_one_fail_with_it_and_others_do_not(s
     await shared(store, "plans", state)
     committed = await save(store, state, memory)
     assert committed.failed == {"call-1": EXISTS, "call-2": EXISTS}
-    assert await now(store, state) == {"human": "About human", "persona": "About persona", "plans": "About plans"}
+    assert await now(store, state) == {
+        "human": "About human",
+        "persona": "About persona",
+        "plans": "About plans",
+    }
     assert [block.description for block in committed.blocks] == [None, "Who I am", None]
 
 
-async def test_what_someone_else_did_meanwhile_stays_and_only_the_call_that_meets_it_fails(store: SqliteStore) -> None:
-    gone, closed = "was deleted while you edited it", "Error This block is read-only and cannot be edited."
+async def test_what_someone_else_did_meanwhile_stays_and_only_the_call_that_meets_it_fails(
+    store: SqliteStore,
+) -> None:
+    gone, closed = (
+        "was deleted while you edited it",
+        "Error This block is read-only and cannot be edited.",
+    )
     edits: dict[str, Callable[[WorkingMemory], object]] = {
         "write": lambda memory: memory.write("human", "About Eve", "call-1"),
         "remove": lambda memory: memory.remove("human", "call-1"),
@@ -175,7 +206,9 @@ async def test_what_someone_else_did_meanwhile_stays_and_only_the_call_that_meet
         if change:
             await someone_else(store, state.blocks[0], **change)
         else:
-            await store.write(lambda tx, block=state.blocks[0]: blocks.remove(tx, block, make.change_metadata()))  # type: ignore[misc]
+            await store.write(
+                lambda tx, block=state.blocks[0]: blocks.remove(tx, block, make.change_metadata())
+            )  # type: ignore[misc]
         before = (await reloaded(store, state)).blocks
         committed = await save(store, state, memory)
         assert list(committed.failed) == (["call-1"] if told else []), (name, change)
@@ -185,7 +218,9 @@ async def test_what_someone_else_did_meanwhile_stays_and_only_the_call_that_meet
         assert committed.blocks[-1].value == "Rest"
 
 
-async def test_a_label_of_the_agents_own_block_out_of_its_sight_is_not_given_twice(store: SqliteStore) -> None:
+async def test_a_label_of_the_agents_own_block_out_of_its_sight_is_not_given_twice(
+    store: SqliteStore,
+) -> None:
     state = await agent_with(store, "human", "plans")
     await store.write(lambda tx: blocks.detach(tx, state.agent.id, state.blocks[1].id))
     state = await reloaded(store, state)
@@ -200,8 +235,13 @@ async def test_a_label_of_the_agents_own_block_out_of_its_sight_is_not_given_twi
     assert committed.failed == {"call-1": TAKEN}
 
 
-async def test_a_block_let_go_of_but_kept_by_another_agent_keeps_its_label(store: SqliteStore) -> None:
-    state, other = await agent_with(store, "plans"), await make.stored_agent(store, make.agent("Otto"))
+async def test_a_block_let_go_of_but_kept_by_another_agent_keeps_its_label(
+    store: SqliteStore,
+) -> None:
+    state, other = (
+        await agent_with(store, "plans"),
+        await make.stored_agent(store, make.agent("Otto")),
+    )
     await store.write(lambda tx: blocks.attach(tx, other.agent.id, state.blocks))
     memory = WorkingMemory(state)
     memory.remove("plans", "call-1")
@@ -211,7 +251,9 @@ async def test_a_block_let_go_of_but_kept_by_another_agent_keeps_its_label(store
     assert await now(store, state) == await now(store, other) == {"plans": "About plans"}
 
 
-async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_uses(store: SqliteStore) -> None:
+async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_uses(
+    store: SqliteStore,
+) -> None:
     state = await agent_with(store)
     other = await make.stored_agent(store, make.agent("Otto"), with_blocks=[make.block("plans")])
     await shared(store, "team", state, other)
@@ -226,13 +268,20 @@ async def test_a_shared_block_does_not_get_a_label_that_another_of_its_agents_us
 async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_and_the_rest_is_saved(
     store: SqliteStore,
 ) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", "About human", shared=True)])
+    state = await make.stored_agent(
+        store, with_blocks=[make.block("human", "About human", shared=True)]
+    )
     chain = make.chain("user", "user-1")
-    new = [make.block(label, f"About {label}", chain_id=chain.id, policy="direct") for label in ("a", "b")]
+    new = [
+        make.block(label, f"About {label}", chain_id=chain.id, policy="direct")
+        for label in ("a", "b")
+    ]
 
     def own(tx: Transaction) -> AgentState:
         conversations.change(tx, state.conversation.id, user_id="user-1")
-        blocks.attach(tx, state.agent.id, blocks.insert_all(tx, new, [chain], make.change_metadata("user-1")))
+        blocks.attach(
+            tx, state.agent.id, blocks.insert_all(tx, new, [chain], make.change_metadata("user-1"))
+        )
         return agents.load(tx, SCOPE, state.agent.id)
 
     state = await store.write(own)
@@ -246,13 +295,19 @@ async def test_of_two_new_labels_that_differ_in_capitals_alone_one_is_refused_an
     assert await now(store, state) == {"human": "Name: Ada", "Notes": "About a", "b": "About b"}
 
 
-async def test_the_label_of_an_attached_block_of_a_user_that_is_not_seen_is_taken(store: SqliteStore) -> None:
+async def test_the_label_of_an_attached_block_of_a_user_that_is_not_seen_is_taken(
+    store: SqliteStore,
+) -> None:
     state = await agent_with(store, "human")
     chain = make.chain("user", "user-1")
     hers = make.block("plans", "Ada's", chain_id=chain.id)
 
     def attach(tx: Transaction) -> None:
-        blocks.attach(tx, state.agent.id, blocks.insert_all(tx, [hers], [chain], make.change_metadata("user-1")))
+        blocks.attach(
+            tx,
+            state.agent.id,
+            blocks.insert_all(tx, [hers], [chain], make.change_metadata("user-1")),
+        )
 
     await store.write(attach)
     memory = WorkingMemory(state)

@@ -44,13 +44,17 @@ AROUND = ["{}", "{} I have a cat.", "I have a cat. {}"]
 
 
 @pytest.mark.parametrize("kind", FORMS)
-def test_a_new_fact_takes_the_place_of_the_old_one_and_what_else_the_line_says_stays(kind: str) -> None:
+def test_a_new_fact_takes_the_place_of_the_old_one_and_what_else_the_line_says_stays(
+    kind: str,
+) -> None:
     values, forms, newer = FORMS[kind]
     wrong = []
     for (old, new), form, change, around in product(values, forms, newer, AROUND):
         line, statement = around.format(form.format(old)), change.format(new)
         revised = revision_of(["Likes tea.", line], statement)
-        is_right = revised and revised.index == 1 and new in revised.line and old not in revised.line
+        is_right = (
+            revised and revised.index == 1 and new in revised.line and old not in revised.line
+        )
         if not is_right or ("cat" in line) != ("cat" in revised.line):
             wrong.append((line, statement, revised))
     assert wrong == []

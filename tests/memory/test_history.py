@@ -97,13 +97,17 @@ class Both:
                 user_memory.delete(self.tx, self.owned, label, ADA)
             return
         user_memory.delete(self.tx, self.owned, label, ADA)
-        self.model.change({other: text for other, text in self.model.tree.items() if other != label})
+        self.model.change(
+            {other: text for other, text in self.model.tree.items() if other != label}
+        )
         self.model.expired += [one for one in self.model.waiting if one.label == label]
         self.model.waiting = [one for one in self.model.waiting if one.label != label]
 
     def stored(self, label: str, text: str) -> str:
         """The text as it is stored: what differs in its last line's end alone leaves the older one."""
-        (value,) = (block.value for block in user_memory.listed(self.tx, self.owned) if block.label == label)
+        (value,) = (
+            block.value for block in user_memory.listed(self.tx, self.owned) if block.label == label
+        )
         assert value == text or same_text(value, text)
         return value
 
@@ -118,7 +122,9 @@ class Both:
                 user_memory.rename(self.tx, self.owned, label, new_label, ADA)
             return
         user_memory.rename(self.tx, self.owned, label, new_label, ADA)
-        self.model.change({new_label if other == label else other: text for other, text in tree.items()})
+        self.model.change(
+            {new_label if other == label else other: text for other, text in tree.items()}
+        )
         for waiting in self.model.waiting:
             waiting.label = new_label if waiting.label == label else waiting.label
 
@@ -214,8 +220,13 @@ class Both:
             if version.blob is not None:
                 tree[version.label] = versions.read_text(tx, chain_id, version.blob)
             assert tree == expected
-        waiting = [(one.id, one.label, one.base_value, one.value) for one in proposals.waiting(tx, chain_id)]
-        assert sorted(waiting) == sorted((one.id, one.label, one.base, one.text) for one in model.waiting)
+        waiting = [
+            (one.id, one.label, one.base_value, one.value)
+            for one in proposals.waiting(tx, chain_id)
+        ]
+        assert sorted(waiting) == sorted(
+            (one.id, one.label, one.base, one.text) for one in model.waiting
+        )
         for block in listed:
             self._check_block(block)
 
@@ -223,7 +234,11 @@ class Both:
         chain_id = self.owned.chain.id
         pages: list[BlockVersion] = []
         while found := history.page(
-            self.tx, chain_id, label=block.label, limit=2, before=pages[-1].number if pages else None
+            self.tx,
+            chain_id,
+            label=block.label,
+            limit=2,
+            before=pages[-1].number if pages else None,
         ):
             pages += found
         assert pages == history.page(self.tx, chain_id, label=block.label, limit=1000)
@@ -239,7 +254,9 @@ class Both:
         brought = {version.number: version for version in pages}
         for line in blamed:
             assert line.version == brought[line.version.number]
-            assert line.text in self.model.trees[line.version.number - 1][line.version.label].split("\n")
+            assert line.text in self.model.trees[line.version.number - 1][line.version.label].split(
+                "\n"
+            )
 
 
 @given(st.lists(steps, max_size=40))
@@ -255,11 +272,15 @@ async def test_any_sequence_of_changes_comes_to_what_a_plain_model_says(
     await store.write(work)
 
 
-async def test_the_ids_of_a_random_history_are_gits_own(store: SqliteStore, clock: ManualClock, tmp_path: Path) -> None:
+async def test_the_ids_of_a_random_history_are_gits_own(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
     await compare_with_git(store, clock, tmp_path, changes=60, seed=7)
 
 
-async def compare_with_git(store: SqliteStore, clock: ManualClock, folder: Path, *, changes: int, seed: int) -> None:
+async def compare_with_git(
+    store: SqliteStore, clock: ManualClock, folder: Path, *, changes: int, seed: int
+) -> None:
     """Do random things to a memory, hand the plain model's trees to git, and compare every id; then let git check all it has.
 
     In its long form `changes` is 10,000, which takes minutes.
@@ -271,7 +292,9 @@ async def compare_with_git(store: SqliteStore, clock: ManualClock, folder: Path,
         if not both:
             both.append(Both(tx))
         both[0].tx = tx
-        name = chance.choices(("put", "delete", "rename", "restore", "propose", "approve"), (12, 2, 2, 2, 4, 4))[0]
+        name = chance.choices(
+            ("put", "delete", "rename", "restore", "propose", "approve"), (12, 2, 2, 2, 4, 4)
+        )[0]
         label = chance.choice(LABELS)
         text = "\n".join(chance.choices(LINES, k=chance.randrange(8)))
         arguments: dict[str, tuple[Any, ...]] = {
@@ -300,7 +323,9 @@ async def compare_with_git(store: SqliteStore, clock: ManualClock, folder: Path,
         assert newer.parents == (older.id,)
 
 
-def import_into_git(folder: Path, trees: Sequence[dict[str, str]], versions: Sequence[BlockVersion]) -> list[str]:
+def import_into_git(
+    folder: Path, trees: Sequence[dict[str, str]], versions: Sequence[BlockVersion]
+) -> list[str]:
     """The commit ids that the stock git gives to these trees, with the versions' authors, times and reasons."""
     git = ["git", "-C", str(folder / "memory.git")]
     subprocess.run(["git", "init", "-q", "--bare", str(folder / "memory.git")], check=True)
@@ -309,16 +334,24 @@ def import_into_git(folder: Path, trees: Sequence[dict[str, str]], versions: Seq
     for number, (tree, version) in enumerate(zip(trees, versions, strict=True), 1):
         who = f"{signature(version.author)} {version.created_at // 1_000_000} +0000"
         reason = version.reason.encode()
-        stream += f"commit refs/heads/main\nmark :{number}\nauthor {who}\ncommitter {who}\n".encode()
+        stream += (
+            f"commit refs/heads/main\nmark :{number}\nauthor {who}\ncommitter {who}\n".encode()
+        )
         stream += b"data %d\n%b\n" % (len(reason), reason)
         for label in before.keys() - tree.keys():
             stream += f"D {label}.md\n".encode()
         for label, text in tree.items():
             if before.get(label) != text:
-                stream += f"M 100644 inline {label}.md\ndata {len(text.encode())}\n".encode() + text.encode() + b"\n"
+                stream += (
+                    f"M 100644 inline {label}.md\ndata {len(text.encode())}\n".encode()
+                    + text.encode()
+                    + b"\n"
+                )
         before = tree
     marks = folder / "marks"
-    subprocess.run([*git, "fast-import", "--quiet", f"--export-marks={marks}"], input=bytes(stream), check=True)
+    subprocess.run(
+        [*git, "fast-import", "--quiet", f"--export-marks={marks}"], input=bytes(stream), check=True
+    )
     subprocess.run([*git, "fsck", "--strict", "--no-progress"], check=True, capture_output=True)
     by_mark = dict(line.split() for line in marks.read_text().splitlines())
     return [by_mark[f":{number}"] for number in range(1, len(trees) + 1)]
@@ -340,7 +373,10 @@ async def test_blame_names_the_version_that_brought_each_line(store: SqliteStore
     owned = await written(store, "a\nb\nc", "a\nB\nc", "new\na\nB\nc", "new\na\nB\nc\n")
 
     def work(tx: Transaction, at: str | None = None) -> list[tuple[int, str, str]]:
-        return [(line.number, line.text, line.version.reason) for line in blame(tx, owned.chain.id, "human", at)]
+        return [
+            (line.number, line.text, line.version.reason)
+            for line in blame(tx, owned.chain.id, "human", at)
+        ]
 
     assert await store.read(work) == [
         (1, "new", "human 3"),
@@ -354,7 +390,9 @@ async def test_blame_names_the_version_that_brought_each_line(store: SqliteStore
     assert at == [(1, "a", "human 1"), (2, "B", "human 2"), (3, "c", "human 1")]
 
 
-async def test_blame_follows_a_new_label_and_finds_nothing_where_nothing_is(store: SqliteStore) -> None:
+async def test_blame_follows_a_new_label_and_finds_nothing_where_nothing_is(
+    store: SqliteStore,
+) -> None:
     owned = await written(store, "a\nb")
     first = (await store.read(lambda tx: history.page(tx, owned.chain.id)))[0]
     await store.write(lambda tx: user_memory.rename(tx, owned, "human", "profile", ADA))
@@ -380,7 +418,10 @@ async def test_blame_reads_a_long_history_in_portions(store: SqliteStore) -> Non
         values.append("\n".join(lines))
     owned = await written(store, *values)
     found = await store.read(lambda tx: blame(tx, owned.chain.id, "human"))
-    assert [line.version.reason for line in found] == [*(f"human {number}" for number in range(217, 226)), "human 1"]
+    assert [line.version.reason for line in found] == [
+        *(f"human {number}" for number in range(217, 226)),
+        "human 1",
+    ]
 
 
 async def test_blame_goes_back_so_far_and_says_where_it_stopped(

@@ -14,7 +14,14 @@ from ricordo.storage import history
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
-from ricordo.storage.schema.memory_tables import blobs, blocks, blocks_log, chains, commits, proposals
+from ricordo.storage.schema.memory_tables import (
+    blobs,
+    blocks,
+    blocks_log,
+    chains,
+    commits,
+    proposals,
+)
 from tests.memory.steps import ADA, TUTOR
 from tests.seams.stores import count_statements
 
@@ -26,7 +33,9 @@ class Killed(Exception):
 
 
 async def all_rows(store: SqliteStore) -> list[Any]:
-    return await store.read(lambda tx: [tuple(map(tuple, tx.all(table.select()))) for table in TABLES])
+    return await store.read(
+        lambda tx: [tuple(map(tuple, tx.all(table.select()))) for table in TABLES]
+    )
 
 
 @contextmanager
@@ -83,7 +92,9 @@ OPERATIONS: dict[str, Callable[[Transaction, UserMemory, str, str], object]] = {
         tx, owned, "old", history.page(tx, owned.chain.id, label="old")[1].id.hex(), ADA
     ),
     "rename": lambda tx, owned, _f, _p: user_memory.rename(tx, owned, "human", "profile", ADA),
-    "propose": lambda tx, owned, _f, _p: user_memory.propose_edit(tx, owned, "human", "physics", "art", TUTOR),
+    "propose": lambda tx, owned, _f, _p: user_memory.propose_edit(
+        tx, owned, "human", "physics", "art", TUTOR
+    ),
     "approve": lambda tx, _o, _f, proposal: approval.approve(tx, Scope(), proposal, ADA),
     "settle": lambda tx, _o, _f, proposal: approval.approve(tx, Scope(), proposal, ADA, body="gin"),
     "reject": lambda tx, _o, _f, proposal: approval.reject(tx, Scope(), proposal, ADA, reason="No"),
@@ -91,7 +102,9 @@ OPERATIONS: dict[str, Callable[[Transaction, UserMemory, str, str], object]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-async def test_what_dies_at_any_statement_changes_nothing_and_can_be_done_again(store: SqliteStore, name: str) -> None:
+async def test_what_dies_at_any_statement_changes_nothing_and_can_be_done_again(
+    store: SqliteStore, name: str
+) -> None:
     owned, first, proposal = await laid_out(store)
     before = await all_rows(store)
 

@@ -47,8 +47,12 @@ def test_neighbours_and_additions_go_together_and_only_changes_of_one_line_colli
 
 
 @given(texts, texts, texts)
-def test_what_collides_and_what_does_not_is_the_same_whoever_comes_first(base: str, first: str, second: str) -> None:
-    assert touch_same_lines(base, first, base, second) == touch_same_lines(base, second, base, first)
+def test_what_collides_and_what_does_not_is_the_same_whoever_comes_first(
+    base: str, first: str, second: str
+) -> None:
+    assert touch_same_lines(base, first, base, second) == touch_same_lines(
+        base, second, base, first
+    )
     merged, other = merge_changes(base, first, second), merge_changes(base, second, first)
     assert (merged is None) == (other is None)
     assert touch_same_lines(base, first, base, second) or merged is not None
@@ -56,7 +60,10 @@ def test_what_collides_and_what_does_not_is_the_same_whoever_comes_first(base: s
         assert not touch_same_lines(base, first, base, second)
         assert merged is not None
         # Empty lines aside: a final newline makes one here, and no difference there.
-        assert {line for line in first.split("\n") if line not in base.split("\n")} <= {"", *merged.split("\n")}
+        assert {line for line in first.split("\n") if line not in base.split("\n")} <= {
+            "",
+            *merged.split("\n"),
+        }
     assert same_text(merge_changes(base, first, base) or "", first)
     assert same_text(merge_changes(base, base, first) or "", first)
 
@@ -118,7 +125,10 @@ def long_changes(size: int) -> dict[str, tuple[Callable[[], object], object]]:
         "the same change": (lambda: touch_same_lines(base, since, base, more), False),
         "the same change merged": (lambda: merge_changes(base, since, more), more),
         "two texts added": (lambda: merge_changes("", one, other), None),
-        "short lines": (lambda: touch_same_lines(short, short[::-1], short[2:], short + "8\n"), None),
+        "short lines": (
+            lambda: touch_same_lines(short, short[::-1], short[2:], short + "8\n"),
+            None,
+        ),
     }
 
 
@@ -129,7 +139,9 @@ def test_any_long_changes_are_taken_together_in_linear_time() -> None:
         require_linear(lambda size, name=name: changes[size][name][0](), 800, name)
 
 
-def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_longer_than_a_line() -> None:
+def test_a_summary_shows_the_first_line_that_changed_without_secrets_and_no_longer_than_a_line() -> (
+    None
+):
     secret = "sk-" + "a1B2c3D4" * 6
     for old, new, told in (
         ("Ada", "Ada\n\nLives in Turin.\nReads.", 'human: + "Lives in Turin."'),
@@ -172,7 +184,10 @@ def test_what_is_said_of_changes_is_the_same_where_only_the_lines_in_which_they_
     parts = where_they_meet(base, first, since, second)
     if parts is None:
         assert not touch_same_lines(base, first, since, second)
-        assert merge_changes(since, base, second) is None or merge_changes(base, first, since) is not None
+        assert (
+            merge_changes(since, base, second) is None
+            or merge_changes(base, first, since) is not None
+        )
     else:
         assert touch_same_lines(*parts) == touch_same_lines(base, first, since, second)
 
@@ -189,7 +204,12 @@ def test_changes_meet_only_in_the_lines_around_them_also_beside_what_changed_sin
 
     assert meet(3, 9) is None
     assert meet(3, 3) == ("line 3\n", "A\n", "line 3\n", "B\n")
-    assert meet(99, 98) == ("line 98\nline 99\n", "line 98\nA\n", "line 98\nline 99\n", "B\nline 99\n")
+    assert meet(99, 98) == (
+        "line 98\nline 99\n",
+        "line 98\nA\n",
+        "line 98\nline 99\n",
+        "B\nline 99\n",
+    )
     for since in (1, 9):
         assert meet(5, 5, since) == ("line 5\n", "A\n", "line 5\n", "B\n")
         assert meet(5, 7, since) is None

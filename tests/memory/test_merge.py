@@ -24,18 +24,28 @@ texts = st.one_of(st.text(), st.lists(st.sampled_from(PARTS), max_size=40).map("
 
 
 @given(bases, bases, bases)
-def test_a_merge_loses_and_invents_nothing_whoever_came_first(base: str, ours: str, theirs: str) -> None:
-    assert merge_lines(base, base, ours) == merge_lines(base, ours, base) == merge_lines(base, ours, ours) == ours
+def test_a_merge_loses_and_invents_nothing_whoever_came_first(
+    base: str, ours: str, theirs: str
+) -> None:
+    assert (
+        merge_lines(base, base, ours)
+        == merge_lines(base, ours, base)
+        == merge_lines(base, ours, ours)
+        == ours
+    )
     merged = merge_lines(base, ours, theirs)
     assert merged == merge_lines(base, theirs, ours)
     if merged is None:
         return
-    origin, mine, others, result = (Counter(text.split("\n")) for text in (base, ours, theirs, merged))
+    origin, mine, others, result = (
+        Counter(text.split("\n")) for text in (base, ours, theirs, merged)
+    )
     for line in origin | mine | others | result:
         changes = (mine[line] - origin[line], others[line] - origin[line])
         # Both sides may have made the same change in the same place, which then counts once.
         possible = {origin[line] + sum(changes)} | {
-            origin[line] + sum(changes) - shared for shared in range(min(0, *changes), max(0, *changes) + 1)
+            origin[line] + sum(changes) - shared
+            for shared in range(min(0, *changes), max(0, *changes) + 1)
         }
         assert result[line] in possible
 
@@ -51,7 +61,12 @@ def test_changes_of_one_place_are_a_conflict_and_those_of_different_places_both_
         ("a\nb\nc", "A\nb\nc", "a\nb\nC", "A\nb\nC"),
         ("a\nb\nc", "x\na\nb\nc", "a\nb\nc\ny", "x\na\nb\nc\ny"),  # one added before, one after
         ("a\nb\nc\nd", "b\nc\nd", "a\nb\nc", "b\nc"),  # both deleted
-        ("a\nb\nc\nd\ne", "A\nb\nX\nd\ne", "a\nb\nX\nd\nE", "A\nb\nX\nd\nE"),  # the same change in the middle
+        (
+            "a\nb\nc\nd\ne",
+            "A\nb\nX\nd\ne",
+            "a\nb\nX\nd\nE",
+            "A\nb\nX\nd\nE",
+        ),  # the same change in the middle
         ("\ttab\nb\nc ", "\ttab!\nb\nc ", "\ttab\nb\nc  ", "\ttab!\nb\nc  "),  # white space is text
         ("a\r\nb\r\nc", "A\r\nb\r\nc", "a\r\nb\r\nC", "A\r\nb\r\nC"),
     ):
@@ -63,12 +78,16 @@ def test_long_texts_are_merged_or_refused_in_linear_time() -> None:
 
     def refused(size: int) -> None:
         blank = "\n" * size
-        assert merge_lines(blank * 10, f"mine{blank * 5}mine", f"{blank * 4}theirs{blank * 4}") is None
+        assert (
+            merge_lines(blank * 10, f"mine{blank * 5}mine", f"{blank * 4}theirs{blank * 4}") is None
+        )
 
     def merged(size: int) -> None:
         lines = [f"line {number}" for number in range(size)]
         ours, theirs = "\n".join(["mine", *lines[1:]]), "\n".join([*lines[:-1], "theirs"])
-        assert merge_lines("\n".join(lines), ours, theirs) == "\n".join(["mine", *lines[1:-1], "theirs"])
+        assert merge_lines("\n".join(lines), ours, theirs) == "\n".join(
+            ["mine", *lines[1:-1], "theirs"]
+        )
 
     require_linear(refused, 250)
     require_linear(merged, 625)
@@ -83,7 +102,9 @@ def test_line_ends_byte_order_marks_and_forms_of_accents_are_no_changes() -> Non
         unicodedata.normalize("NFD", base),
         unicodedata.normalize("NFD", f"\ufeff{base}").replace("\n", "\r\n") + "\r",
     ):
-        assert merge_lines(base, ours, theirs) == merge_lines(base, theirs, ours) == theirs, repr(ours)
+        assert merge_lines(base, ours, theirs) == merge_lines(base, theirs, ours) == theirs, repr(
+            ours
+        )
         both = merge_lines(base, ours.replace("middle", "new"), theirs) or ""
         assert both.replace("\r", "") == theirs.replace("middle", "new"), repr(ours)
     assert merge_lines(base, theirs, theirs.replace("\n", "\r\n") + "\r") == theirs + "\r"
@@ -97,21 +118,34 @@ def test_a_merge_collides_where_git_merge_file_says_so(tmp_path: Path) -> None:
         outcomes = set()
         for _ in range(60):
             count = chance.randrange(1, 14)
-            base = [chance.choice(("", "a", "b", "- tea")) if repeats else f"line {number}" for number in range(count)]
+            base = [
+                chance.choice(("", "a", "b", "- tea")) if repeats else f"line {number}"
+                for number in range(count)
+            ]
             ours, theirs = (_edited(base, chance, who) for who in ("ours", "theirs"))
-            merged = merge_lines(*("".join(f"{line}\n" for line in lines) for lines in (base, ours, theirs)))
+            merged = merge_lines(
+                *("".join(f"{line}\n" for line in lines) for lines in (base, ours, theirs))
+            )
             expected = merge_file(tmp_path, base, ours, theirs)
-            assert merged == expected or (repeats and None in (merged, expected)), (base, ours, theirs)
+            assert merged == expected or (repeats and None in (merged, expected)), (
+                base,
+                ours,
+                theirs,
+            )
             outcomes.add(merged is None)
         assert outcomes == {True, False}
 
 
-def merge_file(folder: Path, base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]) -> str | None:
+def merge_file(
+    folder: Path, base: Sequence[str], ours: Sequence[str], theirs: Sequence[str]
+) -> str | None:
     """What the stock git makes of three texts; None for a conflict."""
     names = [str(folder / name) for name in ("ours", "base", "theirs")]
     for name, lines in zip(names, (ours, base, theirs), strict=True):
         Path(name).write_text("".join(f"{line}\n" for line in lines))
-    done = subprocess.run(["git", "merge-file", "-p", "-q", *names], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "merge-file", "-p", "-q", *names], capture_output=True, text=True, check=False
+    )
     assert done.returncode >= 0
     return done.stdout if done.returncode == 0 else None
 
@@ -175,32 +209,44 @@ def test_a_unified_diff_makes_the_new_text_of_the_old_one(old: str, new: str) ->
     assert (diff == "") == (old == new)
 
 
-_LINES = st.lists(st.sampled_from(["", "a", "b", "ab", "a b", "\u00e9", "\r"]), max_size=30).map("\n".join)
+_LINES = st.lists(st.sampled_from(["", "a", "b", "ab", "a b", "\u00e9", "\r"]), max_size=30).map(
+    "\n".join
+)
 
 
 @given(_LINES, _LINES, _LINES, _LINES)
 def test_a_diff_is_the_same_whether_the_equal_ends_are_looked_at_or_not(
     head: str, old: str, new: str, tail: str
 ) -> None:
-    for before, after in ((head + old + tail, head + new + tail), (head + "\n" + old, head), (tail, old + "\n" + tail)):
+    for before, after in (
+        (head + old + tail, head + new + tail),
+        (head + "\n" + old, head),
+        (tail, old + "\n" + tail),
+    ):
         quick = unified(before, after, "a", "b")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(merge, "_changed_region", lambda old, new: (0, len(old), len(new)))
             assert quick == unified(before, after, "a", "b")
 
 
-def test_a_small_change_of_a_long_text_is_compared_without_splitting_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_change_of_a_long_text_is_compared_without_splitting_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     old = "".join(f"Line {number} about tea.\n" for number in range(20_000))
     split: list[int] = []
     lines = merge._lines
     monkeypatch.setattr(merge, "_lines", lambda text: split.append(len(text)) or lines(text))
     for place in (0, 1, 9_999, 19_999):
-        assert "+Line of milk." in unified(old, old.replace(f"Line {place} about tea.", "Line of milk."), "a", "b")
+        assert "+Line of milk." in unified(
+            old, old.replace(f"Line {place} about tea.", "Line of milk."), "a", "b"
+        )
     assert max(split) < 500
 
 
 def test_only_the_words_that_changed_are_marked() -> None:
-    assert by_words("- likes black tea\n- lives in Rome\n", "- likes green tea, too\n- lives in Rome\n") == [
+    assert by_words(
+        "- likes black tea\n- lives in Rome\n", "- likes green tea, too\n- lives in Rome\n"
+    ) == [
         DiffPiece("same", "- likes "),
         DiffPiece("removed", "black"),
         DiffPiece("added", "green"),
@@ -248,7 +294,10 @@ def hard(size: int) -> dict[str, tuple[str, str]]:
         "one line of signs": (drawn([".", ","], size), drawn([".", ","], size)),
         "one word": ("a" * size, "b" * size),
         "many short changes": ("".join(short), "".join(changed)),
-        "kana": ("\u3042" * (size // 2) + "\u3044" * (size // 2), "\u3044" * (size // 2) + "\u3042" * (size // 2)),
+        "kana": (
+            "\u3042" * (size // 2) + "\u3044" * (size // 2),
+            "\u3044" * (size // 2) + "\u3042" * (size // 2),
+        ),
     }
 
 
@@ -256,7 +305,9 @@ def test_any_two_long_texts_are_compared_in_linear_time() -> None:
     texts = {size: hard(size) for size in (LONG // FACTOR, LONG)}
     for name in texts[LONG]:
         require_linear(lambda size, name=name: by_words(*texts[size][name]), LONG // FACTOR, name)
-        require_linear(lambda size, name=name: unified(*texts[size][name], "a", "b"), LONG // FACTOR, name)
+        require_linear(
+            lambda size, name=name: unified(*texts[size][name], "a", "b"), LONG // FACTOR, name
+        )
     for name, (old, new) in texts[LONG].items():
         pieces = by_words(old, new)
         assert joined(pieces, "same", "removed") == old, name
@@ -268,6 +319,8 @@ def test_what_is_the_same_is_found_also_where_not_everything_can_be_compared() -
     """A long text of a thousand empty lines and one changed word, moved into the middle of much else."""
     lines = [f"Line {number} about tea.\n\n" for number in range(2000)]
     old = "first\n" + "".join(lines) + "last\n"
-    new = "FIRST\n" + "".join(lines).replace("Line 1000 about tea", "Line 1000 about milk") + "LAST\n"
+    new = (
+        "FIRST\n" + "".join(lines).replace("Line 1000 about tea", "Line 1000 about milk") + "LAST\n"
+    )
     changed = [piece.text for piece in by_words(old, new) if piece.kind != "same"]
     assert [word.strip() for word in changed] == ["first", "FIRST", "tea", "milk", "last", "LAST"]

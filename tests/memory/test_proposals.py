@@ -26,19 +26,28 @@ COACH = Actor("agent", "agent-coach", "Coach")
 TEXT = "Name: Ada\nLikes: tea\nLives in: Turin\n"
 
 
-async def drafted(store: SqliteStore, value: str | None, by: Actor = TUTOR, **fields: Any) -> Proposal:
+async def drafted(
+    store: SqliteStore, value: str | None, by: Actor = TUTOR, **fields: Any
+) -> Proposal:
     """What an agent proposes that sees the block as it is."""
     owned = await owned_of(store)
 
     def work(tx: Transaction) -> Proposal:
         block = user_memory.find(tx, owned, "human")
-        return propose(tx, ProposalDraft(owned.chain.id, "human", value, block, **fields), ChangeMetadata(by, "So"))
+        return propose(
+            tx,
+            ProposalDraft(owned.chain.id, "human", value, block, **fields),
+            ChangeMetadata(by, "So"),
+        )
 
     return await store.write(work)
 
 
 async def statuses(store: SqliteStore, *made: Proposal) -> list[str]:
-    return [(await store.read(lambda tx, id=one.id: proposals.get(tx, Scope(), id))).status for one in made]  # type: ignore[misc]
+    return [
+        (await store.read(lambda tx, id=one.id: proposals.get(tx, Scope(), id))).status
+        for one in made
+    ]  # type: ignore[misc]
 
 
 async def waiting(store: SqliteStore) -> list[str]:
@@ -57,13 +66,33 @@ async def approved(store: SqliteStore, *made: Proposal) -> str:
 
 # Two edits of one text by one agent that did not see its first, and what is approved of them.
 BESIDE: list[tuple[str, str, str, str]] = [
-    (TEXT, TEXT.replace("tea", "rum"), TEXT.replace("Turin", "Rome"), "Name: Ada\nLikes: rum\nLives in: Rome\n"),
+    (
+        TEXT,
+        TEXT.replace("tea", "rum"),
+        TEXT.replace("Turin", "Rome"),
+        "Name: Ada\nLikes: rum\nLives in: Rome\n",
+    ),
     (TEXT, TEXT + "Reads.\n", TEXT + "Has a cat.\n", TEXT + "Reads.\nHas a cat.\n"),
-    (TEXT, TEXT + "Has a cat\n", TEXT + "Has a cat allergy\n", TEXT + "Has a cat\nHas a cat allergy\n"),
+    (
+        TEXT,
+        TEXT + "Has a cat\n",
+        TEXT + "Has a cat allergy\n",
+        TEXT + "Has a cat\nHas a cat allergy\n",
+    ),
     (TEXT, TEXT + "Reads.", TEXT + "\nHas a cat.\n", TEXT + "Reads.\n\nHas a cat."),
     (TEXT.strip(), TEXT + "Reads.", TEXT.strip() + "\nHas a cat.", TEXT + "Reads.\nHas a cat."),
-    (TEXT, TEXT.replace("Turin", "Rome"), TEXT + "Has a cat.\n", TEXT.replace("Turin", "Rome") + "Has a cat.\n"),
-    (TEXT, "Reads.\n" + TEXT, TEXT.replace("Ada", "Ada L."), "Reads.\n" + TEXT.replace("Ada", "Ada L.")),
+    (
+        TEXT,
+        TEXT.replace("Turin", "Rome"),
+        TEXT + "Has a cat.\n",
+        TEXT.replace("Turin", "Rome") + "Has a cat.\n",
+    ),
+    (
+        TEXT,
+        "Reads.\n" + TEXT,
+        TEXT.replace("Ada", "Ada L."),
+        "Reads.\n" + TEXT.replace("Ada", "Ada L."),
+    ),
     ("", "Reads.", "Has a cat.", "Reads.\nHas a cat."),
     ("", "Reads.\n", "Has a cat.", "Reads.\nHas a cat.\n"),
     (
@@ -107,19 +136,33 @@ async def test_in_the_same_lines_the_newer_takes_the_place_of_the_older_of_the_s
     store: SqliteStore, one: str | None, two: str | None
 ) -> None:
     await put(store, "human", TEXT)
-    older, others, newer = await drafted(store, one), await drafted(store, one, COACH), await drafted(store, two)
+    older, others, newer = (
+        await drafted(store, one),
+        await drafted(store, one, COACH),
+        await drafted(store, two),
+    )
     assert await statuses(store, older, others, newer) == ["superseded", "open", "open"]
-    assert (await store.read(lambda tx: proposals.get(tx, Scope(), older.id))).superseded_by == newer.id
+    assert (
+        await store.read(lambda tx: proposals.get(tx, Scope(), older.id))
+    ).superseded_by == newer.id
 
 
 async def test_lines_are_compared_also_where_the_owner_wrote_in_between(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
-    likes, lives = await drafted(store, TEXT.replace("tea", "rum")), await drafted(store, TEXT.replace("Turin", "Rome"))
+    likes, lives = (
+        await drafted(store, TEXT.replace("tea", "rum")),
+        await drafted(store, TEXT.replace("Turin", "Rome")),
+    )
     now = "# Me\n" + TEXT.replace("tea", "coffee")
     await put(store, "human", now)
     again = await drafted(store, now.replace("coffee", "gin"))
     beside = await drafted(store, now.replace("Ada", "Ada L."))
-    assert await statuses(store, likes, lives, again, beside) == ["superseded", "open", "open", "open"]
+    assert await statuses(store, likes, lives, again, beside) == [
+        "superseded",
+        "open",
+        "open",
+        "open",
+    ]
     text = await approved(store, beside, again, lives)
     assert text == "# Me\nName: Ada L.\nLikes: gin\nLives in: Rome\n"
 
@@ -143,7 +186,10 @@ async def test_where_equal_lines_leave_it_open_which_of_them_stayed_the_versions
 
 async def test_a_label_touches_no_line_and_goes_along(store: SqliteStore) -> None:
     await put(store, "human", TEXT)
-    edit, first = await drafted(store, TEXT.replace("tea", "rum")), await drafted(store, TEXT, new_label="you")
+    edit, first = (
+        await drafted(store, TEXT.replace("tea", "rum")),
+        await drafted(store, TEXT, new_label="you"),
+    )
     renamed = await drafted(store, TEXT, new_label="profile")
     twice = await drafted(store, TEXT, new_label="profile")
     assert (twice.id, twice.is_repeated) == (renamed.id, True)
@@ -173,7 +219,11 @@ async def test_what_waits_already_makes_no_second_proposal_and_names_the_first(
     store: SqliteStore, one: str | None, two: str | None
 ) -> None:
     await put(store, "human", TEXT)
-    made, again, others = await drafted(store, one), await drafted(store, two), await drafted(store, two, COACH)
+    made, again, others = (
+        await drafted(store, one),
+        await drafted(store, two),
+        await drafted(store, two, COACH),
+    )
     assert (made.is_repeated, again.is_repeated, others.is_repeated) == (False, True, False)
     assert again == replace(made, is_repeated=True)
     assert await waiting(store) == [made.id, others.id]
@@ -196,11 +246,16 @@ async def test_what_the_block_says_already_is_not_proposed(store: SqliteStore) -
 
 async def test_a_block_that_is_proposed_twice_is_made_of_both(store: SqliteStore) -> None:
     await put(store, "other", "x")
-    made = [await drafted(store, "Reads.", description="Who"), await drafted(store, "Has a cat.", description="Her")]
+    made = [
+        await drafted(store, "Reads.", description="Who"),
+        await drafted(store, "Has a cat.", description="Her"),
+    ]
     assert len(await waiting(store)) == 2
     assert await approved(store, *made) == "Reads.\nHas a cat."
     owned = await owned_of(store)
-    assert (await store.read(lambda tx: user_memory.require(tx, owned, "human"))).description == "Who"
+    assert (
+        await store.read(lambda tx: user_memory.require(tx, owned, "human"))
+    ).description == "Who"
 
 
 async def test_a_block_without_a_text_is_proposed_once(store: SqliteStore) -> None:
@@ -210,14 +265,18 @@ async def test_a_block_without_a_text_is_proposed_once(store: SqliteStore) -> No
     assert await approved(store, first, filled) == "Reads."
 
 
-async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_to_make_it(store: SqliteStore) -> None:
+async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_to_make_it(
+    store: SqliteStore,
+) -> None:
     await put(store, "other", "x")
     made = await drafted(store, "Reads.", COACH)
     await put(store, "human", "Has a cat.", agent_id=TUTOR.id)
     done = await store.write(lambda tx: approval.approve(tx, Scope(), made.id, ADA))
     assert isinstance(done, Conflicted)
     assert "made for another agent" in (done.proposal.note or "")
-    settled = await store.write(lambda tx: approval.approve(tx, Scope(), made.id, ADA, body="Has a cat. Reads."))
+    settled = await store.write(
+        lambda tx: approval.approve(tx, Scope(), made.id, ADA, body="Has a cat. Reads.")
+    )
     assert isinstance(settled, Approved)
 
 
@@ -244,7 +303,10 @@ async def test_of_all_agents_no_more_than_a_thousand_wait_for_one_owner_whatever
     assert proposing._MOST_IN_ALL == 1000
     monkeypatch.setattr(proposing, "_MOST_IN_ALL", 8)
     await put(store, "human", TEXT)
-    made = [await drafted(store, f"{TEXT}{number}\n", Actor("agent", f"agent-{number}", "A")) for number in range(4)]
+    made = [
+        await drafted(store, f"{TEXT}{number}\n", Actor("agent", f"agent-{number}", "A"))
+        for number in range(4)
+    ]
     owned = await owned_of(store)
 
     def another(tx: Transaction, label: str, by: Actor = TUTOR) -> Proposal:
@@ -268,14 +330,24 @@ async def test_of_all_agents_no_more_than_a_thousand_wait_for_one_owner_whatever
 LONG = [f"Line {number} of a long text." for number in range(4000)]
 FLOODS: dict[str, Callable[[int], list[str]]] = {
     "appended": lambda number: [*LONG, f"Fact {number}."],
-    "in other lines": lambda number: [*LONG[: number * 39], f"Fact {number}.", *LONG[number * 39 + 1 :]],
+    "in other lines": lambda number: [
+        *LONG[: number * 39],
+        f"Fact {number}.",
+        *LONG[number * 39 + 1 :],
+    ],
     "at both ends": lambda number: [f"First {number}.", *LONG, f"Last {number}."],
-    "of equal lines": lambda number: ["x"] * number + [f"Fact {number}."] + ["x"] * (4000 - number) + ["End."],
+    "of equal lines": lambda number: (
+        ["x"] * number + [f"Fact {number}."] + ["x"] * (4000 - number) + ["End."]
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=[pytest.mark.soak] if kind == "at both ends" else []) for kind in FLOODS]
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.soak] if kind == "at both ends" else [])
+        for kind in FLOODS
+    ],
 )
 async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
     store: SqliteStore, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -301,8 +373,14 @@ async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
     assert sum(compared) <= 2 * proposing._MOST_COMPARED, len(compared)
     compared.clear()
     assert (await drafted(store, "\n".join(FLOODS[kind](99)))).id == made.id
-    await put(store, "human", "\n".join(["x"] * 4000 if "equal" in kind else [*LONG[:2000], "New.", *LONG[2001:]]))
-    again = await drafted(store, "\n".join(line.replace("Fact 99", "A fact") for line in FLOODS[kind](99)))
+    await put(
+        store,
+        "human",
+        "\n".join(["x"] * 4000 if "equal" in kind else [*LONG[:2000], "New.", *LONG[2001:]]),
+    )
+    again = await drafted(
+        store, "\n".join(line.replace("Fact 99", "A fact") for line in FLOODS[kind](99))
+    )
     assert sum(compared) <= 4 * proposing._MOST_COMPARED, len(compared)
     assert again.waits
 
@@ -313,8 +391,12 @@ async def test_what_many_added_lines_have_within_is_looked_for_in_few_pairs(
     await put(store, "human", TEXT, limit=1_000_000)
     searched: list[str] = []
     tells = proposing._tells
-    monkeypatch.setattr(proposing, "_tells", lambda line, sentence: searched.append(line) or tells(line, sentence))
-    first = await drafted(store, TEXT + "\n".join([*(f"Fact {number}." for number in range(2000)), "Reads. Sings."]))
+    monkeypatch.setattr(
+        proposing, "_tells", lambda line, sentence: searched.append(line) or tells(line, sentence)
+    )
+    first = await drafted(
+        store, TEXT + "\n".join([*(f"Fact {number}." for number in range(2000)), "Reads. Sings."])
+    )
     second = await drafted(store, TEXT + "Sings.\n" * 2000)
     assert await waiting(store) == [first.id, second.id]
     assert len(searched) <= 2 * proposing._MOST_SENTENCES
@@ -339,7 +421,8 @@ def edited(base: Sequence[str], fact: str, chance: random.Random) -> str:
 
 
 @pytest.mark.parametrize(
-    "number_of_days", [pytest.param(8, id="short"), pytest.param(1000, id="long", marks=pytest.mark.soak)]
+    "number_of_days",
+    [pytest.param(8, id="short"), pytest.param(1000, id="long", marks=pytest.mark.soak)],
 )
 async def test_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved(
     store: SqliteStore, number_of_days: int
@@ -362,14 +445,20 @@ async def test_days_of_eight_facts_lose_none_in_whatever_order_they_are_approved
         told = [fact for fact in facts if any(fact in (one.value or "") for one in left)]
         chance.shuffle(left)
         for one in left:
-            assert isinstance(approval.approve(tx, Scope(), one.id, ADA), Approved), (base, one.value)
+            assert isinstance(approval.approve(tx, Scope(), one.id, ADA), Approved), (
+                base,
+                one.value,
+            )
         text = user_memory.require(tx, owned, label).value
         assert [fact for fact in told if text.count(fact) != 1] == [], (base, text)
         assert proposals.waiting_by(tx, owned.chain.id, label, TUTOR) == []
         user_memory.delete(tx, owned, label, ADA)
         return len(left), len(told)
 
-    days = [await store.write(lambda tx, label=f"day-{number}": day(tx, label)) for number in range(number_of_days)]  # type: ignore[misc]
+    days = [
+        await store.write(lambda tx, label=f"day-{number}": day(tx, label))
+        for number in range(number_of_days)
+    ]  # type: ignore[misc]
     assert min(len(days), *(count for count, _ in days)) > 0
     assert all(count == facts for count, facts in days)
     assert sum(count == 8 for count, _ in days) > number_of_days / 2

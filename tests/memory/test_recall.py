@@ -25,10 +25,17 @@ def library(store: Store, tmp_path: Path) -> Library:
 
 async def test_messages_come_best_first_each_with_its_own_relevance(library: Library) -> None:
     state = await make.stored_agent(library.store)
-    texts = ["The weather was fine.", "Jasmine tea, and more tea: jasmine.", "We spoke of jasmine and of a long walk."]
+    texts = [
+        "The weather was fine.",
+        "Jasmine tea, and more tea: jasmine.",
+        "We spoke of jasmine and of a long walk.",
+    ]
     await make.stored_messages(
         library.store,
-        *(make.message(state.agent, text, created_at=day * 86_400_000_000) for day, text in enumerate(texts)),
+        *(
+            make.message(state.agent, text, created_at=day * 86_400_000_000)
+            for day, text in enumerate(texts)
+        ),
     )
     hits = await library.recall.messages("jasmine tea", MessageFilter((state.agent.id,)), 5)
     assert [hit.message.text for hit in hits] == [texts[1], texts[2]]
@@ -38,21 +45,39 @@ async def test_messages_come_best_first_each_with_its_own_relevance(library: Lib
 
 
 async def test_another_agents_messages_are_not_found(library: Library) -> None:
-    state, other = await make.stored_agent(library.store), await make.stored_agent(library.store, make.agent("Otto"))
+    state, other = (
+        await make.stored_agent(library.store),
+        await make.stored_agent(library.store, make.agent("Otto")),
+    )
     await make.stored_messages(library.store, make.message(other.agent, "jasmine"))
     assert await library.recall.messages("jasmine", MessageFilter((state.agent.id,)), 5) == []
-    assert len(await library.recall.messages("jasmine", MessageFilter((state.agent.id, other.agent.id)), 5)) == 1
+    assert (
+        len(
+            await library.recall.messages(
+                "jasmine", MessageFilter((state.agent.id, other.agent.id)), 5
+            )
+        )
+        == 1
+    )
 
 
-async def test_once_embedded_a_search_goes_by_words_and_meaning_with_both_ranks(library: Library) -> None:
+async def test_once_embedded_a_search_goes_by_words_and_meaning_with_both_ranks(
+    library: Library,
+) -> None:
     state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, "jasmine tea in the pot", "a long walk", "tea")
+    archive = await make.stored_archive(
+        library.store, state.agent, "jasmine tea in the pot", "a long walk", "tea"
+    )
     await library.index(archive.id)
     hits = await library.recall.passages("jasmine tea", PassageFilter((archive.id,)), 1)
-    assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea in the pot", "hybrid")]
+    assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [
+        ("jasmine tea in the pot", "hybrid")
+    ]
     assert hits[0].relevance.fts_rank is not None
     assert hits[0].relevance.vector_rank is not None
-    by_meaning = await library.recall.passages("jasmine tea", PassageFilter((archive.id,)), 3, "vector")
+    by_meaning = await library.recall.passages(
+        "jasmine tea", PassageFilter((archive.id,)), 3, "vector"
+    )
     assert [hit.relevance.fts_rank for hit in by_meaning] == [None] * len(by_meaning)
     assert [hit.relevance.vector_rank for hit in by_meaning] == list(range(1, len(by_meaning) + 1))
 
@@ -76,11 +101,15 @@ async def test_a_query_is_embedded_once_and_not_at_all_for_words_alone(library: 
     assert library.embedder.asked == [["jasmine"]]
 
 
-async def test_a_space_that_has_another_models_vectors_is_searched_with_that_model(library: Library) -> None:
+async def test_a_space_that_has_another_models_vectors_is_searched_with_that_model(
+    library: Library,
+) -> None:
     other = ScriptedEmbedder(name="other", dimensions=32)
     library.embedders.add(other)
     state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "a walk", embedding=other.handle)
+    archive = await make.stored_archive(
+        library.store, state.agent, "jasmine tea", "a walk", embedding=other.handle
+    )
     await library.index(archive.id)
     hits = await library.recall.passages("jasmine", PassageFilter((archive.id,)), 1)
     assert [(hit.passage.text, hit.relevance.mode) for hit in hits] == [("jasmine tea", "hybrid")]
@@ -89,7 +118,9 @@ async def test_a_space_that_has_another_models_vectors_is_searched_with_that_mod
 
 async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
     state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, *(f"jasmine tea {n}" for n in range(20)))
+    archive = await make.stored_archive(
+        library.store, state.agent, *(f"jasmine tea {n}" for n in range(20))
+    )
     wanted = PassageFilter((archive.id,), tags=())
     await library.index(archive.id)
     with count_statements(library.store) as counted:  # type: ignore[arg-type]
@@ -102,7 +133,9 @@ async def test_a_search_takes_five_statements_at_most(library: Library) -> None:
     assert len(counted.statements) == 2
 
 
-async def test_of_queries_asked_before_their_vectors_are_kept_and_not_their_texts(library: Library) -> None:
+async def test_of_queries_asked_before_their_vectors_are_kept_and_not_their_texts(
+    library: Library,
+) -> None:
     state = await make.stored_agent(library.store)
     texts = [f"{number} {'tea' * 33_000}" for number in range(12)]
     wanted = MessageFilter((state.agent.id,))
@@ -128,7 +161,9 @@ async def test_a_search_within_a_fork_finds_what_it_shares_and_nothing_that_was_
     stored = await make.stored_messages(store, *said)
     fork = make.conversation(agent, id="conv-fork", forked_from=root.id, forked_seq=stored[1].seq)
     await store.write(lambda tx: conversations.insert_one(tx, fork))
-    await make.stored_messages(store, make.message(agent, "Tea of the fork.", conversation_id=fork.id))
+    await make.stored_messages(
+        store, make.message(agent, "Tea of the fork.", conversation_id=fork.id)
+    )
     shared = await store.read(lambda tx: conversations.shared_by(tx, fork))
     wanted = MessageFilter((agent.id,), fork.id, shared=shared)
     expected = {"Tea 0.", "Tea 1.", "Tea of the fork."}
@@ -147,7 +182,9 @@ async def test_a_search_within_a_fork_finds_what_it_shares_and_nothing_that_was_
         await library.recall.messages("tea", wanted, 10)
     assert len(counted.statements) <= 5
     # Without what it shares it is only its own.
-    assert texts(await library.recall.messages("tea", MessageFilter((agent.id,), fork.id), 10)) == {"Tea of the fork."}
+    assert texts(await library.recall.messages("tea", MessageFilter((agent.id,), fork.id), 10)) == {
+        "Tea of the fork."
+    }
 
 
 def existing(text: str, *tags: str, id: str = "passage-1") -> PassageDraft:
@@ -162,23 +199,39 @@ def test_the_same_words_are_the_same_nearly_the_same_nearly_so_and_others_someth
         ("…", "…", True),
         ("Ada likes tea.", "ADA LIKES TEA!", False),
         (moved, "In May Ada moved to Turin and works there as a gardener now.", False),
-        ("Ada möchte am Montag nach Turin fahren", "Ada möchte am Montag nach Turin fahren, bald", False),
+        (
+            "Ada möchte am Montag nach Turin fahren",
+            "Ada möchte am Montag nach Turin fahren, bald",
+            False,
+        ),
         ("她喜欢喝茉莉花茶，每天早上都喝", "她喜欢喝茉莉花茶，每天早上都喝。", False),
-        *((("Ada likes tea."), other, None) for other in ("Ada likes coffee.", "Ben likes tea.", "", "…")),
+        *(
+            (("Ada likes tea."), other, None)
+            for other in ("Ada likes coffee.", "Ben likes tea.", "", "…")
+        ),
         ("Ada likes tea.", "Ada likes tea, and she keeps bees in her garden.", None),
         ("…", "!", None),
     ):
-        there, back = most_alike(text, (), [existing(other)]), most_alike(other, (), [existing(text)])
+        there, back = (
+            most_alike(text, (), [existing(other)]),
+            most_alike(other, (), [existing(text)]),
+        )
         assert (there and there.is_same, back and back.is_same) == (is_same, is_same), (text, other)
 
 
-def test_the_same_text_comes_before_one_that_is_nearly_so_and_one_with_all_tags_before_all() -> None:
+def test_the_same_text_comes_before_one_that_is_nearly_so_and_one_with_all_tags_before_all() -> (
+    None
+):
     there = [
         existing("Ada likes tea!", id="near"),
         existing("Ada likes tea.", "a", id="same"),
         existing("Ada likes tea.", "b", "a", "c", id="kept"),
     ]
-    for tags, id, is_kept in ((("b", "c"), "kept", True), (("a",), "same", True), (("d",), "same", False)):
+    for tags, id, is_kept in (
+        (("b", "c"), "kept", True),
+        (("a",), "same", True),
+        (("d",), "same", False),
+    ):
         likeness = most_alike("Ada likes tea.", tags, there)
         assert (likeness.existing.id, likeness.is_kept) == (id, is_kept)
 
@@ -187,16 +240,27 @@ async def test_a_query_is_no_syntax_on_either_database(library: Library) -> None
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "jasmine tea", "walk")
     await library.index(archive.id)
-    for query in ("tea\0", "\ud800 tea", 'tea:* & "x" <-> !y', "'; drop", "tea%_%\\", "e" + "\u0301" * 30_000 + " tea"):
+    for query in (
+        "tea\0",
+        "\ud800 tea",
+        'tea:* & "x" <-> !y',
+        "'; drop",
+        "tea%_%\\",
+        "e" + "\u0301" * 30_000 + " tea",
+    ):
         for mode in ("hybrid", "fts", "vector"):
             await library.recall.passages(query, PassageFilter((archive.id,)), 5, mode)  # type: ignore[arg-type]
     await library.recall.passages("tea " * 250_000, PassageFilter((archive.id,)), 5)
     assert len(library.embedder.asked[-1][0]) == QUESTION_LENGTH
 
 
-async def test_a_hit_tells_its_similarity_and_its_share_of_the_words_also_on_later_pages(library: Library) -> None:
+async def test_a_hit_tells_its_similarity_and_its_share_of_the_words_also_on_later_pages(
+    library: Library,
+) -> None:
     state = await make.stored_agent(library.store)
-    archive = await make.stored_archive(library.store, state.agent, *(f"jasmine tea {n}" for n in range(20)))
+    archive = await make.stored_archive(
+        library.store, state.agent, *(f"jasmine tea {n}" for n in range(20))
+    )
     await library.index(archive.id)
     wanted = PassageFilter((archive.id,))
     whole = await library.recall.passages("jasmine tea", wanted, 20)
@@ -207,5 +271,7 @@ async def test_a_hit_tells_its_similarity_and_its_share_of_the_words_also_on_lat
         for hit in await library.recall.passages("jasmine tea", wanted, 7, offset=skipped)
     ]
     assert paged == whole
-    (first, *_) = await library.recall.passages("jasmine submarine factory quarterly revenue", wanted, 1, "fts")
+    (first, *_) = await library.recall.passages(
+        "jasmine submarine factory quarterly revenue", wanted, 1, "fts"
+    )
     assert first.relevance.word_match < 0.3

@@ -26,7 +26,9 @@ def filling(rotation: Any = "adaptive") -> Block:
     return make.block("notes", "Empty.", limit=500, metadata=metadata)
 
 
-async def written(store: SqliteStore, block: Block, text: str = LINES) -> tuple[AgentState, Committed]:
+async def written(
+    store: SqliteStore, block: Block, text: str = LINES
+) -> tuple[AgentState, Committed]:
     state = await make.stored_agent(store, with_blocks=[block])
     memory = WorkingMemory(state)
     memory.write("notes", text, "call-1")
@@ -44,10 +46,14 @@ async def test_what_leaves_a_full_block_is_a_passage_and_the_version_says_which(
     assert passage.text.startswith("[ARCHIVED ")
     assert set(passage.tags) == {TAG, "notes"}
     assert all(line in f"{block.value}\n{passage.text}" for line in LINES.split("\n"))
-    newest, filled, made = await store.read(lambda tx: history.page(tx, block.chain_id, label="notes"))
+    newest, filled, made = await store.read(
+        lambda tx: history.page(tx, block.chain_id, label="notes")
+    )
     assert passage.id in newest.reason
     assert (newest.id, filled.step_id, made.step_id) == (block.head, "step-1", None)
-    assert await store.read(lambda tx: history.text_at(tx, block.chain_id, "notes", filled)) == LINES
+    assert (
+        await store.read(lambda tx: history.text_at(tx, block.chain_id, "notes", filled)) == LINES
+    )
 
 
 async def test_a_block_that_is_not_full_or_not_rotated_stays_whole(store: SqliteStore) -> None:
@@ -58,12 +64,17 @@ async def test_a_block_that_is_not_full_or_not_rotated_stays_whole(store: Sqlite
         assert committed.archives == ()
 
 
-async def test_a_block_that_its_owner_filled_and_closed_meanwhile_is_left_to_her(store: SqliteStore) -> None:
+async def test_a_block_that_its_owner_filled_and_closed_meanwhile_is_left_to_her(
+    store: SqliteStore,
+) -> None:
     state = await make.stored_agent(store, with_blocks=[filling(), make.block("human")])
 
     def owner(tx: Transaction) -> None:
         blocks.update(
-            tx, state.blocks[0], replace(state.blocks[0], value=LINES, policy="propose"), make.change_metadata()
+            tx,
+            state.blocks[0],
+            replace(state.blocks[0], value=LINES, policy="propose"),
+            make.change_metadata(),
         )
 
     await store.write(owner)
@@ -76,7 +87,14 @@ async def test_a_block_that_its_owner_filled_and_closed_meanwhile_is_left_to_her
 
 @pytest.mark.parametrize(
     "given",
-    ["yes", {"strategy": "wild"}, {"treshold": 0.8}, {"threshold": 2}, {"threshold": 0.5, "keeps": 0.6}, {"keeps": 0}],
+    [
+        "yes",
+        {"strategy": "wild"},
+        {"treshold": 0.8},
+        {"threshold": 2},
+        {"threshold": 0.5, "keeps": 0.6},
+        {"keeps": 0},
+    ],
 )
 def test_settings_that_cannot_be_are_told(given: Any) -> None:
     with pytest.raises(Invalid):

@@ -54,7 +54,12 @@ def test_a_schema_is_read_with_its_fields_in_order() -> None:
         (
             SchemaField("name", "string", "Name", required=True, max_length=80),
             SchemaField(
-                "strengths", "list", "Strong points", "What she is good at.", max_items=8, default=("Curiosity",)
+                "strengths",
+                "list",
+                "Strong points",
+                "What she is good at.",
+                max_items=8,
+                default=("Curiosity",),
             ),
             SchemaField("since", "date", default=date(2026, 5, 31)),
         ),
@@ -78,7 +83,10 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
         ('title = ""\n[fields.x]', 'Line 1: "title" is empty. Fill it in, or remove the line.'),
         ("limit = true\n[fields.x]", 'Line 1: "limit" must be a whole number.'),
         ("limit = 0\n[fields.x]", 'Line 1: "limit" must lie between 1 and 1000000000 characters.'),
-        ('policy = "ask"\n[fields.x]', f'Line 1: "policy" must be one of: {", ".join(get_args(Policy))}.'),
+        (
+            'policy = "ask"\n[fields.x]',
+            f'Line 1: "policy" must be one of: {", ".join(get_args(Policy))}.',
+        ),
         ('[fields]\nname = "text"', 'Line 2: "name" must be a table. Write it as [fields.name].'),
         ("fields = 3", 'Line 1: "fields" must be a table.'),
         (
@@ -87,16 +95,25 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
             f'Line 3: "type" is not known here. {known}',
             'Line 4: "required" must be true or false.',
         ),
-        ("[fields.x]\nmax_items = 3", 'Line 2: "max_items" has no meaning where "kind" is string. Take it out.'),
+        (
+            "[fields.x]\nmax_items = 3",
+            'Line 2: "max_items" has no meaning where "kind" is string. Take it out.',
+        ),
         ('[fields.x]\nkind = "list"\nmax_items = 0', 'Line 3: "max_items" must be 1 or more.'),
-        ('[fields.x]\nkind = "integer"\ndefault = "12"', 'Line 3: "default" must be a whole number. Write it as 12.'),
+        (
+            '[fields.x]\nkind = "integer"\ndefault = "12"',
+            'Line 3: "default" must be a whole number. Write it as 12.',
+        ),
         (
             '[fields.x]\nkind = "list"\ndefault = [1]',
             'Line 3: "default" must be a list of texts. Write it as ["one", "two"].',
         ),
         ('[fields.x]\ntitle = ""', 'Line 2: "title" is empty. Fill it in, or remove the line.'),
         ("[fields.a]\n[fields.body]", f'Line 2: "body" cannot be the name of a field. {named}'),
-        ('[fields.a]\n[fields.b]\ntitle = "A"', 'Line 2: "b" and "a" cannot be told apart. Change a title.'),
+        (
+            '[fields.a]\n[fields.b]\ntitle = "A"',
+            'Line 2: "b" and "a" cannot be told apart. Change a title.',
+        ),
     ):
         with pytest.raises(Invalid) as error:
             parse_schema(text, "x")
@@ -106,7 +123,10 @@ def test_everything_that_is_wrong_is_told_with_its_line() -> None:
 def test_schemas_are_files_of_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "block_schemas"
     assert schema_names(folder) == []
-    with pytest.raises(NotFound, match=r'There is no block schema "student". Put it into block_schemas/student.toml'):
+    with pytest.raises(
+        NotFound,
+        match=r'There is no block schema "student". Put it into block_schemas/student.toml',
+    ):
         read_schema("student", folder)
     (folder / "student.toml").write_text("\ufeff" + STUDENT.replace("\n", "\r\n"), "utf-8")
     (folder / "a.b.toml").write_text("[fields.x]")
@@ -118,7 +138,9 @@ def test_schemas_are_files_of_a_folder(tmp_path: Path) -> None:
         read_schema("teacher", folder)
 
 
-@pytest.mark.parametrize("name", ["", "../student", "a/b", ".student", "a" * 101, "stu dent", "x\n"])
+@pytest.mark.parametrize(
+    "name", ["", "../student", "a/b", ".student", "a" * 101, "stu dent", "x\n"]
+)
 def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(Invalid, match=r"cannot be the name of a block schema"):
         read_schema(name, tmp_path)
@@ -131,7 +153,10 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
             read_schema("x", tmp_path)
         return str(error.value)
 
-    assert told(b"\n[fields.x]\nkind = 1") == 'block_schemas/x.toml: Line 3: "kind" must be text in quotes.'
+    assert (
+        told(b"\n[fields.x]\nkind = 1")
+        == 'block_schemas/x.toml: Line 3: "kind" must be text in quotes.'
+    )
     assert told(b"a = \n").startswith("block_schemas/x.toml: Line 1: this is no value of TOML.")
     assert told(b"\xff") == "block_schemas/x.toml is not UTF-8 text. Save it as UTF-8."
     assert told(b"#" * 65_537) == "block_schemas/x.toml is larger than 65536 bytes. Shorten it."
@@ -141,7 +166,9 @@ def test_a_file_that_is_wrong_is_named(tmp_path: Path) -> None:
 
 
 FOLLOWED = parse_schema(
-    '[fields.name]\nkind = "string"\nrequired = true\n\n[fields.age]\nkind = "integer"\n', "student", "student.toml"
+    '[fields.name]\nkind = "string"\nrequired = true\n\n[fields.age]\nkind = "integer"\n',
+    "student",
+    "student.toml",
 )
 WHOLE, EMPTY, FREE = "## Name\nAda\n## Age\n36", "## Name\n## Age\n36", "Her name is Ada."
 
@@ -158,7 +185,9 @@ def test_an_edit_may_not_make_a_text_follow_its_schema_less() -> None:
         (WHOLE, EMPTY, "Line 1"),
         (EMPTY, FREE, "Line 1"),
     ):
-        with pytest.raises(Invalid, match=rf'"student" has to follow the schema "student"[\s\S]*{line}'):
+        with pytest.raises(
+            Invalid, match=rf'"student" has to follow the schema "student"[\s\S]*{line}'
+        ):
             require_follows("student", before, after, FOLLOWED)
 
 
@@ -245,7 +274,11 @@ def test_looking_for_deep_keys_takes_linear_time_whatever_is_written() -> None:
         ("", "\\\"'''"),
         ("", "a"),
     ):
-        require_linear(lambda size, begin=begin, piece=piece: deep_key(begin + repeated(piece, size)), 12_500, piece)
+        require_linear(
+            lambda size, begin=begin, piece=piece: deep_key(begin + repeated(piece, size)),
+            12_500,
+            piece,
+        )
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ STUDENT = BlockSchema(
 )
 # Without limits, so that any value of the right kind is in order.
 LOOSE = BlockSchema(
-    "loose", "Loose", tuple(SchemaField(each.name, each.kind, title=each.title) for each in STUDENT.fields)
+    "loose",
+    "Loose",
+    tuple(SchemaField(each.name, each.kind, title=each.title) for each in STUDENT.fields),
 )
 SIGNS = [
     "## Name",
@@ -63,7 +65,9 @@ OF_KIND: dict[str, st.SearchStrategy[FieldValue]] = {
     "text": nasty,
     "list": st.lists(nasty).map(tuple),
     "integer": st.none() | st.integers(-(2**63) + 1, 2**63 - 1),
-    "number": st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**63) + 1, 2**63 - 1),
+    "number": st.none()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-(2**63) + 1, 2**63 - 1),
     "boolean": st.none() | st.booleans(),
     "date": st.none() | st.dates(),
 }
@@ -76,7 +80,9 @@ def filled(draw: st.DrawFn) -> dict[str, FieldValue]:
 
 
 @given(filled(), st.sampled_from(LAYOUTS))
-def test_whatever_is_written_reads_back_as_it_was(fields: dict[str, FieldValue], layout: Layout) -> None:
+def test_whatever_is_written_reads_back_as_it_was(
+    fields: dict[str, FieldValue], layout: Layout
+) -> None:
     text = write_sections(fields, LOOSE, layout)
     reading = read_sections(text, LOOSE)
     assert reading.problems == ()
@@ -87,9 +93,13 @@ def test_whatever_is_written_reads_back_as_it_was(fields: dict[str, FieldValue],
 
 
 @given(filled())
-def test_a_text_whose_line_ends_an_editor_changed_says_the_same(fields: dict[str, FieldValue]) -> None:
+def test_a_text_whose_line_ends_an_editor_changed_says_the_same(
+    fields: dict[str, FieldValue],
+) -> None:
     text = write_sections(fields, LOOSE).replace("\r", "")
-    assert read_sections(text.replace("\n", "\r\n"), LOOSE).fields == read_sections(text, LOOSE).fields
+    assert (
+        read_sections(text.replace("\n", "\r\n"), LOOSE).fields == read_sections(text, LOOSE).fields
+    )
 
 
 def test_a_text_has_a_heading_for_each_field_and_a_dash_for_each_item() -> None:
@@ -113,7 +123,11 @@ def test_a_text_has_a_heading_for_each_field_and_a_dash_for_each_item() -> None:
 
 def test_what_would_be_taken_for_a_heading_or_for_empty_space_is_escaped_and_nothing_else() -> None:
     text = write_sections(
-        {"background": "\n## Not a heading\n### One below\n\n\\# x\n---\n", "strengths": ("", "a\n\nb")}, LOOSE
+        {
+            "background": "\n## Not a heading\n### One below\n\n\\# x\n---\n",
+            "strengths": ("", "a\n\nb"),
+        },
+        LOOSE,
     )
     assert text == (
         "## Background\n\\\n\\## Not a heading\n### One below\n\n\\# x\n---\n\\\n## Strengths\n-\n- a\n  \\\n  b"
@@ -149,8 +163,14 @@ def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("Hello\n## Name\nAda", 'Line 1: there is text before the first heading. Put it below a line "## Title".'),
-        ("## Hobbies\nTea", 'Line 1: "Hobbies" is no field of "student". Use one of "## Name", "## Background", '),
+        (
+            "Hello\n## Name\nAda",
+            'Line 1: there is text before the first heading. Put it below a line "## Title".',
+        ),
+        (
+            "## Hobbies\nTea",
+            'Line 1: "Hobbies" is no field of "student". Use one of "## Name", "## Background", ',
+        ),
         ("## Name\nAda\n## name\nEva", 'Line 3: "Name" occurs twice. Keep one of the two.'),
         ("## Age\n\ntwelve", 'Line 3: "Age" must be a whole number. Write it as 12.'),
         ("## Age\n21 years", 'Line 2: "Age" must be a whole number. Write it as 12.'),
@@ -162,11 +182,19 @@ def test_a_new_block_starts_with_all_headings_and_the_defaults_and_lacks_what_is
         ("## Student since\nMay", 'Line 2: "Student since" must be a day. Write it as 2026-05-31.'),
         ("## Name\nAda\nLovelace", 'Line 2: "Name" must be one line. Take the line breaks out.'),
         ("## Name\n" + "a" * 41, 'Line 2: "Name" has 41 characters and may have 40. Shorten it.'),
-        ("## Strengths\n- a\n\nb", 'Line 4: "Strengths" is a list. Begin each item with "- ", and further lines'),
-        ("## Strengths\n- a\n- b\n- c\n- d", 'Line 2: "Strengths" has 4 items and may have 3. Take 1 out.'),
+        (
+            "## Strengths\n- a\n\nb",
+            'Line 4: "Strengths" is a list. Begin each item with "- ", and further lines',
+        ),
+        (
+            "## Strengths\n- a\n- b\n- c\n- d",
+            'Line 2: "Strengths" has 4 items and may have 3. Take 1 out.',
+        ),
     ],
 )
-def test_what_does_not_follow_the_schema_is_told_with_its_line_and_what_to_write(text: str, told: str) -> None:
+def test_what_does_not_follow_the_schema_is_told_with_its_line_and_what_to_write(
+    text: str, told: str
+) -> None:
     reading = read_sections(text, STUDENT)
     assert len(reading.problems) == 1
     assert str(reading.problems[0]).startswith(told)
@@ -178,7 +206,8 @@ def test_a_required_field_that_is_missing_is_told_at_the_end_of_the_text() -> No
 
 
 @pytest.mark.parametrize(
-    ("begin", "piece"), [("", "## x\n"), ("", "\n"), ("## Strengths\n", "- \n"), ("## Name\n", "\\")]
+    ("begin", "piece"),
+    [("", "## x\n"), ("", "\n"), ("## Strengths\n", "- \n"), ("## Name\n", "\\")],
 )
 def test_any_text_is_read_in_linear_time(begin: str, piece: str) -> None:
     def work(size: int) -> None:

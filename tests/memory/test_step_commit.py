@@ -60,7 +60,13 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
     memory.write("human", "a2", "call-3")
     with count_statements(store) as counted:
         committed = await save(store, state, memory)
-    once = ["SELECT", "UPDATE", "INSERT", "INSERT", "UPDATE"]  # the chain, the block, the text, the version, the tip
+    once = [
+        "SELECT",
+        "UPDATE",
+        "INSERT",
+        "INSERT",
+        "UPDATE",
+    ]  # the chain, the block, the text, the version, the tip
     assert [statement.split()[0] for statement in counted.statements] == once * 2
     assert [(block.label, block.value, block.version) for block in committed.blocks] == [
         ("human", "a2", 2),
@@ -69,7 +75,9 @@ async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteSto
     assert (committed.results, committed.failed) == ({}, {})
 
 
-async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corrected(store: SqliteStore) -> None:
+async def test_someone_elses_change_of_another_line_stays_and_the_result_is_corrected(
+    store: SqliteStore,
+) -> None:
     state, memory = await begin(store)
     memory.write("human", TEXT.replace("Ada", "Ada L."), "call-1")
     memory.write("human", TEXT.replace("Ada", "Ada Lovelace"), "call-2")
@@ -93,14 +101,18 @@ async def test_where_an_edit_cannot_be_merged_every_call_of_the_block_fails_and_
         ({"read_only": True}, "Error This block is read-only and cannot be edited."),
         (None, GONE),
     ):
-        state, memory = await begin(store, make.block("human", "a\nb\nc", limit=12), make.block("persona", "b"))
+        state, memory = await begin(
+            store, make.block("human", "a\nb\nc", limit=12), make.block("persona", "b")
+        )
         memory.write("human", "aaaaaa\nb\nc", "call-1")
         memory.write("human", "aaaaaa\nb\nc" if told == long else "aaaa\nb!\nc", "call-2")
         memory.write("persona", "b1", "call-3")
         if change:
             await someone_else(store, state.blocks[0], **change)
         else:
-            await store.write(lambda tx, block=state.blocks[0]: blocks.remove(tx, block, make.change_metadata()))  # type: ignore[misc]
+            await store.write(
+                lambda tx, block=state.blocks[0]: blocks.remove(tx, block, make.change_metadata())
+            )  # type: ignore[misc]
         before = (await reloaded(store, state)).blocks[:-1]
         committed = await save(store, state, memory)
         assert set(committed.failed.values()) == {told}
@@ -114,7 +126,9 @@ async def test_an_agent_of_another_organisation_cannot_reach_the_block(store: Sq
     state, memory = await begin(store)
     memory.write("human", "Name: Eve", "call-1")
     await someone_else(store, state.blocks[0], value="Name: Bob")
-    committed = await store.write(lambda tx: commit(tx, state, memory, Scope("org-other"), make.edit_context(state)))
+    committed = await store.write(
+        lambda tx: commit(tx, state, memory, Scope("org-other"), make.edit_context(state))
+    )
     assert committed.failed == {"call-1": GONE}
     assert (await block_now(store, state.blocks[0].id)).value == "Name: Bob"
 
@@ -126,12 +140,17 @@ def archiving(state: AgentState, *texts: str, tags: tuple[str, ...] = ()) -> Wor
     return memory
 
 
-async def found(store: SqliteStore, query: str, *archive_ids: str, tags: tuple[str, ...] = ()) -> list[str]:
+async def found(
+    store: SqliteStore, query: str, *archive_ids: str, tags: tuple[str, ...] = ()
+) -> list[str]:
     wanted = PassageFilter(archive_ids, tags)
 
     def find(tx: Transaction) -> list[str]:
         hits = find_passages(tx, Query(query), wanted, 10).hits
-        return [passage.text for passage in archives.passages_by_numbers(tx, [hit.document for hit in hits])]
+        return [
+            passage.text
+            for passage in archives.passages_by_numbers(tx, [hit.document for hit in hits])
+        ]
 
     return await store.read(find)
 
@@ -144,20 +163,30 @@ async def test_passages_land_in_an_archive_of_the_agents_own_and_are_found_by_th
     store: SqliteStore,
 ) -> None:
     state = await agent_with(store)
-    memory = archiving(state, "Ada drinks jasmine tea.", "Ada lives in Turin.", tags=("ada", "facts"))
+    memory = archiving(
+        state, "Ada drinks jasmine tea.", "Ada lives in Turin.", tags=("ada", "facts")
+    )
     committed = await save(store, state, memory, "step-7")
     (archive,) = committed.archives
     assert await archives_of(store, state) == [archive]
     assert (archive.name, archive.created_by) == ("Nina's archive", state.agent.id)
     assert (archive.passage_count, archive.tags) == (2, ("ada", "facts"))
-    assert (await found(store, "jasmine", archive.id, tags=("facts",)))[0] == "Ada drinks jasmine tea."
+    assert (await found(store, "jasmine", archive.id, tags=("facts",)))[
+        0
+    ] == "Ada drinks jasmine tea."
     assert await found(store, "jasmine", archive.id, tags=("other",)) == []
     (stored,) = await store.read(lambda tx: archives.passages_by_ids(tx, [memory.passages[0].id]))
-    assert (stored.step_id, stored.created_by, stored.tags) == ("step-7", state.agent.id, ("ada", "facts"))
+    assert (stored.step_id, stored.created_by, stored.tags) == (
+        "step-7",
+        state.agent.id,
+        ("ada", "facts"),
+    )
     assert stored.organization_id == state.agent.organization_id
 
 
-async def test_the_archive_is_made_once_also_by_turns_that_began_without_one(store: SqliteStore) -> None:
+async def test_the_archive_is_made_once_also_by_turns_that_began_without_one(
+    store: SqliteStore,
+) -> None:
     state = await agent_with(store)
     first = await save(store, state, archiving(state, "one"))
     second = await save(store, state, archiving(state, "two", tags=("later",)))
@@ -168,14 +197,19 @@ async def test_the_archive_is_made_once_also_by_turns_that_began_without_one(sto
     assert third.archives == (archive,)
 
 
-async def test_the_tags_of_two_agents_that_share_an_archive_both_survive(store: SqliteStore) -> None:
+async def test_the_tags_of_two_agents_that_share_an_archive_both_survive(
+    store: SqliteStore,
+) -> None:
     one = await agent_with(store)
     other = await make.stored_agent(store, make.agent("Otto"))
     shared = await make.stored_archive(store, one.agent, "Begun by hand.")
     share = {"agent_id": other.agent.id, "archive_id": shared.id, "is_owner": False}
     await store.write(lambda tx: tx.run(insert(agents_archives), share))
     # Both read the archive before either of them writes.
-    one, other = [await store.read(lambda tx, id=state.agent.id: agents.load(tx, SCOPE, id)) for state in (one, other)]
+    one, other = [
+        await store.read(lambda tx, id=state.agent.id: agents.load(tx, SCOPE, id))
+        for state in (one, other)
+    ]
     await save(store, one, archiving(one, "Tea is hot.", tags=("tea",)))
     last = await save(store, other, archiving(other, "Cake is sweet.", tags=("cake",)))
     (archive,) = await archives_of(store, one)
@@ -184,7 +218,9 @@ async def test_the_tags_of_two_agents_that_share_an_archive_both_survive(store: 
     assert sorted(await found(store, "is", archive.id)) == ["Cake is sweet.", "Tea is hot."]
 
 
-async def test_an_archive_that_was_detached_during_the_turn_takes_none_of_its_passages(store: SqliteStore) -> None:
+async def test_an_archive_that_was_detached_during_the_turn_takes_none_of_its_passages(
+    store: SqliteStore,
+) -> None:
     state = await agent_with(store)
     left = await make.stored_archive(store, state.agent, "old", name="left")
     kept = await make.stored_archive(store, state.agent, name="kept")
@@ -200,7 +236,8 @@ async def test_an_archive_that_was_detached_during_the_turn_takes_none_of_its_pa
     assert own.name == "Nina's archive"
     assert await found(store, "newer", own.id) == ["newer"]
     counts = [
-        (await store.read(lambda tx, id=id: archives.get(tx, SCOPE, id))).passage_count for id in (left.id, kept.id)
+        (await store.read(lambda tx, id=id: archives.get(tx, SCOPE, id))).passage_count
+        for id in (left.id, kept.id)
     ]
     assert counts == [1, 1]
 
@@ -211,7 +248,8 @@ async def test_chains_are_taken_in_their_order_also_where_some_only_get_a_propos
 ) -> None:
     state = await make.stored_agent(store)
     loose = [
-        make.block(label, label, policy=policy) for label, policy in zip("abcd", ["direct", "propose"] * 2, strict=True)
+        make.block(label, label, policy=policy)
+        for label, policy in zip("abcd", ["direct", "propose"] * 2, strict=True)
     ]
     chain_ids = [f"chain-{number}" for number in (2, 1, 4, 3)]
     made = await make.stored_blocks(
@@ -236,8 +274,12 @@ async def test_chains_are_taken_in_their_order_also_where_some_only_get_a_propos
     assert first == sorted(chain_ids)
 
 
-async def test_a_call_that_fails_in_one_block_proposes_nothing_in_another(store: SqliteStore) -> None:
-    state, memory = await begin(store, make.block("human", TEXT), make.block("rules", "Be kind.", policy="propose"))
+async def test_a_call_that_fails_in_one_block_proposes_nothing_in_another(
+    store: SqliteStore,
+) -> None:
+    state, memory = await begin(
+        store, make.block("human", TEXT), make.block("rules", "Be kind.", policy="propose")
+    )
     memory.write("human", TEXT.replace("tea", "coffee"), "call-1")
     memory.write("rules", "Be brief.", "call-1")
     memory.write("rules", "Be brief and kind.", "call-2")

@@ -24,7 +24,9 @@ from tests.memory.steps import ADA, TUTOR, owned_of, put
 
 
 async def do(store: SqliteStore, work: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    return await store.write(lambda tx: work(tx, user_memory.open_memory(tx, Scope(), "ada"), *arguments, **options))
+    return await store.write(
+        lambda tx: work(tx, user_memory.open_memory(tx, Scope(), "ada"), *arguments, **options)
+    )
 
 
 async def history_of(store: SqliteStore, label: str | None = None) -> list[BlockVersion]:
@@ -36,7 +38,9 @@ async def found(store: SqliteStore, label: str) -> Block | None:
     return await do(store, user_memory.find, label)
 
 
-async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_nothing(store: SqliteStore) -> None:
+async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_nothing(
+    store: SqliteStore,
+) -> None:
     await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
     assert await do(store, user_memory.listed) == ()
     assert await history_of(store) == []
@@ -47,32 +51,46 @@ async def test_a_user_who_has_no_memory_yet_has_nothing_in_it_and_reading_makes_
     assert await store.read(lambda tx: tx.all(chains.select())) == []
 
 
-async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(store: SqliteStore) -> None:
+async def test_ten_first_puts_at_once_make_one_user_one_chain_and_lose_nothing(
+    store: SqliteStore,
+) -> None:
     await asyncio.gather(*(put(store, f"block {number}", str(number)) for number in range(10)))
     owned = await owned_of(store)
     listed = await do(store, user_memory.listed)
-    assert {block.label: block.value for block in listed} == {f"block {number}": str(number) for number in range(10)}
+    assert {block.label: block.value for block in listed} == {
+        f"block {number}": str(number) for number in range(10)
+    }
     assert len(await store.read(lambda tx: tx.all(chains.select()))) == 1
-    assert len(await store.read(lambda tx: tx.all(users_table.select()))) == 2  # the local user is the other
+    assert (
+        len(await store.read(lambda tx: tx.all(users_table.select()))) == 2
+    )  # the local user is the other
     assert owned.chain.versions == 10
 
 
-async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(store: SqliteStore) -> None:
+async def test_of_two_puts_at_once_from_one_version_both_stay_or_one_is_refused(
+    store: SqliteStore,
+) -> None:
     first = await put(store, "human", "a\nb\nc\nd")
     expected = (first.head or b"").hex()
     await asyncio.gather(
-        put(store, "human", "A\nb\nc\nd", expected=expected), put(store, "human", "a\nb\nc\nD", expected=expected)
+        put(store, "human", "A\nb\nc\nd", expected=expected),
+        put(store, "human", "a\nb\nc\nD", expected=expected),
     )
     block = await found(store, "human")
     assert block.value == "A\nb\nc\nD"
     results = await asyncio.gather(
-        *(put(store, "human", f"{word}\nb\nc\nd", expected=(block.head or b"").hex()) for word in ("x", "y")),
+        *(
+            put(store, "human", f"{word}\nb\nc\nd", expected=(block.head or b"").hex())
+            for word in ("x", "y")
+        ),
         return_exceptions=True,
     )
     assert sorted(type(result).__name__ for result in results) == ["Block", "Stale"]
 
 
-async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another_label(store: SqliteStore) -> None:
+async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another_label(
+    store: SqliteStore,
+) -> None:
     block = await put(store, "human", "one", title="You")
     first = (block.head or b"").hex()
     await do(store, user_memory.delete, "human", ADA)
@@ -80,7 +98,12 @@ async def test_a_label_is_restored_after_its_block_came_back_and_went_to_another
     await do(store, user_memory.rename, "human", "profile", ADA)
     again = await do(store, user_memory.restore, "human", first, ADA)
     profile = await found(store, "profile")
-    assert (profile.id, again.id != block.id, again.value, again.title) == (block.id, True, "one", "You")
+    assert (profile.id, again.id != block.id, again.value, again.title) == (
+        block.id,
+        True,
+        "one",
+        "You",
+    )
 
 
 async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: SqliteStore) -> None:
@@ -98,15 +121,23 @@ async def test_bad_input_is_refused_with_what_to_do_and_leaves_nothing(store: Sq
     for name in ("", "a/b", "..", " ada", "x" * 256, "a\nb"):
         with pytest.raises(Invalid, match="cannot be called"):
             await put(store, "human", "x", name)
-    assert await store.read(lambda tx: (tx.all(chains.select()), len(tx.all(users_table.select())))) == ([], 1)
+    assert await store.read(
+        lambda tx: (tx.all(chains.select()), len(tx.all(users_table.select())))
+    ) == ([], 1)
 
 
 async def test_a_text_that_is_too_long_is_compared_with_nothing(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[int] = []
-    for module, name in ((user_memory, "change_summary"), (submission, "change_summary"), (user_memory, "merge_lines")):
-        monkeypatch.setattr(module, name, lambda *texts: compared.append(max(map(len, texts))) or "told")
+    for module, name in (
+        (user_memory, "change_summary"),
+        (submission, "change_summary"),
+        (user_memory, "merge_lines"),
+    ):
+        monkeypatch.setattr(
+            module, name, lambda *texts: compared.append(max(map(len, texts))) or "told"
+        )
     await put(store, "human", "x")
 
     def submit(tx: Transaction) -> None:
@@ -132,12 +163,18 @@ async def test_nobody_makes_a_user_by_an_id_or_in_anothers_name(store: SqliteSto
     await put(store, "human", "y", "bob")
     for name in ("bob", "carl"):
         with pytest.raises(NotFound, match=f'no user "{name}"'):
-            await store.write(lambda tx, name=name: user_memory.open_memory(tx, narrowed, name, makes=True))  # type: ignore[misc]
+            await store.write(
+                lambda tx, name=name: user_memory.open_memory(tx, narrowed, name, makes=True)
+            )  # type: ignore[misc]
     with pytest.raises(NotFound):
-        await store.write(lambda tx: user_memory.open_memory(tx, Scope(organization_id="org-2"), ada.id))
+        await store.write(
+            lambda tx: user_memory.open_memory(tx, Scope(organization_id="org-2"), ada.id)
+        )
 
 
-async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_settings(store: SqliteStore) -> None:
+async def test_an_agent_cannot_put_what_the_policy_keeps_from_it_nor_change_settings(
+    store: SqliteStore,
+) -> None:
     with pytest.raises(Forbidden, match="policy propose"):
         await put(store, "human", "x", by=TUTOR)
     await put(store, "human", "x", policy="direct")

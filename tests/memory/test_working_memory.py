@@ -33,12 +33,16 @@ def test_a_read_only_block_is_left_as_it_is() -> None:
         lambda label: memory.describe(label, "Mine", "call-1"),
     ]
     for change, label in product(changes, ("rules", "policy")):
-        with pytest.raises(Forbidden, match=r"^Error This block is read-only and cannot be edited\.$"):
+        with pytest.raises(
+            Forbidden, match=r"^Error This block is read-only and cannot be edited\.$"
+        ):
             change(label)
     assert memory.edits == []
 
 
-@pytest.mark.parametrize(("bad", "told"), [("\ud83d", "whole characters"), ("\0", "cannot hold NUL")])
+@pytest.mark.parametrize(
+    ("bad", "told"), [("\ud83d", "whole characters"), ("\0", "cannot hold NUL")]
+)
 def test_half_characters_and_nul_are_refused_where_they_are_written(bad: str, told: str) -> None:
     memory = WorkingMemory(STATE)
     for write in (
@@ -61,13 +65,19 @@ def test_later_calls_of_the_step_see_what_earlier_ones_made_renamed_described_an
     memory = WorkingMemory(STATE)
     memory.create("plans/2026", "Rest\tnow", "What is ahead", "call-1")
     made = memory.block("plans/2026")
-    assert (made.value, made.description, made.created_by) == ("Rest\tnow", "What is ahead", AGENT.id)
+    assert (made.value, made.description, made.created_by) == (
+        "Rest\tnow",
+        "What is ahead",
+        AGENT.id,
+    )
     memory.write("plans/2026", "Walk", "call-2")
     memory.rename("human", "people/ada", "call-3")
     memory.describe("people/ada", "The user", "call-4")
     memory.describe("people/ada", "The user", "call-5")
     ada = replace(HUMAN, label="people/ada")
-    with pytest.raises(NotFound, match=r"available sections = people/ada, rules, policy, plans/2026"):
+    with pytest.raises(
+        NotFound, match=r"available sections = people/ada, rules, policy, plans/2026"
+    ):
         memory.block("human")
     memory.remove("people/ada", "call-6")
     assert memory.find("people/ada") is None
@@ -98,7 +108,19 @@ def test_a_label_that_is_taken_or_cannot_be_is_refused() -> None:
 
 # Spaces without width, marks and overrides of direction, a soft hyphen, tags, and joiners between Latin letters.
 HIDDEN_SIGNS = (
-    *("\u200b", "\u2060", "\u00ad", "\u200e", "\u200f", "\u202a", "\u202e", "\u2066", "\u2069", "\u180e", "\u034f"),
+    *(
+        "\u200b",
+        "\u2060",
+        "\u00ad",
+        "\u200e",
+        "\u200f",
+        "\u202a",
+        "\u202e",
+        "\u2066",
+        "\u2069",
+        "\u180e",
+        "\u034f",
+    ),
     *("\u200c", "\u200d", "\U000e0041\U000e0042", "\U000e0001", "\u200b\u202e\u200d"),
 )
 
@@ -111,7 +133,11 @@ def test_hidden_characters_are_taken_out_of_what_the_agent_writes() -> None:
         memory.describe("human", f"of{signs}ten", "call-3")
         memory.archive(PassageDraft("call-4", "passage-1", f"te{signs}xt", ()))
         new = memory.block(f"new{number}")
-        assert (new.value, new.description, memory.block("human").description) == ("text", "often", "often")
+        assert (new.value, new.description, memory.block("human").description) == (
+            "text",
+            "often",
+            "often",
+        )
         assert memory.passages[0].text == "text"
         assert set(memory.notes) == {"call-1", "call-2", "call-3", "call-4"}
 

@@ -29,28 +29,44 @@ def fitted(messages: list[Message], budget: int, percent: int = 100) -> list[Mes
 
 
 def asks(*calls: tuple[str, str]) -> Message:
-    return make.message(AGENT, role="assistant", parts=tuple(ToolCallPart(id, "look", text) for id, text in calls))
+    return make.message(
+        AGENT, role="assistant", parts=tuple(ToolCallPart(id, "look", text) for id, text in calls)
+    )
 
 
 def answers(*results: tuple[str, str]) -> Message:
-    return make.message(AGENT, role="tool", parts=tuple(ToolReturnPart(id, "look", "success", t) for id, t in results))
+    return make.message(
+        AGENT,
+        role="tool",
+        parts=tuple(ToolReturnPart(id, "look", "success", t) for id, t in results),
+    )
 
 
 sizes = st.one_of(st.integers(0, 80), st.integers(0, 4_000), st.sampled_from([20_000, 90_000]))
-texts = st.builds(lambda letter, size: letter * size, st.sampled_from(["a", "b ", "é", "日", "\\", '"', "😀"]), sizes)
+texts = st.builds(
+    lambda letter, size: letter * size,
+    st.sampled_from(["a", "b ", "é", "日", "\\", '"', "😀"]),
+    sizes,
+)
 arguments = st.one_of(
     st.builds(lambda text: orjson.dumps({"query": text, "more": [text]}).decode(), texts),
     texts,
-    st.builds(lambda count: orjson.dumps({str(n): n for n in range(count)}).decode(), st.integers(0, 400)),
+    st.builds(
+        lambda count: orjson.dumps({str(n): n for n in range(count)}).decode(), st.integers(0, 400)
+    ),
 )
 said = st.builds(
-    lambda text, role: make.message(AGENT, text or "x", role), texts, st.sampled_from(["user", "assistant"])
+    lambda text, role: make.message(AGENT, text or "x", role),
+    texts,
+    st.sampled_from(["user", "assistant"]),
 )
 shown = st.builds(
-    lambda n: make.message(AGENT, parts=(TextPart("See"), *[ImagePart("image/png", "eA==")] * n)), st.integers(1, 9)
+    lambda n: make.message(AGENT, parts=(TextPart("See"), *[ImagePart("image/png", "eA==")] * n)),
+    st.integers(1, 9),
 )
 thought = st.builds(
-    lambda text: make.message(AGENT, role="assistant", parts=(ReasoningPart(text, signature="s"),)), texts
+    lambda text: make.message(AGENT, role="assistant", parts=(ReasoningPart(text, signature="s"),)),
+    texts,
 )
 
 
@@ -59,19 +75,31 @@ def calls(draw: st.DrawFn) -> list[Message]:
     count = draw(st.integers(1, 4))
     asked = [(f"call-{n}", draw(arguments)) for n in range(count)]
     results = [(f"call-{n}", draw(texts)) for n in range(count)]
-    thoughts: tuple[Part, ...] = (ReasoningPart(draw(texts), signature="s"),) if draw(st.booleans()) else ()
+    thoughts: tuple[Part, ...] = (
+        (ReasoningPart(draw(texts), signature="s"),) if draw(st.booleans()) else ()
+    )
     question = asks(*asked)
-    return [make.message(AGENT, role="assistant", parts=(*thoughts, *question.parts)), answers(*results)]
+    return [
+        make.message(AGENT, role="assistant", parts=(*thoughts, *question.parts)),
+        answers(*results),
+    ]
 
 
 transcripts = st.lists(
-    st.one_of(said.map(lambda one: [one]), shown.map(lambda one: [one]), thought.map(lambda one: [one]), calls()),
+    st.one_of(
+        said.map(lambda one: [one]),
+        shown.map(lambda one: [one]),
+        thought.map(lambda one: [one]),
+        calls(),
+    ),
     max_size=12,
 ).map(lambda pieces: [SYSTEM, *(message for piece in pieces for message in piece)])
 
 
 @given(transcripts, st.integers(0, 60_000), st.sampled_from([50, 100, 130, 200]))
-def test_what_is_sent_always_fits_and_stays_valid(messages: list[Message], more: int, percent: int) -> None:
+def test_what_is_sent_always_fits_and_stays_valid(
+    messages: list[Message], more: int, percent: int
+) -> None:
     messages = paired(messages)  # as the transcript is: no call has another's id
     budget = -(-(message_tokens(SYSTEM) + LEAST_ROOM + more) * percent // 100)
     sent = fitted(messages, budget, percent)
@@ -84,7 +112,11 @@ def test_what_is_sent_always_fits_and_stays_valid(messages: list[Message], more:
     for message in sent:
         assert message.parts
         for call in message.tool_calls:
-            original = next(one for one in messages[order.index(message.id)].tool_calls if one.call_id == call.call_id)
+            original = next(
+                one
+                for one in messages[order.index(message.id)].tool_calls
+                if one.call_id == call.call_id
+            )
             assert call == original or isinstance(orjson.loads(call.arguments), dict)
 
 
@@ -95,11 +127,15 @@ def test_the_newest_words_of_a_user_are_always_among_what_is_sent(messages: list
     assert newest is None or newest in [message.id for message in sent]
 
 
-def test_what_a_user_said_stays_rather_than_a_later_heartbeat_and_so_does_the_summary_as_models_get_it() -> None:
+def test_what_a_user_said_stays_rather_than_a_later_heartbeat_and_so_does_the_summary_as_models_get_it() -> (
+    None
+):
     summary = make.message(AGENT, "What was before.", "summary")
     beat = make.message(AGENT, parts=(heartbeat_event("Go on.", "now"),))
     question = make.message(AGENT, "Where is my cat?")
-    many = [m for n in range(40) for m in (asks((f"c{n}", "{}")), answers((f"c{n}", "result")), beat)]
+    many = [
+        m for n in range(40) for m in (asks((f"c{n}", "{}")), answers((f"c{n}", "result")), beat)
+    ]
     shown = list(transcript([SYSTEM, summary, question, *many], "UTC", 128_000))
     sent = fitted(shown, 400)
     assert sent[:3] == shown[:3]
@@ -148,18 +184,37 @@ def test_cut_arguments_stay_json_and_keep_their_short_values() -> None:
 
 def test_a_system_message_that_fills_the_window_is_an_error_that_says_what_to_do() -> None:
     system = make.message(AGENT, "x" * 40_000, "system")
-    with pytest.raises(SystemPromptTooLong, match=r"takes about 10004 of the 9000 tokens.*Shorten") as caught:
+    with pytest.raises(
+        SystemPromptTooLong, match=r"takes about 10004 of the 9000 tokens.*Shorten"
+    ) as caught:
         fitted([system, make.message(AGENT)], 9_000)
     assert caught.value.kind == "context_window_exceeded"
 
 
-def test_calls_their_decision_and_their_results_are_one_exchange_also_when_something_came_between() -> None:
-    asked = make.message(AGENT, role="approval", parts=(ToolCallPart("a", "look", "{}", is_gated=True),))
+def test_calls_their_decision_and_their_results_are_one_exchange_also_when_something_came_between() -> (
+    None
+):
+    asked = make.message(
+        AGENT, role="approval", parts=(ToolCallPart("a", "look", "{}", is_gated=True),)
+    )
     decided = make.message(AGENT, role="approval", parts=(ApprovalPart("a", True),))
-    messages = [SYSTEM, make.message(AGENT), asked, make.message(AGENT, "Hello?"), decided, answers(("a", "ok"))]
+    messages = [
+        SYSTEM,
+        make.message(AGENT),
+        asked,
+        make.message(AGENT, "Hello?"),
+        decided,
+        answers(("a", "ok")),
+    ]
     assert exchanges(messages) == [(0, 1), (1, 2), (2, 6)]
-    assert exchanges([SYSTEM, answers(("x", "stray")), asks(("a", "{}"))]) == [(0, 1), (1, 2), (2, 3)]
-    assert exchanges([asks(("a", "{}")), answers(("a", "1")), asks(("a", "{}")), answers(("a", "2"))]) == [
+    assert exchanges([SYSTEM, answers(("x", "stray")), asks(("a", "{}"))]) == [
+        (0, 1),
+        (1, 2),
+        (2, 3),
+    ]
+    assert exchanges(
+        [asks(("a", "{}")), answers(("a", "1")), asks(("a", "{}")), answers(("a", "2"))]
+    ) == [
         (0, 2),
         (2, 4),
     ]

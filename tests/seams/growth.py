@@ -20,7 +20,9 @@ def cpu_seconds(work: Callable[[int], object], size: int) -> float:
     return time.thread_time() - start
 
 
-def is_linear(work: Callable[[int], object], size: int, *, factor: int = FACTOR, most: int | None = None) -> bool:
+def is_linear(
+    work: Callable[[int], object], size: int, *, factor: int = FACTOR, most: int | None = None
+) -> bool:
     """Return whether the work on `factor` times the size takes at most `most` times as long, in one of several tries.
 
     A busy machine spoils single measurements, so one good pair is proof: a short run that is disturbed three times in a row,
@@ -36,7 +38,9 @@ def is_linear(work: Callable[[int], object], size: int, *, factor: int = FACTOR,
 
 def require_linear(work: Callable[[int], object], size: int, name: object = "") -> None:
     """Fail where the work grows faster than its input; `name` says which work it was."""
-    assert is_linear(work, size), f"{name!r}: {FACTOR} times the length takes more than {MOST} times as long"
+    assert is_linear(work, size), (
+        f"{name!r}: {FACTOR} times the length takes more than {MOST} times as long"
+    )
 
 
 def repeated(piece: str, size: int) -> str:

@@ -53,5 +53,7 @@ class AsCaller:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         named = dict(scope.get("headers", ())).get(b"x-org")
-        scope[REQUEST_SCOPE] = replace(self._caller, organization_id=named.decode()) if named else self._caller
+        scope[REQUEST_SCOPE] = (
+            replace(self._caller, organization_id=named.decode()) if named else self._caller
+        )
         await self._app(scope, receive, send)

@@ -51,7 +51,11 @@ async def working(
 ) -> AsyncIterator[Worker]:
     """A worker that runs, fed in the way of its database, and is stopped on leaving."""
     worker = Worker(runtime_on(store, folder), handlers, is_alone=is_alone, pace=pace)
-    served = PostgresWorker(worker, store, address_of(store)) if isinstance(store, PostgresStore) else worker
+    served = (
+        PostgresWorker(worker, store, address_of(store))
+        if isinstance(store, PostgresStore)
+        else worker
+    )
     await served.start()
     try:
         yield worker
@@ -63,8 +67,12 @@ def address_of(store: PostgresStore) -> str:
     return store.engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
 
 
-async def add(store: Store, kind: str = "work", payload: dict[str, Any] | None = None, **fields: Any) -> Job:
-    added = await store.write(lambda tx: jobs.add(tx, Job(kind, LOCAL_ORGANIZATION, payload or {}, **fields)))
+async def add(
+    store: Store, kind: str = "work", payload: dict[str, Any] | None = None, **fields: Any
+) -> Job:
+    added = await store.write(
+        lambda tx: jobs.add(tx, Job(kind, LOCAL_ORGANIZATION, payload or {}, **fields))
+    )
     assert added
     return added
 

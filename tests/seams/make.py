@@ -36,7 +36,11 @@ def _new(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 def agent(name: str = "Nina", **fields: Any) -> Agent:
-    usual = {"agent_type": "letta_v1_agent", "system": "You are a helpful companion.", "created_by": LOCAL_USER}
+    usual = {
+        "agent_type": "letta_v1_agent",
+        "system": "You are a helpful companion.",
+        "created_by": LOCAL_USER,
+    }
     return Agent(**_new("agent", name=name, model="scripted/model", **usual) | fields)
 
 
@@ -64,16 +68,28 @@ def message(of: Agent, text: str = "Hello.", role: Role = "user", **fields: Any)
     return Message(agent_id=of.id, role=role, **given | fields)
 
 
-def call(of: Agent, name: str, arguments: str = "{}", *, call_id: str = "call-1", **fields: Any) -> Message:
-    return message(of, role="assistant", **{"parts": (ToolCallPart(call_id, name, arguments),)} | fields)
+def call(
+    of: Agent, name: str, arguments: str = "{}", *, call_id: str = "call-1", **fields: Any
+) -> Message:
+    return message(
+        of, role="assistant", **{"parts": (ToolCallPart(call_id, name, arguments),)} | fields
+    )
 
 
-def result(of: Agent, name: str, content: str = "Done.", *, call_id: str = "call-1", **fields: Any) -> Message:
-    return message(of, role="tool", **{"parts": (ToolReturnPart(call_id, name, "success", content),)} | fields)
+def result(
+    of: Agent, name: str, content: str = "Done.", *, call_id: str = "call-1", **fields: Any
+) -> Message:
+    return message(
+        of, role="tool", **{"parts": (ToolReturnPart(call_id, name, "success", content),)} | fields
+    )
 
 
 def chain(owner_kind: str = "block", owner_id: str = "", **fields: Any) -> Chain:
-    given = {"id": new_id("chain"), "organization_id": LOCAL_ORGANIZATION, "owner_id": owner_id or new_id("block")}
+    given = {
+        "id": new_id("chain"),
+        "organization_id": LOCAL_ORGANIZATION,
+        "owner_id": owner_id or new_id("block"),
+    }
     return Chain(**given | {"owner_kind": owner_kind} | fields)
 
 
@@ -88,7 +104,10 @@ def chain_for(one: Block) -> Chain:
 def tool(name: str = "roll_dice", **fields: Any) -> Tool:
     description, parameters = f"Use {name}.", {"type": "object", "properties": {}, "required": []}
     schema = {"name": name, "description": description, "parameters": parameters}
-    return Tool(**_new("tool", name=name, tool_type="custom", description=description, json_schema=schema) | fields)
+    return Tool(
+        **_new("tool", name=name, tool_type="custom", description=description, json_schema=schema)
+        | fields
+    )
 
 
 def archive(name: str = "Notes", **fields: Any) -> Archive:
@@ -96,17 +115,31 @@ def archive(name: str = "Notes", **fields: Any) -> Archive:
 
 
 def passage(of: Archive, text: str = "Tea grows in Darjeeling.", **fields: Any) -> Passage:
-    return Passage(**_new("passage", archive_id=of.id, text=text) | {"organization_id": of.organization_id} | fields)
+    return Passage(
+        **_new("passage", archive_id=of.id, text=text)
+        | {"organization_id": of.organization_id}
+        | fields
+    )
 
 
 def run(of: Agent, **fields: Any) -> Run:
-    given = {"id": new_id("run"), "agent_id": of.id, "organization_id": of.organization_id, "created_at": START}
+    given = {
+        "id": new_id("run"),
+        "agent_id": of.id,
+        "organization_id": of.organization_id,
+        "created_at": START,
+    }
     lease = {"status": "running", "lease_token": "token-1", "lease_expires_at": START + 30_000_000}
     return Run(**{"conversation_id": conversations.default_id(of.id)} | given | lease | fields)
 
 
 def step(of: Run, **fields: Any) -> Step:
-    given = {"id": new_id("step"), "run_id": of.id, "agent_id": of.agent_id, "conversation_id": of.conversation_id}
+    given = {
+        "id": new_id("step"),
+        "run_id": of.id,
+        "agent_id": of.agent_id,
+        "conversation_id": of.conversation_id,
+    }
     model = {"model": "model", "model_handle": "scripted/model", "provider": "scripted"}
     times = {"organization_id": LOCAL_ORGANIZATION, "created_at": START, "started_at": START}
     return Step(**given | model | times | fields)
@@ -141,7 +174,9 @@ async def stored_agent(
         if with_blocks:
             own = chain("agent", one.id)
             placed = [replace(block, chain_id=own.id) for block in with_blocks]
-            blocks.attach(tx, one.id, blocks.insert_all(tx, placed, [own], change_metadata()), is_new=True)
+            blocks.attach(
+                tx, one.id, blocks.insert_all(tx, placed, [own], change_metadata()), is_new=True
+            )
         tools.insert_all(tx, with_tools)
         tools.attach(tx, one.id, [tool.id for tool in with_tools])
         return agents.load_whole(tx, Scope(one.organization_id), one.id)
@@ -150,7 +185,9 @@ async def stored_agent(
 
 
 async def stored_blocks(store: Store, *new: Block) -> list[Block]:
-    return await store.write(lambda tx: blocks.insert_all(tx, new, [chain_for(one) for one in new], change_metadata()))
+    return await store.write(
+        lambda tx: blocks.insert_all(tx, new, [chain_for(one) for one in new], change_metadata())
+    )
 
 
 async def stored_messages(store: Store, *new: Message) -> list[Message]:
@@ -164,7 +201,12 @@ async def stored_messages(store: Store, *new: Message) -> list[Message]:
 
 
 async def stored_archive(
-    store: Store, owner: Agent, *texts: str, name: str = "Notes", embedding: str | None = None, **fields: Any
+    store: Store,
+    owner: Agent,
+    *texts: str,
+    name: str = "Notes",
+    embedding: str | None = None,
+    **fields: Any,
 ) -> Archive:
     """Store an archive that belongs to the agent, with a passage for each text."""
     new = archive(name, embedding=embedding)
@@ -189,8 +231,15 @@ async def remove_agent(store: Store, agent_id: str) -> None:
 
 def tags_in_use(tx: Transaction) -> list[str]:
     kept = select(agents_tags.c.tag).join(agent_rows, agent_rows.c.id == agents_tags.c.agent_id)
-    return sorted({row.tag for row in tx.all(kept.where(agent_rows.c.organization_id == LOCAL_ORGANIZATION))})
+    return sorted(
+        {row.tag for row in tx.all(kept.where(agent_rows.c.organization_id == LOCAL_ORGANIZATION))}
+    )
 
 
 def conversation_ids(tx: Transaction, agent_id: str) -> list[str]:
-    return [row.id for row in tx.all(select(conversation_rows.c.id).where(conversation_rows.c.agent_id == agent_id))]
+    return [
+        row.id
+        for row in tx.all(
+            select(conversation_rows.c.id).where(conversation_rows.c.agent_id == agent_id)
+        )
+    ]

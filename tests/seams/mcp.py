@@ -25,7 +25,9 @@ class HttpThread:
         self._socket.bind(("127.0.0.1", port))
         self._socket.listen(100)
         self.port = self._socket.getsockname()[1]
-        config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -48,9 +50,13 @@ class HttpThread:
 
 
 @contextmanager
-def mcp_server(server: MCPServer, kind: Literal["sse", "streamable_http"] = "streamable_http") -> Iterator[str]:
+def mcp_server(
+    server: MCPServer, kind: Literal["sse", "streamable_http"] = "streamable_http"
+) -> Iterator[str]:
     """Serve it over HTTP; gives its address."""
-    app, path = (server.sse_app(), "/sse") if kind == "sse" else (server.streamable_http_app(), "/mcp")
+    app, path = (
+        (server.sse_app(), "/sse") if kind == "sse" else (server.streamable_http_app(), "/mcp")
+    )
     running = HttpThread(app)
     try:
         yield f"http://127.0.0.1:{running.port}{path}"
@@ -123,7 +129,11 @@ class RawServer:
     def _result(self, method: str, asked: dict[str, Any]) -> Any:
         if method == "initialize":
             info = {"name": "raw", "version": "1"}
-            return {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+            return {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": info,
+            }
         if method == "tools/list":
             return {"tools": self.tools}
         if method == "tools/call":
@@ -157,7 +167,10 @@ class _Exchange:
 
 
 async def _plain(send: Any, status: int, body: bytes, **headers: str) -> None:
-    named = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+    named = {
+        "content-type": "application/json",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
     head = [(name.encode(), value.encode()) for name, value in named.items()]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
@@ -165,7 +178,11 @@ async def _plain(send: Any, status: int, body: bytes, **headers: str) -> None:
 
 def tool(name: str, description: str = "Does it.", **properties: Any) -> dict[str, Any]:
     """A tool as servers list it."""
-    return {"name": name, "description": description, "inputSchema": {"type": "object", "properties": properties}}
+    return {
+        "name": name,
+        "description": description,
+        "inputSchema": {"type": "object", "properties": properties},
+    }
 
 
 @contextmanager

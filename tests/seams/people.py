@@ -66,7 +66,9 @@ class People:
         """Make a key of a user, or of a service, with this name."""
         user = None if role == "service" else name
         draft = KeyDraft(name, role, user, scopes, expires_at, kind)
-        return self.server.write(lambda tx: keys.create(tx, Scope(organization), self._secret, draft))[1]
+        return self.server.write(
+            lambda tx: keys.create(tx, Scope(organization), self._secret, draft)
+        )[1]
 
     @property
     def _secret(self) -> bytes:
@@ -83,13 +85,17 @@ class People:
     def disabled(self, name: str) -> str:
         made = self.key(name)
         self.server.write(
-            lambda tx: tx.run(update(users_table).where(users_table.c.identifier == name).values(disabled_at=1))
+            lambda tx: tx.run(
+                update(users_table).where(users_table.c.identifier == name).values(disabled_at=1)
+            )
         )
         return made
 
     def _changed(self, key: str, **values: int) -> str:
         digest = keys.hash_of(self._secret, key)
-        self.server.write(lambda tx: tx.run(update(api_keys).where(api_keys.c.hash == digest).values(**values)))
+        self.server.write(
+            lambda tx: tx.run(update(api_keys).where(api_keys.c.hash == digest).values(**values))
+        )
         return key
 
     def id_of(self, name: str, organization: str = LOCAL_ORGANIZATION) -> str:
@@ -126,9 +132,21 @@ class World(People):
         self._upload()
         user_id = self.ada_id = self.id_of("ada")
         self.own |= {"user_id": "ada"}
-        self.shared |= {"tag": "agents", "rest": "no-such-page", "device": "device-1", "connection": "connection-1"}
+        self.shared |= {
+            "tag": "agents",
+            "rest": "no-such-page",
+            "device": "device-1",
+            "connection": "connection-1",
+        }
         self.shared["remotes"] = str(self.server.settings.data_dir / "remotes")
-        job = Job("test.none", LOCAL_ORGANIZATION, {"note": CANARY}, user_id=user_id, not_before=2**52, key=CANARY)
+        job = Job(
+            "test.none",
+            LOCAL_ORGANIZATION,
+            {"note": CANARY},
+            user_id=user_id,
+            not_before=2**52,
+            key=CANARY,
+        )
         self.server.write(lambda tx: jobs.add(tx, job))
         self.own["job_id"] = job.id
         self.key("dan")
@@ -140,7 +158,9 @@ class World(People):
         self.key("carl")
         gone = self.send(OPERATOR, "DELETE", "/users/carl").json()
         self.shared["receipt_id"] = gone["id"]
-        self._wait(lambda: self.send(OPERATOR, "GET", f"/v1/receipts/{gone['id']}").status_code == 200)
+        self._wait(
+            lambda: self.send(OPERATOR, "GET", f"/v1/receipts/{gone['id']}").status_code == 200
+        )
         return self
 
     def _wait(self, is_done: Callable[[], Any]) -> None:
@@ -152,9 +172,16 @@ class World(People):
 
     def _make_shared(self) -> None:
         """Make what is the organization's: an agent with its block and archive, a tool, a provider."""
-        tools = ["memory_insert", "archival_memory_insert", "archival_memory_search", "conversation_search"]
+        tools = [
+            "memory_insert",
+            "archival_memory_insert",
+            "archival_memory_search",
+            "conversation_search",
+        ]
         blocks = [{"label": "persona", "value": "I teach."}]
-        tool = self.ask(OPERATOR, "POST", "/v1/tools/", json={"source_code": "def greet():\n    'Greet.'"})
+        tool = self.ask(
+            OPERATOR, "POST", "/v1/tools/", json={"source_code": "def greet():\n    'Greet.'"}
+        )
         agent = self.ask(
             OPERATOR,
             "POST",
@@ -193,7 +220,9 @@ class World(People):
 
     def _lay_asleep(self, agent_id: str) -> None:
         """Give the agent another that works on its memory, and that no turn wakes."""
-        pair = self.ask(OPERATOR, "PATCH", f"/v1/agents/{agent_id}", json={"enable_sleeptime": True})
+        pair = self.ask(
+            OPERATOR, "PATCH", f"/v1/agents/{agent_id}", json={"enable_sleeptime": True}
+        )
         config = {"manager_type": "sleeptime", "sleeptime_agent_frequency": 0}
         group_id = pair["multi_agent_group"]["id"]
         self.ask(OPERATOR, "PATCH", f"/v1/groups/{group_id}", json={"manager_config": config})
@@ -201,21 +230,33 @@ class World(People):
     def new_variable(self, name: str) -> dict[str, str]:
         """Store a variable of the organization's tools; returns what names it in routes."""
         place = f"/v1/sandbox-config/{self.shared['sandbox_config_id']}/environment-variable"
-        return {"variable_id": self.ask(OPERATOR, "POST", place, json={"key": name, "value": "mine"})["id"]}
+        return {
+            "variable_id": self.ask(OPERATOR, "POST", place, json={"key": name, "value": "mine"})[
+                "id"
+            ]
+        }
 
     def new_template(self, agent_id: str) -> dict[str, str]:
         """Make a template of the agent; returns what names it in routes."""
-        name = self.ask(OPERATOR, "POST", "/v1/templates", json={"type": "agent", "agent_id": agent_id})["name"]
+        name = self.ask(
+            OPERATOR, "POST", "/v1/templates", json={"type": "agent", "agent_id": agent_id}
+        )["name"]
         return {"template_name": name, "template_version": f"{name}:1"}
 
     def new_course(self, name: str) -> dict[str, str]:
         """Make a course; returns what names it in routes."""
         source = '[[agent]]\nname = "coach"\ninstructions = "Coach."'
-        return {"course_name": self.ask(OPERATOR, "PUT", f"/v1/courses/{name}", json={"source": source})["name"]}
+        return {
+            "course_name": self.ask(
+                OPERATOR, "PUT", f"/v1/courses/{name}", json={"source": source}
+            )["name"]
+        }
 
     def new_student(self, name: str = "bea") -> dict[str, str]:
         """Let somebody talk with the course; returns what names them in routes."""
-        agent = self.ask(OPERATOR, "GET", f"/v1/courses/{self.shared['course_name']}")["agents"]["coach"]
+        agent = self.ask(OPERATOR, "GET", f"/v1/courses/{self.shared['course_name']}")["agents"][
+            "coach"
+        ]
         said = {"json": {"input": "Hello."}, "headers": {"x-ricordo-user": name}}
         self.ask(OPERATOR, "POST", f"/v1/agents/{agent}/messages", **said)
         return {"user_id": name}
@@ -250,7 +291,9 @@ class World(People):
         """Let a batch of Ada's run to its end; returns what names it in routes."""
         asked = {"agent_id": self.shared["agent_id"], "input": f"All at once {CANARY}."}
         made = self.ask(self.ada, "POST", "/v1/messages/batches", json={"requests": [asked] * 2})
-        self._wait(lambda: self.ask(self.ada, "GET", f"/v1/messages/batches/{made['id']}")["completed_at"])
+        self._wait(
+            lambda: self.ask(self.ada, "GET", f"/v1/messages/batches/{made['id']}")["completed_at"]
+        )
         return {"batch_id": made["id"]}
 
     def new_schedule(self, key: str) -> dict[str, str]:
@@ -263,7 +306,9 @@ class World(People):
     def new_mcp_server(self, name: str) -> dict[str, str]:
         """Add an MCP server with one tool; returns what names both in routes."""
         config = {"mcp_server_type": "streamable_http", "server_url": self.mcp_url}
-        made = self.ask(OPERATOR, "POST", "/v1/mcp-servers/", json={"server_name": name, "config": config})
+        made = self.ask(
+            OPERATOR, "POST", "/v1/mcp-servers/", json={"server_name": name, "config": config}
+        )
         (tool,) = self.ask(OPERATOR, "GET", f"/v1/mcp-servers/{made['id']}/tools")
         return {
             **{"mcp_server_id": made["id"], "mcp_server_name": name},
@@ -273,15 +318,27 @@ class World(People):
     def _talk(self) -> None:
         """Have a turn about Ada in the background, with a tool that files a passage, and find all that it left."""
         agent = self.shared["agent_id"]
-        made = self.ask(self.ada, "POST", "/v1/conversations/", params={"agent_id": agent}, json={"summary": CANARY})
+        made = self.ask(
+            self.ada,
+            "POST",
+            "/v1/conversations/",
+            params={"agent_id": agent},
+            json={"summary": CANARY},
+        )
         conversation = made["id"]
         self.server.says(
             call("archival_memory_insert", content=f"Passage {CANARY}.", tags=[f"tag-{CANARY}"]),
             call("memory_insert", label="notes", new_string=f"Four {CANARY}."),
             f"Noted {CANARY}.",
         )
-        said = {"messages": [{"role": "user", "content": f"I say {CANARY}."}], "background": True, "streaming": True}
-        answer = self.send(self.ada, "POST", f"/v1/conversations/{conversation}/messages", json=said)
+        said = {
+            "messages": [{"role": "user", "content": f"I say {CANARY}."}],
+            "background": True,
+            "streaming": True,
+        }
+        answer = self.send(
+            self.ada, "POST", f"/v1/conversations/{conversation}/messages", json=said
+        )
         assert "[DONE]" in answer.text, answer.text
         (run,) = self.ask(self.ada, "GET", "/v1/runs/", params={"conversation_id": conversation})
         (step, *_) = self.ask(self.ada, "GET", f"/v1/runs/{run['id']}/steps")
@@ -301,7 +358,12 @@ class World(People):
         self.server.says(f"Aside {CANARY}.")
         aside = {"messages": [{"role": "user", "content": f"I whisper {CANARY}."}]}
         self.ask(self.ada, "POST", f"/v1/agents/{agent}/messages", json=aside)
-        self.own |= self.new_schedule(self.ada) | self.new_token(self.ada) | self.new_task_run() | self.new_batch()
+        self.own |= (
+            self.new_schedule(self.ada)
+            | self.new_token(self.ada)
+            | self.new_task_run()
+            | self.new_batch()
+        )
 
     def new_token(self, key: str) -> dict[str, str]:
         """Make an access token for the shared agent; returns what names it in routes."""
@@ -322,8 +384,14 @@ class World(People):
         self.shared["shared_path"] = "all.txt"
         form = {"kind": "mem0", "agent": agent}
         memory = json.dumps([{"id": "1", "memory": f"Imported {CANARY}."}]).encode()
-        brought = self.ask(self.ada, "POST", "/v1/imports", data=form, files={"file": ("memories.json", memory)})
-        self._wait(lambda: self.ask(self.ada, "GET", f"/v1/imports/{brought['id']}")["status"] == "completed")
+        brought = self.ask(
+            self.ada, "POST", "/v1/imports", data=form, files={"file": ("memories.json", memory)}
+        )
+        self._wait(
+            lambda: (
+                self.ask(self.ada, "GET", f"/v1/imports/{brought['id']}")["status"] == "completed"
+            )
+        )
         self.own["import_id"] = brought["id"]
 
     def new_file(self, path: str) -> dict[str, str]:
@@ -333,7 +401,9 @@ class World(People):
 
     def new_folder(self, name: str, key: str = OPERATOR) -> dict[str, str]:
         """Make a folder with a file; returns what names both in routes."""
-        folder = self.ask(key, "POST", "/v1/folders/", json={"name": name, "description": CANARY})["id"]
+        folder = self.ask(key, "POST", "/v1/folders/", json={"name": name, "description": CANARY})[
+            "id"
+        ]
         sent = {"file": (f"{CANARY}.txt", f"Five {CANARY}.".encode())}
         file = self.ask(key, "POST", f"/v1/folders/{folder}/upload", files=sent)["id"]
         place = f"/v1/folders/{folder}/files/{file}"
@@ -342,17 +412,26 @@ class World(People):
 
     def _remember(self) -> None:
         """Write a block of hers, propose to it, and let a remote follow it."""
-        block = {"body": f"One {CANARY}.\n", "title": CANARY, "policy": "propose", "message": CANARY}
+        block = {
+            "body": f"One {CANARY}.\n",
+            "title": CANARY,
+            "policy": "propose",
+            "message": CANARY,
+        }
         diary = self.ask(self.ada, "PUT", "/users/ada/blocks/diary", json=block)
         self.own["note_id"] = self.ask(self.ada, "GET", "/api/you/notes/")[0]["id"]
         made = self.ask(self.ada, "PUT", "/users/ada/blocks/notes", json=block)
-        changed = self.ask(self.ada, "PUT", "/users/ada/blocks/notes", json={"body": f"One {CANARY}.\nTwo.\n"})
+        changed = self.ask(
+            self.ada, "PUT", "/users/ada/blocks/notes", json={"body": f"One {CANARY}.\nTwo.\n"}
+        )
         edit = {"old_string": "Two", "new_string": f"Three {CANARY}", "reasoning": CANARY}
         proposal = self.ask(self.ada, "POST", "/users/ada/blocks/notes/propose", json=edit)
         edit = {"old_string": "One", "new_string": f"Zero {CANARY}", "reasoning": CANARY}
         beside = self.ask(self.ada, "POST", "/users/ada/blocks/diary/propose", json=edit)
         place = self.server.settings.data_dir / "remotes" / f"{CANARY}.git"
-        remote = self.ask(self.ada, "PUT", "/users/ada/remotes", json={"kind": "git", "address": str(place)})
+        remote = self.ask(
+            self.ada, "PUT", "/users/ada/remotes", json={"kind": "git", "address": str(place)}
+        )
         self._wait(lambda: self.ask(self.ada, "GET", "/users/ada/remotes")[0]["last_at"])
         (*_, first) = self.ask(self.ada, "GET", "/users/ada/blocks/notes/history")
         self.own |= {
@@ -379,10 +458,16 @@ def all_text(answer: httpx2.Response) -> str:
     if answer.headers.get("content-type", "").startswith("application/x-git"):
         # Streams of zlib begin with such a byte; those of zip archives have no head.
         places = range(len(body) - 1)
-        starts = [place for place in places if body[place] == 0x78 and (0x7800 + body[place + 1]) % 31 == 0]
+        starts = [
+            place
+            for place in places
+            if body[place] == 0x78 and (0x7800 + body[place + 1]) % 31 == 0
+        ]
         for start in starts:
             try:
-                found.append(zlib.decompressobj().decompress(body[start:]).decode("utf-8", "replace"))
+                found.append(
+                    zlib.decompressobj().decompress(body[start:]).decode("utf-8", "replace")
+                )
             except zlib.error:
                 continue
     if body[:2] == b"PK":

@@ -19,7 +19,11 @@ PUSH = b"%04x" % (len(COMMAND) + 4) + COMMAND + b"0000"
 BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/keys/"): {"user": "eve"},
     ("POST", "/v1/users/"): {"name": "new"},
-    ("POST", "/v1/identities/"): {"name": "new", "identifier_key": "new-1", "identity_type": "user"},
+    ("POST", "/v1/identities/"): {
+        "name": "new",
+        "identifier_key": "new-1",
+        "identity_type": "user",
+    },
     ("PUT", "/v1/identities/"): {"name": "new", "identifier_key": "new-2", "identity_type": "user"},
     ("POST", "/v1/organizations/"): {"name": "new"},
     ("POST", "/v1/agents/{agent_id}/generate"): {"prompt": "Hello."},
@@ -32,9 +36,18 @@ BODIES: dict[tuple[str, str], Any] = {
         "hostname": "https://app.example.org",
         "policy": [{"type": "agent", "id": "{agent_id}", "access": ["read_agent"]}],
     },
-    ("POST", "/v1/agents/{agent_id}/messages/import"): {"messages": TEXT, "conversation_id": "{conversation_id}"},
-    ("POST", "/v1/conversations/{conversation_id}/messages"): {"messages": TEXT, "streaming": False},
-    ("POST", "/v1/messages/search"): {"query": "vuqkzoqada", "conversation_id": "{conversation_id}"},
+    ("POST", "/v1/agents/{agent_id}/messages/import"): {
+        "messages": TEXT,
+        "conversation_id": "{conversation_id}",
+    },
+    ("POST", "/v1/conversations/{conversation_id}/messages"): {
+        "messages": TEXT,
+        "streaming": False,
+    },
+    ("POST", "/v1/messages/search"): {
+        "query": "vuqkzoqada",
+        "conversation_id": "{conversation_id}",
+    },
     ("POST", "/v1/agents/messages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
     ("POST", "/v1/passages/search"): {"query": "vuqkzoqada", "agent_id": "{agent_id}"},
     ("POST", "/v1/chat/completions"): {"model": "{agent_id}", "messages": TEXT},
@@ -63,20 +76,37 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/v1/tools/"): {"source_code": "def mine():\n    'Mine.'"},
     ("PUT", "/v1/tools/"): {"source_code": "def mine():\n    'Mine.'"},
     ("POST", "/v1/tools/run"): {"source_code": "def mine():\n    'Mine.'"},
-    ("POST", "/v1/sandbox-config/{sandbox_config_id}/environment-variable"): {"key": "MINE", "value": "mine"},
+    ("POST", "/v1/sandbox-config/{sandbox_config_id}/environment-variable"): {
+        "key": "MINE",
+        "value": "mine",
+    },
     ("POST", "/v1/mcp-servers/"): {
         "server_name": "mine",
         "config": {"mcp_server_type": "streamable_http", "server_url": "{mcp_url}"},
     },
-    ("PUT", "/v1/tools/mcp/servers"): {"server_name": "by-name", "type": "streamable_http", "server_url": "{mcp_url}"},
-    ("POST", "/v1/tools/mcp/servers/test"): {"server_name": "x", "type": "streamable_http", "server_url": "{mcp_url}"},
+    ("PUT", "/v1/tools/mcp/servers"): {
+        "server_name": "by-name",
+        "type": "streamable_http",
+        "server_url": "{mcp_url}",
+    },
+    ("POST", "/v1/tools/mcp/servers/test"): {
+        "server_name": "x",
+        "type": "streamable_http",
+        "server_url": "{mcp_url}",
+    },
     ("POST", "/v1/templates"): {"type": "agent", "agent_id": "{agent_id}"},
     ("PATCH", "/v1/templates/{template_name}"): {
-        "agent_file_json": {"agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]}
+        "agent_file_json": {
+            "agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]
+        }
     },
     ("POST", "/v1/templates/{template_name}/rollback"): {"version": "1"},
     ("POST", "/v1/providers/"): {"provider_type": "openai", "name": "new", "api_key": "sk-1"},
-    ("POST", "/v1/providers/check"): {"provider_type": "openai", "api_key": "sk-1", "base_url": "http://127.0.0.1:9"},
+    ("POST", "/v1/providers/check"): {
+        "provider_type": "openai",
+        "api_key": "sk-1",
+        "base_url": "http://127.0.0.1:9",
+    },
     ("PUT", "/users/{user_id}/blocks/{label:path}"): {"body": "Mine.", "policy": "direct"},
     ("PATCH", "/users/{user_id}/blocks/{label:path}"): {"policy": "direct"},
     ("POST", "/users/{user_id}/blocks/{label:path}/restore"): {"sha": "{sha}"},
@@ -99,7 +129,9 @@ BODIES: dict[tuple[str, str], Any] = {
         "trigger": {"type": "cron", "schedule": "0 0 1 1 *"},
     },
     ("PUT", "/v1/courses/{course_name}"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
-    ("POST", "/v1/courses/{course_name}/check"): {"source": '[[agent]]\nname = "a"\ninstructions = "b"'},
+    ("POST", "/v1/courses/{course_name}/check"): {
+        "source": '[[agent]]\nname = "a"\ninstructions = "b"'
+    },
     ("POST", "/users/{user_id}/ask"): {"question": "What do I like?"},
     ("POST", "/users/{user_id}/memories/search"): {"query": "vuqkzoqada"},
     ("PUT", "/users/{user_id}/remotes"): {"kind": "git", "address": "{remotes}/another.git"},
@@ -143,13 +175,21 @@ FORMS: dict[str, Mapping[str, str]] = {
     "/ui/settings/users/{user}": {"disabled": "no"},
 }
 UPLOADS = (
-    *("/v1/folders/{folder_id}/upload", "/v1/sources/{folder_id}/upload", "/ui/files/{folder_id}/upload"),
+    *(
+        "/v1/folders/{folder_id}/upload",
+        "/v1/sources/{folder_id}/upload",
+        "/ui/files/{folder_id}/upload",
+    ),
     *("/v1/agents/import", "/v1/imports", "/ui/imports", "/ui/workspace/{user_id}/upload"),
     "/ui/shared-workspace/upload",
 )
 FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="mine.txt"\r\n\r\nMine.\r\n--x--\r\n'
-EXPORT = b'--x\r\ncontent-disposition: form-data; name="kind"\r\n\r\nclaude\r\n' + FILE.replace(b"Mine.", b"[]")
-AGENT_FILE = FILE.replace(b"Mine.", b'{"agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]}')
+EXPORT = b'--x\r\ncontent-disposition: form-data; name="kind"\r\n\r\nclaude\r\n' + FILE.replace(
+    b"Mine.", b"[]"
+)
+AGENT_FILE = FILE.replace(
+    b"Mine.", b'{"agents": [{"id": "agent-0", "name": "Mine", "model": "scripted/model"}]}'
+)
 HEADERS = {path: {"content-type": "multipart/form-data; boundary=x"} for path in UPLOADS} | {
     f"/users/{{user_id}}/memory.git/{name}": {"content-type": f"application/x-{name}-request"}
     for name in ("git-upload-pack", "git-receive-pack")
@@ -173,7 +213,11 @@ def fill(given: Any, values: Mapping[str, str]) -> Any:
         return re.sub(r"\{(\w+)(?::\w+)?\}", lambda match: values[match[1]], given)
     if isinstance(given, list):
         return [fill(one, values) for one in given]
-    return {name: fill(one, values) for name, one in given.items()} if isinstance(given, dict) else given
+    return (
+        {name: fill(one, values) for name, one in given.items()}
+        if isinstance(given, dict)
+        else given
+    )
 
 
 @dataclass(frozen=True)
@@ -199,13 +243,19 @@ class Cell:
         if self.method == "POST" and self.path.startswith("/ui/"):
             sent = {"data": fill(dict(FORMS.get(self.path, {})), values)}
         if self.path in UPLOADS:
-            special = {"/v1/agents/import": AGENT_FILE, "/v1/imports": EXPORT, "/ui/imports": EXPORT}
+            special = {
+                "/v1/agents/import": AGENT_FILE,
+                "/v1/imports": EXPORT,
+                "/ui/imports": EXPORT,
+            }
             sent = {"content": special.get(self.path, FILE)}
         is_known = self.method == "GET" or self.path == "/v1/conversations/"
         query = fill(dict(QUERIES.get(self.path, {})), values) if is_known else {}
         return {"method": self.method, "url": fill(self.path, values), "params": query, **sent}
 
-    def ask(self, http: httpx2.Client, values: Mapping[str, str], headers: Mapping[str, Any]) -> httpx2.Response:
+    def ask(
+        self, http: httpx2.Client, values: Mapping[str, str], headers: Mapping[str, Any]
+    ) -> httpx2.Response:
         """Send the request, with these headers of the caller."""
         http.cookies.clear()  # each caller is another browser
         return http.request(**self.parts(values), headers={**HEADERS.get(self.path, {}), **headers})
@@ -242,8 +292,19 @@ def cells_of(app: FastAPI) -> list[Cell]:
         for method, operation in item.items():
             content = operation.get("requestBody", {}).get("content", {})
             if "application/json" in content:
-                SCHEMAS[method.upper(), path] = least(content["application/json"]["schema"], document)
+                SCHEMAS[method.upper(), path] = least(
+                    content["application/json"]["schema"], document
+                )
     routes = [route for route in app.routes if isinstance(route, LazyRoute)]
     for route in routes:
-        SCHEMAS.update({(method, route.path): SCHEMAS.get((method, route.path_format)) for method in route.methods})
-    return [Cell(method, route.path, route.scopes or ()) for route in routes for method in sorted(route.methods)]
+        SCHEMAS.update(
+            {
+                (method, route.path): SCHEMAS.get((method, route.path_format))
+                for method in route.methods
+            }
+        )
+    return [
+        Cell(method, route.path, route.scopes or ())
+        for route in routes
+        for method in sorted(route.methods)
+    ]

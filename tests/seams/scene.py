@@ -76,7 +76,11 @@ class Games:
 def calls(*named: tuple[str, Any], text: str | None = None, **message: Any) -> Answer:
     """An answer of OpenAI's format with these calls at once: names with arguments."""
     made = [
-        tool_call(name, arguments if isinstance(arguments, str) else json.dumps(arguments), f"call_{place}_{id(named)}")
+        tool_call(
+            name,
+            arguments if isinstance(arguments, str) else json.dumps(arguments),
+            f"call_{place}_{id(named)}",
+        )
         for place, (name, arguments) in enumerate(named)
     ]
     return completion(text, made, **message)
@@ -114,11 +118,18 @@ class Scene:
 
     def agent(self, *tools: str, **body: Any) -> str:
         """Make an agent, a native one unless told otherwise, with these tools and no others unless told otherwise."""
-        given = {"model": OPENAI, "include_base_tools": False, "tools": list(tools), "system": "You play."} | body
+        given = {
+            "model": OPENAI,
+            "include_base_tools": False,
+            "tools": list(tools),
+            "system": "You play.",
+        } | body
         return str(_ok(self.http.post("/v1/agents/", json=given)).json()["id"])
 
     def post(self, agent: str, *said: str | Wire, path: str = "", **body: Any) -> httpx2.Response:
-        messages = [{"role": "user", "content": one} if isinstance(one, str) else one for one in said]
+        messages = [
+            {"role": "user", "content": one} if isinstance(one, str) else one for one in said
+        ]
         headers = body.pop("headers", None)
         sent = {"messages": messages, **body}
         return self.http.post(f"/v1/agents/{agent}/messages{path}", json=sent, headers=headers)
@@ -147,8 +158,12 @@ class Scene:
             time.sleep(0.005)
         raise AssertionError("the model was not asked in time")
 
-    def asks(self, *named: tuple[str, Any], rules: list[Wire] | None = None, **body: Any) -> tuple[str, list[str]]:
-        agent = self.agent("roll", "toss", "draw", tool_rules=[WAITS] if rules is None else rules, **body)
+    def asks(
+        self, *named: tuple[str, Any], rules: list[Wire] | None = None, **body: Any
+    ) -> tuple[str, list[str]]:
+        agent = self.agent(
+            "roll", "toss", "draw", tool_rules=[WAITS] if rules is None else rules, **body
+        )
         self.says(calls(*(named or (("roll", {"sides": 8}),))))
         return agent, pending(self.send(agent, "Play."))
 
@@ -165,7 +180,11 @@ class Scene:
             run = make.run(state.agent)
             runs.open_run(tx, run)
             now = tx.clock.now()
-            new = [make.message(state.agent, role="approval", parts=parts, run_id=run.id, created_at=now)]
+            new = [
+                make.message(
+                    state.agent, role="approval", parts=parts, run_id=run.id, created_at=now
+                )
+            ]
             if words:
                 new.append(make.message(state.agent, words, run_id=run.id, created_at=now))
             insert_messages(tx, new)
@@ -193,14 +212,21 @@ def _ok(answer: httpx2.Response) -> httpx2.Response:
 
 
 def pending(answer: Wire) -> list[str]:
-    request = next(one for one in answer["messages"] if one["message_type"] == "approval_request_message")
+    request = next(
+        one for one in answer["messages"] if one["message_type"] == "approval_request_message"
+    )
     return [call["tool_call_id"] for call in request["tool_calls"]]
 
 
 def decides(*decisions: tuple[str, bool] | tuple[str, bool, str], **more: Any) -> Wire:
     """An answer: what was decided about each call."""
     approvals = [
-        {"type": "approval", "tool_call_id": one[0], "approve": one[1], "reason": one[2] if len(one) > 2 else None}
+        {
+            "type": "approval",
+            "tool_call_id": one[0],
+            "approve": one[1],
+            "reason": one[2] if len(one) > 2 else None,
+        }
         for one in decisions
     ]
     return {"type": "approval", "approvals": approvals, **more}
@@ -216,13 +242,19 @@ def stopped(answer: Wire) -> str:
 
 
 def said(answer: Wire) -> list[str]:
-    return [message["content"] for message in answer["messages"] if message["message_type"] == "assistant_message"]
+    return [
+        message["content"]
+        for message in answer["messages"]
+        if message["message_type"] == "assistant_message"
+    ]
 
 
 def returns(answer: Wire | Sequence[Wire]) -> list[tuple[str, str]]:
     messages = answer["messages"] if isinstance(answer, dict) else answer
     found = (message for message in messages if message["message_type"] == "tool_return_message")
-    return [(one["status"], one["tool_return"]) for message in found for one in message["tool_returns"]]
+    return [
+        (one["status"], one["tool_return"]) for message in found for one in message["tool_returns"]
+    ]
 
 
 def roles(body: Wire) -> str:

@@ -7,7 +7,15 @@ import asyncio
 import socket
 import threading
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -118,8 +126,16 @@ CAUSES: tuple[tuple[int, str, str], ...] = (
     (502, "<!doctype html>", "a page tells what failed behind it, such as a model's provider"),
     (503, '{"detail":"The server is shutting down.', "it was told to stop"),
     (503, '{"detail":"Honcho at ', "the operator's Honcho does not answer"),
-    (503, '{"detail":"Too many large requests', "clients sent more at once than it takes into memory"),
-    (503, '{"detail":"Too many large answers', "clients asked for more at once than it keeps in memory"),
+    (
+        503,
+        '{"detail":"Too many large requests',
+        "clients sent more at once than it takes into memory",
+    ),
+    (
+        503,
+        '{"detail":"Too many large answers',
+        "clients asked for more at once than it keeps in memory",
+    ),
 )
 
 
@@ -139,7 +155,8 @@ class CheckedAnswers:
         async def check(message: Message) -> None:
             nonlocal start, body
             if message["type"] == "http.response.start" and (
-                message["status"] >= 500 or (b"content-type", b"application/json") in message["headers"]
+                message["status"] >= 500
+                or (b"content-type", b"application/json") in message["headers"]
             ):
                 start = message
             elif not start:
@@ -161,7 +178,9 @@ class CheckedAnswers:
         answer = body.decode(errors="replace")
         if not any(status == known and answer.startswith(begin) for known, begin, _ in CAUSES):
             query = scope["query_string"].decode()
-            self._faults.append(f"{scope['method']} {scope['path']}?{query}: {status} {answer[:1000]}")
+            self._faults.append(
+                f"{scope['method']} {scope['path']}?{query}: {status} {answer[:1000]}"
+            )
 
 
 def _fault(scope: Scope, status: int, body: bytes) -> bytes:
@@ -185,7 +204,9 @@ def _adapter(model: Any) -> TypeAdapter[Any]:
 class ServerInThread:
     """A running server. `app` is the app, `url` its address; what the model says is set by `says` and `answers_with`."""
 
-    def __init__(self, data_dir: Path, *, providers: ProviderSettings | None = None, **settings: Any) -> None:
+    def __init__(
+        self, data_dir: Path, *, providers: ProviderSettings | None = None, **settings: Any
+    ) -> None:
         self._lines: deque[Line] = deque()
         self._answer: Answer | None = None
         self.model = ScriptedModel(self._next_line)
@@ -205,12 +226,16 @@ class ServerInThread:
         self.settings = Settings(data_dir=data_dir, **given)
         # Built without reading the environment, so that no key of the person who runs the tests is ever used.
         configured = providers or ProviderSettings.model_construct()
-        self.app: FastAPI = create_app(self.settings, configured, VectorSettings.model_construct(), extra_models=models)
+        self.app: FastAPI = create_app(
+            self.settings, configured, VectorSettings.model_construct(), extra_models=models
+        )
         self.faults: list[str] = []
         """What was answered that should never be; a test that provokes one takes it with `provoked`."""
         self.url = f"http://127.0.0.1:{port}"
         checked = CheckedAnswers(self.app, self.faults)
-        config = uvicorn.Config(checked, lifespan="on", log_config=None, access_log=False, ws="none")
+        config = uvicorn.Config(
+            checked, lifespan="on", log_config=None, access_log=False, ws="none"
+        )
         self._config, self._server = config, uvicorn.Server(config)
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -279,11 +304,18 @@ class ServerInThread:
 
     def rows(self) -> dict[str, int]:
         """How many rows each table has: equal before and after means that nothing was left half done."""
-        tables = self.read(lambda tx: tx.all(text("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")))
+        tables = self.read(
+            lambda tx: tx.all(
+                text("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+            )
+        )
         # Jobs and the index change by themselves, behind what tests do, and refused requests are recorded too.
         moving = ("jobs", "sqlite_sequence", "search_", "audit_")
         names = [row.name for row in tables if not row.name.startswith(moving)]
-        counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS rows FROM \"{name}\"" for name in names)  # noqa: S608
+        counts = " UNION ALL ".join(
+            f"SELECT '{name}' AS name, count(*) AS rows FROM \"{name}\""  # noqa: S608
+            for name in names
+        )
         return {row.name: row.rows for row in self.read(lambda tx: tx.all(text(counts)))}
 
     def start(self) -> None:
@@ -338,7 +370,11 @@ def sums_of(events: Iterable[Any]) -> dict[str, str]:
             sums[f"{event['id']} {kind}"] += event.get("content") or event.get("reasoning") or ""
             sums[f"{event['id']} {kind} proof"] += event.get("signature") or ""
         elif kind == "tool_call_message":
-            for call in event["tool_calls"] if isinstance(event["tool_calls"], list) else [event["tool_calls"]]:
+            for call in (
+                event["tool_calls"]
+                if isinstance(event["tool_calls"], list)
+                else [event["tool_calls"]]
+            ):
                 sums[call["tool_call_id"]] += call.get("arguments", "")
         elif kind == "tool_return_message":
             sums[event["id"]] += event["tool_return"]

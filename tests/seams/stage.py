@@ -88,7 +88,9 @@ class Hooks:
             raise RuntimeError("The plugin is broken.")
 
 
-BUILTIN = Hooks(plugin.tools())  # made once: building the models of their arguments takes longer than most tests
+BUILTIN = Hooks(
+    plugin.tools()
+)  # made once: building the models of their arguments takes longer than most tests
 
 
 class Stage:
@@ -105,7 +107,11 @@ class Stage:
         models.add(self.model)
         plugins = Plugins([("builtin", BUILTIN), ("hooks", hooks)])
         self.runtime = Runtime(
-            settings, store, models, Toolbox(plugins.tools(), plugins.tool_runners(settings)), plugins
+            settings,
+            store,
+            models,
+            Toolbox(plugins.tools(), plugins.tool_runners(settings)),
+            plugins,
         )
 
     async def open(self) -> "Stage":
@@ -119,18 +125,30 @@ class Stage:
     async def agent(self, *with_blocks: tuple[str, str], **spec: Any) -> str:
         """Make an agent with these blocks and the base tools; returns its id."""
         specs = tuple(BlockSpec(label, value) for label, value in with_blocks)
-        defaults: dict[str, Any] = {"model": "scripted/model", "blocks": specs, "system": "You remember."}
+        defaults: dict[str, Any] = {
+            "model": "scripted/model",
+            "blocks": specs,
+            "system": "You remember.",
+        }
         return (await create_agent(self.runtime, Scope(), AgentSpec(**defaults | spec))).agent.id
 
-    async def begin(self, agent_id: str, *texts: str, otids: Sequence[str] = (), **request: Any) -> LiveTurn:
+    async def begin(
+        self, agent_id: str, *texts: str, otids: Sequence[str] = (), **request: Any
+    ) -> LiveTurn:
         """Send messages, "Hello." where none is given; `otids` go with them one by one."""
         new = []
         for place, words in enumerate(texts or ("Hello.",)):
-            new.append(NewMessage("user", (TextPart(words),), otids[place] if place < len(otids) else None))
+            new.append(
+                NewMessage("user", (TextPart(words),), otids[place] if place < len(otids) else None)
+            )
         scope = request.pop("scope", Scope())
-        return await soon(run_turn(self.runtime, TurnRequest(scope, agent_id, tuple(new), **request)))
+        return await soon(
+            run_turn(self.runtime, TurnRequest(scope, agent_id, tuple(new), **request))
+        )
 
-    async def asked(self, agent_id: str, *texts: str, line: Line = "Here.", **request: Any) -> tuple[LiveTurn, Gate]:
+    async def asked(
+        self, agent_id: str, *texts: str, line: Line = "Here.", **request: Any
+    ) -> tuple[LiveTurn, Gate]:
         """Send messages and return when the model is asked, which says the line once the gate is open."""
         gate = Gate()
         self.lines.append(gate.line(line))
@@ -142,7 +160,9 @@ class Stage:
         return await soon(collect(await self.begin(agent_id, *texts, **request)))
 
     async def send(self, agent_id: str, *new: NewMessage) -> Answer:
-        return await soon(collect(await run_turn(self.runtime, TurnRequest(Scope(), agent_id, new))))
+        return await soon(
+            collect(await run_turn(self.runtime, TurnRequest(Scope(), agent_id, new)))
+        )
 
     async def state(self, agent_id: str) -> AgentState:
         return await self.store.read(lambda tx: agents.load(tx, Scope(), agent_id))
@@ -152,11 +172,15 @@ class Stage:
 
     async def history(self, agent_id: str) -> list[Message]:
         thread, wanted = conversations.default_id(agent_id), Page(limit=1000, order="asc")
-        return await self.store.read(lambda tx: messages.page(tx, Scope(), wanted, conversation_id=thread))
+        return await self.store.read(
+            lambda tx: messages.page(tx, Scope(), wanted, conversation_id=thread)
+        )
 
     async def runs(self, agent_id: str) -> list[Run]:
         wanted = Page(limit=1000, order="asc")
-        return await self.store.read(lambda tx: runs.page(tx, Scope(), wanted, agent_ids=[agent_id]))
+        return await self.store.read(
+            lambda tx: runs.page(tx, Scope(), wanted, agent_ids=[agent_id])
+        )
 
     async def block(self, agent_id: str, label: str) -> str:
         held = await self.store.read(lambda tx: blocks.of_agent(tx, agent_id))
@@ -190,7 +214,11 @@ def text_of(answer: Answer) -> str:
 
 def faults_of(transcript: Sequence[Message]) -> list[str]:
     """What is wrong with a transcript: nothing, ever."""
-    faults = [] if [message.role for message in transcript].index("system") == 0 else ["no system message first"]
+    faults = (
+        []
+        if [message.role for message in transcript].index("system") == 0
+        else ["no system message first"]
+    )
     return faults + split_pairs(transcript)
 
 
@@ -201,7 +229,9 @@ def split_pairs(window: Sequence[Message]) -> list[str]:
     for row in window:
         if row.role == "approval" and not row.tool_calls:
             continue
-        for part in row.tool_returns if row.role == "tool" else ():  # results may come in several messages
+        for part in (
+            row.tool_returns if row.role == "tool" else ()
+        ):  # results may come in several messages
             if part.call_id in open_calls:
                 open_calls.remove(part.call_id)
             else:
@@ -213,7 +243,9 @@ def split_pairs(window: Sequence[Message]) -> list[str]:
 
 
 def returns(answer: Answer) -> list[tuple[str, str]]:
-    return [(part.status, part.content) for message in answer.messages for part in message.tool_returns]
+    return [
+        (part.status, part.content) for message in answer.messages for part in message.tool_returns
+    ]
 
 
 def roles(listed: Sequence[Message]) -> str:
@@ -221,7 +253,9 @@ def roles(listed: Sequence[Message]) -> str:
 
 
 def saved(events: Sequence[Event]) -> list[str]:
-    return [message.id for event in events if isinstance(event, StepSaved) for message in event.messages]
+    return [
+        message.id for event in events if isinstance(event, StepSaved) for message in event.messages
+    ]
 
 
 async def all_events(turn: LiveTurn) -> list[Event]:

@@ -57,7 +57,9 @@ class Counted:
     statements: list[str] = field(default_factory=list)
     transactions: int = 0
     log_statements: list[str] = field(default_factory=list)
-    _begun: set[int] = field(default_factory=set)  # threads, each with a transaction that has run nothing that counts
+    _begun: set[int] = field(
+        default_factory=set
+    )  # threads, each with a transaction that has run nothing that counts
 
     def note(self, statement: str) -> None:
         word = statement.lstrip().split(None, 1)[0].upper()
@@ -65,7 +67,11 @@ class Counted:
             self._begun.add(threading.get_ident())
         elif _LOG.search(statement):
             self.log_statements.append(statement)
-        elif word not in _BOUNDARIES and not _JOBS.search(statement) and not _ANY_KEY.match(statement):
+        elif (
+            word not in _BOUNDARIES
+            and not _JOBS.search(statement)
+            and not _ANY_KEY.match(statement)
+        ):
             self.statements.append(statement)
             self.transactions += threading.get_ident() in self._begun
             self._begun.discard(threading.get_ident())
@@ -76,7 +82,9 @@ def count_statements(store: SqlStore) -> Iterator[Counted]:
     """Count all that the store's connections run inside the `with`: `with count_statements(store) as counted`."""
     counted = Counted()
 
-    def note(_connection: Any, _cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool) -> None:
+    def note(
+        _connection: Any, _cursor: Any, statement: str, _parameters: Any, _context: Any, _many: bool
+    ) -> None:
         counted.note(statement)
 
     # Prepared statements go to the driver by themselves, all others through SQLAlchemy.
@@ -122,7 +130,9 @@ async def overlapped(
         if isinstance(store, PostgresStore):
             assert has_begun.wait(LIMIT)
             end = time.monotonic() + _BRIEFLY
-            while time.monotonic() < end and not tx.connection.exec_driver_sql(_WAITING).scalar_one():
+            while (
+                time.monotonic() < end and not tx.connection.exec_driver_sql(_WAITING).scalar_one()
+            ):
                 time.sleep(0.002)
         return result
 
@@ -168,19 +178,27 @@ class Held:
 async def broken(store: SqlStore, what: str) -> None:
     """Make the database refuse this from now on, as a full disk would: `await broken(store, "INSERT ON steps")`."""
     if store.engine.dialect.name == "sqlite":
-        trigger = f"CREATE TRIGGER broken BEFORE {what} BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+        trigger = (
+            f"CREATE TRIGGER broken BEFORE {what} BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+        )
     else:
         refuse = "BEGIN RAISE integrity_constraint_violation USING MESSAGE = 'disk is full'; END"
         function = f"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ {refuse} $$"
         await store.write(lambda tx: tx.run(text(function)))
         event, _, when = what.partition(" WHEN ")
         where = f"WHEN ({when})" if when else ""
-        trigger = f"CREATE TRIGGER broken BEFORE {event} FOR EACH ROW {where} EXECUTE FUNCTION refuse()"
+        trigger = (
+            f"CREATE TRIGGER broken BEFORE {event} FOR EACH ROW {where} EXECUTE FUNCTION refuse()"
+        )
     await store.write(lambda tx: tx.run(text(trigger)))
 
 
 async def mended(store: SqlStore) -> None:
-    undo = "DROP TRIGGER broken" if store.engine.dialect.name == "sqlite" else "DROP FUNCTION refuse CASCADE"
+    undo = (
+        "DROP TRIGGER broken"
+        if store.engine.dialect.name == "sqlite"
+        else "DROP FUNCTION refuse CASCADE"
+    )
     await store.write(lambda tx: tx.run(text(undo)))
 
 

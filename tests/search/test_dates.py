@@ -102,7 +102,11 @@ def test_some_questions_name_several_times() -> None:
         "on 29 February": day("2024-02-29"),
     }.items():
         assert named(query) == found, query
-    for query in "in June|What did we do in June?|im Juni|en juin|em junho|a giugno|in juni|в июне".split("|"):
+    for (
+        query
+    ) in "in June|What did we do in June?|im Juni|en juin|em junho|a giugno|in juni|в июне".split(
+        "|"
+    ):
         assert named(query) == [f"{year}-06-01..{year}-06-30" for year in years], query
 
 
@@ -114,9 +118,9 @@ def test_what_only_looks_like_a_time_names_none():
 @given(
     st.text()
     | st.text("0123456789./- ", max_size=60)
-    | st.lists(st.sampled_from("in may last 7 2023 2000 days ago on the of monday vor hier est le".split())).map(
-        " ".join
-    ),
+    | st.lists(
+        st.sampled_from("in may last 7 2023 2000 days ago on the of monday vor hier est le".split())
+    ).map(" ".join),
     st.integers(0, micros(2090, 1, 1)),
 )
 @example("in may " * 1_000, NOW)
@@ -133,4 +137,6 @@ def test_the_tables_are_spelled_as_questions_are_folded():
         *(dates.PREPOSITIONS, dates.THINGS, dates.EVERY),
     )
     assert {word for table in tables for word in table if dates._fold(word) != word} == set()
-    assert dates.MONTHS.keys() >= dates.AMBIGUOUS | dates.NEVER_ALONE | dates.ALONE_ONLY_AFTER.keys()
+    assert (
+        dates.MONTHS.keys() >= dates.AMBIGUOUS | dates.NEVER_ALONE | dates.ALONE_ONLY_AFTER.keys()
+    )

@@ -20,7 +20,10 @@ AGENT = make.agent(id="agent-1")
 async def filled(store: SqliteStore, count: int = 40) -> list[str]:
     """An agent with so many flushed messages, of which each has a word of its own; their ids."""
     await make.stored_agent(store, AGENT)
-    new = [make.message(AGENT, f"Tea and rain, only{number} indeed", id=f"message-{number}") for number in range(count)]
+    new = [
+        make.message(AGENT, f"Tea and rain, only{number} indeed", id=f"message-{number}")
+        for number in range(count)
+    ]
     await make.stored_messages(store, *new)
     await store.write(flush_all)
     return [one.id for one in new]
@@ -60,14 +63,18 @@ async def hits(store: SqliteStore, words: str) -> set[str]:
     def work(tx: Transaction) -> set[str]:
         found = index.find_messages(tx, Query(words), MessageFilter((AGENT.id,)), 100)
         numbers = {hit.document for hit in found.hits}
-        return {row.id for row in tx.all(text("SELECT id, seq FROM messages")) if row.seq in numbers}
+        return {
+            row.id for row in tx.all(text("SELECT id, seq FROM messages")) if row.seq in numbers
+        }
 
     return await store.read(work)
 
 
 async def terms(store: SqliteStore) -> set[str]:
     rows = await store.read(
-        lambda tx: tx.all(text("SELECT term FROM search_postings UNION SELECT term FROM search_terms"))
+        lambda tx: tx.all(
+            text("SELECT term FROM search_postings UNION SELECT term FROM search_terms")
+        )
     )
     return {row.term for row in rows}
 
@@ -81,7 +88,9 @@ async def test_what_was_deleted_leaves_nothing_also_after_a_kill_and_the_rest_is
     await take_out(store, kills_after)
     assert await hits(store, "tea") == set(ids[25:])
     await take_out(store)
-    assert {term for term in await terms(store) if term.startswith("only")} == {f"only{n}" for n in range(25, 40)}
+    assert {term for term in await terms(store) if term.startswith("only")} == {
+        f"only{n}" for n in range(25, 40)
+    }
     assert await hits(store, "rain") == set(ids[25:])
     assert await hits(store, "only7") == set()
     partition = await store.read(lambda tx: partition_of(tx, AGENT.id))
@@ -89,7 +98,9 @@ async def test_what_was_deleted_leaves_nothing_also_after_a_kill_and_the_rest_is
     assert await store.read(lambda tx: tx.all(text("SELECT * FROM search_buffer"))) == []
 
 
-async def test_a_document_that_came_and_went_in_the_buffer_is_left_to_a_flush(store: SqliteStore) -> None:
+async def test_a_document_that_came_and_went_in_the_buffer_is_left_to_a_flush(
+    store: SqliteStore,
+) -> None:
     ids = await filled(store)
     await make.stored_messages(store, make.message(AGENT, "Tea in the buffer", id="message-new"))
     await forget(store, ["message-new", ids[0]])
@@ -116,7 +127,9 @@ async def test_what_is_written_anew_is_found_by_its_new_words_alone(store: Sqlit
     assert "message-0" in await hits(store, "coffee")  # with those beside it
 
 
-async def test_nothing_is_written_where_the_partition_was_rebuilt_meanwhile(store: SqliteStore) -> None:
+async def test_nothing_is_written_where_the_partition_was_rebuilt_meanwhile(
+    store: SqliteStore,
+) -> None:
     ids = await filled(store)
     await forget(store, ids[:3])
     deletion = await store.read(lambda tx: next_deletion(tx, AGENT.id, 4096))

@@ -58,12 +58,20 @@ filters = st.builds(
 )
 
 
-def by_hand(kept: list[Message], query: str, wanted: MessageFilter, limit: int) -> list[tuple[int, float]]:
+def by_hand(
+    kept: list[Message], query: str, wanted: MessageFilter, limit: int
+) -> list[tuple[int, float]]:
     """The best of these messages and their scores, from their texts alone: no blob, no buffer, no cache."""
     kept = [message for message in kept if sees(wanted, message)]
     rows = [
         unpack(
-            0, m.seq, pack(IndexEntry(m.id, m.text, m.created_at, m.conversation_id, m.user_id, m.role, m.name or ""))
+            0,
+            m.seq,
+            pack(
+                IndexEntry(
+                    m.id, m.text, m.created_at, m.conversation_id, m.user_id, m.role, m.name or ""
+                )
+            ),
         )
         for m in kept
     ]
@@ -79,7 +87,9 @@ def by_hand(kept: list[Message], query: str, wanted: MessageFilter, limit: int) 
         places = np.array([place for place, _ in found], dtype=np.int64)
         postings.append(scoring.Posting(places, values & np.uint8(127), values >= 128))
     may = np.array([allows(message, wanted) for message in kept])
-    lexical = scoring.lexical(documents, [posting for posting in postings if len(posting.positions)])
+    lexical = scoring.lexical(
+        documents, [posting for posting in postings if len(posting.positions)]
+    )
     scores = fusion.fuse(documents, lexical, spoken=fusion.speaks(documents, postings), may=may)
     best = fusion.top(documents, scores, may & (scores > 0), limit)
     return [(kept[place].seq, round(float(scores[place]), 6)) for place in best.tolist()]
@@ -106,9 +116,15 @@ def found(hits: SearchResult) -> list[tuple[int, float]]:
     return [(hit.document, hit.relevance.score) for hit in hits.hits]
 
 
-async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_finds_what_a_search_by_hand_finds(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def check(
-        program: list[tuple[Any, ...]], query: str, conditions: dict[str, object], limit: int, least: int
+        program: list[tuple[Any, ...]],
+        query: str,
+        conditions: dict[str, object],
+        limit: int,
+        least: int,
     ) -> None:
         # A word that few documents hold is worked out anew each time, one that many hold is kept: both find the same.
         monkeypatch.setattr(partition_view, "LEAST_SPREAD", least)
@@ -129,13 +145,20 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
         for step in program:
             match step:
                 case "say", place, text, name, role, at, user:
-                    where = {"conversation_id": both[place], "created_at": at, "name": name, "user_id": user}
+                    where = {
+                        "conversation_id": both[place],
+                        "created_at": at,
+                        "name": name,
+                        "user_id": user,
+                    }
                     said = make.message(agent, text, role, **where)
                     await store.write(lambda tx, said=said: insert_messages(tx, [said]))  # type: ignore[misc]
                     kept += await store.read(lambda tx, said=said: messages.by_ids(tx, [said.id]))  # type: ignore[misc]
                 case "forget", which if kept:
                     deleted = kept.pop(which % len(kept))
-                    await store.write(lambda tx, deleted=deleted: index.unindex_messages(tx, [deleted.id]))  # type: ignore[misc]
+                    await store.write(
+                        lambda tx, deleted=deleted: index.unindex_messages(tx, [deleted.id])
+                    )  # type: ignore[misc]
                 case "flush", most:
                     await store.write(lambda tx, most=most: flush(tx, agent.id, most))  # type: ignore[misc]
                 case ("look",):
@@ -143,12 +166,18 @@ async def test_a_search_finds_what_a_search_by_hand_finds(store: Store, monkeypa
         expected = by_hand(kept, query, wanted, limit)
         unmerged = found(await store.read(look))
         assert [document for document, _ in unmerged] == [document for document, _ in expected]
-        assert [score for _, score in unmerged] == pytest.approx([score for _, score in expected], abs=2e-6)
+        assert [score for _, score in unmerged] == pytest.approx(
+            [score for _, score in expected], abs=2e-6
+        )
         while await store.write(lambda tx: flush(tx, agent.id)):
             pass
         flushed = found(await store.read(look))
-        assert {document for document, _ in flushed} == {d for d, _ in expected} or len(flushed) == limit
-        assert [score for _, score in flushed] == pytest.approx([score for _, score in expected], abs=2e-6)
+        assert {document for document, _ in flushed} == {d for d, _ in expected} or len(
+            flushed
+        ) == limit
+        assert [score for _, score in flushed] == pytest.approx(
+            [score for _, score in expected], abs=2e-6
+        )
 
     await run_examples(check)
 
@@ -159,18 +188,38 @@ async def run_examples(check) -> None:  # type: ignore[no-untyped-def]
 
     loop = asyncio.get_running_loop()
 
-    @given(operations, queries, filters, st.integers(1, 12), st.sampled_from((1, partition_view.LEAST_SPREAD)))
-    def draw(program: list[tuple[Any, ...]], query: str, conditions: dict[str, object], limit: int, least: int) -> None:
-        asyncio.run_coroutine_threadsafe(check(program, query, conditions, limit, least), loop).result(60)
+    @given(
+        operations,
+        queries,
+        filters,
+        st.integers(1, 12),
+        st.sampled_from((1, partition_view.LEAST_SPREAD)),
+    )
+    def draw(
+        program: list[tuple[Any, ...]],
+        query: str,
+        conditions: dict[str, object],
+        limit: int,
+        least: int,
+    ) -> None:
+        asyncio.run_coroutine_threadsafe(
+            check(program, query, conditions, limit, least), loop
+        ).result(60)
 
     await asyncio.to_thread(draw)
 
 
-@pytest.mark.parametrize("numbers", [[3, 5, 8, 9, 12], [5, 3, 12, 9, 8]], ids=["in order", "restored in another order"])
-def test_what_an_outside_index_gave_is_found_by_number_and_the_rest_left_out(numbers: list[int]) -> None:
+@pytest.mark.parametrize(
+    "numbers", [[3, 5, 8, 9, 12], [5, 3, 12, 9, 8]], ids=["in order", "restored in another order"]
+)
+def test_what_an_outside_index_gave_is_found_by_number_and_the_rest_left_out(
+    numbers: list[int],
+) -> None:
     nearest = [(12, 0.9), (3, 0.5), (4, 0.8), (100, 0.7), (8, float("nan"))]
     found = _from_outside(np.array(numbers), nearest)
-    assert sorted(zip(np.array(numbers)[found.positions].tolist(), found.values.tolist(), strict=True)) == [
+    assert sorted(
+        zip(np.array(numbers)[found.positions].tolist(), found.values.tolist(), strict=True)
+    ) == [
         (3, 0.5),
         (12, pytest.approx(0.9)),
     ]
@@ -183,7 +232,10 @@ MINUTE = 60_000_000
 
 
 async def say(store: Store, agent: Agent, *texts: str, minute: int = 0) -> list[str]:
-    said = [make.message(agent, text, created_at=START + (minute + n) * MINUTE) for n, text in enumerate(texts)]
+    said = [
+        make.message(agent, text, created_at=START + (minute + n) * MINUTE)
+        for n, text in enumerate(texts)
+    ]
     await store.write(lambda tx: insert_messages(tx, said))
     return [message.id for message in said]
 
@@ -195,10 +247,14 @@ async def find(store: Store, query: str, *agents: Agent) -> list[str]:
     return [message.text for message in found]
 
 
-async def test_new_messages_and_a_flush_continue_what_is_cached(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_messages_and_a_flush_continue_what_is_cached(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[int] = []
     unpack = partition_view.unpack
-    monkeypatch.setattr(partition_view, "unpack", lambda *row: [read.append(row[1]), unpack(*row)][1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(
+        partition_view, "unpack", lambda *row: [read.append(row[1]), unpack(*row)][1]
+    )  # type: ignore[func-returns-value]
     agent = (await make.stored_agent(store)).agent
     await say(store, agent, "tea", "rain")
     assert await find(store, "tea", agent) == ["tea", "rain"]
@@ -216,7 +272,9 @@ async def test_new_messages_and_a_flush_continue_what_is_cached(store: Store, mo
     assert len(read) == len(set(read)) == 5  # each row of the buffer is read once
 
 
-@pytest.mark.parametrize("least", [1, partition_view.LEAST_SPREAD], ids=["that many hold", "that few hold"])
+@pytest.mark.parametrize(
+    "least", [1, partition_view.LEAST_SPREAD], ids=["that many hold", "that few hold"]
+)
 async def test_a_term_that_is_remembered_is_read_on_after_a_flush_and_anew_after_a_deletion_by_another_server(
     store: Store, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
@@ -259,7 +317,9 @@ async def test_cached_rows_of_the_buffer_share_their_words_and_hold_them_once(st
     assert all(words[1][term] is term for term in words[0] if term in words[1])
 
 
-async def test_the_owners_whose_rows_are_counted_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_owners_whose_rows_are_counted_are_bounded(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(write_buffer, "MOST_OWNERS", 2)
     agents = [(await make.stored_agent(store)).agent for _ in range(3)]
     for agent in (agents[0], agents[1], agents[0], agents[2]):
@@ -273,9 +333,20 @@ def test_a_cache_keeps_to_its_limit_and_drops_nothing_for_what_is_used_with_it()
     for number in range(8):
         cache.put(f"word {number}", number, 100)
         cache.get("word 0")
-    assert [number for number in range(8) if cache.get(f"word {number}") is not None] == [0, 3, 4, 5, 6, 7]
+    assert [number for number in range(8) if cache.get(f"word {number}") is not None] == [
+        0,
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
     grouped = SizedCache(100, group=itemgetter(1))
     grouped.put(("vectors", 1), "one", 60)
     grouped.put(("documents", 2), "two", 60)
     grouped.put(("view", 2), "view", 90)
-    assert [grouped.get(key) for key in (("vectors", 1), ("documents", 2), ("view", 2))] == [None, "two", "view"]
+    assert [grouped.get(key) for key in (("vectors", 1), ("documents", 2), ("view", 2))] == [
+        None,
+        "two",
+        "view",
+    ]

@@ -11,7 +11,11 @@ from ricordo.search.scoring import DocumentColumns, Posting, documents_of
 
 
 def documents(
-    count: int, *, conversation: int | None = None, created_at: list[int] | None = None, asks: tuple[int, ...] = ()
+    count: int,
+    *,
+    conversation: int | None = None,
+    created_at: list[int] | None = None,
+    asks: tuple[int, ...] = (),
 ) -> DocumentColumns:
     """So many documents, each alone or all in one conversation."""
     times = created_at or list(range(count))
@@ -44,7 +48,9 @@ def test_words_and_similarities_both_have_their_say() -> None:
         (floats(4, 2, 0), likeness(NONE, 0.5, 0.4), [0.65, 0.325 + 0.35, 0.35e-6]),
         (floats(4, 4, 0, 0), likeness(0.1, 0.5, 0.5, 0.1), [0.65, 1.0, 0.35, 0.0]),
     ):
-        assert fuse(documents(len(lexical)), lexical, similar).tolist() == pytest.approx(scores, abs=1e-6)
+        assert fuse(documents(len(lexical)), lexical, similar).tolist() == pytest.approx(
+            scores, abs=1e-6
+        )
 
 
 def test_speakers_and_times_that_are_named_come_first_and_questions_last() -> None:
@@ -77,17 +83,26 @@ def test_speaks_finds_the_documents_whose_speaker_is_named() -> None:
     name = Posting(np.array([0, 2]), np.array([1, 0], dtype=np.uint8), np.array([False, True]))
     spoken = speaks(documents(3), [name])
     assert spoken.tolist() == [False, False, True]
-    assert speaks(documents(3), [Posting(np.array([0]), np.array([1], dtype=np.uint8), np.array([False]))]) is None
+    assert (
+        speaks(
+            documents(3), [Posting(np.array([0]), np.array([1], dtype=np.uint8), np.array([False]))]
+        )
+        is None
+    )
 
 
 @given(
-    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=60),
+    rows=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 3), st.booleans()), min_size=1, max_size=60
+    ),
     k=st.integers(0, 12),
 )
 def test_top_is_a_full_sort_cut_short(rows: list[tuple[int, int, bool]], k: int) -> None:
     found = documents(len(rows), created_at=[created for _, created, _ in rows])
     expected = sorted(
-        (n for n, row in enumerate(rows) if row[0] and row[2]), key=lambda n: (rows[n][0], rows[n][1], n), reverse=True
+        (n for n, row in enumerate(rows) if row[0] and row[2]),
+        key=lambda n: (rows[n][0], rows[n][1], n),
+        reverse=True,
     )
     mask = np.array([row[2] for row in rows])
     scores = floats(*(row[0] for row in rows))
@@ -101,7 +116,11 @@ def test_ranks_count_only_what_may_be_found_and_are_none_where_nothing_was() -> 
     best = np.array([3, 0, 1])
     assert ranks(best, may, lexical, similar) == [(1, 1), (1, 2), (None, None)]
     assert ranks(best, may, floats(0, 0, 0, 0), similar) == [(None, 1), (None, 2), (None, None)]
-    assert ranks(best, may, lexical, likeness(NONE, NONE, NONE, NONE)) == [(1, None), (1, None), (None, None)]
+    assert ranks(best, may, lexical, likeness(NONE, NONE, NONE, NONE)) == [
+        (1, None),
+        (1, None),
+        (None, None),
+    ]
     assert ranks(best, may, lexical, None) == [(1, None), (1, None), (None, None)]
 
 
@@ -117,12 +136,17 @@ def test_the_common_directions_are_those_in_which_the_vectors_differ_most() -> N
     common = common_of(rows)
     assert common is not None
     exact = np.linalg.svd(rows.astype(np.float64) - rows.astype(np.float64).mean(axis=0))[2][:3]
-    assert np.abs(np.linalg.svd(common.directions @ exact.T)[1]) == pytest.approx([1, 1, 1], abs=1e-3)
+    assert np.abs(np.linalg.svd(common.directions @ exact.T)[1]) == pytest.approx(
+        [1, 1, 1], abs=1e-3
+    )
     assert common.directions @ common.directions.T == pytest.approx(np.eye(3), abs=1e-5)
     # A focused query has nothing left of them.
     focused = focus(spread(1, seed=8)[0].astype(np.float32), common)
     assert common.directions @ focused == pytest.approx([0, 0, 0], abs=1e-5)
     for few in (spread(99), spread(500)[:, :3], np.zeros((0, 32), dtype=np.float16)):
         assert common_of(few) is None
-    for equal in (np.zeros((200, 8), dtype=np.float16), np.tile(floats(0.6, 0.8, 0, 0, 0), (200, 1))):
+    for equal in (
+        np.zeros((200, 8), dtype=np.float16),
+        np.tile(floats(0.6, 0.8, 0, 0, 0), (200, 1)),
+    ):
         assert np.isfinite(focus(np.ones(equal.shape[1], dtype=np.float32), common_of(equal))).all()

@@ -40,7 +40,9 @@ class Outside:
         self.held: dict[tuple[str, str], dict[int, VectorRecord]] = {}
 
     async def upsert(self, partition: str, model: str, records: Sequence[VectorRecord]) -> None:
-        self.held.setdefault((partition, model), {}).update({record.document: record for record in records})
+        self.held.setdefault((partition, model), {}).update(
+            {record.document: record for record in records}
+        )
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         for document in documents:
@@ -71,11 +73,15 @@ async def test_a_text_is_flushed_soon_on_an_idle_server_and_a_long_buffer_at_onc
     library: Library, clock: ManualClock
 ) -> None:
     state = await make.stored_agent(library.store)
-    await make.stored_messages(library.store, make.message(state.agent, "one"), make.message(state.agent, "two"))
+    await make.stored_messages(
+        library.store, make.message(state.agent, "one"), make.message(state.agent, "two")
+    )
     (asked,) = await library.waiting(FLUSH)
     assert asked.payload == {"owner_id": state.agent.id}
     assert 0 <= asked.not_before - clock.now() <= QUICK_DELAY
-    await make.stored_messages(library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_BUFFER)))
+    await make.stored_messages(
+        library.store, *(make.message(state.agent, f"note {n}") for n in range(LONG_BUFFER))
+    )
     assert len(await library.waiting(FLUSH)) == 1
     assert (await library.waiting(FLUSH))[0].not_before <= clock.now()
 
@@ -86,7 +92,10 @@ async def test_a_busy_server_flushes_later_and_what_was_put_off_soon_when_it_is_
     agents = [(await make.stored_agent(library.store)).agent for _ in range(QUICK_FLUSHES + 2)]
     for agent in agents:
         await make.stored_messages(library.store, make.message(agent, "one"))
-    waits = {job.payload["owner_id"]: job.not_before - clock.now() for job in await library.waiting(FLUSH)}
+    waits = {
+        job.payload["owner_id"]: job.not_before - clock.now()
+        for job in await library.waiting(FLUSH)
+    }
     quick = [agent.id for agent in agents if waits[agent.id] <= QUICK_DELAY]
     assert quick == [agent.id for agent in agents[:QUICK_FLUSHES]]
     assert all(waits[agent.id] > FLUSH_DELAY - SECOND for agent in agents[QUICK_FLUSHES:])
@@ -97,24 +106,32 @@ async def test_a_busy_server_flushes_later_and_what_was_put_off_soon_when_it_is_
     assert len(await library.waiting(FLUSH)) == len(agents)
     newcomer = (await make.stored_agent(library.store)).agent
     await make.stored_messages(library.store, make.message(newcomer, "one"))
-    (late,) = [job for job in await library.waiting(FLUSH) if job.payload["owner_id"] == newcomer.id]
+    (late,) = [
+        job for job in await library.waiting(FLUSH) if job.payload["owner_id"] == newcomer.id
+    ]
     assert late.not_before - clock.now() > FLUSH_DELAY - SECOND
     # Later the server has nothing to do.
     clock.advance(20.1)
     await make.stored_messages(library.store, make.message(newcomer, "two"))
-    (late,) = [job for job in await library.waiting(FLUSH) if job.payload["owner_id"] == newcomer.id]
+    (late,) = [
+        job for job in await library.waiting(FLUSH) if job.payload["owner_id"] == newcomer.id
+    ]
     assert late.not_before - clock.now() <= QUICK_DELAY
 
 
 async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> None:
     state = await make.stored_agent(library.store)
     archive = await make.stored_archive(library.store, state.agent, "tea", "coffee")
-    first, second = [await library.store.read(lambda tx: pack_rows(tx, archive.id)) for _ in range(2)]
+    first, second = [
+        await library.store.read(lambda tx: pack_rows(tx, archive.id)) for _ in range(2)
+    ]
     assert first is not None
     assert second is not None
     assert await library.store.write(lambda tx: write_rows(tx, first))
     assert not await library.store.write(lambda tx: write_rows(tx, second))
-    await library.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, "milk")]))
+    await library.store.write(
+        lambda tx: insert_passages(tx, archive, [make.passage(archive, "milk")])
+    )
     assert not await library.store.write(lambda tx: write_rows(tx, second))
     await library.flush(archive.id)
     assert {hit.passage.text for hit in await library.find(archive.id, "milk")} >= {"milk"}
@@ -122,16 +139,23 @@ async def test_of_two_flushes_of_the_same_rows_one_writes(library: Library) -> N
     assert sorted(hit.passage.text for hit in found) == ["coffee", "milk", "tea"]
 
 
-async def test_a_word_that_left_a_partition_and_comes_again_is_found_inside_others_again(library: Library) -> None:
+async def test_a_word_that_left_a_partition_and_comes_again_is_found_inside_others_again(
+    library: Library,
+) -> None:
     archive = await library.flushed("Donaudampfschifffahrt", "tea")
     for _ in range(2):
-        hit, *_ = await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts")
+        hit, *_ = await library.recall.passages(
+            "dampfschiff", PassageFilter((archive.id,)), 9, "fts"
+        )
         assert hit.passage.text == "Donaudampfschifffahrt"
         await library.store.write(
             lambda tx, hit=hit: delete_passage(tx, Scope(), [archive], hit.passage.id)  # type: ignore[misc]
         )
         await library.flush(archive.id)
-        assert await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts") == []
+        assert (
+            await library.recall.passages("dampfschiff", PassageFilter((archive.id,)), 9, "fts")
+            == []
+        )
         again = make.passage(archive, "Donaudampfschifffahrt")
         await library.store.write(lambda tx, again=again: insert_passages(tx, archive, [again]))  # type: ignore[misc]
         await library.flush(archive.id)
@@ -156,7 +180,10 @@ async def test_what_a_kill_left_is_embedded_later_and_nothing_twice(library: Lib
     library.embedder.embed = first  # type: ignore[method-assign]
     library.embedder.asked.clear()
     await library.embed(archive.id)
-    assert sum(len(call) for call in library.embedder.asked if call != ["note 3"]) == 600 - indexer.EMBEDDED_AT_ONCE
+    assert (
+        sum(len(call) for call in library.embedder.asked if call != ["note 3"])
+        == 600 - indexer.EMBEDDED_AT_ONCE
+    )
 
 
 def refuse(library: Library, is_refused: Callable[[str], bool]) -> list[Sequence[str]]:
@@ -191,7 +218,9 @@ async def test_a_model_that_fails_or_refuses_every_text_leaves_no_document_witho
     assert (await library.find(archive.id, "note 17"))[0].relevance.vector_rank == 1
 
 
-async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(library: Library) -> None:
+async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(
+    library: Library,
+) -> None:
     archive = await library.flushed(*(f"note {n}" for n in range(40)), "forbidden")
     refuse(library, lambda text: text == "forbidden")
     await library.embed(archive.id)
@@ -201,11 +230,15 @@ async def test_a_text_that_the_provider_refuses_keeps_no_other_from_its_vector(l
     assert partition.vectors == 41
 
 
-async def test_another_model_takes_over_when_it_is_complete_and_every_search_finds_meanwhile(library: Library) -> None:
+async def test_another_model_takes_over_when_it_is_complete_and_every_search_finds_meanwhile(
+    library: Library,
+) -> None:
     archive = await library.embedded(*(f"note {n}" for n in range(600)))
     seen: list[str] = []
     library.other.delay = 0.02
-    library.embedders._settings = library.embedders._settings.model_copy(update={"embedding": "scripted/other"})
+    library.embedders._settings = library.embedders._settings.model_copy(
+        update={"embedding": "scripted/other"}
+    )
     switching = asyncio.create_task(library.embed(archive.id))
     while not switching.done():
         hits = await library.find(archive.id, "note 417")
@@ -217,7 +250,9 @@ async def test_another_model_takes_over_when_it_is_complete_and_every_search_fin
     assert set(seen) == {"hybrid"}
     (partition,) = await library.store.read(lambda tx: tx.all(select(search_partitions)))
     assert (partition.embedding, partition.vectors) == ("scripted/other", 600)
-    models = await library.store.read(lambda tx: tx.all(select(search_vectors.c.embedding).distinct()))
+    models = await library.store.read(
+        lambda tx: tx.all(select(search_vectors.c.embedding).distinct())
+    )
     assert [row.embedding for row in models] == ["scripted/other"]
     library.embedder.asked.clear()
     assert (await library.find(archive.id, "note 5"))[0].passage.text == "note 5"
@@ -227,7 +262,9 @@ async def test_another_model_takes_over_when_it_is_complete_and_every_search_fin
 async def test_a_model_whose_vectors_changed_their_size_is_embedded_anew(library: Library) -> None:
     archive = await library.embedded("one")
     library.embedders.add(ScriptedEmbedder(dimensions=48))
-    await library.store.write(lambda tx: insert_passages(tx, archive, [make.passage(archive, "two")]))
+    await library.store.write(
+        lambda tx: insert_passages(tx, archive, [make.passage(archive, "two")])
+    )
     await library.flush(archive.id)
     await library.embed(archive.id)
     rows = await library.store.read(lambda tx: tx.all(select(search_vectors)))
@@ -242,10 +279,16 @@ async def test_what_is_forgotten_leaves_no_vector(library: Library) -> None:
     await library.flush(archive.id)
     (row,) = await library.store.read(lambda tx: tx.all(select(search_vectors)))
     width = row.dimensions * 2
-    assert [set(row.data[n * width : (n + 1) * width]) == {0} for n in range(3)] == [False, True, False]
+    assert [set(row.data[n * width : (n + 1) * width]) == {0} for n in range(3)] == [
+        False,
+        True,
+        False,
+    ]
 
 
-async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(library: Library) -> None:
+async def test_an_archive_that_chose_an_outside_index_keeps_its_vectors_there(
+    library: Library,
+) -> None:
     state = await make.stored_agent(library.store)
     archive = make.archive("Outside", vector_db="qdrant")
     await library.store.write(lambda tx: archives.insert_one(tx, archive, owner=state.agent.id))
@@ -270,4 +313,6 @@ async def test_a_sweep_asks_for_what_was_missed(library: Library, clock: ManualC
     await library.store.write(lambda tx: tx.run(jobs.delete().where(jobs.c.seq > 0), {"unused": 0}))
     await library.indexing.sweep(Job(partitions.SWEEP, LOCAL_ORGANIZATION), unheard)
     assert [job.payload["owner_id"] for job in await library.waiting(FLUSH)] == [agent.id]
-    assert [job.payload["owner_id"] for job in await library.waiting(partitions.EMBED)] == [archive.id]
+    assert [job.payload["owner_id"] for job in await library.waiting(partitions.EMBED)] == [
+        archive.id
+    ]

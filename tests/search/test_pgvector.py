@@ -43,7 +43,8 @@ def unit(seed: int, dimension: int = 8) -> list[float]:
 def records(count: int, dimension: int = 8) -> list[VectorRecord]:
     """The last ten are the only ones with a tag."""
     return [
-        VectorRecord(n, unit(n, dimension), n, tags=("rare",) if n > count - 10 else ()) for n in range(1, count + 1)
+        VectorRecord(n, unit(n, dimension), n, tags=("rare",) if n > count - 10 else ())
+        for n in range(1, count + 1)
     ]
 
 
@@ -63,9 +64,16 @@ async def until(is_so: Callable[[], object]) -> None:
 
 
 async def documents(
-    index: PgVectorIndex, partition: str = "archive-1", seed: int = 1, limit: int = 10, wanted: VectorFilter = ANY
+    index: PgVectorIndex,
+    partition: str = "archive-1",
+    seed: int = 1,
+    limit: int = 10,
+    wanted: VectorFilter = ANY,
 ) -> list[int]:
-    return [document for document, _ in await index.search(partition, "model", unit(seed), limit, wanted)]
+    return [
+        document
+        for document, _ in await index.search(partition, "model", unit(seed), limit, wanted)
+    ]
 
 
 @pytest.fixture
@@ -120,9 +128,13 @@ async def test_the_index_finds_what_an_exact_search_finds_with_the_same_similari
     index: PgVectorIndex, asked: list[str]
 ) -> None:
     await index.upsert("archive-1", "model", records(400))
-    before = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
+    before = [
+        await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)
+    ]
     assert await index.build("archive-1", "model", 8)
-    after = [await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)]
+    after = [
+        await index.search("archive-1", "model", unit(-seed), 10, ANY) for seed in range(1, 21)
+    ]
     assert asked == ["exact"] * 20 + ["near"] * 20
     found = sum(len(set(one) & set(other)) for one, other in zip(before, after, strict=True))
     assert found >= 195  # with equal similarities, or they would not be the same pairs
@@ -137,23 +149,42 @@ async def test_filters_and_limits_decide_between_the_index_and_an_exact_search(
     values = pgvector._values(group := VectorGroup("archive-1", "model", 8), unit(1), 10, ANY)
     for statement, is_by_index in ((pgvector._near(8), True), (pgvector._NEAREST, False)):
         explained = text("EXPLAIN " + statement.element.text)  # type: ignore[attr-defined]
-        plan = await index._store.read(lambda tx, sql=explained: tx.connection.execute(sql, values).all())  # type: ignore[misc]
+        plan = await index._store.read(
+            lambda tx, sql=explained: tx.connection.execute(sql, values).all()
+        )  # type: ignore[misc]
         assert (group.index in str(plan)) == is_by_index
-    half = await documents(index, wanted=VectorFilter(start=1500))  # these are found on the way through the index
+    half = await documents(
+        index, wanted=VectorFilter(start=1500)
+    )  # these are found on the way through the index
     assert len(half) == 10
     assert min(half) >= 1500
     assert asked == ["near"]
-    for few in (VectorFilter(tags=("rare",)), VectorFilter(tags=("rare",), all_tags=True), VectorFilter(start=2991)):
+    for few in (
+        VectorFilter(tags=("rare",)),
+        VectorFilter(tags=("rare",), all_tags=True),
+        VectorFilter(start=2991),
+    ):
         assert sorted(await documents(index, wanted=few)) == list(range(2991, 3001))
     assert len(set(await documents(index, limit=700))) == 700
     assert asked == ["near"] + ["exact"] * 4
     monkeypatch.setattr(pgvector, "_ENOUGH", 0)  # as where PostgreSQL expects more than there are
-    assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(range(2991, 3001))
+    assert sorted(await documents(index, limit=20, wanted=VectorFilter(tags=("rare",)))) == list(
+        range(2991, 3001)
+    )
     assert asked[-2:] == ["near", "exact"]
 
 
-async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(index: PgVectorIndex) -> None:
-    for name in ("it's", 'a "quoted" one', "50% of %s", "back\\slash", "'; DROP TABLE agents; --", "è"):
+async def test_any_name_of_a_partition_and_a_model_is_safe_in_the_index(
+    index: PgVectorIndex,
+) -> None:
+    for name in (
+        "it's",
+        'a "quoted" one',
+        "50% of %s",
+        "back\\slash",
+        "'; DROP TABLE agents; --",
+        "è",
+    ):
         await index.upsert(name, name, records(50))
         assert await index.build(name, name, 8)
         assert (await index.search(name, name, unit(3), 10, ANY))[0][0] == 3
@@ -202,12 +233,19 @@ async def test_half_an_index_that_a_stop_left_is_removed_and_built_anew(
 async def test_of_two_servers_one_builds_and_the_other_goes_on(
     store: PostgresStore, index: PgVectorIndex, clock: ManualClock, tmp_path: Path
 ) -> None:
-    other_store = open_postgres(server().shared_database(), connections=2, clock=clock, backups=tmp_path)
+    other_store = open_postgres(
+        server().shared_database(), connections=2, clock=clock, backups=tmp_path
+    )
     other = PgVectorIndex(other_store, SLOW)
     await asyncio.gather(
-        *(each.upsert("archive-1", "model", list(reversed(records(300)))) for each in (index, other, index, other))
+        *(
+            each.upsert("archive-1", "model", list(reversed(records(300))))
+            for each in (index, other, index, other)
+        )
     )
-    outcomes = await asyncio.gather(*(each.build("archive-1", "model", 8) for each in (index, other)))
+    outcomes = await asyncio.gather(
+        *(each.build("archive-1", "model", 8) for each in (index, other))
+    )
     assert any(outcomes)
     assert list(indexes().values()) == [True]
     assert len(await documents(other, limit=400)) == 300
@@ -240,18 +278,29 @@ async def test_vectors_without_length_or_too_long_and_what_is_no_number(
         assert 99 not in await documents(index, limit=100)
         assert await index.search("archive-1", "model", [0.0] * 8, 10, ANY) == []
         assert await index.build("archive-1", "model", 8)
-    with pytest.raises(Unavailable, match=r"pgvector did not do it: NaN not allowed in vector\. See that"):
-        await index.upsert("archive-2", "model", [VectorRecord(1, unit(1), 1), VectorRecord(2, [math.nan] * 8, 1)])
+    with pytest.raises(
+        Unavailable, match=r"pgvector did not do it: NaN not allowed in vector\. See that"
+    ):
+        await index.upsert(
+            "archive-2", "model", [VectorRecord(1, unit(1), 1), VectorRecord(2, [math.nan] * 8, 1)]
+        )
     assert await documents(index, "archive-2") == []
     # A vector too long for an index is searched exactly.
     other = PgVectorIndex(store, BuildPlan(least=1, quiet=0, again=0))
     await other.upsert("archive-3", "model", [VectorRecord(1, unit(1, 4001), 1)])
-    assert [hit[0] for hit in await other.search("archive-3", "model", unit(1, 4001), 5, ANY)] == [1]
+    assert [hit[0] for hit in await other.search("archive-3", "model", unit(1, 4001), 5, ANY)] == [
+        1
+    ]
     await other.close()
     assert len(indexes()) == 1
     # A search does not change how later transactions are planned.
     plans = await asyncio.gather(
-        *(store.read(lambda tx: tx.connection.exec_driver_sql("SHOW plan_cache_mode").scalar_one()) for _ in range(8))
+        *(
+            store.read(
+                lambda tx: tx.connection.exec_driver_sql("SHOW plan_cache_mode").scalar_one()
+            )
+            for _ in range(8)
+        )
     )
     assert set(plans) == {"auto"}
 
@@ -293,10 +342,15 @@ async def test_an_extension_that_is_too_old_or_out_of_reach_is_not_used_and_the_
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     old, apart = server().new_database(), server().new_database(empty=True)
-    server().run("UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'", name_in(old))
+    server().run(
+        "UPDATE pg_extension SET extversion = '0.7.4' WHERE extname = 'vector'", name_in(old)
+    )
     server().run("CREATE SCHEMA apart", name_in(apart))
     server().run("CREATE EXTENSION vector SCHEMA apart", name_in(apart))
-    for url, said in ((old, "pgvector 0.7.4 is too old"), (apart, "lies in a schema of the search path")):
+    for url, said in (
+        (old, "pgvector 0.7.4 is too old"),
+        (apart, "lies in a schema of the search path"),
+    ):
         store = open_postgres(url, connections=1, backups=tmp_path)
         with caplog.at_level(logging.INFO, "ricordo.search.pgvector"):
             assert await index_of(store) == {}
@@ -308,7 +362,9 @@ async def test_an_extension_that_is_too_old_or_out_of_reach_is_not_used_and_the_
 # --- the whole way ---
 
 
-async def test_an_archive_that_chose_pgvector_is_found_by_meaning(store: PostgresStore, tmp_path: Path) -> None:
+async def test_an_archive_that_chose_pgvector_is_found_by_meaning(
+    store: PostgresStore, tmp_path: Path
+) -> None:
     available = await index_of(store)
     library = Library(store, tmp_path, available)
     state = await make.stored_agent(store)

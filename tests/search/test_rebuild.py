@@ -30,7 +30,14 @@ from ricordo.storage.schema.core_tables import (
 from tests.seams import make
 from tests.support.library import Interrupted, Library, unheard
 
-TABLES = (search_partitions, search_buffer, search_documents, search_postings, search_terms, search_vectors)
+TABLES = (
+    search_partitions,
+    search_buffer,
+    search_documents,
+    search_postings,
+    search_terms,
+    search_vectors,
+)
 QUERIES = ("jasmine tea", "rain in Lisbon", "note 77", "violin", "harbour notes of Tuesday", "Lisb")
 Found = list[tuple[str, float]]
 
@@ -44,8 +51,13 @@ class Shelf(Library):
     async def fill(self) -> None:
         state = await make.stored_agent(self.store)
         agent, self.agent_id = state.agent, state.agent.id
-        texts = [f"note {n} of {('rain in Lisbon', 'jasmine tea', 'a violin')[n % 3]}" for n in range(120)]
-        await make.stored_messages(self.store, *(make.message(agent, one, created_at=n) for n, one in enumerate(texts)))
+        texts = [
+            f"note {n} of {('rain in Lisbon', 'jasmine tea', 'a violin')[n % 3]}"
+            for n in range(120)
+        ]
+        await make.stored_messages(
+            self.store, *(make.message(agent, one, created_at=n) for n, one in enumerate(texts))
+        )
         self.archive = await make.stored_archive(self.store, agent, *texts[:40], tags=("first",))
         await self.add("Tuesday in the harbour.", "A violin was heard.")
         for owner_id in (self.agent_id, self.archive.id):
@@ -60,7 +72,9 @@ class Shelf(Library):
         found = []
         for query in QUERIES:
             said = await self.recall.messages(query, MessageFilter((self.agent_id,)), 20, mode)
-            known = await self.recall.passages(query, index.PassageFilter((self.archive.id,)), 20, mode)
+            known = await self.recall.passages(
+                query, index.PassageFilter((self.archive.id,)), 20, mode
+            )
             found.append([(hit.message.text, hit.relevance.score) for hit in said])
             found.append([(hit.passage.text, hit.relevance.score) for hit in known])
         return found
@@ -90,7 +104,9 @@ async def shelf(store: Store, tmp_path: Path) -> Shelf:
 
 
 @pytest.mark.parametrize("damaged", ["deleted", "garbage"])
-async def test_what_was_damaged_is_found_again_with_the_same_scores(shelf: Shelf, damaged: str) -> None:
+async def test_what_was_damaged_is_found_again_with_the_same_scores(
+    shelf: Shelf, damaged: str
+) -> None:
     await shelf.rebuild()
     before = await shelf.everything()
 
@@ -117,7 +133,9 @@ async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
     kept = {f"meanwhile {n}" for n in range(2, 4)}
     store, archive = shelf.store, shelf.archive
     whole = Page(limit=100, order="asc")
-    first, *_, last = await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], whole))
+    first, *_, last = await store.read(
+        lambda tx: archives.page_of_passages(tx, [archive.id], whole)
+    )
 
     async def meddle() -> None:
         await shelf.add("meanwhile 1", "meanwhile 2", "meanwhile 3")
@@ -126,14 +144,18 @@ async def test_what_is_written_changed_and_forgotten_meanwhile_is_so_afterwards(
             await store.write(lambda tx, id=deleted_id: delete_passage(tx, Scope(), [archive], id))  # type: ignore[misc]
 
     meddling = replace(shelf.indexing, store=Interrupted(store, 1, meddle))  # type: ignore[arg-type]
-    await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": archive.id}), unheard)
+    await reindex(
+        meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": archive.id}), unheard
+    )
     for _ in range(2):
         rows = await shelf.recall.passages("", index.PassageFilter((archive.id,)), 100)
         texts = [row.passage.text for row in rows]
         assert len(texts) == len(set(texts)) == 44 - 2 + 2
         assert kept <= set(texts)
         assert not {first.text, last.text, "meanwhile 1"} & set(texts)
-        found = await shelf.recall.passages("meanwhile", index.PassageFilter((archive.id,)), 5, "fts")
+        found = await shelf.recall.passages(
+            "meanwhile", index.PassageFilter((archive.id,)), 5, "fts"
+        )
         assert {row.passage.text for row in found} == kept
         await shelf.flush(archive.id)
 
@@ -151,7 +173,9 @@ async def test_searches_find_everything_while_the_index_is_built(shelf: Shelf) -
         assert (await shelf.everything())[::2] == before[::2]
 
 
-async def test_a_model_that_fails_leaves_the_old_index_and_the_next_try_ends_it(shelf: Shelf) -> None:
+async def test_a_model_that_fails_leaves_the_old_index_and_the_next_try_ends_it(
+    shelf: Shelf,
+) -> None:
     before = await shelf.everything()
     for vectors_only in (False, True):
         shelf.embedder.fails(ModelError("llm_error", "The model is away."))
@@ -175,7 +199,9 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
     assert [row.embedding for row in rows] == ["scripted/embedder"]
     # And where there are none yet.
     await shelf.store.write(lambda tx: tx.run(delete(search_vectors)))
-    await shelf.store.write(lambda tx: tx.run(update(search_partitions).values(embedding=None, vectors=0)))
+    await shelf.store.write(
+        lambda tx: tx.run(update(search_partitions).values(embedding=None, vectors=0))
+    )
     shelf.forget()
     await shelf.rebuild(vectors_only=True)
     assert await shelf.everything() == before
@@ -185,12 +211,20 @@ async def test_vectors_alone_are_made_anew(shelf: Shelf) -> None:
 @pytest.mark.parametrize("write", range(6))
 @pytest.mark.parametrize("kind", ["agent", "conversation"])
 async def test_what_is_deleted_at_any_moment_leaves_nothing(
-    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, kind: Literal["agent", "conversation"], write: int
+    shelf: Shelf,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Literal["agent", "conversation"],
+    write: int,
 ) -> None:
     monkeypatch.setattr(rebuild, "AT_ONCE", 70)
     agent = (await shelf.store.read(lambda tx: agents.load(tx, Scope(), shelf.agent_id))).agent
-    await shelf.store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-side")))
-    secrets = [make.message(agent, f"zebra {n}", conversation_id="conv-side", created_at=n * 10) for n in range(12)]
+    await shelf.store.write(
+        lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-side"))
+    )
+    secrets = [
+        make.message(agent, f"zebra {n}", conversation_id="conv-side", created_at=n * 10)
+        for n in range(12)
+    ]
     await make.stored_messages(shelf.store, *secrets)
     await shelf.flush(shelf.agent_id)
     hide, id = {
@@ -204,14 +238,23 @@ async def test_what_is_deleted_at_any_moment_leaves_nothing(
             pass
 
     meddling = replace(shelf.indexing, store=Interrupted(shelf.store, write, delete_it))  # type: ignore[arg-type]
-    await reindex(meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard)
+    await reindex(
+        meddling, Job("search.reindex", LOCAL_ORGANIZATION, {"owner_id": shelf.agent_id}), unheard
+    )
     if kind == "agent":
         assert await shelf.partitions() == {shelf.archive.id}
-        rows = await shelf.store.read(lambda tx: tx.all(select(search_buffer.c.owner_id).distinct()))
+        rows = await shelf.store.read(
+            lambda tx: tx.all(select(search_buffer.c.owner_id).distinct())
+        )
         assert {row.owner_id for row in rows} <= {shelf.archive.id}
     for _ in range(2 if kind == "conversation" else 0):
-        assert await shelf.recall.messages("zebra", MessageFilter((shelf.agent_id,)), 20, "fts") == []
-        assert len(await shelf.recall.messages("note", MessageFilter((shelf.agent_id,)), 200, "fts")) == 120
+        assert (
+            await shelf.recall.messages("zebra", MessageFilter((shelf.agent_id,)), 20, "fts") == []
+        )
+        assert (
+            len(await shelf.recall.messages("note", MessageFilter((shelf.agent_id,)), 200, "fts"))
+            == 120
+        )
         await shelf.flush(shelf.agent_id)
     terms = select(search_terms.c.term).where(search_terms.c.term == "zebra")
     assert await shelf.store.read(lambda tx: tx.all(terms)) == []

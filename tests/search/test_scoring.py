@@ -28,7 +28,10 @@ class Turn:
 
 
 def documents(turns: list[Turn]) -> DocumentColumns:
-    rows = [(n, t.created_at, t.conversation, 0, t.length, 0, t.is_alive, 0) for n, t in enumerate(turns)]
+    rows = [
+        (n, t.created_at, t.conversation, 0, t.length, 0, t.is_alive, 0)
+        for n, t in enumerate(turns)
+    ]
     records = np.array(rows, dtype=DOCUMENT)
     return documents_of(records, records["alive"] == 1)
 
@@ -65,19 +68,28 @@ def plain_scores(turns: list[Turn], weighted_terms: dict[str, float]) -> list[fl
     def beside(n: int, reach: int) -> list[tuple[int, int]]:
         session, place = places[n]
         return [
-            (abs(other - place), session[other]) for other in range(len(session)) if 0 < abs(other - place) <= reach
+            (abs(other - place), session[other])
+            for other in range(len(session))
+            if 0 < abs(other - place) <= reach
         ]
 
-    around = {n: 1 + turns[n].length + sum(turns[other].length for _, other in beside(n, 2)) for n in alive}
+    around = {
+        n: 1 + turns[n].length + sum(turns[other].length for _, other in beside(n, 2))
+        for n in alive
+    }
     mean = sum(around.values()) / len(around) if around else 1
     total = [0.0] * len(turns)
     for term, weight in weighted_terms.items():
         holders = [n for n in alive if turns[n].words.get(term) or turns[n].speaker == term]
-        rarity = math.log(1 + 10 * (max(len(alive) - len(holders) + 0.5, 0.5)) / (len(holders) + 0.5))
+        rarity = math.log(
+            1 + 10 * (max(len(alive) - len(holders) + 0.5, 0.5)) / (len(holders) + 0.5)
+        )
         for n in alive:
             hits = float(min(turns[n].words.get(term, 0), 8))
             for distance, other in beside(n, 4):
-                hits += {1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1}[distance] * min(turns[other].words.get(term, 0), 8)
+                hits += {1: 0.4, 2: 0.3, 3: 0.2, 4: 0.1}[distance] * min(
+                    turns[other].words.get(term, 0), 8
+                )
             hits += turns[n].speaker == term
             weakening = 1.2 * (1 - 0.4 + 0.4 * around[n] / mean)
             total[n] += weight * rarity * 2.2 * hits / (hits + weakening)
@@ -106,9 +118,12 @@ def test_scores_equal_those_of_the_plain_scorer(
     # Both ways to add a term, over all slots and over the touched ones, are held against it.
     monkeypatch_module.setattr("ricordo.search.scoring.FEW_HITS", 2.0 if few else 0.0)
     weighted = {"a": 1.0, "b": 0.5, "d": 1.0, "nowhere": 1.0}
-    found = lexical(documents(turns), [posting(turns, term, weight) for term, weight in weighted.items()])
+    found = lexical(
+        documents(turns), [posting(turns, term, weight) for term, weight in weighted.items()]
+    )
     expected = [
-        score if turn.is_alive else 0.0 for score, turn in zip(plain_scores(turns, weighted), turns, strict=True)
+        score if turn.is_alive else 0.0
+        for score, turn in zip(plain_scores(turns, weighted), turns, strict=True)
     ]
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)

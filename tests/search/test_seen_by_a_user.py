@@ -22,7 +22,9 @@ QUERIES = ("tea", "rain in Lisbon", "schirm", "violin bread snow harbour", "the 
 MINUTE = 60_000_000
 
 
-@pytest.mark.parametrize("least", [1, partition_view.LEAST_SPREAD], ids=["terms worked out once", "few hits"])
+@pytest.mark.parametrize(
+    "least", [1, partition_view.LEAST_SPREAD], ids=["terms worked out once", "few hits"]
+)
 async def test_scores_of_a_user_are_equal_before_and_after_others_write(
     store: Store, monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
@@ -36,7 +38,10 @@ async def test_scores_of_a_user_are_equal_before_and_after_others_write(
 
     async def say(user: str | None, words: tuple[str, ...], count: int) -> None:
         for _ in range(count):
-            where = {"conversation_id": chance.choice(places), "created_at": START + chance.randrange(90) * MINUTE}
+            where = {
+                "conversation_id": chance.choice(places),
+                "created_at": START + chance.randrange(90) * MINUTE,
+            }
             text = " ".join(chance.choices(words, k=chance.randint(1, 9)))
             said = make.message(agent, text, user_id=user, **where)
             await store.write(lambda tx, said=said: index.insert_messages(tx, [said]))  # type: ignore[misc]
@@ -45,7 +50,9 @@ async def test_scores_of_a_user_are_equal_before_and_after_others_write(
         found = []
         for query in QUERIES:
             wanted = MessageFilter((agent.id,), subject_id="user-1", reads_before=True)
-            hits = await store.read(lambda tx, q=query, w=wanted: index.find_messages(tx, Query(q), w, 50))  # type: ignore[misc]
+            hits = await store.read(
+                lambda tx, q=query, w=wanted: index.find_messages(tx, Query(q), w, 50)
+            )  # type: ignore[misc]
             found.append(list(hits.hits))
         return found
 
@@ -53,7 +60,10 @@ async def test_scores_of_a_user_are_equal_before_and_after_others_write(
     await say(None, WORDS, 8)
     alone = await look()
     await store.write(lambda tx: flush(tx, agent.id, 9))
-    for words, count in ((("quartz", "tea", "schirmherr"), 40), (("violin", "sonnenschirm", "quartz"), 60)):
+    for words, count in (
+        (("quartz", "tea", "schirmherr"), 40),
+        (("violin", "sonnenschirm", "quartz"), 60),
+    ):
         await say("user-2", words, count)
         assert_same(await look(), alone)
         await store.write(lambda tx: flush(tx, agent.id))
@@ -66,12 +76,14 @@ def assert_same(found: list[list[SearchHit]], before: list[list[SearchHit]]) -> 
         assert [hit.before for hit in hits] == [hit.before for hit in expected], query
         for name in ("score", "word_match", "fts_rank", "mode"):
             ours = [getattr(hit.relevance, name) for hit in hits]
-            assert ours == pytest.approx([getattr(hit.relevance, name) for hit in expected], abs=2e-6) or (
-                ours == [getattr(hit.relevance, name) for hit in expected]
-            ), (query, name)
+            assert ours == pytest.approx(
+                [getattr(hit.relevance, name) for hit in expected], abs=2e-6
+            ) or (ours == [getattr(hit.relevance, name) for hit in expected]), (query, name)
 
 
-@pytest.mark.parametrize("count", [300, FEW - 500, 2 * FEW + 2000], ids=["few", "most hidden of many", "many"])
+@pytest.mark.parametrize(
+    "count", [300, FEW - 500, 2 * FEW + 2000], ids=["few", "most hidden of many", "many"]
+)
 def test_vectors_that_a_user_may_see_are_compared_as_if_there_were_no_others(count: int) -> None:
     own, hidden = rows(count), rows(1500, seed=2)
     place = np.sort(np.random.default_rng(3).choice(count + len(hidden), count, replace=False))
@@ -91,11 +103,15 @@ def test_vectors_that_a_user_may_see_are_compared_as_if_there_were_no_others(cou
         assert len(some) == count if count <= FEW else may[some.positions].all()
 
 
-async def test_a_users_own_messages_come_first_and_agents_without_any_are_left_out(store: Store) -> None:
+async def test_a_users_own_messages_come_first_and_agents_without_any_are_left_out(
+    store: Store,
+) -> None:
     first, second = [(await make.stored_agent(store)).agent for _ in range(2)]
     said = [
         make.message(first, "tea, tea and more tea", user_id=None, created_at=START),
-        make.message(first, "a cup of tea in the rain", user_id="user-1", created_at=START + MINUTE),
+        make.message(
+            first, "a cup of tea in the rain", user_id="user-1", created_at=START + MINUTE
+        ),
         make.message(first, "tea of another", user_id="user-2", created_at=START + 2 * MINUTE),
         make.message(second, "tea, tea, tea", user_id=None, created_at=START + 3 * MINUTE),
     ]
@@ -105,7 +121,9 @@ async def test_a_users_own_messages_come_first_and_agents_without_any_are_left_o
     async def find(query: str, *agents: str, **conditions: object) -> list[str]:
         wanted = MessageFilter(agents, own_first=True, **conditions)  # type: ignore[arg-type]
         hits = await store.read(lambda tx: index.find_messages(tx, Query(query), wanted, 9))
-        found = await store.read(lambda tx: messages.by_numbers(tx, [hit.document for hit in hits.hits]))
+        found = await store.read(
+            lambda tx: messages.by_numbers(tx, [hit.document for hit in hits.hits])
+        )
         return [message.id for message in found]
 
     nobodys, own, _, others = [message.id for message in said]

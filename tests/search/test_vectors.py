@@ -37,7 +37,9 @@ def test_the_best_of_many_are_looked_at_again_and_compared_exactly(many: Vectors
         assert np.count_nonzero(np.isin(np.argsort(expected)[-10:], found.positions)) >= 9
 
 
-def test_only_what_may_be_found_is_looked_at_and_what_is_asked_for_besides_always_is(many: Vectors) -> None:
+def test_only_what_may_be_found_is_looked_at_and_what_is_asked_for_besides_always_is(
+    many: Vectors,
+) -> None:
     may, also, query = nowhere(len(many)), nowhere(len(many)), many.floats(slice(2))[1]
     may[::20] = True
     also[[1, 3]] = True
@@ -47,24 +49,33 @@ def test_only_what_may_be_found_is_looked_at_and_what_is_asked_for_besides_alway
 
 
 def test_only_what_has_a_vector_of_the_querys_size_is_compared(many: Vectors) -> None:
-    found = similarities(many, many.floats(slice(1))[0], None, np.ones(len(many) + 5, dtype=np.bool_))
+    found = similarities(
+        many, many.floats(slice(1))[0], None, np.ones(len(many) + 5, dtype=np.bool_)
+    )
     assert found.positions.tolist() == list(range(len(many)))
     assert len(similarities(many, np.ones(3, dtype=np.float32), None, nowhere(len(many)))) == 0
     with_deleted = rows(FEW + 100)
     with_deleted[::3] = 0
     every = np.ones(len(with_deleted), dtype=np.bool_)
-    similar = similarities(vectors_from(with_deleted), with_deleted[1].astype(np.float32), None, every)
+    similar = similarities(
+        vectors_from(with_deleted), with_deleted[1].astype(np.float32), None, every
+    )
     assert not similar.values[::3].any()
 
 
 def test_equal_vectors_are_looked_at_again_no_more_often_than_others() -> None:
     equal = vectors_from(np.tile(rows(1), (FEW + 1, 1)))
-    assert len(similarities(equal, equal.floats(slice(1))[0], None, nowhere(len(equal)))) == LOOKED_AT_AGAIN
+    assert (
+        len(similarities(equal, equal.floats(slice(1))[0], None, nowhere(len(equal))))
+        == LOOKED_AT_AGAIN
+    )
 
 
 @pytest.mark.parametrize("count", [FEW - 50, FEW, FEW + 3000], ids=["few", "just few", "many"])
 @pytest.mark.parametrize("added", [1, 60, 2000])
-def test_vectors_that_came_later_are_found_as_if_all_had_come_at_once(count: int, added: int) -> None:
+def test_vectors_that_came_later_are_found_as_if_all_had_come_at_once(
+    count: int, added: int
+) -> None:
     every = rows(count + added)
     grown = vectors_from(every[count:], vectors_from(every[:count]))
     assert len(grown) == len(every)

@@ -46,16 +46,27 @@ def ranked(texts: list[str], question: str) -> list[int]:
         for number, count in enumerate(counts):
             idf = math.log(1 + (len(texts) - holders + 0.5) / (holders + 0.5))
             scores[number] += (
-                weight * idf * count[term] * 2.2 / (count[term] + 1.2 * (0.6 + 0.4 * count.total() / mean))
+                weight
+                * idf
+                * count[term]
+                * 2.2
+                / (count[term] + 1.2 * (0.6 + 0.4 * count.total() / mean))
             )
-    return sorted((number for number in range(len(texts)) if scores[number]), key=lambda number: -scores[number])
+    return sorted(
+        (number for number in range(len(texts)) if scores[number]),
+        key=lambda number: -scores[number],
+    )
 
 
 def test_a_question_finds_its_text_in_any_language():
     all_texts = [text for corpus in CORPUS.values() for text in corpus["texts"]]
     for language, corpus in CORPUS.items():
         first = all_texts.index(corpus["texts"][0])
-        missed = [question for question, n in corpus["questions"] if ranked(all_texts, question)[:1] != [first + n]]
+        missed = [
+            question
+            for question, n in corpus["questions"]
+            if ranked(all_texts, question)[:1] != [first + n]
+        ]
         assert missed == KNOWN_MISSES.get(language, []), language
 
 
@@ -91,7 +102,9 @@ def test_every_text_gives_clean_terms_however_its_accents_are_stored(text):
     found = terms(text)
     for term in found:
         assert 0 < len(term) <= TERM_LENGTH
-        assert all(unicodedata.category(letter) not in ("Cc", "Cs", "Zs", "Zl", "Zp") for letter in term)
+        assert all(
+            unicodedata.category(letter) not in ("Cc", "Cs", "Zs", "Zl", "Zp") for letter in term
+        )
     assert terms(unicodedata.normalize("NFD", text)) == found
     assert terms(unicodedata.normalize("NFC", text)) == found
 
@@ -123,7 +136,9 @@ def test_inflections_give_one_term_and_other_words_do_not() -> None:
         assert len(set(terms(words))) == len(words.split()), words
 
 
-def test_a_question_is_without_stop_words_of_its_own_language_unless_they_are_all_or_names() -> None:
+def test_a_question_is_without_stop_words_of_its_own_language_unless_they_are_all_or_names() -> (
+    None
+):
     for question, asked in {
         "What did Caroline say about the adoption?": "carolin adopt",
         "Wann ist die Prüfung von meiner Tochter?": "prufung tochter",
@@ -140,7 +155,9 @@ def test_a_question_is_without_stop_words_of_its_own_language_unless_they_are_al
     # A short question loses no word to another language.
     for question in ("cat dog dog", "dog men", "men and dog cat", "who has die hat", "pour son"):
         asked_words = [word for word in question.split() if word not in STOP_WORDS["en"]]
-        assert set(query_terms(question)) >= {term for word in asked_words for term in terms(word)}, question
+        assert set(query_terms(question)) >= {
+            term for word in asked_words for term in terms(word)
+        }, question
     assert len(query_terms(" ".join(f"w{number}x" for number in range(1_000)))) == QUERY_TERMS
 
 
@@ -152,7 +169,10 @@ def test_only_whole_words_are_looked_for_inside_others() -> None:
         "집": "집",
         "москва": "москва",
     }
-    for word, part in {**parts, **dict.fromkeys(("猫が", "3.1415", "gpt4turbo", "haus", "a"))}.items():
+    for word, part in {
+        **parts,
+        **dict.fromkeys(("猫が", "3.1415", "gpt4turbo", "haus", "a")),
+    }.items():
         assert infix(word) == part, word
 
 
@@ -168,13 +188,19 @@ def test_the_lists_are_spelled_as_words_are_folded():
     assert ENDINGS.keys() <= STOP_WORDS.keys()
 
 
-@pytest.mark.parametrize("piece", ["a_", "aB", "000,", "1.", "n't", "e\u0301", "我", "é ", "'", "a.", "C#", "ab'cd-"])
+@pytest.mark.parametrize(
+    "piece", ["a_", "aB", "000,", "1.", "n't", "e\u0301", "我", "é ", "'", "a.", "C#", "ab'cd-"]
+)
 def test_the_time_grows_with_the_length_and_no_faster(piece):
     require_linear(lambda size: terms(repeated(piece, size)), 5_000, piece)
 
 
 def test_related_terms_are_a_few_new_ones_for_each_word_that_is_asked_for() -> None:
-    related = {"job": ("jobs", "work", "career", "task", "duty"), "the": ("this",), "hike": ("job", "walk")}
+    related = {
+        "job": ("jobs", "work", "career", "task", "duty"),
+        "the": ("this",),
+        "hike": ("job", "walk"),
+    }
     words = query_terms("the job and the hike")
     found = related_terms(related, words)
     assert found == [term for word in ("work", "career", "task", "walk") for term in terms(word)]

@@ -21,7 +21,9 @@ from tests.seams.stores import count_statements
 ELSEWHERE = Scope(organization_id="org-2")
 
 
-async def test_an_agent_reads_back_with_everything_attached_in_order(store: SqliteStore, scope: Scope) -> None:
+async def test_an_agent_reads_back_with_everything_attached_in_order(
+    store: SqliteStore, scope: Scope
+) -> None:
     agent = make.agent(
         "Ñina 🍵",
         embedding="openai/text-embedding-3-small",
@@ -29,7 +31,10 @@ async def test_an_agent_reads_back_with_everything_attached_in_order(store: Sqli
         context_window=32_000,
         description="A friend",
         metadata={"deep": {"list": [1, 2.5, None, True]}},
-        tool_rules=(ToolRule("roll_dice", "run_first"), ToolRule("stop", "exit_loop", "Now.", {"n": 1})),
+        tool_rules=(
+            ToolRule("roll_dice", "run_first"),
+            ToolRule("stop", "exit_loop", "Now.", {"n": 1}),
+        ),
         timezone="Europe/Rome",
         clears_buffer=True,
         hidden=True,
@@ -37,7 +42,9 @@ async def test_an_agent_reads_back_with_everything_attached_in_order(store: Sqli
     )
     shown = [make.block("persona"), make.block("human")]
     usable = [make.tool("zebra", tags=("a", "b")), make.tool("ant", return_limit=5)]
-    state = await make.stored_agent(store, agent, with_blocks=shown, with_tools=usable, tags=["b", "a"])
+    state = await make.stored_agent(
+        store, agent, with_blocks=shown, with_tools=usable, tags=["b", "a"]
+    )
     archive = await make.stored_archive(store, agent, "Tea grows.", tags=("tea",))
     loaded = await store.read(lambda tx: agents.load_whole(tx, scope, agent.id))
     assert loaded == replace(state, archives=(archive,))
@@ -49,8 +56,13 @@ async def test_an_agent_reads_back_with_everything_attached_in_order(store: Sqli
     assert loaded.conversation.id == conversations.default_id(agent.id)
 
 
-async def test_loading_costs_three_statements_also_for_the_wire(store: SqliteStore, scope: Scope) -> None:
-    shown, usable = [make.block(str(number)) for number in range(20)], [make.tool(str(number)) for number in range(20)]
+async def test_loading_costs_three_statements_also_for_the_wire(
+    store: SqliteStore, scope: Scope
+) -> None:
+    shown, usable = (
+        [make.block(str(number)) for number in range(20)],
+        [make.tool(str(number)) for number in range(20)],
+    )
     state = await make.stored_agent(store, with_blocks=shown, with_tools=usable, tags=["a", "b"])
     await make.stored_archive(store, state.agent, "one", name="One")
     await make.stored_archive(store, state.agent, "two", name="Two")
@@ -65,9 +77,15 @@ async def test_loading_costs_three_statements_also_for_the_wire(store: SqliteSto
     assert [archive.name for archive in whole.archives] == ["One", "Two"]
 
 
-async def test_an_agent_loads_with_the_thread_that_is_asked_for(store: SqliteStore, scope: Scope) -> None:
+async def test_an_agent_loads_with_the_thread_that_is_asked_for(
+    store: SqliteStore, scope: Scope
+) -> None:
     agent, other = (await make.stored_agent(store)).agent, (await make.stored_agent(store)).agent
-    await store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-2", summary="Tea")))
+    await store.write(
+        lambda tx: conversations.insert_one(
+            tx, make.conversation(agent, id="conv-2", summary="Tea")
+        )
+    )
     state = await store.read(lambda tx: agents.load(tx, scope, agent.id, "conv-2"))
     assert (state.conversation.summary, state.conversation.is_default) == ("Tea", False)
     with pytest.raises(NotFound, match="Conversation with ID conv-2 not found"):
@@ -83,13 +101,17 @@ async def test_another_organizations_agent_is_not_found(store: SqliteStore) -> N
     assert await store.read(lambda tx: agents.count(tx, ELSEWHERE)) == 0
 
 
-async def test_a_page_is_filtered_by_tags_name_block_and_columns(store: SqliteStore, scope: Scope) -> None:
+async def test_a_page_is_filtered_by_tags_name_block_and_columns(
+    store: SqliteStore, scope: Scope
+) -> None:
     one = (await make.stored_agent(store, make.agent("Ännä Ann_1"), tags=["a", "b"])).agent
     two = (await make.stored_agent(store, make.agent("annX1", hidden=True), tags=["b"])).agent
     three = await make.stored_agent(store, make.agent("Bob"), with_blocks=[make.block()])
 
     async def found(*conditions: ColumnElement[bool], **filters: object) -> list[str]:
-        states = await store.read(lambda tx: agents.page(tx, scope, Page(order="asc"), *conditions, **filters))  # type: ignore[arg-type]
+        states = await store.read(
+            lambda tx: agents.page(tx, scope, Page(order="asc"), *conditions, **filters)
+        )  # type: ignore[arg-type]
         return [state.agent.id for state in states]
 
     assert await found() == [one.id, two.id, three.agent.id]
@@ -111,9 +133,15 @@ async def test_pages_of_agents_have_every_agent_once_in_every_order(
     for created, updated, ran in ((1, 9, None), (2, 5, 7), (2, 7, 5), (3, 5, 7), (4, 4, None)):
         agent = make.agent(created_at=created, updated_at=updated)
         id = (await make.stored_agent(store, agent)).conversation.id
-        await store.write(lambda tx, id=id, ran=ran: conversations.change(tx, id, last_run_ended_at=ran))  # type: ignore[misc]
+        await store.write(
+            lambda tx, id=id, ran=ran: conversations.change(tx, id, last_run_ended_at=ran)
+        )  # type: ignore[misc]
         made.append(agent.id)
-    places = {"created_at": [0, 1, 2, 3, 4], "updated_at": [4, 1, 3, 2, 0], "last_run_completion": [0, 4, 2, 1, 3]}
+    places = {
+        "created_at": [0, 1, 2, 3, 4],
+        "updated_at": [4, 1, 3, 2, 0],
+        "last_run_completion": [0, 4, 2, 1, 3],
+    }
     expected = [made[place] for place in places[order_by]]
 
     async def page(wanted: Page) -> list[str]:
@@ -135,16 +163,24 @@ async def test_pages_of_agents_have_every_agent_once_in_every_order(
         assert await page(Page(2, ordered[3], None, order)) == ordered[1:3]  # type: ignore[arg-type]
 
 
-async def test_a_window_and_the_counts_of_a_thread_are_saved_together(store: SqliteStore, scope: Scope) -> None:
+async def test_a_window_and_the_counts_of_a_thread_are_saved_together(
+    store: SqliteStore, scope: Scope
+) -> None:
     state = await make.stored_agent(store)
     id = state.conversation.id
     await store.write(lambda tx: conversations.save_window(tx, id, ["a", "b"], "key-1", added=3))
     first = (await store.read(lambda tx: agents.load(tx, scope, state.agent.id))).conversation
     assert (first.window, first.prompt_key, first.message_count) == (("a", "b"), "key-1", 4)
     assert first.last_message_at == first.updated_at > state.conversation.updated_at
-    assert (first.last_run_ended_at, first.last_run_ms, first.last_stop_reason) == (None, None, None)
+    assert (first.last_run_ended_at, first.last_run_ms, first.last_stop_reason) == (
+        None,
+        None,
+        None,
+    )
     ended = make.run(state.agent, ended_at=77, duration_ns=5_000_000, stop_reason="end_turn")
-    await store.write(lambda tx: conversations.save_window(tx, id, ["b"], "key-2", added=1, ended=ended))
+    await store.write(
+        lambda tx: conversations.save_window(tx, id, ["b"], "key-2", added=1, ended=ended)
+    )
     await store.write(lambda tx: conversations.save_window(tx, id, ["b", "c"], "key-2", added=1))
     last = (await store.read(lambda tx: agents.load(tx, scope, state.agent.id))).conversation
     assert (last.window, last.message_count) == (("b", "c"), 6)
@@ -152,7 +188,9 @@ async def test_a_window_and_the_counts_of_a_thread_are_saved_together(store: Sql
     assert await store.read(lambda tx: conversations.get(tx, id)) == last
 
 
-async def test_a_thread_that_begins_anew_counts_what_is_stored_at_that_moment(store: SqliteStore, scope: Scope) -> None:
+async def test_a_thread_that_begins_anew_counts_what_is_stored_at_that_moment(
+    store: SqliteStore, scope: Scope
+) -> None:
     state = await make.stored_agent(store)
     id = state.conversation.id
     system = make.message(state.agent, "Anew.", "system")
@@ -166,7 +204,9 @@ async def test_a_thread_that_begins_anew_counts_what_is_stored_at_that_moment(st
     assert (after.window, after.message_count, after.prompt_key) == ((system.id,), 2, "key")
 
 
-async def test_past_messages_are_counted_and_the_newest_date_stays(store: SqliteStore, scope: Scope) -> None:
+async def test_past_messages_are_counted_and_the_newest_date_stays(
+    store: SqliteStore, scope: Scope
+) -> None:
     id = (await make.stored_agent(store)).conversation.id
     seen = []
     for newest in (50, 40, 60):
@@ -179,7 +219,10 @@ async def test_past_messages_are_counted_and_the_newest_date_stays(store: Sqlite
 async def test_creating_an_agent_with_blocks_and_tools_costs_eleven_inserts_however_many_they_are(
     store: SqliteStore,
 ) -> None:
-    shown, usable = [make.block(str(number)) for number in range(5)], [make.tool(str(number)) for number in range(5)]
+    shown, usable = (
+        [make.block(str(number)) for number in range(5)],
+        [make.tool(str(number)) for number in range(5)],
+    )
     with count_statements(store) as counted:
         await make.stored_agent(store, with_blocks=shown, with_tools=usable, tags=["a"])
     inserts = [sql for sql in counted.statements if sql.startswith("INSERT")]

@@ -20,10 +20,16 @@ from tests.seams import make
 from tests.seams.stores import count_statements
 
 
-async def test_an_archive_and_its_passages_read_back_as_they_were_written(store: SqliteStore, scope: Scope) -> None:
+async def test_an_archive_and_its_passages_read_back_as_they_were_written(
+    store: SqliteStore, scope: Scope
+) -> None:
     agent = (await make.stored_agent(store)).agent
     archive = make.archive(
-        "Notes", description="Of tea", embedding="openai/x", metadata={"a": [1]}, created_by="user-1"
+        "Notes",
+        description="Of tea",
+        embedding="openai/x",
+        metadata={"a": [1]},
+        created_by="user-1",
     )
     passage = make.passage(
         archive,
@@ -39,27 +45,38 @@ async def test_an_archive_and_its_passages_read_back_as_they_were_written(store:
         archives.insert_one(tx, archive, owner=agent.id)
         counted = insert_passages(tx, archive, [passage])
         assert archives.of_agent(tx, agent.id) == [counted]
-        assert counted == replace(archive, passage_count=1, tags=("book", "tea"), updated_at=counted.updated_at)
+        assert counted == replace(
+            archive, passage_count=1, tags=("book", "tea"), updated_at=counted.updated_at
+        )
         (stored,) = archives.passages_by_ids(tx, [passage.id])
         assert replace(stored, seq=0) == passage
 
     await store.write(work)
 
 
-async def test_only_passages_of_the_agents_own_archives_can_be_deleted(store: SqliteStore, scope: Scope) -> None:
+async def test_only_passages_of_the_agents_own_archives_can_be_deleted(
+    store: SqliteStore, scope: Scope
+) -> None:
     agent = (await make.stored_agent(store)).agent
-    mine, other = await make.stored_archive(store, agent, "mine"), await make.stored_archive(store, agent, "other")
+    mine, other = (
+        await make.stored_archive(store, agent, "mine"),
+        await make.stored_archive(store, agent, "other"),
+    )
     (passage,) = await store.read(lambda tx: archives.page_of_passages(tx, [other.id], Page()))
     attempts = [(scope, [mine]), (Scope(organization_id="org-2"), [mine, other]), (scope, [])]
     for asking, attached in attempts:
         with pytest.raises(NotFound, match=f"Passage with ID {passage.id} not found"):
             await store.write(
-                lambda tx, asking=asking, attached=attached: delete_passage(tx, asking, attached, passage.id)
+                lambda tx, asking=asking, attached=attached: delete_passage(
+                    tx, asking, attached, passage.id
+                )
             )
     assert await store.read(lambda tx: archives.passages_by_ids(tx, [passage.id])) == [passage]
 
 
-async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(store: SqliteStore) -> None:
+async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(
+    store: SqliteStore,
+) -> None:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     costs = []
     for size in (1, 400):
@@ -70,7 +87,9 @@ async def test_filing_costs_the_same_statements_for_one_passage_and_for_many(sto
     assert costs == [5, 5]
 
 
-async def test_nothing_is_filed_in_an_archive_that_is_gone(store: SqliteStore, scope: Scope) -> None:
+async def test_nothing_is_filed_in_an_archive_that_is_gone(
+    store: SqliteStore, scope: Scope
+) -> None:
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     await store.write(lambda tx: hide_archive(tx, scope, archive.id))
     with pytest.raises(NotFound, match=f"Archive with ID {archive.id} not found"):
@@ -78,7 +97,9 @@ async def test_nothing_is_filed_in_an_archive_that_is_gone(store: SqliteStore, s
     assert await store.read(lambda tx: archives.page_of_passages(tx, [archive.id], Page())) == []
 
 
-passages = st.tuples(st.frozensets(st.sampled_from("abc")), st.sampled_from([None, "user-1", "user-2"]))
+passages = st.tuples(
+    st.frozensets(st.sampled_from("abc")), st.sampled_from([None, "user-1", "user-2"])
+)
 
 
 @given(st.lists(st.lists(passages, max_size=3), max_size=4), st.randoms())
@@ -90,13 +111,17 @@ async def test_an_archive_knows_its_count_and_tags_whatever_comes_and_goes(
     left: dict[str, Passage] = {}
 
     def tags_of(*users: str | None) -> tuple[str, ...]:
-        return tuple(sorted({tag for one in left.values() if one.user_id in users for tag in one.tags}))
+        return tuple(
+            sorted({tag for one in left.values() if one.user_id in users for tag in one.tags})
+        )
 
     def count_of(*users: str | None) -> int:
         return sum(one.user_id in users for one in left.values())
 
     for batch in batches:
-        new = [make.passage(archive, tags=tuple(sorted(tags)), user_id=user) for tags, user in batch]
+        new = [
+            make.passage(archive, tags=tuple(sorted(tags)), user_id=user) for tags, user in batch
+        ]
         await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
         left |= {passage.id: passage for passage in new}
         for id in random.sample(sorted(left), min(len(left), 2)):
@@ -106,6 +131,10 @@ async def test_an_archive_knows_its_count_and_tags_whatever_comes_and_goes(
         # What is filed for one user moves nothing that others see.
         assert (held.passage_count, held.tags) == (count_of(None), tags_of(None))
         for user in (None, "user-1", "user-2", "user-3"):
-            await store.write(lambda tx, user=user: conversations.change(tx, state.conversation.id, user_id=user))
-            (seen,) = (await store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))).archives
+            await store.write(
+                lambda tx, user=user: conversations.change(tx, state.conversation.id, user_id=user)
+            )
+            (seen,) = (
+                await store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))
+            ).archives
             assert (seen.passage_count, seen.tags) == (count_of(None, user), tags_of(None, user))

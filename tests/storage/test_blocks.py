@@ -39,9 +39,15 @@ async def test_a_block_reads_back_as_it_was_written(store: SqliteStore, scope: S
     assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == block
 
 
-async def test_blocks_come_in_the_order_of_the_ids_with_their_tags(store: SqliteStore, scope: Scope) -> None:
+async def test_blocks_come_in_the_order_of_the_ids_with_their_tags(
+    store: SqliteStore, scope: Scope
+) -> None:
     one, two = await make.stored_blocks(store, make.block(tags=("b",)), make.block(tags=("a", "c")))
-    assert await store.read(lambda tx: blocks.by_ids(tx, scope, [two.id, one.id, two.id])) == [two, one, two]
+    assert await store.read(lambda tx: blocks.by_ids(tx, scope, [two.id, one.id, two.id])) == [
+        two,
+        one,
+        two,
+    ]
     with pytest.raises(NotFound, match="Block with id 'block-gone' not found"):
         await store.read(lambda tx: blocks.by_ids(tx, scope, [one.id, "block-gone"]))
 
@@ -55,7 +61,9 @@ async def test_another_organizations_block_is_not_found(store: SqliteStore) -> N
     ) == (0, [])
 
 
-async def test_agents_that_the_caller_may_not_use_do_not_count(store: SqliteStore, scope: Scope) -> None:
+async def test_agents_that_the_caller_may_not_use_do_not_count(
+    store: SqliteStore, scope: Scope
+) -> None:
     (block,) = await make.stored_blocks(store, make.block(created_by=None))
     ada = await store.write(lambda tx: users.find_or_make(tx, scope, "ada"))
     for _ in range(2):
@@ -64,7 +72,9 @@ async def test_agents_that_the_caller_may_not_use_do_not_count(store: SqliteStor
     await store.write(lambda tx: agent_access.attach_user(tx, agent.id, ada.id))
 
     async def has(count: int, caller: Scope) -> bool:
-        which = BlockFilter(agents=AgentCount(any_of=(count,), more_than=count - 1, fewer_than=count + 1))
+        which = BlockFilter(
+            agents=AgentCount(any_of=(count,), more_than=count - 1, fewer_than=count + 1)
+        )
         return await store.read(lambda tx: blocks.page(tx, caller, Page(), which)) == [block]
 
     users_own = replace(scope, role="user")
@@ -78,16 +88,25 @@ async def test_a_label_stands_once_in_a_chain(store: SqliteStore, scope: Scope) 
     twice = [make.block("human", chain_id=chain.id), make.block("human", chain_id=chain.id)]
     with pytest.raises(Collision):
         await store.write(lambda tx: blocks.insert_all(tx, twice, [chain], make.change_metadata()))
-    assert await store.read(lambda tx: (blocks.count(tx, scope), versions.of_owner(tx, Scope(), "user", "user-1"))) == (
+    assert await store.read(
+        lambda tx: (blocks.count(tx, scope), versions.of_owner(tx, Scope(), "user", "user-1"))
+    ) == (
         0,
         None,
     )
 
 
-async def test_a_write_from_an_older_version_changes_nothing(store: SqliteStore, scope: Scope) -> None:
+async def test_a_write_from_an_older_version_changes_nothing(
+    store: SqliteStore, scope: Scope
+) -> None:
     (block,) = await make.stored_blocks(store, make.block(value="old"))
     await store.write(lambda tx: blocks.write(tx, block, "first", make.change_metadata("agent-1")))
-    assert await store.write(lambda tx: blocks.write(tx, block, "second", make.change_metadata("agent-2"))) is None
+    assert (
+        await store.write(
+            lambda tx: blocks.write(tx, block, "second", make.change_metadata("agent-2"))
+        )
+        is None
+    )
     assert (await store.read(lambda tx: blocks.get(tx, scope, block.id))).value == "first"
 
 
@@ -95,23 +114,39 @@ async def test_an_update_from_an_older_version_is_a_conflict_that_changes_nothin
     store: SqliteStore, scope: Scope
 ) -> None:
     (block,) = await make.stored_blocks(store, make.block(tags=("tea",)))
-    newer = await store.write(lambda tx: blocks.write(tx, block, "first", make.change_metadata("agent-1")))
-    with pytest.raises(Conflict, match=r'Block "human" changed since you read it\. Read it again and retry'):
+    newer = await store.write(
+        lambda tx: blocks.write(tx, block, "first", make.change_metadata("agent-1"))
+    )
+    with pytest.raises(
+        Conflict, match=r'Block "human" changed since you read it\. Read it again and retry'
+    ):
         await store.write(
-            lambda tx: blocks.update(tx, block, replace(block, label="other", tags=("x",)), make.change_metadata())
+            lambda tx: blocks.update(
+                tx, block, replace(block, label="other", tags=("x",)), make.change_metadata()
+            )
         )
     assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == newer
 
 
-async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(store: SqliteStore, scope: Scope) -> None:
+async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(
+    store: SqliteStore, scope: Scope
+) -> None:
     (block,) = await make.stored_blocks(store, make.block("human", tags=("a", "b")))
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [block]))
     wanted = replace(
-        block, label="friend", limit=9_000, metadata={"k": 1}, hidden=True, tags=("b", "c"), updated_by="u"
+        block,
+        label="friend",
+        limit=9_000,
+        metadata={"k": 1},
+        hidden=True,
+        tags=("b", "c"),
+        updated_by="u",
     )
     changed = await store.write(lambda tx: blocks.update(tx, block, wanted, make.change_metadata()))
-    assert changed == replace(wanted, version=2, head=changed.head, updated_by="user-1", updated_at=changed.updated_at)
+    assert changed == replace(
+        wanted, version=2, head=changed.head, updated_by="user-1", updated_at=changed.updated_at
+    )
     assert changed.head != block.head
     assert await store.read(lambda tx: blocks.get(tx, scope, block.id)) == changed
     (second,) = await make.stored_blocks(store, make.block("friend"))
@@ -119,7 +154,9 @@ async def test_an_update_replaces_tags_and_takes_attachments_to_the_new_label(st
         await store.write(lambda tx: blocks.attach(tx, agent.id, [second]))
 
 
-async def test_an_attached_block_of_a_user_is_seen_in_their_conversations_alone(store: SqliteStore) -> None:
+async def test_an_attached_block_of_a_user_is_seen_in_their_conversations_alone(
+    store: SqliteStore,
+) -> None:
     chain = make.chain("user", "user-ada")
     (hers,) = [make.block("diary", "I am Ada.", chain_id=chain.id)]
     await store.write(lambda tx: blocks.insert_all(tx, [hers], [chain], make.change_metadata()))
@@ -128,10 +165,14 @@ async def test_an_attached_block_of_a_user_is_seen_in_their_conversations_alone(
     for user_id, is_untrusted in (("user-ada", [False]), ("user-bob", []), (None, [])):
         seen = await store.read(lambda tx, user_id=user_id: blocks.of_agent(tx, agent.id, user_id))  # type: ignore[misc]
         assert [block.is_untrusted for block in seen] == is_untrusted, user_id
-    assert [block.id for block in await store.read(lambda tx: blocks.attached(tx, agent.id))] == [hers.id]
+    assert [block.id for block in await store.read(lambda tx: blocks.attached(tx, agent.id))] == [
+        hers.id
+    ]
 
 
-async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(store: SqliteStore, scope: Scope) -> None:
+async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(
+    store: SqliteStore, scope: Scope
+) -> None:
     block, other = await make.stored_blocks(store, make.block(tags=("tea",)), make.block("other"))
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [block, other]))
@@ -141,7 +182,9 @@ async def test_removing_a_loose_block_removes_its_chain_and_its_attachments(stor
     assert left == [other.chain_id]
 
 
-async def test_reading_any_number_of_blocks_costs_one_statement(store: SqliteStore, scope: Scope) -> None:
+async def test_reading_any_number_of_blocks_costs_one_statement(
+    store: SqliteStore, scope: Scope
+) -> None:
     made = await make.stored_blocks(store, *(make.block(tags=("t",)) for _ in range(30)))
     with count_statements(store) as counted:
         await store.read(lambda tx: blocks.by_ids(tx, scope, [block.id for block in made]))

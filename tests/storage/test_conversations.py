@@ -29,28 +29,38 @@ async def stored_thread(store: Store, agent: Agent, **fields: Any) -> Conversati
     id = fields.pop("id", new_id("conv"))
     system = make.message(agent, "You remember.", "system", conversation_id=id)
     window = (system.id, *fields.pop("window", ()))
-    thread = make.conversation(agent, id=id, **{"is_default": False, "window": window, "message_count": 1} | fields)
+    thread = make.conversation(
+        agent, id=id, **{"is_default": False, "window": window, "message_count": 1} | fields
+    )
     await store.write(lambda tx: conversations.insert_one(tx, thread))
     await make.stored_messages(store, system)
     return thread
 
 
-async def said_in(store: Store, agent: Agent, thread: Conversation, *texts: str, **fields: Any) -> list[Message]:
+async def said_in(
+    store: Store, agent: Agent, thread: Conversation, *texts: str, **fields: Any
+) -> list[Message]:
     """Store a message for each text; they have equal times, unless told otherwise."""
     new = [make.message(agent, text, conversation_id=thread.id, **fields) for text in texts]
     return await make.stored_messages(store, *new)
 
 
-async def fork(store: Store, agent: Agent, source: Conversation, up_to: Message, **fields: Any) -> Conversation:
+async def fork(
+    store: Store, agent: Agent, source: Conversation, up_to: Message, **fields: Any
+) -> Conversation:
     return await stored_thread(store, agent, forked_from=source.id, forked_seq=up_to.seq, **fields)
 
 
 async def listed(store: Store, scope: Scope, wanted: Page = ALL, **which: Any) -> list[str]:
-    found = await store.read(lambda tx: conversations.page(tx, scope, wanted, ConversationFilter(**which)))
+    found = await store.read(
+        lambda tx: conversations.page(tx, scope, wanted, ConversationFilter(**which))
+    )
     return [thread.id for thread in found]
 
 
-async def history(store: Store, scope: Scope, thread: Conversation, wanted: Page = ALL) -> list[str]:
+async def history(
+    store: Store, scope: Scope, thread: Conversation, wanted: Page = ALL
+) -> list[str]:
     found = await store.read(lambda tx: conversations.page_of_history(tx, scope, thread, wanted))
     return [message.text for message in found if message.role != "system"]
 
@@ -73,7 +83,11 @@ async def test_a_thread_of_another_organisation_of_a_deleted_agent_or_of_another
 
     assert await store.read(require) == thread
     assert await store.read(lambda tx: require(tx, replace(scope, subject_id="user-ada"))) == thread
-    for who, id in ((stranger, thread.id), (replace(scope, subject_id="user-bob"), thread.id), (scope, "conv-nothing")):
+    for who, id in (
+        (stranger, thread.id),
+        (replace(scope, subject_id="user-bob"), thread.id),
+        (scope, "conv-nothing"),
+    ):
         with pytest.raises(NotFound, match=f"Conversation with ID {id} not found"):
             await store.read(lambda tx, who=who, id=id: require(tx, who, id))  # type: ignore[misc]
     assert await listed(store, stranger) == []
@@ -92,7 +106,11 @@ async def test_pages_of_threads_have_every_thread_once_in_every_order(
     agent = (await make.stored_agent(store)).agent
     times = [(1, None, None), (2, 9, 5), (3, 3, None), (3, 9, 7), (4, None, 5)]
     made = [
-        (await stored_thread(store, agent, created_at=made, last_message_at=said, last_run_ended_at=ran)).id
+        (
+            await stored_thread(
+                store, agent, created_at=made, last_message_at=said, last_run_ended_at=ran
+            )
+        ).id
         for made, said, ran in times
     ]
     places = {
@@ -114,7 +132,9 @@ async def test_pages_of_threads_have_every_thread_once_in_every_order(
         assert behind == expected[1:3]
 
 
-async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(store: Store, scope: Scope) -> None:
+async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(
+    store: Store, scope: Scope
+) -> None:
     agent = (await make.stored_agent(store)).agent
     root = await stored_thread(store, agent)
     one, two = await said_in(store, agent, root, "1", "2")
@@ -136,7 +156,13 @@ async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(store:
     assert [message.id for message in whole if message.role == "system"] == [second.window[0]]
 
     def shared(tx: Transaction) -> list[int]:
-        pairs = ((root, one.seq), (root, two.seq), (first, three.seq), (second, three.seq), (second, one.seq))
+        pairs = (
+            (root, one.seq),
+            (root, two.seq),
+            (first, three.seq),
+            (second, three.seq),
+            (second, one.seq),
+        )
         return [conversations.count_shared(tx, thread, up_to) for thread, up_to in pairs]
 
     assert await store.read(shared) == [1, 2, 3, 3, 1]
@@ -150,7 +176,9 @@ async def test_the_history_of_a_fork_is_what_was_said_before_it_and_in_it(store:
     assert forks == {second.id: three.seq}
 
 
-async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(store: Store, scope: Scope) -> None:
+async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(
+    store: Store, scope: Scope
+) -> None:
     agent = (await make.stored_agent(store)).agent
     root = await stored_thread(store, agent)
     # Equal times, and some that came in later though they are older, as imported ones do.
@@ -169,15 +197,23 @@ async def test_pages_of_a_forks_history_have_every_message_once_in_both_orders(s
         while True:
             mark = None if not read else read[0].id if is_backwards else read[-1].id
             before, after = (mark, None) if is_backwards else (None, mark)
-            page = conversations.page_of_history(tx, scope, second, Page(limit, before, after, order), is_said)
+            page = conversations.page_of_history(
+                tx, scope, second, Page(limit, before, after, order), is_said
+            )
             if not page:
                 return [message.text for message in read if is_said(message)]
             assert len(page) <= limit
             read = [*page, *read] if is_backwards else [*read, *page]
 
     for order, limit, is_backwards in product(ORDERS, (1, 3, 4, 13, 50), (False, True)):
-        found = await store.read(lambda tx, o=order, n=limit, b=is_backwards: walk(tx, o, n, is_backwards=b))  # type: ignore[misc]
-        assert found == (expected if order == "asc" else expected[::-1]), (order, limit, is_backwards)
+        found = await store.read(
+            lambda tx, o=order, n=limit, b=is_backwards: walk(tx, o, n, is_backwards=b)
+        )  # type: ignore[misc]
+        assert found == (expected if order == "asc" else expected[::-1]), (
+            order,
+            limit,
+            is_backwards,
+        )
 
 
 def is_said(message: Message) -> bool:

@@ -26,14 +26,26 @@ from ricordo.storage.schema.columns import metadata
 from tests.seams import make
 from tests.seams.stores import flush
 
-TABLES = ("messages", "runs", "steps", "passages", "passages_tags", "archives", "search_partitions", "search_buffer")
+TABLES = (
+    "messages",
+    "runs",
+    "steps",
+    "passages",
+    "passages_tags",
+    "archives",
+    "search_partitions",
+    "search_buffer",
+)
 MOST_ROWS = 500
 INDEX = ("search_postings", "search_documents", "search_terms", "search_vectors")
 
 
 async def rows(store: SqliteStore) -> dict[str, int]:
     """How many rows there are of what is purged; tables without any are left out."""
-    counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS n FROM {name}" for name in (*TABLES, *INDEX))  # noqa: S608
+    counts = " UNION ALL ".join(
+        f"SELECT '{name}' AS name, count(*) AS n FROM {name}"  # noqa: S608
+        for name in (*TABLES, *INDEX)
+    )
     found = await store.read(lambda tx: tx.all(text(counts)))
     return {row.name: row.n for row in found if row.n}
 
@@ -63,7 +75,10 @@ async def stored_archive(store: SqliteStore, size: int) -> Archive:
     """An archive of so many tagged passages, half of them merged into the index."""
     archive = await make.stored_archive(store, (await make.stored_agent(store)).agent)
     for start in range(0, size, 500):
-        new = [make.passage(archive, f"tea {number}", tags=("a",)) for number in range(start, min(start + 500, size))]
+        new = [
+            make.passage(archive, f"tea {number}", tags=("a",))
+            for number in range(start, min(start + 500, size))
+        ]
         await store.write(lambda tx, new=new: insert_passages(tx, archive, new))
     await store.write(lambda tx: flush(tx, archive.id, size // 2))
     if batch := await store.read(lambda tx: next_batch(tx, archive.id, "scripted/embedder", 10)):
@@ -71,10 +86,14 @@ async def stored_archive(store: SqliteStore, size: int) -> Archive:
     return archive
 
 
-async def test_an_archive_is_hidden_at_once_and_purged_in_portions(store: SqliteStore, scope: Scope) -> None:
+async def test_an_archive_is_hidden_at_once_and_purged_in_portions(
+    store: SqliteStore, scope: Scope
+) -> None:
     before = await rows(store)
     archive = await stored_archive(store, 620)
-    (state,) = await store.read(lambda tx: agents.page(tx, scope, Page(), agents.uses_archive(archive.id)))
+    (state,) = await store.read(
+        lambda tx: agents.page(tx, scope, Page(), agents.uses_archive(archive.id))
+    )
     agent_id = state.agent.id
 
     await store.write(lambda tx: deletion.hide_archive(tx, scope, archive.id))
@@ -101,23 +120,32 @@ async def test_an_agent_goes_with_its_messages_runs_and_steps_and_without_its_ar
     before = await rows(store)
     agent = (await make.stored_agent(store, tags=("a",))).agent
     archive = await make.stored_archive(store, agent, "Tea.")
-    await make.stored_messages(store, *(make.message(agent, f"tea {number}") for number in range(450)))
+    await make.stored_messages(
+        store, *(make.message(agent, f"tea {number}") for number in range(450))
+    )
     await store.write(lambda tx: flush(tx, agent.id))
     for number in range(3):
         run = make.run(agent, ended_at=number + 1)
-        await store.write(lambda tx, run=run: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run))))
+        await store.write(
+            lambda tx, run=run: (runs.open_run(tx, run), runs.insert_step(tx, make.step(run)))
+        )
 
     await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
 
     assert await store.read(lambda tx: agents.ids(tx, scope)) == [kept.agent.id]
     assert await store.read(make.tags_in_use) == []
-    assert await store.read(lambda tx: agents.page(tx, scope, Page(), agents.uses_archive(archive.id))) == []
+    assert (
+        await store.read(lambda tx: agents.page(tx, scope, Page(), agents.uses_archive(archive.id)))
+        == []
+    )
     with pytest.raises(NotFound):
         await store.read(lambda tx: agents.load(tx, scope, agent.id))
     counts = Counter[str]()
     while await store.write(lambda tx: purge_portion(tx, "agent", agent.id, counts=counts)):
         pass
-    assert {name: counts[name] for name in ("agents", "conversations", "messages", "runs", "steps")} == {
+    assert {
+        name: counts[name] for name in ("agents", "conversations", "messages", "runs", "steps")
+    } == {
         "agents": 1,
         "conversations": 1,
         "messages": 451,
@@ -137,7 +165,9 @@ async def test_what_an_agent_spent_is_kept_once_where_servers_purge_it_at_the_sa
     agent = (await make.stored_agent(store)).agent
     run = make.run(agent, ended_at=1, usage=Usage(400))
     steps = [make.step(run, usage=Usage(1)) for _ in range(400)]
-    await store.write(lambda tx: (runs.open_run(tx, run), [runs.insert_step(tx, step) for step in steps]))
+    await store.write(
+        lambda tx: (runs.open_run(tx, run), [runs.insert_step(tx, step) for step in steps])
+    )
     await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
 
     async def purge() -> None:
@@ -155,7 +185,9 @@ async def test_a_conversation_is_emptied_up_to_a_message_and_counts_rightly_all_
     other = make.conversation(state.agent, id="conv-other")
     await store.write(lambda tx: conversations.insert_one(tx, other))
     old = [make.message(state.agent, f"tea {number}") for number in range(620)]
-    (kept,) = await make.stored_messages(store, make.message(state.agent, "tea", conversation_id="conv-other"))
+    (kept,) = await make.stored_messages(
+        store, make.message(state.agent, "tea", conversation_id="conv-other")
+    )
     id = state.conversation.id
     await make.stored_messages(store, *old)
     await store.write(lambda tx: conversations.add_past(tx, id, len(old), 1))
@@ -209,7 +241,11 @@ async def fork_of(store: SqliteStore, agent: Agent, size: int) -> tuple[Conversa
     stored = await make.stored_messages(store, *said)
     half = stored[size // 2 - 1]
     fork = make.conversation(
-        agent, id=new_id("conv"), forked_from=root.id, forked_seq=half.seq, window=("own", half.id, said[-1].id)
+        agent,
+        id=new_id("conv"),
+        forked_from=root.id,
+        forked_seq=half.seq,
+        window=("own", half.id, said[-1].id),
     )
     await store.write(lambda tx: conversations.insert_one(tx, fork))
     run = make.run(agent, conversation_id=root.id, ended_at=1)
@@ -233,7 +269,9 @@ async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_
     assert await purged(store, "conversation", root.id) == [452]
     after = await rows(store)
     assert (after["runs"], after["steps"]) == (1, 1)
-    history = await store.read(lambda tx: conversations.page_of_history(tx, scope, fork, Page(1000)))
+    history = await store.read(
+        lambda tx: conversations.page_of_history(tx, scope, fork, Page(1000))
+    )
     assert len(history) == 450
 
     await store.write(lambda tx: deletion.hide_conversation(tx, scope, fork.id))
@@ -242,9 +280,13 @@ async def test_a_deleted_conversation_keeps_what_its_fork_shares_or_has_in_view_
     assert set(ids) == {conversations.default_id(agent.id), root.id}
     assert min(await purged(store, "conversation", root.id)) == 1
     left = await rows(store)
-    assert left.pop("search_buffer", 0) >= before.pop("search_buffer", 0)  # deleted words, until they are merged
+    assert left.pop("search_buffer", 0) >= before.pop(
+        "search_buffer", 0
+    )  # deleted words, until they are merged
     assert left == before
-    assert await store.read(lambda tx: make.conversation_ids(tx, agent.id)) == [conversations.default_id(agent.id)]
+    assert await store.read(lambda tx: make.conversation_ids(tx, agent.id)) == [
+        conversations.default_id(agent.id)
+    ]
 
 
 async def test_the_end_of_the_last_fork_asks_for_that_of_a_deleted_parent_and_of_no_other(

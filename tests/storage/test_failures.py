@@ -34,13 +34,31 @@ def sqlite_error(code: int) -> sqlite3.OperationalError:
 def test_every_code_of_a_driver_is_told_by_its_kind_extended_ones_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds = {"full": ["SQLITE_FULL"], "damaged": ["SQLITE_CORRUPT", "SQLITE_NOTADB"], "read-only": ["SQLITE_READONLY"]}
-    kinds["down"] = ["SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"]
+    kinds = {
+        "full": ["SQLITE_FULL"],
+        "damaged": ["SQLITE_CORRUPT", "SQLITE_NOTADB"],
+        "read-only": ["SQLITE_READONLY"],
+    }
+    kinds["down"] = [
+        "SQLITE_IOERR",
+        "SQLITE_CANTOPEN",
+        "SQLITE_BUSY",
+        "SQLITE_LOCKED",
+        "SQLITE_PROTOCOL",
+    ]
     for kind, names in kinds.items():
         for primary in (getattr(sqlite3, name) for name in names):
             for extended in range(0, 20):
-                assert kind_of(sqlite_error(primary | extended << 8), tmp_path / "ricordo.db") == kind
-    codes = {"53100": "full", "25006": "read-only", "XX001": "damaged", "XX002": "damaged", "57P01": "down"}
+                assert (
+                    kind_of(sqlite_error(primary | extended << 8), tmp_path / "ricordo.db") == kind
+                )
+    codes = {
+        "53100": "full",
+        "25006": "read-only",
+        "XX001": "damaged",
+        "XX002": "damaged",
+        "57P01": "down",
+    }
     for code, kind in codes.items():
         assert kind_of(psycopg.errors.lookup(code)("what PostgreSQL says")) == kind
     assert kind_of(psycopg.OperationalError("connection refused")) == "down"
@@ -63,7 +81,9 @@ async def test_a_full_disk_at_the_start_is_no_reason_to_restore_a_backup(
             def fail(*_arguments: object, **_options: object) -> None:
                 raise sqlite_error(sqlite3.SQLITE_IOERR)
 
-            target = (sqlite.migrations, "migrate") if place == "migrate" else (sqlite, "_require_own")
+            target = (
+                (sqlite.migrations, "migrate") if place == "migrate" else (sqlite, "_require_own")
+            )
             patched.setattr(*target, fail)
             with pytest.raises(DatabaseFailed, match="The disk is full") as caught:
                 open_sqlite(path)
@@ -104,7 +124,11 @@ async def test_a_look_names_the_tables_whose_pages_are_damaged_and_a_start_says_
     await open_sqlite(path).close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
-        roots = dict(connection.execute("SELECT name, rootpage FROM sqlite_master WHERE type = 'table'").fetchall())
+        roots = dict(
+            connection.execute(
+                "SELECT name, rootpage FROM sqlite_master WHERE type = 'table'"
+            ).fetchall()
+        )
     whole = path.read_bytes()
     for table in (
         "messages",
@@ -121,12 +145,17 @@ async def test_a_look_names_the_tables_whose_pages_are_damaged_and_a_start_says_
         path.write_bytes(whole)
         spoil(path, roots[table])
         status = check(Settings(data_dir=tmp_path))
-        assert (status.state, status.reason) == ("broken", f"{path} is damaged in: {table}. Restore it from a backup.")
+        assert (status.state, status.reason) == (
+            "broken",
+            f"{path} is damaged in: {table}. Restore it from a backup.",
+        )
         path.write_bytes(whole)  # sound again, and spoiled under a server that runs
         store = open_sqlite(path)
         spoil(path, roots[table])
         with pytest.raises(DatabaseFailed, match="Some of its pages are damaged") as caught:
-            await store.read(lambda tx, table=table: tx.all(text(f"SELECT count(*) FROM {table} NOT INDEXED")))  # type: ignore[misc]  # noqa: S608
+            await store.read(
+                lambda tx, table=table: tx.all(text(f"SELECT count(*) FROM {table} NOT INDEXED"))  # noqa: S608
+            )  # type: ignore[misc]
         assert caught.value.kind == "damaged"
         await store.close()
 
@@ -140,7 +169,10 @@ def test_a_look_at_postgresql_names_the_tables_whose_pages_are_damaged(tmp_path:
     file.write_bytes(content)
     status = check(Settings(data_dir=tmp_path, database_url=url))
     assert (status.state, "is damaged in: users. Restore" in status.reason) == ("broken", True)
-    with pytest.raises(DatabaseFailed, match="Some of its pages are damaged"), postgres.read_only(url) as connection:
+    with (
+        pytest.raises(DatabaseFailed, match="Some of its pages are damaged"),
+        postgres.read_only(url) as connection,
+    ):
         connection.exec_driver_sql("SELECT * FROM users").all()
     server().drop(url)
 

@@ -162,7 +162,10 @@ CASES: dict[str, tuple[Callable[[Place], None], str]] = {
         both(lambda place: place.take("early.ricordo.db"), delete_log),
         MISSING,
     ),
-    "killed, database of another server, own log": (lambda place: place.take("other.ricordo.db"), ANOTHERS),
+    "killed, database of another server, own log": (
+        lambda place: place.take("other.ricordo.db"),
+        ANOTHERS,
+    ),
     "killed, database deleted": (delete_database, ORPHAN),
     "killed, database emptied": (empty_database, ORPHAN),
     "killed, database and log deleted": (both(delete_database, delete_log), GONE),
@@ -174,23 +177,39 @@ CASES: dict[str, tuple[Callable[[Place], None], str]] = {
         ALONE,
     ),
     "killed, copied alone": (lambda place: copy_into_another_folder(place, "ricordo.db"), ALONE),
-    "killed, copied with its log": (lambda place: copy_into_another_folder(place, "ricordo.db", "ricordo.db-wal"), ""),
+    "killed, copied with its log": (
+        lambda place: copy_into_another_folder(place, "ricordo.db", "ricordo.db-wal"),
+        "",
+    ),
     "killed, copied with its mark, without its log": (
         lambda place: copy_into_another_folder(place, "ricordo.db", "ricordo.mark"),
         ALONE,
     ),
     "killed, the whole folder moved": (
-        lambda place: copy_into_another_folder(place, "ricordo.db", "ricordo.db-wal", "ricordo.mark"),
+        lambda place: copy_into_another_folder(
+            place, "ricordo.db", "ricordo.db-wal", "ricordo.mark"
+        ),
         "",
     ),
     "stopped": (stop_well, ""),
-    "stopped, copied alone": (both(stop_well, lambda place: copy_into_another_folder(place, "ricordo.db")), ""),
-    "stopped, folder moved": (
-        both(stop_well, lambda place: copy_into_another_folder(place, "ricordo.db", "ricordo.mark")),
+    "stopped, copied alone": (
+        both(stop_well, lambda place: copy_into_another_folder(place, "ricordo.db")),
         "",
     ),
-    "stopped, an older copy": (both(stop_well, lambda place: place.take("closed.ricordo.db")), OLDER),
-    "stopped, a copy of a running moment": (both(stop_well, lambda place: place.take("early.ricordo.db")), OLDER),
+    "stopped, folder moved": (
+        both(
+            stop_well, lambda place: copy_into_another_folder(place, "ricordo.db", "ricordo.mark")
+        ),
+        "",
+    ),
+    "stopped, an older copy": (
+        both(stop_well, lambda place: place.take("closed.ricordo.db")),
+        OLDER,
+    ),
+    "stopped, a copy of a running moment": (
+        both(stop_well, lambda place: place.take("early.ricordo.db")),
+        OLDER,
+    ),
     "stopped, database deleted": (both(stop_well, delete_database), GONE),
     "stopped, database of another": (
         both(stop_well, lambda place: place.take("closed.ricordo.db"), put_back_a_restored_one),
@@ -223,7 +242,9 @@ async def test_what_is_missing_at_a_start_is_said_and_nothing_else(
         else:
             await say(store, "Rum.")
             await store.close()
-            said = " ".join(record.message for record in caplog.records if record.levelname == "ERROR")
+            said = " ".join(
+                record.message for record in caplog.records if record.levelname == "ERROR"
+            )
         assert says in said, (name, said)
         assert (bool(says), says in REFUSED) == (bool(said), said.startswith("!")), (name, said)
         shutil.rmtree(place.data)
@@ -245,7 +266,9 @@ async def test_a_kill_while_another_program_reads_the_database_is_no_fault_of_it
         other = open_sqlite(tmp_path / "other" / "ricordo.db")
         await other.close()
         shutil.copy(tmp_path / "other" / "ricordo.mark", tmp_path / "ricordo.mark")
-    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, isolation_level=None)) as reader:
+    with closing(
+        sqlite3.connect(f"file:{database}?mode=ro", uri=True, isolation_level=None)
+    ) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM messages").fetchone()
         for number in range(3):

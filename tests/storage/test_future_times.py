@@ -24,20 +24,28 @@ def add(tx: Transaction, key: str, **fields: object) -> Job:
     return job
 
 
-async def test_jobs_and_leases_of_a_wrong_clock_go_on_within_a_minute(store: SqliteStore, clock: ManualClock) -> None:
+async def test_jobs_and_leases_of_a_wrong_clock_go_on_within_a_minute(
+    store: SqliteStore, clock: ManualClock
+) -> None:
     state = await make.stored_agent(store)
     for jump in JUMPS:
         beating = await store.write(lambda tx, jump=jump: add(tx, f"beating {jump}"))  # type: ignore[misc]
-        failing = await store.write(lambda tx, jump=jump: add(tx, f"failing {jump}", is_single=True))  # type: ignore[misc]
+        failing = await store.write(
+            lambda tx, jump=jump: add(tx, f"failing {jump}", is_single=True)
+        )  # type: ignore[misc]
         held = await store.write(lambda tx: jobs.claim(tx, "me", 9))
         clock.advance(jump)
 
-        def work_by_the_wrong_clock(tx: Transaction, held: list[Job] = held, jump: int = jump) -> Job:
+        def work_by_the_wrong_clock(
+            tx: Transaction, held: list[Job] = held, jump: int = jump
+        ) -> Job:
             jobs.renew(tx, "me", held, {})
             failed = next(job for job in held if job.is_single)
             jobs.fail(tx, failed, {"type": "E", "message": "m"}, retry_after=2 * SECOND)
             now = tx.clock.now()
-            run = make.run(state.agent, conversation_id=state.conversation.id, id=f"run-{jump}", created_at=now)
+            run = make.run(
+                state.agent, conversation_id=state.conversation.id, id=f"run-{jump}", created_at=now
+            )
             runs.open_run(tx, replace(run, lease_token="token", lease_expires_at=now + 30 * SECOND))
             return add(tx, f"later {jump}", not_before=now + 20 * SECOND)
 
@@ -56,13 +64,17 @@ async def test_jobs_and_leases_of_a_wrong_clock_go_on_within_a_minute(store: Sql
         assert [run.id for run in await store.write(close_expired)] == [f"run-{jump}"]
 
 
-async def test_what_is_planned_and_what_somebody_chose_stays(store: SqliteStore, clock: ManualClock) -> None:
+async def test_what_is_planned_and_what_somebody_chose_stays(
+    store: SqliteStore, clock: ManualClock
+) -> None:
     state = await make.stored_agent(store)
     far = clock.now() + 400 * DAY
     job = await store.write(lambda tx: add(tx, "planned", not_before=far))
     archive = await make.stored_archive(store, state.agent)
     passage = make.passage(archive, created_at=far)
-    near = make.message(state.agent, "A server's clock is an hour ahead.", created_at=clock.now() + 3600 * SECOND)
+    near = make.message(
+        state.agent, "A server's clock is an hour ahead.", created_at=clock.now() + 3600 * SECOND
+    )
     await make.stored_messages(store, near)
     assert passage.created_at == far
     assert await store.write(mend_future_times) == 0
@@ -77,11 +89,16 @@ async def test_a_job_of_this_process_is_its_own_however_far_the_clock_jumps(
     job = await store.write(lambda tx: add(tx, "mine"))
     await store.write(lambda tx: jobs.claim(tx, "me", 1))
     clock.advance(JUMPS[-1])
-    assert await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND, live={job.id})) == []
+    assert (
+        await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND, live={job.id}))
+        == []
+    )
     assert len(await store.write(lambda tx: jobs.take_over(tx, silent_for=30 * SECOND))) == 1
 
 
-async def test_the_index_is_filled_after_the_clock_was_set_back(store: SqliteStore, clock: ManualClock) -> None:
+async def test_the_index_is_filled_after_the_clock_was_set_back(
+    store: SqliteStore, clock: ManualClock
+) -> None:
     for jump in JUMPS:
         clock.advance(jump)
         await store.write(lambda tx: flush_when_due(tx, "agent-1", LOCAL_ORGANIZATION, 1))

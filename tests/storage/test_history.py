@@ -20,12 +20,18 @@ from tests.seams.stores import count_statements, overlapped
 async def stored(store: SqliteStore, *labels: str) -> tuple[Chain, list[Block]]:
     chain = make.chain("user", "user-1")
     new = [make.block(label, f"{label} 1", chain_id=chain.id) for label in labels]
-    return chain, await store.write(lambda tx: blocks.insert_all(tx, new, [chain], make.change_metadata()))
+    return chain, await store.write(
+        lambda tx: blocks.insert_all(tx, new, [chain], make.change_metadata())
+    )
 
 
 async def write(store: SqliteStore, block: Block, **fields: Any) -> Block:
-    metadata = make.change_metadata(**{name: fields.pop(name) for name in ("run_id", "step_id") if name in fields})
-    return await store.write(lambda tx: blocks.update(tx, block, replace(block, **fields), metadata))
+    metadata = make.change_metadata(
+        **{name: fields.pop(name) for name in ("run_id", "step_id") if name in fields}
+    )
+    return await store.write(
+        lambda tx: blocks.update(tx, block, replace(block, **fields), metadata)
+    )
 
 
 async def numbers(store: SqliteStore, chain: Chain, **options: Any) -> list[int]:
@@ -33,7 +39,9 @@ async def numbers(store: SqliteStore, chain: Chain, **options: Any) -> list[int]
     return [version.number for version in found]
 
 
-async def test_a_page_is_newest_first_of_all_or_of_one_block_and_goes_on_below_a_number(store: SqliteStore) -> None:
+async def test_a_page_is_newest_first_of_all_or_of_one_block_and_goes_on_below_a_number(
+    store: SqliteStore,
+) -> None:
     chain, (human, goals) = await stored(store, "human", "goals")
     for number in range(2, 5):
         human = await write(store, human, value=f"human {number}")
@@ -48,11 +56,15 @@ async def test_a_page_is_newest_first_of_all_or_of_one_block_and_goes_on_below_a
     assert await store.read(lambda tx: history.page(tx, "chain-gone")) == []
 
 
-async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(store: SqliteStore) -> None:
+async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
+    store: SqliteStore,
+) -> None:
     chain, (one,) = await stored(store, "a")
     one = await write(store, one, label="b")  # 2
     (two,) = await store.write(
-        lambda tx: blocks.insert_all(tx, [make.block("a", "other", chain_id=chain.id)], [], make.change_metadata())
+        lambda tx: blocks.insert_all(
+            tx, [make.block("a", "other", chain_id=chain.id)], [], make.change_metadata()
+        )
     )  # 3
     two = await write(store, two, label="aside")  # 4: they change places
     one = await write(store, one, label="a")  # 5
@@ -69,10 +81,19 @@ async def test_history_goes_back_through_labels_and_stops_where_a_namesake_left(
     assert [await text("b", number) for number in range(3, 7)] == ["other"] * 4
     # Before it was made: what had the label then.
     assert [await text("b", number) for number in (1, 2)] == [None, "a 1"]
-    assert [await text("aside", number) for number in (3, 4, 5, 6)] == [None, "other", "other", None]
-    before = await store.read(lambda tx: [history.before(tx, made[number]) for number in (6, 5, 3, 1)])
+    assert [await text("aside", number) for number in (3, 4, 5, 6)] == [
+        None,
+        "other",
+        "other",
+        None,
+    ]
+    before = await store.read(
+        lambda tx: [history.before(tx, made[number]) for number in (6, 5, 3, 1)]
+    )
     assert [one and one.number for one in before] == [4, 2, None, None]
-    now = await store.read(lambda tx: [history.label_now(tx, made[number]) for number in range(1, 7)])
+    now = await store.read(
+        lambda tx: [history.label_now(tx, made[number]) for number in range(1, 7)]
+    )
     assert now == ["a", "a", "b", "b", "a", "b"]
 
 
@@ -83,8 +104,18 @@ async def test_a_version_is_found_by_its_id_and_by_its_beginning(store: SqliteSt
     for length in (40, 12, 8, 7):
         name = version.id.hex()[:length]
         assert await store.read(lambda tx, name=name: history.get(tx, chain.id, name)) == version  # type: ignore[misc]
-    assert await store.read(lambda tx: history.get(tx, chain.id, version.id.hex().upper())) == version
-    for name in (version.id.hex()[:6], "", "xyz" * 4, version.id.hex() + "0", "0" * 40, "HEAD~1", "'; --"):
+    assert (
+        await store.read(lambda tx: history.get(tx, chain.id, version.id.hex().upper())) == version
+    )
+    for name in (
+        version.id.hex()[:6],
+        "",
+        "xyz" * 4,
+        version.id.hex() + "0",
+        "0" * 40,
+        "HEAD~1",
+        "'; --",
+    ):
         with pytest.raises(NotFound, match="no version"):
             await store.read(lambda tx, name=name: history.get(tx, chain.id, name))  # type: ignore[misc]
     with pytest.raises(NotFound):
@@ -119,13 +150,20 @@ async def test_what_a_run_and_its_steps_changed_is_found_in_every_chain_of_the_o
     async def labels(found: list[BlockVersion]) -> list[str]:
         return sorted(version.label for version in found)
 
-    assert await labels(await store.read(lambda tx: history.of_run(tx, scope, "run-1"))) == ["human", "loose"]
-    assert await labels(await store.read(lambda tx: history.of_step(tx, scope, "run-1", "step-2"))) == ["loose"]
+    assert await labels(await store.read(lambda tx: history.of_run(tx, scope, "run-1"))) == [
+        "human",
+        "loose",
+    ]
+    assert await labels(
+        await store.read(lambda tx: history.of_step(tx, scope, "run-1", "step-2"))
+    ) == ["loose"]
     elsewhere = Scope(organization_id="org-2")
     assert await store.read(lambda tx: history.of_run(tx, elsewhere, "run-1")) == []
     assert await store.read(lambda tx: history.of_step(tx, elsewhere, "run-1", "step-1")) == []
     heads = {human.id: (human.head or b"").hex(), loose.id: (loose.head or b"").hex()}
-    await store.write(lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.change_metadata()))
+    await store.write(
+        lambda tx: blocks.remove(tx, blocks.get(tx, scope, human.id), make.change_metadata())
+    )
     held = await store.read(lambda tx: history.of_blocks(tx, scope, heads))
     assert {id: (version.label, version.chain_id) for id, version in held.items()} == {
         human.id: ("human", chain.id),
@@ -142,7 +180,9 @@ async def test_texts_are_read_together_as_they_are_one_by_one(store: SqliteStore
     ids = [version.blob for version in found if version.blob]
 
     def work(tx: Transaction) -> None:
-        assert versions.read_texts(tx, chain.id, ids) == {id: versions.read_text(tx, chain.id, id) for id in ids}
+        assert versions.read_texts(tx, chain.id, ids) == {
+            id: versions.read_text(tx, chain.id, id) for id in ids
+        }
         assert versions.read_texts(tx, chain.id, []) == {}
         with pytest.raises(NotFound):
             versions.read_texts(tx, chain.id, [b"\0" * 20])
@@ -170,7 +210,9 @@ async def test_a_block_is_not_deleted_as_it_was_read_before_another_renamed_it(
     last, *_ = await store.read(lambda tx: history.page(tx, chain.id))
     assert (last.label, last.blob) == ("profile", None)
     with pytest.raises((Overtaken, Conflict)):
-        await store.write(lambda tx: blocks.update(tx, human, replace(human, value="x"), make.change_metadata()))
+        await store.write(
+            lambda tx: blocks.update(tx, human, replace(human, value="x"), make.change_metadata())
+        )
 
 
 async def test_a_reason_that_no_commit_can_hold_is_refused_and_nothing_is_written(
@@ -178,6 +220,8 @@ async def test_a_reason_that_no_commit_can_hold_is_refused_and_nothing_is_writte
 ) -> None:
     chain, (human,) = await stored(store, "human")
     with pytest.raises(Invalid, match="cannot hold NUL"):
-        await store.write(lambda tx: blocks.write(tx, human, "x", make.change_metadata(reason="be\0cause")))
+        await store.write(
+            lambda tx: blocks.write(tx, human, "x", make.change_metadata(reason="be\0cause"))
+        )
     assert await store.read(lambda tx: blocks.get(tx, scope, human.id)) == human
     assert await numbers(store, chain) == [1]

@@ -20,7 +20,14 @@ async def claim(store: SqliteStore, worker: str = "me", most: int = 1) -> list[J
 
 
 async def test_a_job_reads_back_as_it_was_added(store: SqliteStore, scope: Scope) -> None:
-    job = await add(store, payload={"pages": [1, "zwei"]}, key="k", is_single=True, most_attempts=3, user_id="user-1")
+    job = await add(
+        store,
+        payload={"pages": [1, "zwei"]},
+        key="k",
+        is_single=True,
+        most_attempts=3,
+        user_id="user-1",
+    )
     assert (job.status, job.attempts, job.not_before) == ("waiting", 0, job.created_at)
     assert await get(store, job) == job
     with pytest.raises(NotFound):
@@ -71,7 +78,9 @@ async def test_claims_take_the_longest_waiting_one_of_a_key_and_none_before_its_
     assert [job.id for job in await claim(store, most=9)] == [late.id]
 
 
-async def test_only_who_holds_a_job_says_how_it_ended(store: SqliteStore, clock: ManualClock) -> None:
+async def test_only_who_holds_a_job_says_how_it_ended(
+    store: SqliteStore, clock: ManualClock
+) -> None:
     await add(store, most_attempts=5)
     (mine,) = await claim(store)
     clock.advance(31)
@@ -90,7 +99,9 @@ async def test_only_who_holds_a_job_says_how_it_ended(store: SqliteStore, clock:
     assert not await store.write(lambda tx: jobs.finish(tx, again))
 
 
-async def test_a_beat_keeps_a_job_and_tells_what_was_lost(store: SqliteStore, clock: ManualClock, scope: Scope) -> None:
+async def test_a_beat_keeps_a_job_and_tells_what_was_lost(
+    store: SqliteStore, clock: ManualClock, scope: Scope
+) -> None:
     added = [await add(store) for _ in range(3)]
     held = await claim(store, most=3)
     await store.write(lambda tx: jobs.cancel(tx, scope, added[0].id))
@@ -118,7 +129,9 @@ async def test_what_ended_long_ago_is_forgotten_and_what_did_not_end_stays(
     clock.advance(jobs.KEPT_SECONDS)
     assert await store.write(jobs.prune) == 3
     assert await store.write(jobs.prune) == 0
-    assert [job.id for job in await store.read(lambda tx: jobs.page(tx, scope, Page()))] == [waiting.id]
+    assert [job.id for job in await store.read(lambda tx: jobs.page(tx, scope, Page()))] == [
+        waiting.id
+    ]
 
 
 async def test_of_too_many_ended_jobs_the_newest_stay(

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ricordo.domain.message import EventPart, ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    EventPart,
+    ImagePart,
+    Message,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.domain.scope import Scope
 from ricordo.errors import Collision, NotFound
 from ricordo.search.index import insert_messages
@@ -35,7 +43,15 @@ async def test_a_message_reads_back_as_it_was_written(store: SqliteStore, scope:
             TextPart("Tee & Plätzchen 🍵 \x00 <b>\n"),
             ImagePart("image/png", data="aGk="),
             ToolCallPart("call-1", "roll_dice", '{"sides": 6'),
-            ToolReturnPart("call-1", "roll_dice", "error", "[1]", is_json=True, stdout=("a",), stderr=("b", "c")),
+            ToolReturnPart(
+                "call-1",
+                "roll_dice",
+                "error",
+                "[1]",
+                is_json=True,
+                stdout=("a",),
+                stderr=("b", "c"),
+            ),
         ),
         user_id=scope.user_id,
         run_id=run.id,
@@ -53,9 +69,13 @@ async def test_a_message_reads_back_as_it_was_written(store: SqliteStore, scope:
     assert await store.read(lambda tx: messages.get(tx, scope, message.id)) == stored
 
 
-async def test_messages_come_in_the_order_of_the_ids_and_gone_ones_are_left_out(store: SqliteStore) -> None:
+async def test_messages_come_in_the_order_of_the_ids_and_gone_ones_are_left_out(
+    store: SqliteStore,
+) -> None:
     agent = (await make.stored_agent(store)).agent
-    one, two, three = await make.stored_messages(store, *(make.message(agent, text) for text in "abc"))
+    one, two, three = await make.stored_messages(
+        store, *(make.message(agent, text) for text in "abc")
+    )
     wanted = [three.id, "message-gone", one.id, three.id]
     assert await store.read(lambda tx: messages.by_ids(tx, wanted)) == [three, one, three]
     assert await store.read(lambda tx: messages.by_ids(tx, [])) == []
@@ -67,7 +87,9 @@ async def test_another_organizations_message_is_not_found(store: SqliteStore) ->
     (stored,) = await make.stored_messages(store, make.message(agent))
     with pytest.raises(NotFound, match=f"Message with ID {stored.id} not found"):
         await store.read(lambda tx: messages.get(tx, Scope(organization_id="org-2"), stored.id))
-    assert await store.read(lambda tx: messages.page(tx, Scope(organization_id="org-2"), Page())) == []
+    assert (
+        await store.read(lambda tx: messages.page(tx, Scope(organization_id="org-2"), Page())) == []
+    )
 
 
 async def test_an_otid_is_unique_in_its_conversation_and_found_by(store: SqliteStore) -> None:
@@ -83,7 +105,9 @@ async def test_an_otid_is_unique_in_its_conversation_and_found_by(store: SqliteS
     )
     with pytest.raises(Collision):
         await make.stored_messages(store, make.message(agent), make.message(agent, otid="o-1"))
-    stored = await store.read(lambda tx: messages.page(tx, Scope(), Page(order="asc"), agent_id=agent.id))
+    stored = await store.read(
+        lambda tx: messages.page(tx, Scope(), Page(order="asc"), agent_id=agent.id)
+    )
     assert stored[1:] == [first, elsewhere, plain]
     assert await store.read(lambda tx: messages.by_otids(tx, thread, ["o-1", "o-2"])) == [first]
     assert await store.read(lambda tx: messages.by_otids(tx, "conv-other", ["o-1"])) == [elsewhere]
@@ -91,13 +115,19 @@ async def test_an_otid_is_unique_in_its_conversation_and_found_by(store: SqliteS
 
 async def test_a_runs_messages_can_be_followed_by_seq(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
-    stored = await make.stored_messages(store, *(make.message(agent, text, run_id="run-1") for text in "abc"))
+    stored = await make.stored_messages(
+        store, *(make.message(agent, text, run_id="run-1") for text in "abc")
+    )
     await make.stored_messages(store, make.message(agent, run_id="run-2"))
     assert await store.read(lambda tx: messages.of_run(tx, "run-1")) == stored
-    assert await store.read(lambda tx: messages.of_run(tx, "run-1", after=stored[1].seq)) == stored[2:]
+    assert (
+        await store.read(lambda tx: messages.of_run(tx, "run-1", after=stored[1].seq)) == stored[2:]
+    )
 
 
-async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(store: SqliteStore) -> None:
+async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(
+    store: SqliteStore,
+) -> None:
     agent = (await make.stored_agent(store)).agent
     many = [make.message(agent, f"number {number}") for number in range(1200)]
     with count_statements(store) as counted:
@@ -122,7 +152,12 @@ async def test_any_number_of_messages_costs_two_statements_and_none_costs_none(s
         (make.result(AGENT, "roll_dice", "six"), "six"),
         (make.result(AGENT, "conversation_search", "what was found"), ""),
         (make.result(AGENT, "archival_memory_search", "what was found"), ""),
-        (make.message(AGENT, role="assistant", parts=(ReasoningPart("Hm."), TextPart("A"), TextPart("B"))), "A\nB"),
+        (
+            make.message(
+                AGENT, role="assistant", parts=(ReasoningPart("Hm."), TextPart("A"), TextPart("B"))
+            ),
+            "A\nB",
+        ),
     ],
 )
 def test_search_sees_what_was_said_or_read_and_no_machinery(message: Message, text: str) -> None:
@@ -140,21 +175,29 @@ def cut(items: list[Message], wanted: Page) -> list[Message]:
     first = place[wanted.after] + 1 if wanted.after else 0
     end = place[wanted.before] if wanted.before else len(ordered)
     between = ordered[first : max(end, first)]
-    return between[-wanted.limit :] if wanted.before and not wanted.after else between[: wanted.limit]
+    return (
+        between[-wanted.limit :] if wanted.before and not wanted.after else between[: wanted.limit]
+    )
 
 
-@pytest.mark.parametrize("times", [(0,) * SIZE, (0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4), (4, 1, 1, 3, 0, 2, 2) * 2])
+@pytest.mark.parametrize(
+    "times", [(0,) * SIZE, (0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 4), (4, 1, 1, 3, 0, 2, 2) * 2]
+)
 async def test_every_page_is_the_one_that_a_list_would_give(
     store: SqliteStore, scope: Scope, times: tuple[int, ...]
 ) -> None:
     agent = (await make.stored_agent(store, make.agent(created_at=START - 1))).agent
-    new = [make.message(agent, str(number), created_at=START + at) for number, at in enumerate(times)]
+    new = [
+        make.message(agent, str(number), created_at=START + at) for number, at in enumerate(times)
+    ]
     stored = await make.stored_messages(store, *new)
     items = sorted(stored, key=lambda message: (message.created_at, message.seq))
 
     def check(tx: Transaction) -> None:
         @given(st.integers(1, SIZE + 2), places, places, st.sampled_from(["asc", "desc"]))
-        def every_page(limit: int, before: int | None, after: int | None, order: Literal["asc", "desc"]) -> None:
+        def every_page(
+            limit: int, before: int | None, after: int | None, order: Literal["asc", "desc"]
+        ) -> None:
             first, last = (None if place is None else items[place].id for place in (before, after))
             wanted = Page(limit, before=first, after=last, order=order)
             assert messages.page(tx, scope, wanted, role="user") == cut(items, wanted)
@@ -164,7 +207,9 @@ async def test_every_page_is_the_one_that_a_list_would_give(
     await store.read(check)
 
 
-async def test_a_bounded_page_is_the_part_next_to_its_mark_that_has_room(store: SqliteStore, scope: Scope) -> None:
+async def test_a_bounded_page_is_the_part_next_to_its_mark_that_has_room(
+    store: SqliteStore, scope: Scope
+) -> None:
     agent = (await make.stored_agent(store, make.agent(created_at=START - 1))).agent
     texts = ["x" * size for size in (10, 3000, 10, 10, 900, 900, 10, 400, 10, 10, 2000, 1, 1, 500)]
     items = await make.stored_messages(
@@ -175,7 +220,9 @@ async def test_a_bounded_page_is_the_part_next_to_its_mark_that_has_room(store: 
         tx.quotas = replace(tx.quotas, list_characters=2000)
 
         @given(st.integers(1, SIZE + 2), places, places, st.sampled_from(["asc", "desc"]))
-        def every_page(limit: int, before: int | None, after: int | None, order: Literal["asc", "desc"]) -> None:
+        def every_page(
+            limit: int, before: int | None, after: int | None, order: Literal["asc", "desc"]
+        ) -> None:
             first, last = (None if place is None else items[place].id for place in (before, after))
             wanted = Page(limit, before=first, after=last, order=order, is_bounded=True)
             whole, page = cut(items, wanted), messages.page(tx, scope, wanted, role="user")
@@ -197,4 +244,9 @@ async def test_a_bounded_page_is_the_part_next_to_its_mark_that_has_room(store: 
 async def test_a_cursor_that_is_gone_gives_an_empty_page(store: SqliteStore, scope: Scope) -> None:
     await make.stored_blocks(store, make.block())
     for wanted in (Page(after="block-gone"), Page(before="block-gone")):
-        assert await store.read(lambda tx, wanted=wanted: blocks.page(tx, scope, wanted, BlockFilter())) == []
+        assert (
+            await store.read(
+                lambda tx, wanted=wanted: blocks.page(tx, scope, wanted, BlockFilter())
+            )
+            == []
+        )

@@ -42,7 +42,9 @@ def query(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 def dump(path: Path) -> list[str]:
     with closing(sqlite3.connect(path)) as connection:
-        return [line for line in connection.iterdump() if "backup_hashes" not in line]  # of backups alone
+        return [
+            line for line in connection.iterdump() if "backup_hashes" not in line
+        ]  # of backups alone
 
 
 def backups(path: Path) -> list[Path]:
@@ -61,16 +63,22 @@ async def path(tmp_path: Path) -> Path:
 
 def with_migrations(monkeypatch: pytest.MonkeyPatch, *more: migrations.Migration) -> None:
     known, original = (*migrations.MIGRATIONS, *more), migrations.migrate
-    monkeypatch.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
+    monkeypatch.setattr(
+        migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known)
+    )
 
 
 async def open_and_close(path: Path) -> None:
     await open_sqlite(path).close()
 
 
-async def test_a_new_database_has_its_seeds_and_no_backup_and_a_second_start_changes_nothing(path: Path) -> None:
+async def test_a_new_database_has_its_seeds_and_no_backup_and_a_second_start_changes_nothing(
+    path: Path,
+) -> None:
     assert query(path, "SELECT id FROM organizations") == [(LOCAL_ORGANIZATION,)]
-    assert query(path, "SELECT id, organization_id FROM users") == [(LOCAL_USER, LOCAL_ORGANIZATION)]
+    assert query(path, "SELECT id, organization_id FROM users") == [
+        (LOCAL_USER, LOCAL_ORGANIZATION)
+    ]
     before = dump(path)
     await open_and_close(path)
     assert dump(path) == before
@@ -118,14 +126,17 @@ async def test_a_newer_schema_is_refused_with_what_to_do_and_left_as_it_is(path:
         connection.commit()
     before = dump(path)
     with pytest.raises(
-        Unavailable, match=rf"schema {newer}, and this Ricordo knows up to {newer - 1}\. Start the newer"
+        Unavailable,
+        match=rf"schema {newer}, and this Ricordo knows up to {newer - 1}\. Start the newer",
     ):
         open_sqlite(path)
     assert dump(path) == before
     assert backups(path) == []
 
 
-async def test_a_migration_that_fails_leaves_everything_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_migration_that_fails_leaves_everything_as_it_was(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = dump(path)
     with monkeypatch.context() as patched:
         with_migrations(patched, add_half_of_something)
@@ -133,11 +144,15 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(path: Path, mo
             open_sqlite(path)
     assert dump(path) == before
     await open_and_close(path)  # the folder is free, and the older Ricordo still works
-    with_migrations(monkeypatch, add_colour, add_half_of_something)  # those before one that fails stay
+    with_migrations(
+        monkeypatch, add_colour, add_half_of_something
+    )  # those before one that fails stay
     with pytest.raises(Exception, match="no such table"):
         open_sqlite(path)
     assert query(path, "SELECT name, colour FROM agents") == [("Kept", None)]
-    assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS) + 1,)]
+    assert query(path, "SELECT max(version) FROM schema_versions") == [
+        (len(migrations.MIGRATIONS) + 1,)
+    ]
 
 
 async def test_a_first_start_that_fails_leaves_nothing_half_done(
@@ -152,10 +167,14 @@ async def test_a_first_start_that_fails_leaves_nothing_half_done(
     with monkeypatch.context() as patched:
         patched.setattr(sqlite, "make_private_file", MAKE_PRIVATE_FILE)
         known = (make_half_a_schema,)
-        patched.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
+        patched.setattr(
+            migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known)
+        )
         with pytest.raises(Exception, match="no such table"):
             open_sqlite(path)
-    assert query(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [("schema_versions",)]
+    assert query(path, "SELECT name FROM sqlite_master WHERE type = 'table'") == [
+        ("schema_versions",)
+    ]
     await open_and_close(path)
     assert backups(path) == []
 
@@ -181,11 +200,15 @@ async def test_a_copy_that_is_not_sound_stops_the_upgrade_before_anything_change
     with pytest.raises(Unavailable, match="did not verify, so nothing was changed"):
         open_sqlite(path)
     assert backups(path) == []
-    assert query(path, "SELECT max(version) FROM schema_versions") == [(len(migrations.MIGRATIONS),)]
+    assert query(path, "SELECT max(version) FROM schema_versions") == [
+        (len(migrations.MIGRATIONS),)
+    ]
     assert "colour" not in [column[1] for column in query(path, "PRAGMA table_info(agents)")]
 
 
-async def test_a_backup_that_cannot_be_written_stops_the_upgrade(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_backup_that_cannot_be_written_stops_the_upgrade(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = dump(path)
     (path.parent / "backups").write_text("a file in the way")
     with_migrations(monkeypatch, add_colour)

@@ -46,7 +46,9 @@ async def test_names_get_the_form_and_one_that_is_taken_a_number(
     await store.write(lambda tx: normalise_names(tx.connection))
     assert await store.read(lambda tx: rows(tx, "SELECT name FROM agents")) == [(GRUSS,)]
     assert await store.read(lambda tx: rows(tx, "SELECT tag FROM agents_tags")) == [(GRUSS,)]
-    names = await store.read(lambda tx: rows(tx, "SELECT name FROM tools WHERE tool_type = 'custom' ORDER BY seq"))
+    names = await store.read(
+        lambda tx: rows(tx, "SELECT name FROM tools WHERE tool_type = 'custom' ORDER BY seq")
+    )
     assert names == [(f"{GRUSS}_2",), (GRUSS,), (f"{GRUSS}_3",)]
     assert [record.getMessage() for record in caplog.records].count(
         "a name got a number: another has its normal form"
@@ -54,9 +56,15 @@ async def test_names_get_the_form_and_one_that_is_taken_a_number(
     assert await store.read(lambda tx: rows(tx, "SELECT kind FROM jobs")) == [(NORMALISE_BLOCKS,)]
     # A second time there is nothing to do.
     before = await store.read(lambda tx: rows(tx, "SELECT name FROM tools"))
-    await store.write(lambda tx: tx.connection.execute(text("DELETE FROM jobs")) and normalise_names(tx.connection))
+    await store.write(
+        lambda tx: (
+            tx.connection.execute(text("DELETE FROM jobs")) and normalise_names(tx.connection)
+        )
+    )
     assert await store.read(lambda tx: rows(tx, "SELECT name FROM tools")) == before
-    assert agent.id in {row[0] for row in await store.read(lambda tx: rows(tx, "SELECT id FROM agents"))}
+    assert agent.id in {
+        row[0] for row in await store.read(lambda tx: rows(tx, "SELECT id FROM agents"))
+    }
 
 
 async def spoiled(store: Store, block: Block, label: str, value: str) -> Block:
@@ -67,23 +75,32 @@ async def spoiled(store: Store, block: Block, label: str, value: str) -> Block:
         assert chain
         old_label = block.label if label != block.label else None
         change = Change(label, value, before=block.value, old_label=old_label)
-        _, (head,) = versions.record(tx, chain, [change], ChangeMetadata(Actor("user", "ada"), "Write"))
+        _, (head,) = versions.record(
+            tx, chain, [change], ChangeMetadata(Actor("user", "ada"), "Write")
+        )
         odd = replace(block, label=label, value=value, head=head)
         given = {"label": label, "value": value, "head": head, "id": block.id}
         tx.connection.execute(
-            text("UPDATE blocks SET label = :label, value = :value, head = :head WHERE id = :id"), given
+            text("UPDATE blocks SET label = :label, value = :value, head = :head WHERE id = :id"),
+            given,
         )
         tx.connection.execute(
-            text("UPDATE agents_blocks SET label = :label WHERE block_id = :id"), {"label": label, "id": block.id}
+            text("UPDATE agents_blocks SET label = :label WHERE block_id = :id"),
+            {"label": label, "id": block.id},
         )
         return odd
 
     return await store.write(spoil)
 
 
-async def test_blocks_get_the_form_by_a_version_each_and_keep_their_history(store: Store, scope: Scope) -> None:
+async def test_blocks_get_the_form_by_a_version_each_and_keep_their_history(
+    store: Store, scope: Scope
+) -> None:
     odd_label, other, plain = await make.stored_blocks(
-        store, make.block("human", "tea", policy="read_only"), make.block("plans", "milk"), make.block("plain", "water")
+        store,
+        make.block("human", "tea", policy="read_only"),
+        make.block("plans", "milk"),
+        make.block("plain", "water"),
     )
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [odd_label, other, plain]))
@@ -106,17 +123,21 @@ async def test_blocks_get_the_form_by_a_version_each_and_keep_their_history(stor
     )
     # From here on an edit of one line is one line of difference, and the text of each version is what it was.
     texts = await store.read(
-        lambda tx: [versions.read_text(tx, odd_label.chain_id, one.blob) for one in after if one.blob]
+        lambda tx: [
+            versions.read_text(tx, odd_label.chain_id, one.blob) for one in after if one.blob
+        ]
     )
     assert texts == ["one\ntwo\n", "one\r\ntwo\r\n", "tea"]
     assert (await store.read(lambda tx: agents.load(tx, scope, agent.id))).agent.id == agent.id
-    assert await store.read(lambda tx: blocks.page(tx, scope, Page(), blocks.BlockFilter(label=ODD))) == [
-        replace(seen[odd_label.id], tags=())
-    ]
+    assert await store.read(
+        lambda tx: blocks.page(tx, scope, Page(), blocks.BlockFilter(label=ODD))
+    ) == [replace(seen[odd_label.id], tags=())]
 
 
 async def test_a_label_that_is_taken_in_its_normal_form_gets_a_number(store: Store) -> None:
-    first, second = await make.stored_blocks(store, make.block("first", "a"), make.block("second", "b"))
+    first, second = await make.stored_blocks(
+        store, make.block("first", "a"), make.block("second", "b")
+    )
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [first, second]))
     await spoiled(store, first, GRUSS, "a")

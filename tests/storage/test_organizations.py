@@ -20,7 +20,9 @@ from tests.seams.stores import START, overlapped
 ELSEWHERE = Scope(organization_id="org-2")
 
 
-async def test_a_tool_reads_back_as_it_was_written_and_as_it_was_changed(store: SqliteStore, scope: Scope) -> None:
+async def test_a_tool_reads_back_as_it_was_written_and_as_it_was_changed(
+    store: SqliteStore, scope: Scope
+) -> None:
     tool = make.tool(
         source_type="python",
         source_code="def roll_dice():\n    return 6\n",
@@ -34,12 +36,24 @@ async def test_a_tool_reads_back_as_it_was_written_and_as_it_was_changed(store: 
     other = make.tool("other")
     await store.write(lambda tx: tools.insert_all(tx, [tool, other]))
     assert await store.read(lambda tx: tools.get(tx, scope, tool.id)) == tool
-    changed = replace(tool, description="Throws.", needs_approval=False, tags=(), updated_by="user-2", updated_at=9)
+    changed = replace(
+        tool,
+        description="Throws.",
+        needs_approval=False,
+        tags=(),
+        updated_by="user-2",
+        updated_at=9,
+    )
     await store.write(lambda tx: tools.update(tx, changed))
-    assert await store.read(lambda tx: tools.by_ids(tx, scope, [other.id, tool.id])) == [other, changed]
+    assert await store.read(lambda tx: tools.by_ids(tx, scope, [other.id, tool.id])) == [
+        other,
+        changed,
+    ]
 
 
-async def test_tools_are_found_by_name_and_only_in_their_organization(store: SqliteStore, scope: Scope) -> None:
+async def test_tools_are_found_by_name_and_only_in_their_organization(
+    store: SqliteStore, scope: Scope
+) -> None:
     one, two = make.tool("one"), make.tool("two")
     await store.write(lambda tx: tools.insert_all(tx, [one, two]))
     found = await store.read(lambda tx: tools.by_names(tx, scope, ["two", "three"]))
@@ -53,7 +67,11 @@ async def test_a_user_is_found_by_id_and_by_identifier_and_an_id_stands_above_an
     store: SqliteStore, scope: Scope
 ) -> None:
     made = await store.write(lambda tx: users.find_or_make(tx, scope, "ada@example.org"))
-    assert (is_id(made.id, "user"), made.identifier, made.name) == (True, "ada@example.org", "ada@example.org")
+    assert (is_id(made.id, "user"), made.identifier, made.name) == (
+        True,
+        "ada@example.org",
+        "ada@example.org",
+    )
     for name in (made.id, "ada@example.org"):
         assert await store.read(lambda tx, name=name: users.find(tx, scope, name)) == made  # type: ignore[misc]
         assert await store.write(lambda tx, name=name: users.find_or_make(tx, scope, name)) == made  # type: ignore[misc]
@@ -81,7 +99,9 @@ async def test_organisations_have_users_of_their_own(store: SqliteStore, scope: 
         await store.read(lambda tx: users.require(tx, ELSEWHERE, ada.id))
 
 
-async def test_who_acts_for_one_user_knows_of_no_other_and_makes_none(store: SqliteStore, scope: Scope) -> None:
+async def test_who_acts_for_one_user_knows_of_no_other_and_makes_none(
+    store: SqliteStore, scope: Scope
+) -> None:
     ada = await store.write(lambda tx: users.find_or_make(tx, scope, "ada"))
     await store.write(lambda tx: users.find_or_make(tx, scope, "bob"))
     narrowed = Scope(subject_id=ada.id)
@@ -100,15 +120,23 @@ async def test_a_name_that_would_break_an_address_or_a_commit_is_refused_and_an_
         with pytest.raises(Invalid, match="cannot be called"):
             await store.write(lambda tx, name=name: users.find_or_make(tx, scope, name))  # type: ignore[misc]
     with pytest.raises(NotFound, match="Check the name"):
-        await store.write(lambda tx: users.find_or_make(tx, scope, "user-00000000-0000-4000-8000-00000000000a"))
+        await store.write(
+            lambda tx: users.find_or_make(tx, scope, "user-00000000-0000-4000-8000-00000000000a")
+        )
 
 
-async def test_two_that_make_one_user_at_once_make_her_once(store: SqliteStore, scope: Scope) -> None:
+async def test_two_that_make_one_user_at_once_make_her_once(
+    store: SqliteStore, scope: Scope
+) -> None:
     one, two = await overlapped(
-        store, lambda tx: users.find_or_make(tx, scope, "ada"), lambda tx: users.find_or_make(tx, scope, "ada")
+        store,
+        lambda tx: users.find_or_make(tx, scope, "ada"),
+        lambda tx: users.find_or_make(tx, scope, "ada"),
     )
     assert one == two
-    made = await asyncio.gather(*(store.write(lambda tx: users.find_or_make(tx, scope, "bob")) for _ in range(8)))
+    made = await asyncio.gather(
+        *(store.write(lambda tx: users.find_or_make(tx, scope, "bob")) for _ in range(8))
+    )
     assert len({user.id for user in made}) == 1
     assert len(await store.read(lambda tx: tx.all(table.select()))) == 3
 
@@ -127,17 +155,30 @@ async def test_a_provider_reads_back_in_its_organization_alone_and_prints_no_key
             **fields,
         )
         for name, fields in (
-            ("mine", {"base_url": "https://a.example/v1", "secret": "sealed", "region": "eu-west-1"}),
+            (
+                "mine",
+                {"base_url": "https://a.example/v1", "secret": "sealed", "region": "eu-west-1"},
+            ),
             (
                 "bare",
-                {"api_version": "2024-10-21", "last_synced": START + 5, "created_by": "user-1", "updated_by": "user-2"},
+                {
+                    "api_version": "2024-10-21",
+                    "last_synced": START + 5,
+                    "created_by": "user-1",
+                    "updated_by": "user-2",
+                },
             ),
         )
     ]
     assert "sealed" not in repr(mine)
     await store.write(lambda tx: [providers.insert_one(tx, one) for one in (mine, bare)])
-    assert await store.read(lambda tx: providers.of_organization(tx, LOCAL_ORGANIZATION)) == (mine, bare)
-    assert await store.read(lambda tx: providers.of_organization(tx, ELSEWHERE.organization_id)) == ()
+    assert await store.read(lambda tx: providers.of_organization(tx, LOCAL_ORGANIZATION)) == (
+        mine,
+        bare,
+    )
+    assert (
+        await store.read(lambda tx: providers.of_organization(tx, ELSEWHERE.organization_id)) == ()
+    )
     assert await store.read(lambda tx: providers.page(tx, ELSEWHERE, Page())) == []
     for reach in (providers.get, providers.delete_one):
         with pytest.raises(NotFound):

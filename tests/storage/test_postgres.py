@@ -34,7 +34,16 @@ from ricordo.memory.working_memory import PassageDraft, WorkingMemory
 from ricordo.search import rebuild
 from ricordo.search.index import insert_messages
 from ricordo.settings import Settings
-from ricordo.storage import agents, archives, blocks, conversations, deletion, migrations, runs, tools
+from ricordo.storage import (
+    agents,
+    archives,
+    blocks,
+    conversations,
+    deletion,
+    migrations,
+    runs,
+    tools,
+)
 from ricordo.storage.engine import postgres as module
 from ricordo.storage.engine.database import check, open_store
 from ricordo.storage.engine.postgres import PostgresStore, open_postgres
@@ -53,7 +62,9 @@ LIMIT = 60  # seconds
 
 
 @pytest.fixture
-async def other(store: PostgresStore, clock: ManualClock, tmp_path: Path) -> AsyncIterator[PostgresStore]:
+async def other(
+    store: PostgresStore, clock: ManualClock, tmp_path: Path
+) -> AsyncIterator[PostgresStore]:
     opened = open_postgres(server().shared_database(), connections=4, clock=clock, backups=tmp_path)
     yield opened
     await opened.close()
@@ -82,7 +93,9 @@ async def until(sql: str) -> None:
 
 
 @asynccontextmanager
-async def kept_open(store: PostgresStore, work: Callable[[Transaction], Any]) -> AsyncIterator["asyncio.Task[Any]"]:
+async def kept_open(
+    store: PostgresStore, work: Callable[[Transaction], Any]
+) -> AsyncIterator["asyncio.Task[Any]"]:
     """Run the unit in a transaction that stays open until another one waits for its lock."""
     is_done, ends = threading.Event(), threading.Event()
 
@@ -101,7 +114,9 @@ async def kept_open(store: PostgresStore, work: Callable[[Transaction], Any]) ->
 
 
 def open_run(agent: Agent, now: int) -> Run:
-    return make.run(agent, created_at=now, lease_token=new_id("token"), lease_expires_at=now + LEASE)
+    return make.run(
+        agent, created_at=now, lease_token=new_id("token"), lease_expires_at=now + LEASE
+    )
 
 
 async def begun(store: PostgresStore) -> Run:
@@ -120,25 +135,50 @@ def test_every_text_is_in_byte_order_and_every_json_stays_as_it_was_written() ->
         "ricordo_template",
     )
     kinds = {kind for kind, _ in columns}
-    assert {collation for kind, collation in columns if kind in ("text", "character varying")} == {"C"}
-    assert kinds == {"bigint", "boolean", "bytea", "character varying", "double precision", "json", "text"}
+    assert {collation for kind, collation in columns if kind in ("text", "character varying")} == {
+        "C"
+    }
+    assert kinds == {
+        "bigint",
+        "boolean",
+        "bytea",
+        "character varying",
+        "double precision",
+        "json",
+        "text",
+    }
 
 
 def test_indexes_of_some_rows_have_their_conditions_and_rows_get_numbers_of_the_database() -> None:
-    narrow = {index.name for table in metadata.tables.values() for index in table.indexes if "where" in index.info}
-    sql = "SELECT indexname FROM pg_indexes WHERE schemaname = 'public' AND indexdef LIKE '% WHERE %'"
-    made = {name for (name,) in server().run(sql, "ricordo_template") if not name.startswith(("procrastinate", "idx_"))}
+    narrow = {
+        index.name
+        for table in metadata.tables.values()
+        for index in table.indexes
+        if "where" in index.info
+    }
+    sql = (
+        "SELECT indexname FROM pg_indexes WHERE schemaname = 'public' AND indexdef LIKE '% WHERE %'"
+    )
+    made = {
+        name
+        for (name,) in server().run(sql, "ricordo_template")
+        if not name.startswith(("procrastinate", "idx_"))
+    }
     assert made == narrow
     sql = "SELECT count(*) FROM information_schema.columns WHERE column_name = 'seq' AND is_identity = 'NO'"
     assert server().run(sql, "ricordo_template") == [(0,)]
 
 
-async def test_several_servers_may_start_at_once_on_an_empty_database(empty_database: str, tmp_path: Path) -> None:
+async def test_several_servers_may_start_at_once_on_an_empty_database(
+    empty_database: str, tmp_path: Path
+) -> None:
     def start(_number: int) -> PostgresStore:
         return open_postgres(empty_database, connections=1, backups=tmp_path)
 
     opened = await asyncio.gather(*(asyncio.to_thread(start, number) for number in range(5)))
-    versions = server().run("SELECT version FROM schema_versions ORDER BY version", name_in(empty_database))
+    versions = server().run(
+        "SELECT version FROM schema_versions ORDER BY version", name_in(empty_database)
+    )
     assert [version for (version,) in versions] == [len(migrations.MIGRATIONS)]
     for store in opened:
         await make.stored_agent(store)
@@ -152,7 +192,9 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a database that lacks a migration."""
     url = server().new_database()
     original, known = migrations.migrate, (*migrations.MIGRATIONS, add_colour)
-    monkeypatch.setattr(migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known))
+    monkeypatch.setattr(
+        migrations, "migrate", lambda c, back_up: original(c, back_up=back_up, migrations=known)
+    )
     yield url
     server().drop(url)
 
@@ -169,7 +211,9 @@ async def test_an_upgrade_is_backed_up_by_pg_dump(
         await open_postgres(older, connections=1, backups=tmp_path / "backups").close()
     (kept,) = (tmp_path / "backups").iterdir()
     listing = ["pg_restore", "--list", str(kept)]
-    listed = await asyncio.to_thread(subprocess.run, listing, capture_output=True, text=True, check=True)
+    listed = await asyncio.to_thread(
+        subprocess.run, listing, capture_output=True, text=True, check=True
+    )
     assert "TABLE DATA public messages" in listed.stdout
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert str(kept) == caplog.records[-1].__dict__["file"]
@@ -182,18 +226,28 @@ async def test_where_there_is_no_pg_dump_the_log_says_that_there_is_no_backup(
     with caplog.at_level(logging.WARNING, "ricordo.storage.engine.backups"):
         await open_postgres(older, connections=1, backups=tmp_path / "backups").close()
     assert "no backup" in caplog.text
-    assert "colour" in str(server().run("SELECT column_name FROM information_schema.columns", name_in(older)))
+    assert "colour" in str(
+        server().run("SELECT column_name FROM information_schema.columns", name_in(older))
+    )
 
 
-async def test_a_dump_that_fails_stops_the_upgrade(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, older: str) -> None:
+async def test_a_dump_that_fails_stops_the_upgrade(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, older: str
+) -> None:
     broken = tmp_path / "pg_dump"
-    broken.write_text('#!/bin/sh\ncase "$1" in --version) echo "pg_dump (PostgreSQL) 99.0";; *) exit 1;; esac\n')
+    broken.write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo "pg_dump (PostgreSQL) 99.0";; *) exit 1;; esac\n'
+    )
     broken.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
-    with pytest.raises(Unavailable, match="backup before an upgrade failed, so nothing was changed"):
+    with pytest.raises(
+        Unavailable, match="backup before an upgrade failed, so nothing was changed"
+    ):
         open_postgres(older, connections=1, backups=tmp_path / "backups")
     assert list((tmp_path / "backups").iterdir()) == []
-    assert "colour" not in str(server().run("SELECT column_name FROM information_schema.columns", name_in(older)))
+    assert "colour" not in str(
+        server().run("SELECT column_name FROM information_schema.columns", name_in(older))
+    )
 
 
 # --- several servers ---
@@ -231,7 +285,9 @@ async def test_edits_of_one_block_by_several_servers_are_compared_and_none_is_lo
 
             def work(tx: Transaction) -> Block | None:
                 now = blocks.get(tx, Scope(), block.id)
-                return blocks.write(tx, now, str(int(now.value) + 1), make.change_metadata("user-1"))
+                return blocks.write(
+                    tx, now, str(int(now.value) + 1), make.change_metadata("user-1")
+                )
 
             if await which.write(work):
                 return conflicts
@@ -254,9 +310,13 @@ async def test_a_change_that_met_another_is_made_again_from_what_is_there_now(
         now = blocks.get(tx, Scope(), block.id)
         tries.append(now.value)
         if len(tries) == 1:
-            wrote = other.write(lambda its: blocks.write(its, now, "new", make.change_metadata("agent-1")))
+            wrote = other.write(
+                lambda its: blocks.write(its, now, "new", make.change_metadata("agent-1"))
+            )
             asyncio.run_coroutine_threadsafe(wrote, loop).result(LIMIT)
-        return blocks.update(tx, now, replace(now, description="Described."), make.change_metadata())
+        return blocks.update(
+            tx, now, replace(now, description="Described."), make.change_metadata()
+        )
 
     changed = await store.write(change)
     assert tries == ["old", "new"]
@@ -276,8 +336,12 @@ async def test_a_held_run_is_not_ended_behind_its_owners_back(
     assert await healing is False
 
 
-async def test_a_deadlock_is_broken_and_both_units_are_done(store: PostgresStore, other: PostgresStore) -> None:
-    first, second = await make.stored_blocks(store, make.block(label="one"), make.block(label="two"))
+async def test_a_deadlock_is_broken_and_both_units_are_done(
+    store: PostgresStore, other: PostgresStore
+) -> None:
+    first, second = await make.stored_blocks(
+        store, make.block(label="one"), make.block(label="two")
+    )
     both, is_one_done, tries = threading.Barrier(2), threading.Event(), list[Block]()
 
     def both_of(*order: Block) -> Callable[[Transaction], None]:
@@ -340,7 +404,9 @@ async def test_a_step_that_writes_and_files_never_waits_in_a_ring_with_one_that_
     assert tries == ["writes", "reshapes"]  # neither was ended by the database, to run again
 
 
-async def test_no_run_begins_in_a_thread_that_is_held(store: PostgresStore, other: PostgresStore) -> None:
+async def test_no_run_begins_in_a_thread_that_is_held(
+    store: PostgresStore, other: PostgresStore
+) -> None:
     """Otherwise a reset could delete the messages of a turn that begins beside it."""
     state = await make.stored_agent(store)
     run = open_run(state.agent, store.clock.now())
@@ -349,7 +415,9 @@ async def test_no_run_begins_in_a_thread_that_is_held(store: PostgresStore, othe
     await beginning
 
 
-async def test_an_agent_gets_one_archive_however_many_file_at_once(store: PostgresStore, other: PostgresStore) -> None:
+async def test_an_agent_gets_one_archive_however_many_file_at_once(
+    store: PostgresStore, other: PostgresStore
+) -> None:
     state = await make.stored_agent(store)
 
     async def file(which: PostgresStore, number: int) -> None:
@@ -358,7 +426,10 @@ async def test_an_agent_gets_one_archive_however_many_file_at_once(store: Postgr
 
     await asyncio.gather(*(file((store, other)[number % 2], number) for number in range(8)))
     (archive,) = await store.read(lambda tx: archives.of_agent(tx, state.agent.id))
-    assert (archive.passage_count, archive.tags) == (8, tuple(f"tag-{number}" for number in range(8)))
+    assert (archive.passage_count, archive.tags) == (
+        8,
+        tuple(f"tag-{number}" for number in range(8)),
+    )
 
 
 async def test_an_archive_that_is_detached_at_this_moment_takes_nothing_more(
@@ -368,7 +439,9 @@ async def test_an_archive_that_is_detached_at_this_moment_takes_nothing_more(
     left = await make.stored_archive(store, state.agent)
     state = await store.read(lambda tx: agents.load(tx, Scope(), state.agent.id))
     async with kept_open(store, lambda tx: archives.detach(tx, state.agent.id, left.id)):
-        filing = asyncio.create_task(other.write(lambda tx: file_passages(tx, state, [make.passage(left, "Late.")])))
+        filing = asyncio.create_task(
+            other.write(lambda tx: file_passages(tx, state, [make.passage(left, "Late.")]))
+        )
     (own,) = await filing
     assert own.id != left.id
     assert (await store.read(lambda tx: archives.get(tx, Scope(), left.id))).passage_count == 0
@@ -399,9 +472,13 @@ async def test_an_agent_that_is_deleted_while_its_new_index_takes_over_leaves_no
     assert left == []
 
 
-async def test_servers_that_start_at_once_agree_on_their_tools(store: PostgresStore, other: PostgresStore) -> None:
+async def test_servers_that_start_at_once_agree_on_their_tools(
+    store: PostgresStore, other: PostgresStore
+) -> None:
     toolbox = Toolbox(plugin.tools())
-    await asyncio.gather(*(which.write(lambda tx: sync_tools(tx, Scope(), toolbox)) for which in (store, other) * 3))
+    await asyncio.gather(
+        *(which.write(lambda tx: sync_tools(tx, Scope(), toolbox)) for which in (store, other) * 3)
+    )
     names = [tool.name for tool in toolbox]
     assert set(await store.read(lambda tx: tools.by_names(tx, Scope(), names))) == set(names)
     assert await store.read(lambda tx: tools.count(tx, Scope())) == len(names)
@@ -410,7 +487,9 @@ async def test_servers_that_start_at_once_agree_on_their_tools(store: PostgresSt
 # --- connections ---
 
 
-async def test_a_unit_whose_backend_is_killed_before_or_in_the_middle_runs_again_whole(store: PostgresStore) -> None:
+async def test_a_unit_whose_backend_is_killed_before_or_in_the_middle_runs_again_whole(
+    store: PostgresStore,
+) -> None:
     agent = (await make.stored_agent(store)).agent
     kill(await store.read(backend))
     pids: list[int] = []
@@ -457,7 +536,9 @@ async def test_a_server_that_goes_away_is_unavailable_after_some_tries(
 ) -> None:
     monkeypatch.setattr(module.time, "sleep", lambda _seconds: None)
     kill(await store.read(backend))
-    monkeypatch.setattr(store, "engine", create_engine(module.driver_url("postgresql://x@/x?host=/nowhere")))
+    monkeypatch.setattr(
+        store, "engine", create_engine(module.driver_url("postgresql://x@/x?host=/nowhere"))
+    )
 
     async def use() -> None:
         for _ in range(5):  # whichever worker's connection it was
@@ -483,7 +564,9 @@ async def test_the_pool_is_bounded_and_callers_wait(tmp_path: Path) -> None:
             running -= 1
         return backend(tx)
 
-    pids = await asyncio.gather(*(store.write(work) if number % 2 else store.read(work) for number in range(30)))
+    pids = await asyncio.gather(
+        *(store.write(work) if number % 2 else store.read(work) for number in range(30))
+    )
     assert len(set(pids)) <= 3
     assert most == 3
     await store.close()
@@ -506,11 +589,15 @@ async def test_what_cannot_be_stored_is_refused_in_a_sentence(store: PostgresSto
     ]
     for spoiled, tags in cases:
         with pytest.raises(Invalid):
-            await store.write(lambda tx, spoiled=spoiled, tags=tags: agents.insert_one(tx, spoiled, tags))  # type: ignore[misc]
+            await store.write(
+                lambda tx, spoiled=spoiled, tags=tags: agents.insert_one(tx, spoiled, tags)
+            )  # type: ignore[misc]
     assert await store.read(lambda tx: agents.count(tx, Scope())) == 0
 
 
-async def test_an_error_quotes_nothing_that_was_said(store: PostgresStore, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_quotes_nothing_that_was_said(
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
+) -> None:
     state = await make.stored_agent(store, tags=["private words"])
     with pytest.raises(Collision) as caught, caplog.at_level(logging.DEBUG):
         await store.write(lambda tx: agents.insert_one(tx, state.agent, ["private words"]))
@@ -520,7 +607,11 @@ async def test_an_error_quotes_nothing_that_was_said(store: PostgresStore, caplo
 
 WORDS = st.text(max_size=20)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | WORDS,
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False)
+    | WORDS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
     max_leaves=12,
 )
@@ -529,7 +620,9 @@ JSON = st.recursive(
 # --- opening ---
 
 
-def test_without_psycopg_a_sentence_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_psycopg_a_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delitem(sys.modules, "ricordo.storage.engine.postgres")
     monkeypatch.delattr("ricordo.storage.engine.postgres")
     monkeypatch.setitem(sys.modules, "psycopg", None)
@@ -544,11 +637,15 @@ def test_a_start_on_sqlite_imports_nothing_of_postgresql(tmp_path: Path) -> None
         f"asyncio.run(open_store(Settings(data_dir={str(tmp_path)!r})).close())\n"
         "print([name for name in sys.modules if 'psycopg' in name or 'dialects.postgresql' in name])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
-def test_a_look_tells_what_the_database_is_and_changes_nothing(empty_database: str, tmp_path: Path) -> None:
+def test_a_look_tells_what_the_database_is_and_changes_nothing(
+    empty_database: str, tmp_path: Path
+) -> None:
     migrated = Settings(data_dir=tmp_path, database_url=server().shared_database())
     found = check(migrated)
     assert found.state == "shared"
@@ -557,8 +654,12 @@ def test_a_look_tells_what_the_database_is_and_changes_nothing(empty_database: s
     empty = check(Settings(data_dir=tmp_path, database_url=empty_database))
     assert empty.state == "shared"
     assert empty.schema == 0
-    assert server().run("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", name_in(empty_database)) == [(0,)]
-    gone = check(Settings(data_dir=tmp_path, database_url=f"postgresql://x:s3cret@/x?host={tmp_path}"))
+    assert server().run(
+        "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", name_in(empty_database)
+    ) == [(0,)]
+    gone = check(
+        Settings(data_dir=tmp_path, database_url=f"postgresql://x:s3cret@/x?host={tmp_path}")
+    )
     assert gone.state == "broken"
     assert "postgresql://x:***@/x cannot be opened" in gone.reason
     assert "s3cret" not in gone.reason
@@ -567,7 +668,9 @@ def test_a_look_tells_what_the_database_is_and_changes_nothing(empty_database: s
 async def test_full_durability_waits_for_the_disk(tmp_path: Path) -> None:
     found = []
     for durability in ("normal", "full"):
-        store = open_postgres(server().shared_database(), connections=1, durability=durability, backups=tmp_path)
+        store = open_postgres(
+            server().shared_database(), connections=1, durability=durability, backups=tmp_path
+        )
         found.append(await store.read(lambda tx: tx.all(text("SHOW synchronous_commit"))[0][0]))
         await store.close()
     assert found == ["off", "on"]  # the tests' server is set to off
@@ -582,5 +685,7 @@ def test_a_pooler_that_parts_sessions_by_transactions_is_refused_with_what_to_se
             open_postgres(url, connections=1, backups=tmp_path)
         status = check(Settings(data_dir=tmp_path, database_url=url))
         assert (status.state, "pool_mode = session" in status.reason) == ("broken", True)
-    tables = server().run("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", name_in(empty_database))
+    tables = server().run(
+        "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", name_in(empty_database)
+    )
     assert tables == [(0,)]

@@ -24,7 +24,9 @@ async def stored(store: SqliteStore, *new: Proposal) -> Chain:
     chain = make.chain("user", "user-1")
 
     def work(tx: Transaction) -> Chain:
-        blocks.insert_all(tx, [make.block("human", "tea", chain_id=chain.id)], [chain], make.change_metadata())
+        blocks.insert_all(
+            tx, [make.block("human", "tea", chain_id=chain.id)], [chain], make.change_metadata()
+        )
         for one in new:
             proposals.insert_one(tx, replace(one, chain_id=chain.id), None)
         return chain
@@ -63,20 +65,28 @@ async def test_a_proposal_reads_back_as_it_was_written(store: SqliteStore, scope
         read = await store.read(lambda tx, id=sent.id: proposals.get(tx, scope, id))  # type: ignore[misc]
         assert read == replace(sent, chain_id=chain.id)
         assert await store.write(lambda tx, id=sent.id: proposals.lock(tx, scope, id)) == read  # type: ignore[misc]
-    assert [found.id for found in await store.read(lambda tx: proposals.of_step(tx, scope, "step-1"))] == [one.id]
+    assert [
+        found.id for found in await store.read(lambda tx: proposals.of_step(tx, scope, "step-1"))
+    ] == [one.id]
     elsewhere = Scope(organization_id="org-2")
     assert await store.read(lambda tx: proposals.of_step(tx, elsewhere, "step-1")) == []
     with pytest.raises(NotFound):
         await store.write(lambda tx: proposals.lock(tx, elsewhere, one.id))
 
 
-async def test_a_proposal_made_from_a_text_that_no_version_has_reads_back_too(store: SqliteStore, scope: Scope) -> None:
+async def test_a_proposal_made_from_a_text_that_no_version_has_reads_back_too(
+    store: SqliteStore, scope: Scope
+) -> None:
     one = proposal("gin", base=b"1" * 20, base_value="Never stored")
     chain = await stored(store, one)
-    assert await store.read(lambda tx: proposals.get(tx, scope, one.id)) == replace(one, chain_id=chain.id)
+    assert await store.read(lambda tx: proposals.get(tx, scope, one.id)) == replace(
+        one, chain_id=chain.id
+    )
 
 
-async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(store: SqliteStore, scope: Scope) -> None:
+async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(
+    store: SqliteStore, scope: Scope
+) -> None:
     done, stuck = proposal(status="rejected"), proposal(status="conflicted")
     chain = await stored(store, proposal(), stuck, done, proposal(label="goals"))
     counts = await store.read(lambda tx: proposals.waiting_counts(tx, chain.id))
@@ -90,24 +100,36 @@ async def test_those_that_wait_are_counted_and_go_along_to_a_new_label(store: Sq
 
 
 async def test_proposing_reads_no_more_where_many_of_others_wait(store: SqliteStore) -> None:
-    others = [proposal(f"rum {number}", author=Actor("agent", f"agent-{number}", "")) for number in range(20)]
+    others = [
+        proposal(f"rum {number}", author=Actor("agent", f"agent-{number}", ""))
+        for number in range(20)
+    ]
     chain = await stored(store, *others)
     block = await store.read(lambda tx: blocks.labelled(tx, chain.id, "human"))
     metadata = replace(make.change_metadata(), author=Actor("agent", "agent-0", ""))
     with count_statements(store) as counted:
-        await store.write(lambda tx: propose(tx, ProposalDraft(chain.id, "human", "gin", block), metadata))
+        await store.write(
+            lambda tx: propose(tx, ProposalDraft(chain.id, "human", "gin", block), metadata)
+        )
     assert len(counted.statements) <= 7
     found = await store.read(lambda tx: proposals.waiting(tx, chain.id))
     assert [one.value for one in found] == [*(f"rum {number}" for number in range(1, 20)), "gin"]
-    assert await store.read(lambda tx: proposals.waiting_ids(tx, chain.id, 99)) == [one.id for one in found]
+    assert await store.read(lambda tx: proposals.waiting_ids(tx, chain.id, 99)) == [
+        one.id for one in found
+    ]
     which = ProposalFilter(chain_id=chain.id, waits=True)
     paged = await store.read(lambda tx: proposals.page(tx, Scope(), Page(limit=2), which))
     assert paged == found[:-3:-1]
 
 
-async def test_a_rejection_is_told_in_its_conversation_or_without_one_in_any_with_the_user(store: SqliteStore) -> None:
+async def test_a_rejection_is_told_in_its_conversation_or_without_one_in_any_with_the_user(
+    store: SqliteStore,
+) -> None:
     state = await make.stored_agent(store)
-    home, other = (replace(state.conversation, id=new_id("conv"), is_default=False, user_id="user-1") for _ in range(2))
+    home, other = (
+        replace(state.conversation, id=new_id("conv"), is_default=False, user_id="user-1")
+        for _ in range(2)
+    )
     run = make.run(state.agent, id=new_id("run"), conversation_id=home.id)
 
     def begin(tx: Transaction) -> None:
@@ -122,11 +144,19 @@ async def test_a_rejection_is_told_in_its_conversation_or_without_one_in_any_wit
         proposal(author=agent, note="Nor.", **told),
     )
     await stored(
-        store, in_run, in_none, proposal(author=agent, status="rejected", note="Told."), proposal(note="x", **told)
+        store,
+        in_run,
+        in_none,
+        proposal(author=agent, status="rejected", note="Told."),
+        proposal(note="x", **told),
     )
 
     def flags(tx: Transaction) -> list[bool]:
-        return [bool(found and found.has_untold) for one in (home, other) if (found := conversations.get(tx, one.id))]
+        return [
+            bool(found and found.has_untold)
+            for one in (home, other)
+            if (found := conversations.get(tx, one.id))
+        ]
 
     async def take(which: Conversation, user_id: str = "user-1") -> list[str]:
         found = await store.write(lambda tx: proposals.take_untold(tx, which, user_id, 9))
@@ -135,7 +165,10 @@ async def test_a_rejection_is_told_in_its_conversation_or_without_one_in_any_wit
     def flag(tx: Transaction, run_id: str | None) -> bool:
         return conversations.flag_untold(tx, state.agent.id, "user-1", run_id)
 
-    assert [await store.write(lambda tx, id=id: flag(tx, id)) for id in ("run-gone", run.id)] == [False, True]  # type: ignore[misc]
+    assert [await store.write(lambda tx, id=id: flag(tx, id)) for id in ("run-gone", run.id)] == [
+        False,
+        True,
+    ]  # type: ignore[misc]
     assert await store.read(flags) == [True, False]
     assert await store.write(lambda tx: flag(tx, None))
     assert await store.read(flags) == [True, True]

@@ -40,12 +40,19 @@ def ended(run: Run) -> Run:
     )
 
 
-async def test_a_run_reads_back_as_it_was_opened_and_as_it_ended(store: SqliteStore, scope: Scope) -> None:
+async def test_a_run_reads_back_as_it_was_opened_and_as_it_ended(
+    store: SqliteStore, scope: Scope
+) -> None:
     agent = (await make.stored_agent(store)).agent
     run = await opened(
         store,
         make.run(
-            agent, user_id="user-1", background=True, body_hash="h", request_config={"a": None}, metadata={"b": [1]}
+            agent,
+            user_id="user-1",
+            background=True,
+            body_hash="h",
+            request_config={"a": None},
+            metadata={"b": [1]},
         ),
     )
     assert await store.read(lambda tx: runs.get(tx, scope, run.id)) == run
@@ -68,7 +75,9 @@ async def test_a_conversation_has_one_open_run(store: SqliteStore) -> None:
 
 async def test_two_conversations_of_an_agent_run_at_once(store: SqliteStore) -> None:
     agent = (await make.stored_agent(store)).agent
-    await store.write(lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-2")))
+    await store.write(
+        lambda tx: conversations.insert_one(tx, make.conversation(agent, id="conv-2"))
+    )
     one = await opened(store, make.run(agent))
     two = await opened(store, make.run(agent, conversation_id="conv-2"))
     elsewhere = await opened(store)
@@ -87,9 +96,13 @@ async def test_a_save_with_a_wrong_token_is_refused_and_changes_nothing(
     assert await store.read(lambda tx: runs.get(tx, scope, run.id)) == run
 
 
-async def test_a_run_that_was_cancelled_can_be_saved_no_more(store: SqliteStore, scope: Scope) -> None:
+async def test_a_run_that_was_cancelled_can_be_saved_no_more(
+    store: SqliteStore, scope: Scope
+) -> None:
     run = await opened(store)
-    cancelled = replace(run, status="cancelled", stop_reason="cancelled", ended_at=START + 9, lease_token=None)
+    cancelled = replace(
+        run, status="cancelled", stop_reason="cancelled", ended_at=START + 9, lease_token=None
+    )
     assert await store.write(lambda tx: runs.end(tx, cancelled))
     with pytest.raises(LeaseLost):
         await store.write(lambda tx: runs.save(tx, ended(run)))
@@ -98,7 +111,9 @@ async def test_a_run_that_was_cancelled_can_be_saved_no_more(store: SqliteStore,
     assert (kept.status, kept.ended_at) == ("cancelled", START + 9)
 
 
-async def test_a_lease_is_renewed_by_its_holder_while_the_run_is_open(store: SqliteStore, scope: Scope) -> None:
+async def test_a_lease_is_renewed_by_its_holder_while_the_run_is_open(
+    store: SqliteStore, scope: Scope
+) -> None:
     run = await opened(store)
     later = run.lease_expires_at + 10
     assert not await store.write(lambda tx: runs.renew(tx, run.id, "token-2", later))
@@ -136,14 +151,18 @@ async def test_steps_of_all_agents_are_read_from_the_newest_on_without_sorting_t
 
 
 def trace(run: Run, **fields: Any) -> Trace:
-    return replace(Trace(new_id("step"), run.id, run.organization_id, '{"a":1}', '{"b":2}', START), **fields)
+    return replace(
+        Trace(new_id("step"), run.id, run.organization_id, '{"a":1}', '{"b":2}', START), **fields
+    )
 
 
 async def store_traces(store: SqliteStore, new: list[Trace]) -> None:
     await store.write(lambda tx: runs.insert_trace(tx, *new))
 
 
-async def test_a_trace_reads_back_by_step_and_by_run_in_its_own_organisation(store: SqliteStore, scope: Scope) -> None:
+async def test_a_trace_reads_back_by_step_and_by_run_in_its_own_organisation(
+    store: SqliteStore, scope: Scope
+) -> None:
     run = await opened(store)
     first, second = trace(run), trace(run, response=None)
     await store_traces(store, [first, second])
@@ -155,10 +174,14 @@ async def test_a_trace_reads_back_by_step_and_by_run_in_its_own_organisation(sto
     assert await store.read(lambda tx: runs.traces_of_run(tx, elsewhere, run.id, 9)) == []
 
 
-async def test_old_traces_and_those_beyond_the_number_go_in_portions(store: SqliteStore, scope: Scope) -> None:
+async def test_old_traces_and_those_beyond_the_number_go_in_portions(
+    store: SqliteStore, scope: Scope
+) -> None:
     run = await opened(store)
     old = [trace(run, created_at=START - DAY - 1) for _ in range(runs.TRACES_PRUNED_AT_ONCE + 5)]
-    new = [trace(run, created_at=START + number) for number in range(runs.TRACES_PRUNED_AT_ONCE + 7)]
+    new = [
+        trace(run, created_at=START + number) for number in range(runs.TRACES_PRUNED_AT_ONCE + 7)
+    ]
     await store_traces(store, [*old, *new])
 
     async def prune(kept: int) -> int:
@@ -183,12 +206,17 @@ async def streamed_run(store: SqliteStore, *events: str, ended_at: int | None = 
     return run
 
 
-async def test_a_number_is_given_once_and_a_batch_is_stored_whole_or_not_at_all(store: SqliteStore) -> None:
+async def test_a_number_is_given_once_and_a_batch_is_stored_whole_or_not_at_all(
+    store: SqliteStore,
+) -> None:
     run = await streamed_run(store, "one", "two")
 
     with pytest.raises(Collision):
         await store.write(lambda tx: runs.append_events(tx, run.id, 2, ["mine", "three"]))
 
-    assert [event.data for event in await store.read(lambda tx: runs.events_after(tx, run.id))] == ["one", "two"]
+    assert [event.data for event in await store.read(lambda tx: runs.events_after(tx, run.id))] == [
+        "one",
+        "two",
+    ]
     with pytest.raises(Collision):
         await store.write(lambda tx: runs.append_events(tx, "run-that-is-gone", 1, ["one"]))

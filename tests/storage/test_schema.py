@@ -31,14 +31,23 @@ def schema(path: Path) -> dict[str, object]:
         def rows(sql: str, *values: str) -> list[tuple[Any, ...]]:
             return connection.execute(sql, values).fetchall()
 
-        tables = rows("SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        tables = rows(
+            "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+        )
         described: dict[str, object] = {}
         for table, sql in sorted(tables):
             indexes = {
-                (name if origin == "c" else origin, unique, partial, tuple(rows(f"PRAGMA index_xinfo({name})")))
+                (
+                    name if origin == "c" else origin,
+                    unique,
+                    partial,
+                    tuple(rows(f"PRAGMA index_xinfo({name})")),
+                )
                 for _, name, unique, origin, partial in rows(f"PRAGMA index_list({table})")
             }
-            wheres = rows("SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", table)
+            wheres = rows(
+                "SELECT sql FROM sqlite_master WHERE type = 'index' AND tbl_name = ?", table
+            )
             described[table] = {
                 "columns": sorted(column[1:] for column in rows(f"PRAGMA table_info({table})")),
                 "references": sorted(key[2:] for key in rows(f"PRAGMA foreign_key_list({table})")),
@@ -59,27 +68,36 @@ def old(tmp_path: Path) -> Path:
     return path
 
 
-async def test_an_upgraded_database_has_exactly_the_tables_of_a_new_one(old: Path, tmp_path: Path) -> None:
+async def test_an_upgraded_database_has_exactly_the_tables_of_a_new_one(
+    old: Path, tmp_path: Path
+) -> None:
     new = tmp_path / "new.db"
     for path in (old, new):
         await open_sqlite(path).close()
         metadata.create_all(
             create_engine(f"sqlite:///{path}")
         )  # of features, where tests before this one imported them
-    assert schema(old) == schema(new), "a table was changed without a migration (see the top of this file)"
+    assert schema(old) == schema(new), (
+        "a table was changed without a migration (see the top of this file)"
+    )
     assert set(schema(new)) == {*metadata.tables, "schema_versions"}
 
 
 def test_an_agent_of_an_older_database_remembers_and_answers(old: Path) -> None:
     with serving(old.parent) as server, server.client() as client:
         (agent,) = client.agents.list()
-        said = [str(getattr(one, "content", "")) for one in client.agents.messages.list(agent.id, order="asc")]
+        said = [
+            str(getattr(one, "content", ""))
+            for one in client.agents.messages.list(agent.id, order="asc")
+        ]
         assert "I keep bees." in said
         assert client.agents.blocks.retrieve("human", agent_id=agent.id).value == "Her name is Ada."
         found = client.agents.passages.search(agent.id, query="honey").results
         assert [one.content for one in found] == ["Honey keeps for ever."]
         server.says("You keep bees.")
-        answer = client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "What do I keep?"}])
+        answer = client.agents.messages.create(
+            agent.id, messages=[{"role": "user", "content": "What do I keep?"}]
+        )
         assert "You keep bees." in str(answer.messages)
         window = server.model.requests[-1].messages
         assert "I keep bees." in str(window)
@@ -87,11 +105,18 @@ def test_an_agent_of_an_older_database_remembers_and_answers(old: Path) -> None:
 
 def test_each_column_of_each_table_says_what_erasure_does_with_it() -> None:
     silent = [
-        str(column) for table in metadata.tables.values() for column in table.columns if erasure_of(column) is None
+        str(column)
+        for table in metadata.tables.values()
+        for column in table.columns
+        if erasure_of(column) is None
     ]
-    assert silent == [], 'give the table or the column info={"erasure": "delete"}, "blank" or "keep"'
+    assert silent == [], (
+        'give the table or the column info={"erasure": "delete"}, "blank" or "keep"'
+    )
     try:
-        table = Table("of_a_plugin", metadata, seq(), *strings("said"), *strings("kind", erasure="keep"))
+        table = Table(
+            "of_a_plugin", metadata, seq(), *strings("said"), *strings("kind", erasure="keep")
+        )
         assert [erasure_of(column) for column in table.columns] == ["keep", None, "keep"]
     finally:
         metadata.remove(metadata.tables["of_a_plugin"])
@@ -103,7 +128,16 @@ UUID = "0a1b2c3d-4e5f-4071-8293-a4b5c6d7e8f9"
 def test_an_id_of_ours_takes_seventeen_bytes_and_one_of_another_form_stays_as_it_is() -> None:
     packed = PackedId("run").pack(id := new_id("run"))
     assert (len(packed or b""), PackedId("run").unpack(packed)) == (17, id)
-    others = ["", "run-1", f"step-{UUID}", UUID, f"run-{UUID.upper()}", f"run-{UUID}\n", f"run-{UUID}0", "läuft"]
+    others = [
+        "",
+        "run-1",
+        f"step-{UUID}",
+        UUID,
+        f"run-{UUID.upper()}",
+        f"run-{UUID}\n",
+        f"run-{UUID}0",
+        "läuft",
+    ]
     for other in (None, "sixteen letters.", *others):
         packed = PackedId("run").pack(other)
         assert packed == (None if other is None else other.encode())
@@ -115,9 +149,13 @@ def write_fixture() -> None:
     with tempfile.TemporaryDirectory() as folder:
         with serving(Path(folder)) as server, server.client() as client:
             blocks = [{"label": "human", "value": "Her name is Ada."}]
-            agent = client.agents.create(name="Nina", model=MODEL, memory_blocks=blocks, include_base_tools=False)  # type: ignore[arg-type]
+            agent = client.agents.create(
+                name="Nina", model=MODEL, memory_blocks=blocks, include_base_tools=False
+            )  # type: ignore[arg-type]
             server.says("How nice.")
-            client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "I keep bees."}])
+            client.agents.messages.create(
+                agent.id, messages=[{"role": "user", "content": "I keep bees."}]
+            )
             client.agents.passages.create(agent.id, text="Honey keeps for ever.")
         with closing(sqlite3.connect(Path(folder) / "ricordo.db")) as connection:
             connection.execute("DELETE FROM jobs")
@@ -132,7 +170,13 @@ if __name__ == "__main__":
 
 # How the first versions named their schemas, before they were made of the tables as they are described.
 FIRST_NAMES = (
-    *("create_spine", "create_index_and_jobs", "create_tickets", "create_pgvector", "add_threads_and_ledger"),
+    *(
+        "create_spine",
+        "create_index_and_jobs",
+        "create_tickets",
+        "create_pgvector",
+        "add_threads_and_ledger",
+    ),
     *("add_versions", "shorten_versions", "some_later_one", "and_another"),
 )
 EARLY_TABLES = (
@@ -147,7 +191,9 @@ def require_too_old(path: Path) -> None:
     """Require that it is refused in a sentence by a start and by a look, and left as it is."""
     with closing(sqlite3.connect(path)) as connection:
         before = list(connection.iterdump())
-    with pytest.raises(Unavailable, match=r"one of the first versions of Ricordo.*export its agents as files"):
+    with pytest.raises(
+        Unavailable, match=r"one of the first versions of Ricordo.*export its agents as files"
+    ):
         open_sqlite(path)
     status = check(Settings(data_dir=path.parent))
     assert (status.state, "one of the first versions" in status.reason) == ("broken", True)
@@ -161,14 +207,20 @@ def test_the_first_schemas_are_refused_with_what_to_do(tmp_path: Path) -> None:
         path = tmp_path / str(count) / "ricordo.db"
         path.parent.mkdir()
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("CREATE TABLE schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)")
+            connection.execute(
+                "CREATE TABLE schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
+            )
             connection.execute("CREATE TABLE agents (seq INTEGER PRIMARY KEY, name TEXT)")
-            connection.executemany("INSERT INTO schema_versions VALUES (?, ?)", enumerate(FIRST_NAMES[:count], 1))
+            connection.executemany(
+                "INSERT INTO schema_versions VALUES (?, ?)", enumerate(FIRST_NAMES[:count], 1)
+            )
         require_too_old(path)
 
 
 @pytest.mark.parametrize("change", EARLY_TABLES)
-def test_a_schema_with_tables_of_before_its_first_migration_is_refused(old: Path, change: str) -> None:
+def test_a_schema_with_tables_of_before_its_first_migration_is_refused(
+    old: Path, change: str
+) -> None:
     with closing(sqlite3.connect(old)) as connection, connection:
         connection.execute("PRAGMA legacy_alter_table = ON")
         for (index,) in connection.execute(

@@ -17,7 +17,9 @@ async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
     store: SqliteStore, tmp_path: Path, database: str
 ) -> None:
     agent = (await make.stored_agent(store)).agent
-    await make.stored_messages(store, *(make.message(agent, f"{CANARY} {n} " * 50) for n in range(200)))
+    await make.stored_messages(
+        store, *(make.message(agent, f"{CANARY} {n} " * 50) for n in range(200))
+    )
     for table in ("messages", "search_buffer", "jobs"):
         await store.write(lambda tx, table=table: tx.run(text(f"DELETE FROM {table}")))  # type: ignore[misc]  # noqa: S608
     assert files(tmp_path, database)
@@ -27,7 +29,12 @@ async def test_what_was_deleted_stays_in_the_files_until_they_are_scrubbed(
     assert files(tmp_path, database) == []
     assert [sentence for sentence in left if "log of changes" not in sentence] == []
     # What the process remembers of the index goes too, and is read again.
-    assert await store.read(lambda tx: [key for key in tx.cache if getattr(key, "__name__", "") == "Memory"]) == []
+    assert (
+        await store.read(
+            lambda tx: [key for key in tx.cache if getattr(key, "__name__", "") == "Memory"]
+        )
+        == []
+    )
 
 
 async def test_a_table_that_is_too_large_is_left_and_named(
@@ -49,7 +56,9 @@ async def test_a_scrub_leaves_connections_as_they_were(store: SqliteStore, datab
     assert await store.write(setting) == (2 if database == "sqlite" else "10s")
 
 
-async def test_a_copy_tells_whether_it_names_a_user(store: SqliteStore, tmp_path: Path, database: str) -> None:
+async def test_a_copy_tells_whether_it_names_a_user(
+    store: SqliteStore, tmp_path: Path, database: str
+) -> None:
     if database != "sqlite":
         pytest.skip("copies are files of SQLite")
     agent = (await make.stored_agent(store)).agent
@@ -57,10 +66,14 @@ async def test_a_copy_tells_whether_it_names_a_user(store: SqliteStore, tmp_path
     path = tmp_path / "ricordo.db"
     assert scrub.holds(path, "user-ada") is True
     assert scrub.holds(path, "user-bob") is False
-    (tmp_path / "other.db").write_text("This is no database at all, but it is as long as one might be. " * 40)
+    (tmp_path / "other.db").write_text(
+        "This is no database at all, but it is as long as one might be. " * 40
+    )
     assert scrub.holds(tmp_path / "other.db", "user-ada") is None
     assert scrub.holds(tmp_path / "missing.db", "user-ada") is None
 
 
 def files(folder: Path, database: str) -> list[str]:
-    return in_files(folder) if database == "sqlite" else in_heap(postgres.server().shared_database())
+    return (
+        in_files(folder) if database == "sqlite" else in_heap(postgres.server().shared_database())
+    )

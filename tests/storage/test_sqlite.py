@@ -40,19 +40,26 @@ async def test_a_foreign_key_is_enforced(store: SqliteStore) -> None:
     assert await store.read(count_messages) == 0
 
 
-async def test_a_write_that_reads_first_never_loses_another_writers_update(store: SqliteStore, scope: Scope) -> None:
+async def test_a_write_that_reads_first_never_loses_another_writers_update(
+    store: SqliteStore, scope: Scope
+) -> None:
     (block,) = await make.stored_blocks(store, make.block(value="0"))
 
     def add_one(tx: Transaction) -> bool:
         now = blocks.get(tx, scope, block.id)
-        return blocks.write(tx, now, str(int(now.value) + 1), make.change_metadata("user-1")) is not None
+        return (
+            blocks.write(tx, now, str(int(now.value) + 1), make.change_metadata("user-1"))
+            is not None
+        )
 
     assert all(await asyncio.gather(*(store.write(add_one) for _ in range(50))))
     after = await store.read(lambda tx: blocks.get(tx, scope, block.id))
     assert (after.value, after.version) == ("50", 51)
 
 
-async def test_a_write_keeps_other_programs_from_writing_from_its_start(store: SqliteStore, tmp_path: Path) -> None:
+async def test_a_write_keeps_other_programs_from_writing_from_its_start(
+    store: SqliteStore, tmp_path: Path
+) -> None:
     """Otherwise a unit that reads first could fail on its first write, when another program wrote in between."""
 
     def work(tx: Transaction) -> str:
@@ -70,12 +77,17 @@ async def test_a_write_keeps_other_programs_from_writing_from_its_start(store: S
 
 async def test_a_second_server_on_the_folder_is_refused(store: SqliteStore, tmp_path: Path) -> None:
     path = tmp_path / "ricordo.db"
-    with pytest.raises(Conflict, match=r"Another Ricordo server is using .*ricordo\.db\. Stop it, or choose another"):
+    with pytest.raises(
+        Conflict,
+        match=r"Another Ricordo server is using .*ricordo\.db\. Stop it, or choose another",
+    ):
         open_sqlite(path)
     assert await store.read(count_messages) == 0
 
 
-async def test_a_closed_folder_can_be_opened_again_and_holds_what_was_written(tmp_path: Path, scope: Scope) -> None:
+async def test_a_closed_folder_can_be_opened_again_and_holds_what_was_written(
+    tmp_path: Path, scope: Scope
+) -> None:
     path = tmp_path / "What? #1 100% 名前 ';" / "ricordo.db"
     store = open_sqlite(path)
     state = await make.stored_agent(store, tags=["tea"])
@@ -117,8 +129,17 @@ async def test_full_durability_makes_sqlite_sync_every_commit(tmp_path: Path) ->
     found = []
     for durability in ("normal", "full"):
         store = open_sqlite(tmp_path / durability / "ricordo.db", durability=durability)
-        found.append(await store.write(lambda tx: tx.connection.execute(text("PRAGMA synchronous")).scalar_one()))
-        assert await store.read(lambda tx: tx.connection.execute(text("PRAGMA journal_mode")).scalar_one()) == "wal"
+        found.append(
+            await store.write(
+                lambda tx: tx.connection.execute(text("PRAGMA synchronous")).scalar_one()
+            )
+        )
+        assert (
+            await store.read(
+                lambda tx: tx.connection.execute(text("PRAGMA journal_mode")).scalar_one()
+            )
+            == "wal"
+        )
         await store.close()
     assert found == [1, 2]
 
@@ -158,7 +179,9 @@ def write_until_killed(path: Path, *arguments: str, after: int) -> list[str]:
     return [one for one in acknowledged if len(one) == len(new_id("message"))]
 
 
-async def test_what_was_acknowledged_survives_a_kill_of_the_process(tmp_path: Path, scope: Scope) -> None:
+async def test_what_was_acknowledged_survives_a_kill_of_the_process(
+    tmp_path: Path, scope: Scope
+) -> None:
     path = tmp_path / "ricordo.db"
     store = open_sqlite(path)
     state = await make.stored_agent(store)
@@ -167,7 +190,9 @@ async def test_what_was_acknowledged_survives_a_kill_of_the_process(tmp_path: Pa
     acknowledged = await asyncio.to_thread(write_until_killed, path, *names, after=40)
     store = open_sqlite(path)
     kept = await store.read(lambda tx: messages.by_ids(tx, acknowledged))
-    sound = await store.read(lambda tx: tx.connection.execute(text("PRAGMA integrity_check")).scalar_one())
+    sound = await store.read(
+        lambda tx: tx.connection.execute(text("PRAGMA integrity_check")).scalar_one()
+    )
     await store.close()
     assert len(acknowledged) >= 40
     assert [one.id for one in kept] == acknowledged
@@ -179,27 +204,42 @@ async def test_a_full_disk_is_told_as_what_it_is_and_changes_nothing(store: Sqli
     before = await store.read(lambda tx: tx.all(text("SELECT count(*) FROM organizations"))[0][0])
     await store.write(lambda tx: tx.all(text("PRAGMA max_page_count = 1")))
     big = "x" * 5_000_000
-    fill = text("INSERT INTO organizations (id, name, created_at) VALUES ('org-big', :name, 0)").bindparams(name=big)
+    fill = text(
+        "INSERT INTO organizations (id, name, created_at) VALUES ('org-big', :name, 0)"
+    ).bindparams(name=big)
 
     with pytest.raises(Unavailable, match="Nothing was changed"):
         await store.write(lambda tx: tx.run(fill))
 
-    assert await store.read(lambda tx: tx.all(text("SELECT count(*) FROM organizations"))[0][0]) == before
+    assert (
+        await store.read(lambda tx: tx.all(text("SELECT count(*) FROM organizations"))[0][0])
+        == before
+    )
 
 
-async def test_what_a_server_wrote_is_read_while_it_runs_and_cannot_be_written(tmp_path: Path) -> None:
+async def test_what_a_server_wrote_is_read_while_it_runs_and_cannot_be_written(
+    tmp_path: Path,
+) -> None:
     server = open_sqlite(tmp_path / "ricordo.db")
     with read_beside(Settings(data_dir=tmp_path)) as tx:
         assert tx.all(text("SELECT count(*) AS found FROM organizations"))[0].found == 1
         with pytest.raises(Conflict, match="Another Ricordo server"):
             open_sqlite(tmp_path / "ricordo.db")  # the server's lock is still its own
-    with pytest.raises(Unavailable, match="readonly"), read_beside(Settings(data_dir=tmp_path)) as tx:
+    with (
+        pytest.raises(Unavailable, match="readonly"),
+        read_beside(Settings(data_dir=tmp_path)) as tx,
+    ):
         tx.run(text("DELETE FROM users"))
     await server.close()
 
 
-async def test_nothing_is_made_where_nothing_is_and_another_schema_is_not_read(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="There is no database"), read_beside(Settings(data_dir=tmp_path / "empty")):
+async def test_nothing_is_made_where_nothing_is_and_another_schema_is_not_read(
+    tmp_path: Path,
+) -> None:
+    with (
+        pytest.raises(NotFound, match="There is no database"),
+        read_beside(Settings(data_dir=tmp_path / "empty")),
+    ):
         pass
     assert not (tmp_path / "empty").exists()
     server = open_sqlite(tmp_path / "ricordo.db")

@@ -78,7 +78,9 @@ async def tables(store: PostgresStore) -> AsyncIterator[None]:
 
 
 @pytest.mark.usefixtures("tables")
-async def test_rows_stored_together_are_those_stored_one_by_one_in_their_order(store: PostgresStore) -> None:
+async def test_rows_stored_together_are_those_stored_one_by_one_in_their_order(
+    store: PostgresStore,
+) -> None:
     def read(tx: Transaction) -> list[dict[str, Any]]:
         return [dict(row._mapping) for row in tx.connection.execute(_ALL)]
 
@@ -100,7 +102,10 @@ async def test_rows_stored_together_are_those_stored_one_by_one_in_their_order(s
 
     collect()
     for rows in examples:
-        alone, together = await store.write(stored(rows, False)), await store.write(stored(rows, True))
+        alone, together = (
+            await store.write(stored(rows, False)),
+            await store.write(stored(rows, True)),
+        )
         wanted = [
             {name: number if name == "seq" else row[name] for name in things.c.keys()}  # noqa: SIM118 - no mapping
             for number, row in enumerate(rows)
@@ -118,12 +123,21 @@ async def test_one_statement_stores_many_rows_and_the_database_numbers_them_in_t
         await store.write(lambda tx: tx.run(insert(things), rows))
     assert len(counted.statements) == 1
     found = await store.read(lambda tx: tx.connection.execute(_ALL).all())
-    assert [(row.name, row.number) for row in found] == [(row["name"], row["number"]) for row in rows]
+    assert [(row.name, row.number) for row in found] == [
+        (row["name"], row["number"]) for row in rows
+    ]
 
 
 @pytest.mark.usefixtures("tables")
-async def test_what_cannot_be_stored_is_refused_in_our_words_and_nothing_is_kept(store: PostgresStore) -> None:
-    for bad in ({"number": 2**63}, {"number": -(2**63) - 1}, {"words": "half of \ud83d"}, {"words": "a\0b"}):
+async def test_what_cannot_be_stored_is_refused_in_our_words_and_nothing_is_kept(
+    store: PostgresStore,
+) -> None:
+    for bad in (
+        {"number": 2**63},
+        {"number": -(2**63) - 1},
+        {"words": "half of \ud83d"},
+        {"words": "a\0b"},
+    ):
         rows = [{"number": 1, "words": "fine"}, {"number": 2, "words": "fine", **bad}]
         with pytest.raises(Invalid):
             await store.write(lambda tx, rows=rows: tx.run(insert(things), rows))  # type: ignore[misc]
@@ -135,5 +149,7 @@ async def test_a_column_of_another_kind_is_stored_row_by_row(store: PostgresStor
     with count_statements(store) as counted:
         await store.write(lambda tx: tx.run(insert(prices), [{"price": 1}, {"price": 2}]))
     assert len(counted.statements) == 1
-    found = await store.read(lambda tx: tx.connection.execute(select(prices.c.price)).scalars().all())
+    found = await store.read(
+        lambda tx: tx.connection.execute(select(prices.c.price)).scalars().all()
+    )
     assert sorted(map(int, found)) == [1, 2]

@@ -28,7 +28,9 @@ def count_messages(tx: Transaction) -> int:
     return int(tx.all(select(func.count()).select_from(messages))[0][0])
 
 
-async def test_a_unit_that_raises_leaves_nothing_and_a_read_cannot_write(store: SqlStore, scope: Scope) -> None:
+async def test_a_unit_that_raises_leaves_nothing_and_a_read_cannot_write(
+    store: SqlStore, scope: Scope
+) -> None:
     def work(tx: Transaction) -> None:
         agents.insert_one(tx, make.agent(), ["tea"])
         assert agents.count(tx, scope) == 1
@@ -53,7 +55,9 @@ async def test_a_read_sees_one_moment_while_others_write(store: SqlStore) -> Non
 
     def read_twice(tx: Transaction) -> tuple[int, int]:
         before = count_messages(tx)
-        asyncio.run_coroutine_threadsafe(make.stored_messages(store, make.message(agent)), loop).result(LIMIT)
+        asyncio.run_coroutine_threadsafe(
+            make.stored_messages(store, make.message(agent)), loop
+        ).result(LIMIT)
         return before, count_messages(tx)
 
     assert await store.read(read_twice) == (1, 1)
@@ -64,7 +68,11 @@ async def test_close_waits_for_units_that_run(database: str, tmp_path: Path) -> 
     url = server().new_database() if database == "postgresql" else ""
 
     def opened() -> SqliteStore | PostgresStore:
-        return open_postgres(url, connections=2, backups=tmp_path) if url else open_sqlite(tmp_path / "ricordo.db")
+        return (
+            open_postgres(url, connections=2, backups=tmp_path)
+            if url
+            else open_sqlite(tmp_path / "ricordo.db")
+        )
 
     store = opened()
     agent = (await make.stored_agent(store)).agent

@@ -24,7 +24,9 @@ from ricordo.storage.engine.work_folders import (
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Within it another process holds the lock."""
-    with subprocess.Popen(["flock", path, "-c", "echo on; read line"], stdin=-1, stdout=-1) as holder:
+    with subprocess.Popen(
+        ["flock", path, "-c", "echo on; read line"], stdin=-1, stdout=-1
+    ) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == b"on\n"
         yield
@@ -69,10 +71,18 @@ def test_a_note_about_a_disk_that_is_away_waits_for_it(tmp_path: Path) -> None:
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     own = tmp_path / "data" / FOLDER
     own.mkdir(parents=True)
-    others = [tmp_path / "data" / "notes", own / "letters", own / "copy-of-mine", tmp_path / "data" / "new.db-wal"]
+    others = [
+        tmp_path / "data" / "notes",
+        own / "letters",
+        own / "copy-of-mine",
+        tmp_path / "data" / "new.db-wal",
+    ]
     for path in others:
         path.mkdir()
-    kept = [tmp_path / "data" / name for name in ("ricordo.db", "ricordo.db-wal", "ricordo.lock", "unfinished.txt")]
+    kept = [
+        tmp_path / "data" / name
+        for name in ("ricordo.db", "ricordo.db-wal", "ricordo.lock", "unfinished.txt")
+    ]
     for path in kept:
         path.touch()
     (own / "note.elsewhere").write_text(str(tmp_path / "data" / "notes"))
@@ -80,12 +90,24 @@ def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     assert all(path.exists() for path in (*others, *kept))
 
 
-OLDER = (*("{}.unfinished", "{}.unfinished-wal", "{}.unfinished-shm", "{}.unfinished-journal", "{}.lock"),)
+OLDER = (
+    *(
+        "{}.unfinished",
+        "{}.unfinished-wal",
+        "{}.unfinished-shm",
+        "{}.unfinished-journal",
+        "{}.lock",
+    ),
+)
 
 
 @pytest.mark.parametrize("folder", ["", "backups"])
-@pytest.mark.parametrize("name", ["ricordo.db", "ricordo-20261126T101010-ab12.db", "mine.db", "über uns.db"])
-def test_what_older_versions_left_goes_unless_its_owner_lives(name: str, folder: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["ricordo.db", "ricordo-20261126T101010-ab12.db", "mine.db", "über uns.db"]
+)
+def test_what_older_versions_left_goes_unless_its_owner_lives(
+    name: str, folder: str, tmp_path: Path
+) -> None:
     place = tmp_path / "data" / folder
     place.mkdir(parents=True)
     files = [place / pattern.format(name) for pattern in OLDER]
@@ -108,7 +130,13 @@ def test_logs_of_backups_that_are_gone_go_and_builds_and_sandboxes_of_older_vers
         "environments/1-x.building/.lock",
         "temp/ricordo-sandbox-_x7mno4k/.lock",
     ]
-    kept = ["backups/b.db", "backups/b.db-wal", "environments/1/.lock", "temp/ricordo-pg-x/.lock", "temp/pip-x/.lock"]
+    kept = [
+        "backups/b.db",
+        "backups/b.db-wal",
+        "environments/1/.lock",
+        "temp/ricordo-pg-x/.lock",
+        "temp/pip-x/.lock",
+    ]
     for name in (*gone, *kept):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +158,9 @@ def test_a_file_gets_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"data", "target.db"}
 
 
-def test_a_file_on_another_disk_is_made_there_and_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_on_another_disk_is_made_there_and_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     target = tmp_path / "disk" / "target.db"
     target.parent.mkdir()
     monkeypatch.setattr("ricordo.storage.engine.work_folders._is_one_step", lambda *_: False)
@@ -144,7 +174,9 @@ def test_a_file_on_another_disk_is_made_there_and_noted(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("depth", [1, 1_100])
-def test_a_folder_of_any_depth_is_removed_and_links_are_not_followed(depth: int, tmp_path: Path) -> None:
+def test_a_folder_of_any_depth_is_removed_and_links_are_not_followed(
+    depth: int, tmp_path: Path
+) -> None:
     top = tmp_path / "top"
     program = "import os, sys\nfor _ in range(int(sys.argv[1])):\n    os.mkdir('d'); open('f', 'w'); os.chdir('d')\n"
     top.mkdir()

@@ -60,7 +60,9 @@ class AttackedServer:
         return long if self.is_long else short
 
     async def agent(self, **more: Any) -> str:
-        answer = await self.http.post("/v1/agents/", json={"model": "openai/scripted-1", "name": "Nina", **more})
+        answer = await self.http.post(
+            "/v1/agents/", json={"model": "openai/scripted-1", "name": "Nina", **more}
+        )
         assert answer.status_code == 200, answer.text
         return str(answer.json()["id"])
 
@@ -71,7 +73,9 @@ class AttackedServer:
         """What a new agent's user hears when the model answers this."""
         agent = await self.agent()
         self.model.clear()
-        self.model.push(*(completion(answer) if isinstance(answer, str) else answer for answer in answers))
+        self.model.push(
+            *(completion(answer) if isinstance(answer, str) else answer for answer in answers)
+        )
         return await self.say(agent)
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -94,13 +98,23 @@ class AttackedServer:
 
 
 @asynccontextmanager
-async def attacked_server(helper: Helper, folder: Path, client_timeout: float = 2) -> AsyncIterator[AttackedServer]:
+async def attacked_server(
+    helper: Helper, folder: Path, client_timeout: float = 2
+) -> AsyncIterator[AttackedServer]:
     async with ModelServer(keeps=False) as model:
-        given = {"OPENAI_API_KEY": "attacked", "OPENAI_BASE_URL": model.url, "RICORDO_EMBEDDING": "none"}
-        process = ServerProcess(helper, folder, given | {"RICORDO_CLIENT_TIMEOUT": str(client_timeout)}, None)
+        given = {
+            "OPENAI_API_KEY": "attacked",
+            "OPENAI_BASE_URL": model.url,
+            "RICORDO_EMBEDDING": "none",
+        }
+        process = ServerProcess(
+            helper, folder, given | {"RICORDO_CLIENT_TIMEOUT": str(client_timeout)}, None
+        )
         process.start()
         try:
-            async with httpx2.AsyncClient(base_url=process.url, timeout=LIMIT, trust_env=False) as http:
+            async with httpx2.AsyncClient(
+                base_url=process.url, timeout=LIMIT, trust_env=False
+            ) as http:
                 yield AttackedServer(process, model, http, folder, client_timeout)
         finally:
             process.stop()

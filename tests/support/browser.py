@@ -98,7 +98,9 @@ class Visitor:
         """What axe-core finds wrong in the page that is shown, or within this element, if it is serious."""
         found: list[dict[str, Any]] = Axe().run(self.page, within).response["violations"]
         serious = [one for one in found if one["impact"] in ("serious", "critical")]
-        return [f"{one['id']}: {[node['html'][:200] for node in one['nodes'][:3]]}" for one in serious]
+        return [
+            f"{one['id']}: {[node['html'][:200] for node in one['nodes'][:3]]}" for one in serious
+        ]
 
     def is_wider_than_the_screen(self) -> bool:
         return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth + 1"))
@@ -106,7 +108,13 @@ class Visitor:
 
 @contextmanager
 def visit(
-    browser: Browser, url: str, *, width: int = 1440, height: int = 900, dark: bool = False, **given: Any
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1440,
+    height: int = 900,
+    dark: bool = False,
+    **given: Any,
 ) -> Iterator[Visitor]:
     """Open a window on this server: whatever asks for another host is noted.
 
@@ -114,7 +122,10 @@ def visit(
     """
     scheme: Any = "dark" if dark else "light"
     context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce", **given
+        viewport={"width": width, "height": height},
+        color_scheme=scheme,
+        reduced_motion="reduce",
+        **given,
     )
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
@@ -125,7 +136,10 @@ def visit(
             visitor.left.append(request.url)
 
     context.on("request", note)
-    page.on("console", lambda said: visitor.told.append(said.text) if said.type in ("error", "warning") else None)
+    page.on(
+        "console",
+        lambda said: visitor.told.append(said.text) if said.type in ("error", "warning") else None,
+    )
     page.on("pageerror", lambda error: visitor.told.append(str(error)))
     yield visitor
     context.close()
@@ -135,11 +149,15 @@ def moving_picture(frames: Sequence[bytes], seconds: float, path: Path) -> None:
     """Write PNG pictures of one size as a PNG that moves (https://www.w3.org/TR/png-3/#apng-frame-based-animation)."""
     parts = [list(_chunks(frame)) for frame in frames]
     header = next(data for kind, data in parts[0] if kind == b"IHDR")
-    assert all(next(data for kind, data in frame if kind == b"IHDR") == header for frame in parts), (
-        "frames differ in size"
-    )
+    assert all(
+        next(data for kind, data in frame if kind == b"IHDR") == header for frame in parts
+    ), "frames differ in size"
     size, number = header[:8], 0
-    written = [b"\x89PNG\r\n\x1a\n", _chunk(b"IHDR", header), _chunk(b"acTL", struct.pack(">II", len(frames), 0))]
+    written = [
+        b"\x89PNG\r\n\x1a\n",
+        _chunk(b"IHDR", header),
+        _chunk(b"acTL", struct.pack(">II", len(frames), 0)),
+    ]
     for place, frame in enumerate(parts):
         control = size + struct.pack(">IIHHBB", 0, 0, int(seconds * 1000), 1000, 0, 0)
         written.append(_chunk(b"fcTL", struct.pack(">I", number) + control))

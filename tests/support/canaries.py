@@ -48,14 +48,29 @@ def rows(tx: Transaction) -> dict[str, set[str]]:
 
 
 def shown(row: Mapping[str, Any]) -> str:
-    return repr({name: _unpacked(value) if isinstance(value, bytes) else value for name, value in row.items()})
+    return repr(
+        {
+            name: _unpacked(value) if isinstance(value, bytes) else value
+            for name, value in row.items()
+        }
+    )
 
 
 def in_tables(tx: Transaction, needle: str = CANARY) -> list[str]:
     names = inspect(tx.connection).get_table_names()
-    foreign = [name for name in names if name not in {table.name for table in metadata.sorted_tables}]
-    found = rows(tx) | {name: {repr(row) for row in tx.all(text(f'SELECT * FROM "{name}"'))} for name in foreign}  # noqa: S608
-    return [f"{name}: {row[:400]}" for name, some in found.items() for row in some if needle in row.lower()]
+    foreign = [
+        name for name in names if name not in {table.name for table in metadata.sorted_tables}
+    ]
+    found = rows(tx) | {
+        name: {repr(row) for row in tx.all(text(f'SELECT * FROM "{name}"'))}  # noqa: S608
+        for name in foreign
+    }
+    return [
+        f"{name}: {row[:400]}"
+        for name, some in found.items()
+        for row in some
+        if needle in row.lower()
+    ]
 
 
 def in_files(folder: Path, needle: str = CANARY) -> list[str]:

@@ -31,8 +31,24 @@ from tests.support.postgres import stop_server
 
 Outcome = Literal["answered", "interrupted", "busy", "broken", "slow", "wrong"]
 PLANS = (
-    *("", "insert", "append", "search", "archive", "tagged", "search+lookup", "insert+archive+insert", "ring_bell"),
-    *("insert+ring_bell", "insert/append/archive/lookup", "search/insert+tagged", "share", "share+insert/ring_bell"),
+    *(
+        "",
+        "insert",
+        "append",
+        "search",
+        "archive",
+        "tagged",
+        "search+lookup",
+        "insert+archive+insert",
+        "ring_bell",
+    ),
+    *(
+        "insert+ring_bell",
+        "insert/append/archive/lookup",
+        "search/insert+tagged",
+        "share",
+        "share+insert/ring_bell",
+    ),
 )
 _BUSY = "Cannot send a new message"
 _GONE = ("The server that ran this turn is gone.", "The server stopped during this turn.")
@@ -64,12 +80,16 @@ class Size:
     hurries: bool = False
 
 
-def _slowed(model: FaultyModel, luck: random.Random, asked: asyncio.Event) -> Callable[[Seen], Answer]:
+def _slowed(
+    model: FaultyModel, luck: random.Random, asked: asyncio.Event
+) -> Callable[[Seen], Answer]:
     """The model at random speeds, which takes its time over the message at which a server is frozen, and tells that it has it."""
 
     def answer(seen: Seen) -> Answer:
         answered = model.answer(seen)
-        if _FROZEN.encode() in seen.raw and seen.body["messages"][-1]["content"].startswith(_FROZEN):
+        if _FROZEN.encode() in seen.raw and seen.body["messages"][-1]["content"].startswith(
+            _FROZEN
+        ):
             asked.set()
             return replace(answered, delay=1.0)
         return replace(answered, delay=luck.choice((0, 0, 0.002, 0.01)))
@@ -110,11 +130,15 @@ class _Campaign:
         """Kill and start while the clients talk, let everything come to rest, and let every agent answer once more."""
         limits = httpx2.Limits(max_connections=100, max_keepalive_connections=100)
         for server in self.servers:
-            self.http.append(httpx2.AsyncClient(base_url=server.url, timeout=60, limits=limits, trust_env=False))
+            self.http.append(
+                httpx2.AsyncClient(base_url=server.url, timeout=60, limits=limits, trust_env=False)
+            )
         try:
             await self._make_agents()
             self.up.set()
-            talking = [asyncio.create_task(self._talk(number)) for number in range(self.size.clients)]
+            talking = [
+                asyncio.create_task(self._talk(number)) for number in range(self.size.clients)
+            ]
             await asyncio.gather(self._kill_and_start(), self._add_jobs(), *talking)
             await asyncio.gather(*self.settling.values())
             await asyncio.gather(*(self._settle(one, plan) for one, plan in self.late))
@@ -123,8 +147,12 @@ class _Campaign:
                 await self._freeze()
             last = [self._new(agent, f"last{number}") for number, agent in enumerate(self.agents)]
             await asyncio.gather(*(self._settle(one, "") for one in last))
-            self.faults += [f"{one.agent} does not answer any more" for one in last if not one.answered]
-            self.faults += [f"{one.token} was never answered" for one in self.said if not one.answered]
+            self.faults += [
+                f"{one.agent} does not answer any more" for one in last if not one.answered
+            ]
+            self.faults += [
+                f"{one.token} was never answered" for one in self.said if not one.answered
+            ]
             await self._come_to_rest()
         finally:
             for task in self.settling.values():
@@ -145,7 +173,9 @@ class _Campaign:
             await asyncio.sleep(0.05)
 
     async def _make_agents(self) -> None:
-        block = (await self.http[0].post("/v1/blocks/", json={"label": "shared", "value": "Begin."})).json()["id"]
+        block = (
+            await self.http[0].post("/v1/blocks/", json={"label": "shared", "value": "Begin."})
+        ).json()["id"]
         body = {
             "model": "openai/scripted-1",
             "memory_blocks": [{"label": "notes", "value": "Begin."}],
@@ -158,7 +188,9 @@ class _Campaign:
             self.agents.append(response.json()["id"])
 
     async def _kill_and_start(self) -> None:
-        while self.size.kills and (self.kills < self.size.kills or not (self._is_over or self.size.hurries)):
+        while self.size.kills and (
+            self.kills < self.size.kills or not (self._is_over or self.size.hurries)
+        ):
             await asyncio.sleep(self.size.every * self.luck.uniform(0.1, 1.9))
             victim = self.luck.choice(self.servers)
             pid = victim.pid
@@ -171,7 +203,9 @@ class _Campaign:
                 self.tables.rows(sql, f"%-{pid}-%")
                 # The turns of the other server save a step before that, or are closed while they run, and have to bear it.
                 soon = time.time_ns() // 1000 + _HURRIED_LEASE
-                self.tables.rows("UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL", soon)
+                self.tables.rows(
+                    "UPDATE runs SET lease_expires_at = ? WHERE ended_at IS NULL", soon
+                )
             await asyncio.to_thread(victim.start)
             if self.is_alone:
                 found = await self.http[0].get("/v1/runs/", params={"active": True})
@@ -211,7 +245,9 @@ class _Campaign:
             self.faults.append(
                 f"a frozen turn elsewhere, one after it, and what its own server said at last: {outcomes}"
             )
-        added = await self.http[0].post("/campaign/jobs", params={"count": _JOBS_AT_ONCE, "seconds": 0.01})
+        added = await self.http[0].post(
+            "/campaign/jobs", params={"count": _JOBS_AT_ONCE, "seconds": 0.01}
+        )
         self.jobs += added.json()
 
     def _hasten(self, kind: str) -> None:
@@ -253,7 +289,9 @@ class _Campaign:
                 self.faults.append(f"{one.token} came to no end")
                 break
             is_soon = self.size.hurries or self.is_alone
-            await asyncio.sleep(self.luck.uniform(0.1, 0.3) if is_soon else self.luck.uniform(0.5, 1.5))
+            await asyncio.sleep(
+                self.luck.uniform(0.1, 0.3) if is_soon else self.luck.uniform(0.5, 1.5)
+            )
         self.settling.pop(one.token, None)
 
     def _new(self, agent: str, name: str) -> Said:
@@ -261,13 +299,19 @@ class _Campaign:
         return self.said[-1]
 
     async def _attempt(self, one: Said, plan: str) -> Outcome:
-        how = {"streaming": True, "stream_tokens": self.luck.random() < 0.5} if self.luck.random() < 0.5 else {}
+        how = (
+            {"streaming": True, "stream_tokens": self.luck.random() < 0.5}
+            if self.luck.random() < 0.5
+            else {}
+        )
         await self.up.wait()
         outcome: Outcome = "broken"
         with suppress(httpx2.TransportError):
             try:
                 async with asyncio.timeout(3 if self.size.hurries else 60):
-                    outcome = await self._send(self.luck.choice(self.http), one, self._body(one, plan) | how)
+                    outcome = await self._send(
+                        self.luck.choice(self.http), one, self._body(one, plan) | how
+                    )
             except TimeoutError:
                 outcome = "slow"
         self.outcomes[outcome] += 1
@@ -285,7 +329,11 @@ class _Campaign:
                 said, error = await self._listen(response, one)
             else:
                 await response.aread()
-                if response.status_code == 409 and _BUSY in response.text and response.json()["run_id"]:
+                if (
+                    response.status_code == 409
+                    and _BUSY in response.text
+                    and response.json()["run_id"]
+                ):
                     return "busy"
                 said, error = self._whole(response, one)
         if any(gone in error for gone in _GONE) and self.size.kills:
@@ -301,7 +349,11 @@ class _Campaign:
         if response.status_code != 200:
             return "", f"{response.status_code} {response.text[:300]}"
         one.acknowledged = True
-        said = [m["content"] for m in response.json()["messages"] if m["message_type"] == "assistant_message"]
+        said = [
+            m["content"]
+            for m in response.json()["messages"]
+            if m["message_type"] == "assistant_message"
+        ]
         return (said[-1] if said else ""), ""
 
     async def _listen(self, response: httpx2.Response, one: Said) -> tuple[str, str]:
@@ -345,11 +397,18 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Sim
     """Kill and start while clients talk, let everything come to rest, and check all that is stored."""
     seed = random.randrange(10**6) if seed is None else seed  # noqa: S311
     began = time.monotonic()
-    model, luck, asked = FaultyModel(windows={"scripted-1": 10**9}), random.Random(seed), asyncio.Event()  # noqa: S311
+    model, luck, asked = (
+        FaultyModel(windows={"scripted-1": 10**9}),
+        random.Random(seed),  # noqa: S311
+        asyncio.Event(),
+    )
     database = "postgresql" if size.servers > 1 else "sqlite"
     async with (
         ModelServer(_slowed(model, luck, asked), keeps=False) as provider,
-        opened_servers(folder, provider.url, count=size.servers, database=database) as (servers, tables),
+        opened_servers(folder, provider.url, count=size.servers, database=database) as (
+            servers,
+            tables,
+        ),
     ):
         campaign = _Campaign(servers, tables, size, luck, asked)
         watching = asyncio.create_task(campaign.watch())
@@ -360,7 +419,11 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Sim
             if code := await asyncio.to_thread(server.stop):
                 faults.append(f"a server ended with {code}")
             words = ("ERROR", "Traceback", *(("locked",) if campaign.is_alone else ()))
-            faults += [line for line in server.log_text().splitlines() if any(word in line for word in words)]
+            faults += [
+                line
+                for line in server.log_text().splitlines()
+                if any(word in line for word in words)
+            ]
         killed = {pid: moment for server in servers for pid, moment in server.killed.items()}
         faults += await audit(tables, campaign.said, campaign.jobs, killed, folder)
     assert not faults, f"seed {seed}: {len(faults)} faults:\n" + "\n".join(faults[:12])
@@ -376,7 +439,9 @@ async def run_campaign(folder: Path, size: Size, seed: int | None = None) -> Sim
         jobs=len(campaign.jobs),
         transcripts=model.count,
         most_connections=campaign.most_connections,
-        restart_seconds=round(statistics.median(start for server in servers for start in server.starts), 3),
+        restart_seconds=round(
+            statistics.median(start for server in servers for start in server.starts), 3
+        ),
         seconds=round(time.monotonic() - began, 1),
     )
 

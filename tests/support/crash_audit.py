@@ -48,16 +48,29 @@ class NotedRun:
     ended: int | None
 
 
-async def audit(tables: Tables, said: list[Said], added: list[str], killed: dict[int, int], folder: Path) -> list[str]:
+async def audit(
+    tables: Tables, said: list[Said], added: list[str], killed: dict[int, int], folder: Path
+) -> list[str]:
     """Everything that is wrong. `added` are the jobs that were acknowledged, `killed` tells when each process was."""
-    faults = [*_files(tables), *_runs(tables), *_said(tables, said), *_turns(tables, said), *_conversations(tables)]
-    faults += [*_effects(tables, folder / "bells"), *_jobs(tables, added, _noted(folder / "notes"), killed)]
+    faults = [
+        *_files(tables),
+        *_runs(tables),
+        *_said(tables, said),
+        *_turns(tables, said),
+        *_conversations(tables),
+    ]
+    faults += [
+        *_effects(tables, folder / "bells"),
+        *_jobs(tables, added, _noted(folder / "notes"), killed),
+    ]
     return [*faults, *_partitions(tables), *await _searches(tables, said, folder)]
 
 
 def _files(tables: Tables) -> Iterator[str]:
     if isinstance(tables.address, Path):
-        yield from (f"integrity: {row}" for row in tables.rows("PRAGMA integrity_check") if row != ("ok",))
+        yield from (
+            f"integrity: {row}" for row in tables.rows("PRAGMA integrity_check") if row != ("ok",)
+        )
         yield from (f"foreign key: {row}" for row in tables.rows("PRAGMA foreign_key_check"))
 
 
@@ -67,9 +80,13 @@ def _runs(tables: Tables) -> Iterator[str]:
 
 
 def _said(tables: Tables, said: list[Said]) -> Iterator[str]:
-    heard = [text.split()[0] for (text,) in tables.rows("SELECT text FROM messages WHERE role = 'user'")]
+    heard = [
+        text.split()[0] for (text,) in tables.rows("SELECT text FROM messages WHERE role = 'user'")
+    ]
     stored = Counter(heard)
-    answers = Counter(tables.rows("SELECT agent_id, text FROM messages WHERE role = 'assistant' AND text <> ''"))
+    answers = Counter(
+        tables.rows("SELECT agent_id, text FROM messages WHERE role = 'assistant' AND text <> ''")
+    )
     for one in said:
         times, told = stored[one.token], answers[one.agent, f"Done {one.token}."]
         if times > 1 or (one.acknowledged and times != 1):
@@ -97,7 +114,9 @@ def _turns(tables: Tables, said: list[Said]) -> Iterator[str]:
             continue
         run, status, error, counted, steps, answers, heard = known[one.token]
         kind = orjson.loads(error)["type"] if error else None
-        if (status, kind, answers) != (("completed", None, 1) if one.answered else ("failed", "interrupted", 0)):
+        if (status, kind, answers) != (
+            ("completed", None, 1) if one.answered else ("failed", "interrupted", 0)
+        ):
             yield f"{one.token}: {run} is {status} ({error}) with {answers} answers"
         if counted != steps or heard != 1:
             yield f"{run} counts {counted} steps, has {steps}, and heard {heard} messages"
@@ -107,7 +126,8 @@ def _conversations(tables: Tables) -> Iterator[str]:
     """The window is the history in its order (nothing is compacted), calls have their results, and answers follow what was said."""
     for id, window, count in tables.rows('SELECT id, "window", message_count FROM conversations'):
         rows = tables.rows(
-            "SELECT id, role, parts, text FROM messages WHERE conversation_id = ? ORDER BY created_at, seq", id
+            "SELECT id, role, parts, text FROM messages WHERE conversation_id = ? ORDER BY created_at, seq",
+            id,
         )
         if orjson.loads(window) != [row[0] for row in rows]:
             yield f"the window of {id} is not its history"
@@ -154,7 +174,11 @@ def _effects(tables: Tables, bells: Path) -> Iterator[str]:
             lost, extra = expected - kept[place], kept[place] - expected
             yield f"{place}: lost {list(lost)[:5]}, not told {list(extra)[:5]}"
     rung = bells.read_text().split() if bells.exists() else []
-    yield from (f"the bell rang for {mark}, and no message tells of it" for mark in rung if f"call_{mark}" not in names)
+    yield from (
+        f"the bell rang for {mark}, and no message tells of it"
+        for mark in rung
+        if f"call_{mark}" not in names
+    )
     ((counted,),) = tables.rows("SELECT count(*) FROM passages")
     ((summed,),) = tables.rows("SELECT coalesce(sum(passage_count), 0) FROM archives")
     if counted != summed:
@@ -166,16 +190,22 @@ def _noted(notes: Path) -> list[NotedRun]:
     lines = [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
     ends = {words[1]: int(words[4]) for words in lines if words[0] == "end"}
     runs = [
-        NotedRun(words[1].partition("/")[0], words[2], int(words[3]), int(words[4]), ends.get(words[1]))
+        NotedRun(
+            words[1].partition("/")[0], words[2], int(words[3]), int(words[4]), ends.get(words[1])
+        )
         for words in lines
         if words[0] == "start"
     ]
     return sorted(runs, key=lambda run: run.started)
 
 
-def _jobs(tables: Tables, added: list[str], noted: list[NotedRun], killed: dict[int, int]) -> Iterator[str]:
+def _jobs(
+    tables: Tables, added: list[str], noted: list[NotedRun], killed: dict[int, int]
+) -> Iterator[str]:
     """No job is lost, runs for ever or too often; those of a key never overlap; no wake-up is left."""
-    rows = tables.rows("SELECT id, kind, status, attempts, most_attempts, error, is_single FROM jobs")
+    rows = tables.rows(
+        "SELECT id, kind, status, attempts, most_attempts, error, is_single FROM jobs"
+    )
     for id, kind, status, attempts, most, error, is_single in rows:
         if attempts > most:
             yield f"{kind} {id} ran {attempts} times and may {most}"
@@ -211,14 +241,20 @@ def _partitions(tables: Tables) -> Iterator[str]:
     held: dict[str, Counter[int]] = {owner: Counter() for owner in wanted}
     partitions = tables.rows("SELECT owner_id, seq, documents, deleted FROM search_partitions")
     for owner, partition, documents, deleted in partitions:
-        rows = tables.rows("SELECT data FROM search_documents WHERE partition = ? ORDER BY chunk", partition)
+        rows = tables.rows(
+            "SELECT data FROM search_documents WHERE partition = ? ORDER BY chunk", partition
+        )
         records = read_documents(b"".join(data for (data,) in rows))
         held.setdefault(owner, Counter()).update(records["number"][records["alive"] == 1].tolist())
         if len(records) != documents or int((records["alive"] == 0).sum()) != deleted:
             yield f"the partition of {owner} counts {documents} documents and has {len(records)}"
         yield from _postings(tables, owner, partition, documents)
-    for owner, seq, number, data in tables.rows("SELECT owner_id, seq, document, data FROM search_buffer"):
-        held.setdefault(owner, Counter()).update([number] if not unpack(seq, number, data).is_deleted else [])
+    for owner, seq, number, data in tables.rows(
+        "SELECT owner_id, seq, document, data FROM search_buffer"
+    ):
+        held.setdefault(owner, Counter()).update(
+            [number] if not unpack(seq, number, data).is_deleted else []
+        )
     for owner, numbers in held.items():
         if numbers != Counter(wanted.get(owner, set())):
             twice = [number for number, times in numbers.items() if times > 1]
@@ -241,7 +277,10 @@ def _postings(tables: Tables, owner: str, partition: int, documents: int) -> Ite
 
 async def _searches(tables: Tables, said: list[Said], folder: Path) -> list[str]:
     """Every message is found by its token, among its agent's, by the product's own search; the servers have ended."""
-    numbers = {text.split()[0]: seq for text, seq in tables.rows("SELECT text, seq FROM messages WHERE role = 'user'")}
+    numbers = {
+        text.split()[0]: seq
+        for text, seq in tables.rows("SELECT text, seq FROM messages WHERE role = 'user'")
+    }
     if isinstance(tables.address, Path):
         store: Any = open_sqlite(tables.address)
     else:
@@ -249,10 +288,16 @@ async def _searches(tables: Tables, said: list[Said], folder: Path) -> list[str]
 
     def find(tx: Transaction, one: Said) -> list[int]:
         wanted = MessageFilter((one.agent,), roles=("user",))
-        return [hit.document for hit in index.find_messages(tx, Query(one.token), wanted, _FOUND).hits]
+        return [
+            hit.document for hit in index.find_messages(tx, Query(one.token), wanted, _FOUND).hits
+        ]
 
     def missed(tx: Transaction) -> list[str]:
-        return [one.token for one in said if one.token in numbers and numbers[one.token] not in find(tx, one)]
+        return [
+            one.token
+            for one in said
+            if one.token in numbers and numbers[one.token] not in find(tx, one)
+        ]
 
     try:
         return [f"{token} cannot be found" for token in await store.read(missed)]

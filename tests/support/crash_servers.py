@@ -80,7 +80,13 @@ async def _add(request: Request, count: int, seconds: float) -> list[str]:
 
     def work(tx: Transaction) -> list[str]:
         new = [
-            Job(_KIND, LOCAL_ORGANIZATION, {"seconds": seconds}, f"key-{number % _KEYS}", most_attempts=MOST_ATTEMPTS)
+            Job(
+                _KIND,
+                LOCAL_ORGANIZATION,
+                {"seconds": seconds},
+                f"key-{number % _KEYS}",
+                most_attempts=MOST_ATTEMPTS,
+            )
             for number in range(count)
         ]
         return [added.id for job in new if (added := jobs.add(tx, job))]
@@ -134,7 +140,9 @@ class Tables:
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement. A file is let go of at once, so that the next server has to recover it by itself."""
         if self._connection is None:
-            with closing(sqlite3.connect(self.address, isolation_level=None, timeout=10)) as connection:
+            with closing(
+                sqlite3.connect(self.address, isolation_level=None, timeout=10)
+            ) as connection:
                 return connection.execute(sql, values).fetchall()
         cursor = self._connection.execute(sql.replace("?", "%s").encode(), values or None)
         return cursor.fetchall() if cursor.description else []
@@ -161,8 +169,14 @@ async def opened_servers(
         if database == "postgresql":
             address = postgres.server().new_database()
             stack.callback(postgres.server().drop, address)
-            environment |= {"RICORDO_DATABASE_URL": address, "RICORDO_DATABASE_CONNECTIONS": str(CONNECTIONS)}
-        servers = [CrashServer(helper(), folder / f"server-{number}", environment) for number in range(count)]
+            environment |= {
+                "RICORDO_DATABASE_URL": address,
+                "RICORDO_DATABASE_CONNECTIONS": str(CONNECTIONS),
+            }
+        servers = [
+            CrashServer(helper(), folder / f"server-{number}", environment)
+            for number in range(count)
+        ]
         tables = Tables(address or servers[0].database)
         stack.callback(tables.close)
         await asyncio.gather(*(asyncio.to_thread(server.start) for server in servers))
@@ -208,14 +222,24 @@ class _Killing:
         await self.http.post(f"/v1/agents/{agent}/messages/cancel", json={})
         told = await self._send(agent, "")
         if f"Done say-k{self.said:05d}-1." not in told.text:
-            self.wrong.append(f"{plan}: the next message is answered by {told.status_code} {told.text[:400]}")
+            self.wrong.append(
+                f"{plan}: the next message is answered by {told.status_code} {told.text[:400]}"
+            )
 
     async def _cut_off(self, agent: str, plan: str) -> None:
         with suppress(httpx2.TransportError):
             told = await self._send(agent, plan)
             while told.status_code == 200 and "approval_request_message" in told.text:
-                asked = next(one for one in told.json()["messages"] if one["message_type"].startswith("approval_req"))
-                decided = {"approve": self.luck.random() < 0.7, "approval_request_id": asked["id"], "reason": "So."}
+                asked = next(
+                    one
+                    for one in told.json()["messages"]
+                    if one["message_type"].startswith("approval_req")
+                )
+                decided = {
+                    "approve": self.luck.random() < 0.7,
+                    "approval_request_id": asked["id"],
+                    "reason": "So.",
+                }
                 body = {"messages": [{"type": "approval", **decided}]}
                 told = await self.http.post(f"/v1/agents/{agent}/messages", json=body)
             return
@@ -225,15 +249,23 @@ class _Killing:
         self.said += 1
         token = f"say-k{self.said:05d}-1"
         message = {"role": "user", "content": f"{token} {plan}".strip(), "otid": f"otid-{token}"}
-        response = await self.http.post(f"/v1/agents/{agent}/messages", json={"messages": [message]})
+        response = await self.http.post(
+            f"/v1/agents/{agent}/messages", json={"messages": [message]}
+        )
         if response.status_code == 200:
             self.acknowledged.append(f"otid-{token}")
         return response
 
     def lost(self) -> list[str]:
-        stored = Counter(otid for (otid,) in self.tables.rows("SELECT otid FROM messages WHERE otid IS NOT NULL"))
+        stored = Counter(
+            otid for (otid,) in self.tables.rows("SELECT otid FROM messages WHERE otid IS NOT NULL")
+        )
         still_open = self.tables.rows("SELECT id FROM runs WHERE ended_at IS NULL")
-        wrong = [f"{otid} is stored {stored[otid]} times" for otid in self.acknowledged if stored[otid] != 1]
+        wrong = [
+            f"{otid} is stored {stored[otid]} times"
+            for otid in self.acknowledged
+            if stored[otid] != 1
+        ]
         return wrong + [f"{id} is open" for (id,) in still_open]
 
 
@@ -253,6 +285,11 @@ async def run_kills(folder: Path, *, kills: int, seed: int) -> SimpleNamespace:
         for _ in range(kills):
             await killing.once(killing.luck.choice(agents))
         code = await asyncio.to_thread(server.stop)
-        wrong = [*killing.wrong, *model.faults, *([f"the server ended with {code}"] if code else []), *killing.lost()]
+        wrong = [
+            *killing.wrong,
+            *model.faults,
+            *([f"the server ended with {code}"] if code else []),
+            *killing.lost(),
+        ]
     assert not wrong, f"{len(wrong)} wrong:\n" + "\n".join(wrong[:12])
     return SimpleNamespace(kills=kills, broken=killing.broken, requests=model.count)

@@ -16,14 +16,18 @@ def program(*names: str, package: str, tests: str) -> str:
     if found := next(filter(None, map(shutil.which, names)), None):
         return found
     if not shutil.which("apt-get") or os.geteuid() != 0:
-        raise RuntimeError(f"{tests} need {package}. Install it, for example with: apt-get install {package}")
+        raise RuntimeError(
+            f"{tests} need {package}. Install it, for example with: apt-get install {package}"
+        )
     # Several processes of one run come here at once.
     with (Path(tempfile.gettempdir()) / "ricordo-tests-apt-get.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not any(map(shutil.which, names)):
             print(f"installing Debian's {package}: {tests} need it")
             for command in (["update"], ["install", "--no-install-recommends", package]):
-                done = subprocess.run([*_APT_GET, *command], check=False, capture_output=True, text=True)
+                done = subprocess.run(
+                    [*_APT_GET, *command], check=False, capture_output=True, text=True
+                )
                 if done.returncode:
                     raise RuntimeError(f"apt-get {command[0]} failed: {done.stderr[-2000:]}")
     found = next(filter(None, map(shutil.which, names)), None)

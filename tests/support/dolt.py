@@ -14,7 +14,14 @@ from random import Random
 import pytest
 
 from ricordo.features.dolt import engines
-from ricordo.features.dolt.engines import DoltAddress, DoltServer, Engine, Row, open_engine, read_address
+from ricordo.features.dolt.engines import (
+    DoltAddress,
+    DoltServer,
+    Engine,
+    Row,
+    open_engine,
+    read_address,
+)
 from tests.support.dolt_children import fork_child
 from tests.support.synced import Killed
 
@@ -26,7 +33,11 @@ class Mortal:
     """An engine that dies at a statement: before it is carried out, or after, when nobody hears of it any more."""
 
     def __init__(self, engine: Engine, statements: int, *, is_after: bool) -> None:
-        self.begin, self.make_table, self.table_at = engine.begin, engine.make_table, engine.table_at
+        self.begin, self.make_table, self.table_at = (
+            engine.begin,
+            engine.make_table,
+            engine.table_at,
+        )
         self._engine = engine
         self._left = statements
         self._is_after = is_after
@@ -80,7 +91,9 @@ def new_place(folder: Path) -> Iterator[DoltAddress]:
     with closing(DoltServer(given)) as server:
         server.run(f"CREATE DATABASE {name}")
         try:
-            yield read_address(f"{given.address.rpartition('/')[0]}/{name}", given.password, allow_private=True)
+            yield read_address(
+                f"{given.address.rpartition('/')[0]}/{name}", given.password, allow_private=True
+            )
         finally:
             server.run(f"DROP DATABASE {name}")
 

@@ -28,7 +28,16 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, RicordoError, Unavailable
 from ricordo.runtime import LiveTurn
 from ricordo.storage import runs
-from tests.support.faults_cast import GATE, THEIRS, TOOLS, Subject, audit, flood, make_subject, waiting_of
+from tests.support.faults_cast import (
+    GATE,
+    THEIRS,
+    TOOLS,
+    Subject,
+    audit,
+    flood,
+    make_subject,
+    waiting_of,
+)
 from tests.support.faults_model import FAILING, MALFORMED, FaultyModel
 from tests.support.faults_world import World, opened
 from tests.support.model_server import ModelServer
@@ -49,7 +58,14 @@ _PLANS = (
         "big/big",
         "search+lookup/insert",
     ),
-    *("guarded", "guarded+guarded", "insert+guarded/ring", "theirs", "theirs+guarded/search", "nap+nap/insert"),
+    *(
+        "guarded",
+        "guarded+guarded",
+        "insert+guarded/ring",
+        "theirs",
+        "theirs+guarded/search",
+        "nap+nap/insert",
+    ),
 )
 _WAITING_PLANS = tuple(plan for plan in _PLANS if "guarded" in plan or "theirs" in plan)
 _KINDS = {"kill": 40, "cancel": 8, "disk": 8, "leave": 3, "failing": 14, "malformed": 12}
@@ -86,7 +102,10 @@ class _Campaign:
             await self._settle(subject)
             await self._let_out(subject)
             await self._require_an_answer(subject)
-            self.wrong += [f"{note}: {one}" for one in await audit(self.world.runtime, subject.id, subject.told)]
+            self.wrong += [
+                f"{note}: {one}"
+                for one in await audit(self.world.runtime, subject.id, subject.told)
+            ]
         except Exception as error:
             self.wrong.append(f"{note}: {type(error).__name__}: {error}")
             self.subjects.remove(subject)
@@ -143,9 +162,13 @@ class _Campaign:
             before = [None] * self.luck.choice((0, 0, 1, 2))
             self.model.trouble = [*before, *[trouble] * self.luck.choice((1, 1, 2, 12))]
         elif kind in ("summary", "flood"):
-            self.model.summary_trouble = self.luck.choice(("500", "empty", "too_long", "401", "garbage", "time_out"))
+            self.model.summary_trouble = self.luck.choice(
+                ("500", "empty", "too_long", "401", "garbage", "time_out")
+            )
 
-    async def _strike(self, subject: Subject, kind: str, plan: str, request: TurnRequest) -> tuple[int, bool]:
+    async def _strike(
+        self, subject: Subject, kind: str, plan: str, request: TurnRequest
+    ) -> tuple[int, bool]:
         """Kill, cancel, fail or cut off the database, or let another server take over, at one of the suspensions of the turn.
 
         Returns which one, and whether the turn came to it.
@@ -194,19 +217,32 @@ class _Campaign:
             self.world.life.freeze()
             await self.world.restart()
 
-    async def _talk(self, subject: Subject, request: TurnRequest, leaves_after: int | None = None) -> None:
+    async def _talk(
+        self, subject: Subject, request: TurnRequest, leaves_after: int | None = None
+    ) -> None:
         """Send it and listen to the end, or until the process is killed."""
-        talking, asked = asyncio.create_task(self._follow(subject, request, leaves_after)), self.model.count
+        talking, asked = (
+            asyncio.create_task(self._follow(subject, request, leaves_after)),
+            self.model.count,
+        )
         loop = asyncio.get_running_loop()
         frozen = asyncio.Task(self.world.life.froze.wait(), loop=loop)
-        done, _ = await asyncio.wait([talking, frozen], timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            [talking, frozen], timeout=LIMIT, return_when=asyncio.FIRST_COMPLETED
+        )
         frozen.cancel()
         if not done:
-            raise TimeoutError(f"the turn does not end; it made {self.model.count - asked} requests")
-        if talking in done and not (self.world.life.is_frozen and isinstance(talking.exception(), Unavailable)):
+            raise TimeoutError(
+                f"the turn does not end; it made {self.model.count - asked} requests"
+            )
+        if talking in done and not (
+            self.world.life.is_frozen and isinstance(talking.exception(), Unavailable)
+        ):
             talking.result()  # who listens to a dead process hears that
 
-    async def _follow(self, subject: Subject, request: TurnRequest, leaves_after: int | None) -> None:
+    async def _follow(
+        self, subject: Subject, request: TurnRequest, leaves_after: int | None
+    ) -> None:
         self.turns += 1
         try:
             turn: LiveTurn = await run_turn(self.world.runtime, request)
@@ -265,7 +301,9 @@ class _Campaign:
         subject.told.refused = None
         await self._talk(subject, self._message(subject, ""))
         if not isinstance(subject.told.refused, Conflict):
-            self.wrong.append(f"{subject.name}: a message went past calls that wait: {subject.told.refused}")
+            self.wrong.append(
+                f"{subject.name}: a message went past calls that wait: {subject.told.refused}"
+            )
 
     async def _require_an_answer(self, subject: Subject) -> None:
         """The next message is answered; where this machine was too slow for the short time-out, the one after it."""
@@ -278,7 +316,11 @@ class _Campaign:
             if subject.told.failed != "llm_timeout":
                 break
         told = [_spoken(message) for message in subject.told.messages[before:]]
-        if subject.told.refused or subject.told.failed or not any(f"Done {token}." in said for said in told):
+        if (
+            subject.told.refused
+            or subject.told.failed
+            or not any(f"Done {token}." in said for said in told)
+        ):
             why = subject.told.refused or subject.told.failed
             self.wrong.append(f"{subject.name}: {token} is answered by {told} ({why!r})")
 
@@ -296,24 +338,37 @@ class _Campaign:
             return None
         gated = [call for call in waiting.tool_calls if call.is_gated]
         if self.luck.random() < 0.2 and all(call.name != THEIRS.name for call in gated):
-            decided = Approval(approves=self.luck.random() < 0.5, reason="Because.", request_id=waiting.id)
+            decided = Approval(
+                approves=self.luck.random() < 0.5, reason="Because.", request_id=waiting.id
+            )
             return self._request(subject, approval=decided)
         parts: list[Part] = []
         for call in gated:
             if call.name == THEIRS.name and self.luck.random() < 0.9:
-                parts.append(ToolReturnPart(call.call_id, call.name, self.luck.choice(("success", "error")), "Theirs."))
+                parts.append(
+                    ToolReturnPart(
+                        call.call_id, call.name, self.luck.choice(("success", "error")), "Theirs."
+                    )
+                )
             else:
                 parts.append(ApprovalPart(call.call_id, self.luck.random() < 0.6, "Because."))
         return self._request(subject, approval=Approval(tuple(parts)))
 
     def _request(self, subject: Subject, **sent: Any) -> TurnRequest:
         streams, is_background = self.luck.random() < 0.5, self.luck.random() < 0.3
-        how = {"client_tools": (THEIRS,), "streams_tokens": streams, "is_background": is_background, "max_steps": 12}
+        how = {
+            "client_tools": (THEIRS,),
+            "streams_tokens": streams,
+            "is_background": is_background,
+            "max_steps": 12,
+        }
         return TurnRequest(Scope(), subject.id, **how | sent)
 
 
 def _spoken(message: Message) -> str:
-    return message.text + "".join(call.arguments for call in message.tool_calls if call.name == "send_message")
+    return message.text + "".join(
+        call.arguments for call in message.tool_calls if call.name == "send_message"
+    )
 
 
 async def run_campaign(
@@ -335,7 +390,9 @@ async def run_campaign(
                 await campaign.fault()
     finally:
         logging.disable(logging.NOTSET)
-    assert not campaign.wrong, f"seed {seed}: {len(campaign.wrong)} wrong:\n" + "\n".join(campaign.wrong[:12])
+    assert not campaign.wrong, f"seed {seed}: {len(campaign.wrong)} wrong:\n" + "\n".join(
+        campaign.wrong[:12]
+    )
     return SimpleNamespace(
         seed=seed,
         kinds=dict(campaign.kinds),

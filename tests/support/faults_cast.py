@@ -27,7 +27,13 @@ from ricordo.tools.toolbox import ServerTool, ToolContext
 from tests.seams import make
 from tests.seams.stage import Gate, split_pairs
 
-TYPES: tuple[AgentType, ...] = ("letta_v1_agent", "memgpt_v2_agent", "memgpt_agent", "react_agent", "workflow_agent")
+TYPES: tuple[AgentType, ...] = (
+    "letta_v1_agent",
+    "memgpt_v2_agent",
+    "memgpt_agent",
+    "react_agent",
+    "workflow_agent",
+)
 _LATEST = 4
 MODES = ("all", "sliding_window", "self_compact_all", "self_compact_sliding_window")
 SMALL, LARGE = 16_000, 120_000
@@ -121,24 +127,39 @@ async def make_subject(runtime: Runtime, luck: random.Random) -> Subject:
         model=f"{provider}/scripted-{name}",
         context_window=window,
         blocks=(BlockSpec("notes", "Begin."),),
-        tool_names=(*_NAMES, "send_message" if kind != "letta_v1_agent" else "archival_memory_search", *_MEMORY),
+        tool_names=(
+            *_NAMES,
+            "send_message" if kind != "letta_v1_agent" else "archival_memory_search",
+            *_MEMORY,
+        ),
         tool_rules=tuple(rules),
         settings={"compaction": {"mode": luck.choice(MODES)}},
-        model_settings=ModelSettings(thinks_in_arguments=luck.random() < 0.3 or None, max_output_tokens=1_000),
+        model_settings=ModelSettings(
+            thinks_in_arguments=luck.random() < 0.3 or None, max_output_tokens=1_000
+        ),
     )
     state = await create_agent(runtime, Scope(), spec)
     ruled = "+".join(rule.type for rule in rules[1:]) or "free"
     return Subject(state.agent.id, f"{kind} {provider} {name} {ruled}", window)
 
 
-_MEMORY = ("memory_insert", "conversation_search", "archival_memory_insert", "archival_memory_search")
+_MEMORY = (
+    "memory_insert",
+    "conversation_search",
+    "archival_memory_insert",
+    "archival_memory_search",
+)
 _RULES: tuple[tuple[ToolRule, ...], ...] = (
     (),
     (),
     (ToolRule("conversation_search", "run_first"),),
     (ToolRule("ring", "required_before_exit"),),
     (ToolRule("ring", "max_count_per_step", options={"max_count_limit": 1}),),
-    (ToolRule("big", "constrain_child_tools", options={"children": ["ring", "send_message", "big"]}),),
+    (
+        ToolRule(
+            "big", "constrain_child_tools", options={"children": ["ring", "send_message", "big"]}
+        ),
+    ),
 )
 
 
@@ -152,10 +173,14 @@ async def flood(runtime: Runtime, subject: Subject, windows: float) -> None:
         rows: list[Message] = []
 
         def add(role: Role, *parts: Part) -> None:
-            rows.append(make.message(state.agent, role=role, parts=parts, created_at=tx.clock.now()))
+            rows.append(
+                make.message(state.agent, role=role, parts=parts, created_at=tx.clock.now())
+            )
 
         for number in range(int(subject.window * windows * 4 / (len(words) * 3))):
-            call = ToolCallPart(f"flood_{new_id('call')}", "conversation_search", '{"query": "gardens"}')
+            call = ToolCallPart(
+                f"flood_{new_id('call')}", "conversation_search", '{"query": "gardens"}'
+            )
             add("user", TextPart(f"{number}. {words}"))
             add("assistant", TextPart(words), call)
             add("tool", ToolReturnPart(call.call_id, call.name, "success", words))
@@ -182,7 +207,10 @@ async def waiting_of(runtime: Runtime, agent_id: str) -> Message | None:
 def whole_history(tx: Transaction, agent_id: str) -> list[Message]:
     rows: list[Message] = []
     while page := messages.page(
-        tx, Scope(), Page(limit=1000, order="asc", after=rows[-1].id if rows else None), agent_id=agent_id
+        tx,
+        Scope(),
+        Page(limit=1000, order="asc", after=rows[-1].id if rows else None),
+        agent_id=agent_id,
     ):
         rows += page
     return rows
@@ -194,7 +222,12 @@ async def audit(runtime: Runtime, agent_id: str, told: Told) -> list[str]:
     def read(tx: Transaction) -> tuple[Conversation, list[Message], list[Message], list[Run]]:
         thread = agents.load(tx, Scope(), agent_id).conversation
         rows = whole_history(tx, agent_id)
-        return thread, rows, messages.by_ids(tx, thread.window), runs.open_runs(tx, agent_id=agent_id)
+        return (
+            thread,
+            rows,
+            messages.by_ids(tx, thread.window),
+            runs.open_runs(tx, agent_id=agent_id),
+        )
 
     thread, rows, window, still_open = await runtime.store.read(read)
     wrong = [f"{run.id} is open" for run in still_open]
@@ -210,15 +243,21 @@ async def audit(runtime: Runtime, agent_id: str, told: Told) -> list[str]:
 
 def _lost(rows: Sequence[Message], told: Told) -> list[str]:
     stored = Counter(row.otid for row in rows if row.otid)
-    wrong = [f"{otid} is stored {stored[otid]} times" for otid in told.acknowledged if stored[otid] != 1]
+    wrong = [
+        f"{otid} is stored {stored[otid]} times" for otid in told.acknowledged if stored[otid] != 1
+    ]
     wrong += [f"{otid} is stored {times} times" for otid, times in stored.items() if times > 1]
     places = {row.id: place for place, row in enumerate(rows)}
     said = [message for message in told.messages if message.id in places]
     wrong += [
-        f"{message.role} {message.id} was told and is gone" for message in told.messages if message.id not in places
+        f"{message.role} {message.id} was told and is gone"
+        for message in told.messages
+        if message.id not in places
     ]
     wrong += [
-        f"{message.id} was told in other words" for message in said if rows[places[message.id]].parts != message.parts
+        f"{message.id} was told in other words"
+        for message in said
+        if rows[places[message.id]].parts != message.parts
     ]
     order = [places[message.id] for message in dict.fromkeys(said)]
     if order != sorted(order):

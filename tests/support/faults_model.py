@@ -14,7 +14,16 @@ from typing import Any
 
 from ricordo.prompt.texts import text as prompt_text
 from tests.support.faults_wire import faults_of, size_of
-from tests.support.model_server import Answer, Seen, claude, claude_stream, completion, event, stream, tool_call
+from tests.support.model_server import (
+    Answer,
+    Seen,
+    claude,
+    claude_stream,
+    completion,
+    event,
+    stream,
+    tool_call,
+)
 
 Trouble = str
 FAILING = tuple(
@@ -85,7 +94,12 @@ class FaultyModel:
     def answer(self, seen: Seen) -> Answer:
         """The next step of the plan in the last message, or a failure."""
         if seen.method == "GET":
-            return Answer({"object": "list", "data": [{"id": name, "object": "model"} for name in self.windows]})
+            return Answer(
+                {
+                    "object": "list",
+                    "data": [{"id": name, "object": "model"} for name in self.windows],
+                }
+            )
         self.count += 1
         body = seen.body
         asked = _read(body)
@@ -120,8 +134,16 @@ class FaultyModel:
             return self._malformed(asked, trouble, body, size)
         self.steps[token] += 1
         if done < len(steps):
-            marks = [(kind, f"{token}_{done}_{place}") for place, kind in enumerate(steps[done].split("+"))]
-            return _said(asked, None, [self._call(kind, mark, asked, f"call_{mark}") for kind, mark in marks], size)
+            marks = [
+                (kind, f"{token}_{done}_{place}")
+                for place, kind in enumerate(steps[done].split("+"))
+            ]
+            return _said(
+                asked,
+                None,
+                [self._call(kind, mark, asked, f"call_{mark}") for kind, mark in marks],
+                size,
+            )
         return self._end(asked, token, size)
 
     def _end(self, asked: Asked, token: str, size: int) -> Answer:
@@ -138,7 +160,11 @@ class FaultyModel:
     def _malformed(self, asked: Asked, trouble: Trouble, body: dict[str, Any], size: int) -> Answer:
         call = call_id, name, given = self._call("search", f"odd{self._number}", asked)
         written = json.dumps({"name": name, "arguments": given})
-        words = {"as_text": f"<tool_call>{written}</tool_call>", "length": "This goes on and", "filter": None}
+        words = {
+            "as_text": f"<tool_call>{written}</tool_call>",
+            "length": "This goes on and",
+            "filter": None,
+        }
         if trouble in words:
             finish = {"length": "length", "filter": "content_filter"}.get(trouble)
             return _said(asked, words[trouble], [], size, finish=finish)
@@ -158,7 +184,9 @@ class FaultyModel:
         name, fixed, marked = _CALLS.get(kind, (kind, {}, "mark"))
         given: dict[str, Any] = {**fixed, marked: mark}
         for tool in asked.offered:
-            if tool["name"] == name and "request_heartbeat" in tool["parameters"].get("properties", {}):
+            if tool["name"] == name and "request_heartbeat" in tool["parameters"].get(
+                "properties", {}
+            ):
                 given = given | {"request_heartbeat": True}
         return id or self._id(kind), name, given
 
@@ -173,19 +201,28 @@ def _read(body: dict[str, Any]) -> Asked:
     texts = [_text_of(message) for message in messages if message["role"] == "user"]
     heard = next((words for said in reversed(texts) if (words := _words(said))), "")
     if is_claude:
-        tools = [{"name": tool["name"], "parameters": tool["input_schema"]} for tool in body.get("tools", ())]
+        tools = [
+            {"name": tool["name"], "parameters": tool["input_schema"]}
+            for tool in body.get("tools", ())
+        ]
         must_call = body.get("tool_choice", {}).get("type") in ("any", "tool")
         system = json.dumps(body["system"], ensure_ascii=False)
     else:
         tools = [tool["function"] for tool in body.get("tools", ())]
-        must_call = body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), dict)
+        must_call = body.get("tool_choice") == "required" or isinstance(
+            body.get("tool_choice"), dict
+        )
         system = messages[0]["content"]
     last = _text_of(messages[-1])
-    openings = (prompt_text(name)[:_ONE_BEGINNING] for name in ("summary_self_all", "summary_self_sliding"))
+    openings = (
+        prompt_text(name)[:_ONE_BEGINNING] for name in ("summary_self_all", "summary_self_sliding")
+    )
     is_for_summary = prompt_text("summary_system_prompt")[:_ONE_BEGINNING] in system or any(
         opening in last for opening in openings
     )
-    return Asked(is_claude, bool(body.get("stream")), heard, tuple(tools), must_call, is_for_summary, last)
+    return Asked(
+        is_claude, bool(body.get("stream")), heard, tuple(tools), must_call, is_for_summary, last
+    )
 
 
 def _text_of(message: dict[str, Any]) -> str:
@@ -217,30 +254,54 @@ def _ids_in(body: dict[str, Any]) -> list[str]:
     return ids
 
 
-def _said(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None = None) -> Answer:
+def _said(
+    asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None = None
+) -> Answer:
     say = _said_by_claude if asked.is_claude else _said_in_chat
     return say(asked, words, calls, size, finish)
 
 
-def _said_in_chat(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None) -> Answer:
+def _said_in_chat(
+    asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None
+) -> Answer:
     usage = {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": size + 5}
     finish = finish or ("tool_calls" if calls else "stop")
-    rows = [tool_call(name, given if isinstance(given, str) else json.dumps(given), id) for id, name, given in calls]
+    rows = [
+        tool_call(name, given if isinstance(given, str) else json.dumps(given), id)
+        for id, name, given in calls
+    ]
     if not asked.streams:
         return completion(words, rows, usage=usage, finish=finish)
-    pieces: list[dict[str, Any]] = [{"content": word} for word in re.findall(r"\S+\s*", words or "")]
+    pieces: list[dict[str, Any]] = [
+        {"content": word} for word in re.findall(r"\S+\s*", words or "")
+    ]
     for index, row in enumerate(rows):
         whole = row["function"]["arguments"]
-        pieces.append({"tool_calls": [{"index": index, **row, "function": row["function"] | {"arguments": whole[:7]}}]})
+        pieces.append(
+            {
+                "tool_calls": [
+                    {"index": index, **row, "function": row["function"] | {"arguments": whole[:7]}}
+                ]
+            }
+        )
         pieces.append({"tool_calls": [{"index": index, "function": {"arguments": whole[7:]}}]})
     return stream(*pieces, finish=finish, usage=usage)
 
 
-def _said_by_claude(asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None) -> Answer:
+def _said_by_claude(
+    asked: Asked, words: str | None, calls: Sequence[Call], size: int, finish: str | None
+) -> Answer:
     blocks: list[dict[str, Any]] = [{"type": "text", "text": words}] if words else []
     for id, name, given in calls:
         # What Claude says is an object always; where others break their JSON it forgets an argument.
-        blocks.append({"type": "tool_use", "id": id, "name": name, "input": given if isinstance(given, dict) else {}})
+        blocks.append(
+            {
+                "type": "tool_use",
+                "id": id,
+                "name": name,
+                "input": given if isinstance(given, dict) else {},
+            }
+        )
     reasons = {"length": "max_tokens", "content_filter": "refusal"}
     stop = reasons.get(finish or "", "tool_use" if calls else "end_turn")
     if asked.streams:
@@ -253,7 +314,9 @@ def _refusal(trouble: Trouble, asked: Asked, size: int = 1) -> Answer:
         case "time_out":
             return Answer({}, delay=TIME_OUT * 2)
         case "garbage":
-            return Answer(b"<html><body>Bad gateway</body></html>", headers={"content-type": "text/html"})
+            return Answer(
+                b"<html><body>Bad gateway</body></html>", headers={"content-type": "text/html"}
+            )
         case "empty" | "huge" | "whitespace":
             words = {"huge": "x" * 1_500_000, "whitespace": "\n \t" * 30_000}.get(trouble)
             return _said(asked, words, [], size)
@@ -263,10 +326,14 @@ def _refusal(trouble: Trouble, asked: Asked, size: int = 1) -> Answer:
             code = "invalid_request_error" if asked.is_claude else "context_length_exceeded"
             words = "prompt is too long: 210000 tokens > 200000 maximum"
             return _error(
-                400, words if asked.is_claude else "This model's maximum context length is 8192 tokens.", code
+                400,
+                words if asked.is_claude else "This model's maximum context length is 8192 tokens.",
+                code,
             )
         case "cut" | "half":
-            return _cut_off(_said(asked, "This will be cut off", [], size), is_early=trouble == "cut")
+            return _cut_off(
+                _said(asked, "This will be cut off", [], size), is_early=trouble == "cut"
+            )
         case "503" if asked.streams and not asked.is_claude:
             # Some servers begin to stream before they find out.
             pieces = (event({"error": {"message": "Overloaded", "code": 503}}),)
@@ -280,7 +347,10 @@ def _without_end(trouble: Trouble) -> Answer:
         return Answer(b"x" * 5_000_000, status=500, headers={"content-type": "text/plain"})
     if trouble == "drips":
         return Answer(pieces=(b" ",) * 60, pause=TIME_OUT / 3, headers=headers)
-    return Answer(gzip.compress(b'{"id": "' + bytes(20_000_000)), headers=headers | {"content-encoding": "gzip"})
+    return Answer(
+        gzip.compress(b'{"id": "' + bytes(20_000_000)),
+        headers=headers | {"content-encoding": "gzip"},
+    )
 
 
 def _cut_off(whole: Answer, *, is_early: bool) -> Answer:
@@ -292,4 +362,6 @@ def _cut_off(whole: Answer, *, is_early: bool) -> Answer:
 
 
 def _error(status: int, message: str, code: str) -> Answer:
-    return Answer({"type": "error", "error": {"type": code, "message": message, "code": code}}, status=status)
+    return Answer(
+        {"type": "error", "error": {"type": code, "message": message, "code": code}}, status=status
+    )

@@ -15,13 +15,18 @@ _LONGEST_ID = 40
 
 def faults_of(body: dict[str, Any]) -> list[str]:
     """Everything that is wrong in a request; which of the two formats it has is seen from it."""
-    is_claude = "system" in body or not any(message["role"] == "system" for message in body["messages"])
+    is_claude = "system" in body or not any(
+        message["role"] == "system" for message in body["messages"]
+    )
     return list(_claude(body) if is_claude else _chat(body))
 
 
 def _chat(body: dict[str, Any]) -> Iterator[str]:
     messages = body["messages"]
-    if messages[0]["role"] != "system" or sum(message["role"] == "system" for message in messages) != 1:
+    if (
+        messages[0]["role"] != "system"
+        or sum(message["role"] == "system" for message in messages) != 1
+    ):
         yield "there is not one system message, at the beginning"
     if len(messages) < 2 or messages[-1]["role"] not in ("user", "tool"):
         yield f"the last message is of the role {messages[-1]['role']}"
@@ -85,7 +90,9 @@ def _claude(body: dict[str, Any]) -> Iterator[str]:
         open_calls = [call["id"] for call in calls]
     yield from (f"a call without its result at the end: {call_id}" for call_id in open_calls)
     choice = body.get("tool_choice", {}).get("type")
-    yield from _tools([tool["name"] for tool in body.get("tools", ())], "required" if choice == "any" else choice)
+    yield from _tools(
+        [tool["name"] for tool in body.get("tools", ())], "required" if choice == "any" else choice
+    )
 
 
 def _blocks(content: Any) -> list[dict[str, Any]]:
@@ -141,4 +148,7 @@ def size_of(body: dict[str, Any]) -> int:
     """The tokens that the provider counts in a request: four characters of content each, as in plain English."""
     tools = json.dumps(body.get("tools", []))
     characters = len(tools) + len(json.dumps(body.get("system", ""), ensure_ascii=False))
-    return (characters + sum(len(json.dumps(message, ensure_ascii=False)) for message in body["messages"])) // 4
+    return (
+        characters
+        + sum(len(json.dumps(message, ensure_ascii=False)) for message in body["messages"])
+    ) // 4

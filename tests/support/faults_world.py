@@ -44,7 +44,9 @@ class Life:
     froze: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    def task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any) -> asyncio.Task[Any]:
+    def task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any
+    ) -> asyncio.Task[Any]:
         """Make a task that is part of this life; the server it talks to is none."""
         if "_send_slowly" in getattr(coroutine, "__qualname__", ""):
             return asyncio.Task(coroutine, loop=loop, **named)
@@ -139,7 +141,9 @@ class MortalStore:
     async def close(self) -> None:
         await self.inner.close()
 
-    def _guarded(self, work: Callable[[Transaction], T], *, is_write: bool) -> Callable[[Transaction], T]:
+    def _guarded(
+        self, work: Callable[[Transaction], T], *, is_write: bool
+    ) -> Callable[[Transaction], T]:
         self._require_alive()
         if self.fails:
             self.fails -= 1
@@ -166,7 +170,9 @@ class World:
     `database` is the address of a PostgreSQL, which other servers may use too; without one it is a file in the folder.
     """
 
-    def __init__(self, folder: Path, address: str, tools: tuple[ServerTool, ...], database: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, address: str, tools: tuple[ServerTool, ...], database: str | None = None
+    ) -> None:
         self.clock = ManualClock()
         self.life = Life()
         self.runtime: Runtime
@@ -185,7 +191,9 @@ class World:
 
     async def open(self) -> None:
         """Open the database as a server does at its start: runs that nobody can be working at are closed."""
-        settings = Settings(data_dir=self._folder, find_local_models=False, database_url=self._database)
+        settings = Settings(
+            data_dir=self._folder, find_local_models=False, database_url=self._database
+        )
         self.life = Life()
         asyncio.get_running_loop().set_task_factory(self.life.task)
         inner = await asyncio.to_thread(self._open)
@@ -233,7 +241,9 @@ class World:
         return open_postgres(self._database, connections=3, clock=self.clock, backups=self._folder)
 
     def _close_expired(self) -> None:
-        other = open_postgres(self._database or "", connections=1, clock=self.clock, backups=self._folder)
+        other = open_postgres(
+            self._database or "", connections=1, clock=self.clock, backups=self._folder
+        )
         try:
             other._write(close_expired)
         finally:
@@ -241,7 +251,9 @@ class World:
 
 
 @asynccontextmanager
-async def opened(folder: Path, address: str, tools: tuple[ServerTool, ...], *, is_shared: bool) -> AsyncIterator[World]:
+async def opened(
+    folder: Path, address: str, tools: tuple[ServerTool, ...], *, is_shared: bool
+) -> AsyncIterator[World]:
     """A world, open until the block ends; on a PostgreSQL database of its own if it is shared."""
     database = server().new_database() if is_shared else None
     world = World(folder, address, tools, database)

@@ -34,10 +34,45 @@ from tests.seams.people import OPERATOR, World, bearer, world_on
 ONE_WORLD = 1000  # requests, after which not much is left of it
 _LAST = 0.9  # of these requests are made before anything may be deleted that others are about
 HOSTILE: tuple[Any, ...] = (
-    *("", "\0", "a\0b", "\ud800", "x\udfff", "\uffff", "x" * 5000, "../..", "a/b", "a%2Fb", "%00", " ", "\n", "null"),
-    *("0001-01-01", "9999-12-31", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-12:00", "0000-00-00", "1e400"),
+    *(
+        "",
+        "\0",
+        "a\0b",
+        "\ud800",
+        "x\udfff",
+        "\uffff",
+        "x" * 5000,
+        "../..",
+        "a/b",
+        "a%2Fb",
+        "%00",
+        " ",
+        "\n",
+        "null",
+    ),
+    *(
+        "0001-01-01",
+        "9999-12-31",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-12:00",
+        "0000-00-00",
+        "1e400",
+    ),
     *("\u202etxet \u05e9\u05dc\u05d5\u05dd", "2026-02-30"),
-    *(0, -1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400, 1e308, float("nan"), float("inf"), -float("inf")),
+    *(
+        0,
+        -1,
+        2**31,
+        2**63 - 1,
+        2**63,
+        2**64,
+        -(2**63) - 1,
+        10**400,
+        1e308,
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+    ),
     *(None, True, [], {}, [[]], [None], {"": ""}, {"\0": "\0"}, ["x"] * 70, "١٢", "١", "²"),
 )
 # What the document does not say: such an address is asked outside, or the server waits for it.
@@ -128,7 +163,11 @@ class _Requests:
                 self._note(label, request, f"{one.title}: {one}")
 
     def _note(self, label: str, request: httpx2.Request, fault: str) -> None:
-        known = sum(self._report.faults[one] for one in self._report.faults if one.startswith(f"{label}: {fault[:60]}"))
+        known = sum(
+            self._report.faults[one]
+            for one in self._report.faults
+            if one.startswith(f"{label}: {fault[:60]}")
+        )
         if known < 3:
             sent = f"{request.url} {request.content[:400]!r}"
             self._report.faults[f"{label}: {fault[:500]}\n    {sent}"] += 1
@@ -139,9 +178,19 @@ class _Requests:
         may_name = is_safe or self._sent > _LAST * self._total
         for name, value in (case.path_parameters or {}).items():
             given = self._known.get(name) if may_name and self._random.random() < 0.8 else None
-            filled = quote(as_text(self._changed(value) if given is None else given), safe="", errors="surrogatepass")
-            path = path.replace(f"{{{name}}}", filled or "%20")  # with nothing there, it is another route's
-        query = [(name, as_text(one)) for name, value in (case.query or {}).items() for one in self._list(name, value)]
+            filled = quote(
+                as_text(self._changed(value) if given is None else given),
+                safe="",
+                errors="surrogatepass",
+            )
+            path = path.replace(
+                f"{{{name}}}", filled or "%20"
+            )  # with nothing there, it is another route's
+        query = [
+            (name, as_text(one))
+            for name, value in (case.query or {}).items()
+            for one in self._list(name, value)
+        ]
         url = f"{path}?{urlencode(query, errors='surrogatepass')}" if query else path
         content, headers = self._body(case), self._headers(case)
         return self._http.build_request(case.method, url, content=content, headers=headers)
@@ -155,7 +204,11 @@ class _Requests:
     def _named(self, name: str, value: Any) -> Any:
         """The id of a thing that is there, where the name asks for one."""
         known = self._known.get(name, self._known.get(name.removesuffix("s")))
-        return known if known is not None and isinstance(value, str) and self._random.random() < 0.7 else value
+        return (
+            known
+            if known is not None and isinstance(value, str) and self._random.random() < 0.7
+            else value
+        )
 
     def _changed(self, value: Any) -> Any:
         return self._random.choice(HOSTILE) if self._random.random() < 0.1 else value
@@ -226,7 +279,9 @@ class _ChatEvent(TypedDict, total=False):
     id: str
 
 
-_OURS: TypeAdapter[Any] = TypeAdapter(AnyMessage | _NumberedStopReason | _NumberedUsage | _Ping | _ErrorMessage)
+_OURS: TypeAdapter[Any] = TypeAdapter(
+    AnyMessage | _NumberedStopReason | _NumberedUsage | _Ping | _ErrorMessage
+)
 # By the route: what each event must be, the lines that name events, and what the last line of data holds.
 _STREAMED: Mapping[str, tuple[TypeAdapter[Any], str, str]] = {
     "/chat/stream": (TypeAdapter(_ChatEvent), r"(: ping)?", r'data: \{"type":"done",.*\}\n\n'),
@@ -284,7 +339,9 @@ def fuzz(folder: Path, requests: int, number: int, database: str = "sqlite") -> 
 def _fuzz_one(requests: _Requests) -> None:
     schema = schemathesis.openapi.from_dict(requests.world.server.app.openapi())
     operations = [found.ok() for found in schema.get_all_operations()]
-    asked = [one for one in operations if not one.path.startswith(OUTSIDE) or one.method.upper() == "GET"]
+    asked = [
+        one for one in operations if not one.path.startswith(OUTSIDE) or one.method.upper() == "GET"
+    ]
     while not requests.are_done:
         requests.random().shuffle(asked)
         for operation in asked:
@@ -302,7 +359,11 @@ def _cases_of(operation: APIOperation) -> st.SearchStrategy[Case]:
 def _send_some(cases: st.SearchStrategy[Case], requests: _Requests) -> None:
     @seed(requests.random().getrandbits(32))
     @settings(
-        max_examples=2, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+        max_examples=2,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )
     @given(cases)
     def send(case: Case) -> None:

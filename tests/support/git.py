@@ -29,7 +29,16 @@ def run_git(
     address = {"GIT_AUTHOR_EMAIL": email, "GIT_COMMITTER_EMAIL": email}
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), **_QUIET, **address}
     done = subprocess.run(
-        ["git", "-c", "init.defaultBranch=main", "-c", "pull.rebase=false", "-c", "gc.auto=0", *arguments],
+        [
+            "git",
+            "-c",
+            "init.defaultBranch=main",
+            "-c",
+            "pull.rebase=false",
+            "-c",
+            "gc.auto=0",
+            *arguments,
+        ],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -37,7 +46,9 @@ def run_git(
         timeout=180,
         check=False,
     )
-    assert not check or done.returncode == 0, f"git {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    assert not check or done.returncode == 0, (
+        f"git {' '.join(arguments)}: {done.stdout}{done.stderr}"
+    )
     return done
 
 
@@ -52,7 +63,9 @@ def ids(repository: Path, branch: str = "main") -> list[str]:
 def fsck(repository: Path) -> str:
     done = run_git(repository, "fsck", "--strict", "--no-dangling", "--no-progress", check=False)
     lines = (done.stdout + done.stderr).splitlines()
-    return "\n".join(line for line in lines if not line.startswith("notice: "))  # an empty repository has no branch yet
+    return "\n".join(
+        line for line in lines if not line.startswith("notice: ")
+    )  # an empty repository has no branch yet
 
 
 def commit_of(
@@ -61,7 +74,10 @@ def commit_of(
     """A commit of these texts by label: its id, and all objects of it by id. `extra` are more lines of its head."""
     blobs = {label: git_object("blob", text.encode()) for label, text in files.items()}
     tree = tree_of({label: blob.id for label, blob in blobs.items()})
-    lines = [b"tree " + tree.id.hex().encode(), *(b"parent " + parent.hex().encode() for parent in parents)]
+    lines = [
+        b"tree " + tree.id.hex().encode(),
+        *(b"parent " + parent.hex().encode() for parent in parents),
+    ]
     head = b"\n".join([*lines, b"author " + WHO, b"committer " + WHO]) + b"\n" + extra
     commit = git_object("commit", head + b"\n" + message.encode())
     made = {blob.id: blob for blob in blobs.values()} | {commit.id: commit}
@@ -87,5 +103,9 @@ def entry(kind: int, data: bytes, *, size: int | None = None, base: bytes = b"")
 
 def pack(*entries: bytes, count: int | None = None) -> bytes:
     """A pack of these entries."""
-    body = b"PACK\0\0\0\2" + (len(entries) if count is None else count).to_bytes(4, "big") + b"".join(entries)
+    body = (
+        b"PACK\0\0\0\2"
+        + (len(entries) if count is None else count).to_bytes(4, "big")
+        + b"".join(entries)
+    )
     return body + pack_sum(body)

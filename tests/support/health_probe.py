@@ -33,12 +33,17 @@ class HealthProbe:
     async def __aenter__(self) -> "HealthProbe":
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         command = [sys.executable, "-m", "tests.support.health_probe", str(self._port)]
-        self._process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, limit=1 << 24, **pipes)
+        self._process = await asyncio.create_subprocess_exec(
+            *command, cwd=ROOT, limit=1 << 24, **pipes
+        )
         await self._process.stdout.readline()  # it has begun
         return self
 
     async def __aexit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
     ) -> None:
         told, _ = await self._process.communicate(b"")
         self.milliseconds = json.loads(told)

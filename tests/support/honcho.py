@@ -16,7 +16,9 @@ class FakeHoncho(JsonServer):
         self.messages: dict[str, list[dict[str, Any]]] = {}
         self.knows: dict[str, str] = {}
         self.asked: list[tuple[str, str]] = []
-        self.drops_answers = 0  # so many messages are stored, and the answer says that something failed
+        self.drops_answers = (
+            0  # so many messages are stored, and the answer says that something failed
+        )
         super().__init__()
 
     def said_no(self, _status: int, words: str) -> Any:
@@ -35,10 +37,21 @@ class FakeHoncho(JsonServer):
             case "POST", ["v3", "workspaces"], [workspace, "sessions"]:
                 self.sessions[body["id"]] = body
                 self.messages.setdefault(body["id"], [])
-                return {"id": body["id"], "workspace_id": workspace, "is_active": True, "created_at": _AT}
+                return {
+                    "id": body["id"],
+                    "workspace_id": workspace,
+                    "is_active": True,
+                    "created_at": _AT,
+                }
             case "POST", ["v3", "workspaces"], [workspace, "sessions", session, "messages"]:
                 made = [
-                    {"id": f"m{number}", "session_id": session, "workspace_id": workspace, "token_count": 1, **one}
+                    {
+                        "id": f"m{number}",
+                        "session_id": session,
+                        "workspace_id": workspace,
+                        "token_count": 1,
+                        **one,
+                    }
                     for number, one in enumerate(body["messages"], len(self.messages[session]))
                 ]
                 assert 1 <= len(made) <= 100
@@ -56,4 +69,7 @@ class FakeHoncho(JsonServer):
         raise Refusal(404, self.said_no(404, "not found"))
 
     def said(self, session: str) -> list[tuple[str, str]]:
-        return [(one["peer_id"].partition("-")[0], one["content"]) for one in self.messages.get(session, [])]
+        return [
+            (one["peer_id"].partition("-")[0], one["content"])
+            for one in self.messages.get(session, [])
+        ]

@@ -59,7 +59,11 @@ class KillCampaign:
         return await self.call("POST", "/v1/agents/", json={"name": name, "model": MODEL, **fields})
 
     async def settle(
-        self, path: str, token: str, text: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        token: str,
+        text: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Any:
         """Say something (by default the token) until it is answered, and return the answer; None where it is not."""
         body = {"messages": [{"role": "user", "content": text or token, "otid": f"otid-{token}"}]}
@@ -117,10 +121,15 @@ async def begun(
     seed = random.randrange(10**6)  # noqa: S311
     count = 2 if database == "postgresql" else 1
     async with (
-        ModelServer(lambda seen: models() if seen.method == "GET" else answer(seen), keeps=False) as provider,
+        ModelServer(
+            lambda seen: models() if seen.method == "GET" else answer(seen), keeps=False
+        ) as provider,
         opened_servers(folder, provider.url, count=count, database=database) as (servers, tables),
     ):
-        clients = [httpx2.AsyncClient(base_url=server.url, timeout=60, trust_env=False) for server in servers]
+        clients = [
+            httpx2.AsyncClient(base_url=server.url, timeout=60, trust_env=False)
+            for server in servers
+        ]
         made = campaign(servers, tables, clients, random.Random(seed), **fields)  # noqa: S311
         made.up.set()
         yield made
@@ -129,7 +138,9 @@ async def begun(
         for server in servers:
             await asyncio.to_thread(server.stop)
             made.faults += [line for line in server.log_text().splitlines() if "Traceback" in line]
-    assert not made.faults, f"seed {seed}: {len(made.faults)} faults:\n" + "\n".join(made.faults[:12])
+    assert not made.faults, f"seed {seed}: {len(made.faults)} faults:\n" + "\n".join(
+        made.faults[:12]
+    )
 
 
 def models() -> Answer:

@@ -58,8 +58,20 @@ mcp_server server_name server_type server_url
 runs status agent_id
 steps agent_id model
 """
-_TYPES = {"": "text", "j": "json", "i": "bigint", "b": "boolean", "t": "timestamptz", "v": "vector(4096)"}
-_COMMON = {"id": "text PRIMARY KEY", "created_at": "timestamptz", "updated_at": "timestamptz", "is_deleted": "boolean"}
+_TYPES = {
+    "": "text",
+    "j": "json",
+    "i": "bigint",
+    "b": "boolean",
+    "t": "timestamptz",
+    "v": "vector(4096)",
+}
+_COMMON = {
+    "id": "text PRIMARY KEY",
+    "created_at": "timestamptz",
+    "updated_at": "timestamptz",
+    "is_deleted": "boolean",
+}
 ADD = '''def add_up(one: int, two: int) -> int:
     """Add two numbers.
 
@@ -116,15 +128,23 @@ class LettaDatabase:
             }
             values = common | values
         names = ", ".join(f'"{name}"' for name in values)
-        given = [Json(value) if isinstance(value, dict | list) else value for value in values.values()]
+        given = [
+            Json(value) if isinstance(value, dict | list) else value for value in values.values()
+        ]
         holders = ", ".join(["%s"] * len(given))
         self.connection.execute(f"INSERT INTO {table} ({names}) VALUES ({holders})".encode(), given)  # noqa: S608
 
     def message(self, agent: str, role: str, content: Any, **more: Any) -> str:
         number = self._places.get("messages", 0) + 1
         id = more.pop("id", None) or made_id("message", number)
-        given = content if isinstance(content, list) or content is None else [{"type": "text", "text": content}]
-        self.put("messages", id=id, agent_id=agent, role=role, content=given, sequence_id=number, **more)
+        given = (
+            content
+            if isinstance(content, list) or content is None
+            else [{"type": "text", "text": content}]
+        )
+        self.put(
+            "messages", id=id, agent_id=agent, role=role, content=given, sequence_id=number, **more
+        )
         return str(id)
 
 
@@ -133,7 +153,12 @@ def fill(url: str, *, messages: int = 6, passages: int = 3) -> LettaDatabase:
     letta = LettaDatabase(url)
     letta.put("organizations", id=ORGANIZATION, name="default_org")
     _put_shared(letta, passages)
-    llm = {"handle": "scripted/model", "model": "model", "context_window": 30_000, "model_endpoint_type": "openai"}
+    llm = {
+        "handle": "scripted/model",
+        "model": "model",
+        "context_window": 30_000,
+        "model_endpoint_type": "openai",
+    }
     common = {
         "agent_type": "memgpt_v2_agent",
         "timezone": "Europe/Rome",
@@ -160,21 +185,38 @@ def fill(url: str, *, messages: int = 6, passages: int = 3) -> LettaDatabase:
         message_ids=[first, *window[-9:]],
         **common | {"tool_rules": rules, "enable_sleeptime": True},
     )
-    letta.put("agents", id=BO, name="Bo", system="You play.", message_ids=[], **common | {"agent_type": "a_new_type"})
-    letta.put("agents", id=made_id("agent", "gone"), name="Gone", system="", is_deleted=True, **common)
+    letta.put(
+        "agents",
+        id=BO,
+        name="Bo",
+        system="You play.",
+        message_ids=[],
+        **common | {"agent_type": "a_new_type"},
+    )
+    letta.put(
+        "agents", id=made_id("agent", "gone"), name="Gone", system="", is_deleted=True, **common
+    )
     letta.put("agents_tags", agent_id=ADA, tag="school")
     for tool in ("add_up", "send_message", "roll_dice", "web_thing"):
         letta.put("tools_agents", agent_id=ADA, tool_id=made_id("tool", tool))
     for block in ("human", "history", "rules"):
-        letta.put("blocks_agents", agent_id=ADA, block_id=made_id("block", block), block_label=block)
+        letta.put(
+            "blocks_agents", agent_id=ADA, block_id=made_id("block", block), block_label=block
+        )
     letta.put("blocks_agents", agent_id=BO, block_id=made_id("block", "rules"), block_label="rules")
     letta.put("archives_agents", agent_id=ADA, archive_id=ARCHIVE, is_owner=True)
     letta.put("sources_agents", agent_id=ADA, source_id=made_id("source", "shelf"))
     letta.put("identities_agents", agent_id=ADA, identity_id=USER)
     letta.put("identities_blocks", block_id=made_id("block", "human"), identity_id=USER)
-    letta.put("agent_environment_variables", id=made_id("env", 1), key="PLAIN", value="open", agent_id=ADA)
     letta.put(
-        "agent_environment_variables", id=made_id("env", 2), key="SHOP_KEY", value_enc=sealed("hush"), agent_id=ADA
+        "agent_environment_variables", id=made_id("env", 1), key="PLAIN", value="open", agent_id=ADA
+    )
+    letta.put(
+        "agent_environment_variables",
+        id=made_id("env", 2),
+        key="SHOP_KEY",
+        value_enc=sealed("hush"),
+        agent_id=ADA,
     )
     _put_thread(letta)
     letta.put("groups", id=made_id("group", 1), manager_type="sleeptime", agent_ids=[ADA])
@@ -187,12 +229,25 @@ def fill(url: str, *, messages: int = 6, passages: int = 3) -> LettaDatabase:
         max_turns=3,
     )
     letta.put("groups_blocks", group_id=made_id("group", 2), block_id=made_id("block", "rules"))
-    letta.put("providers", id=made_id("provider", 1), name="openai", provider_type="openai", api_key="sk-1")
+    letta.put(
+        "providers",
+        id=made_id("provider", 1),
+        name="openai",
+        provider_type="openai",
+        api_key="sk-1",
+    )
     return letta
 
 
 def _put_shared(letta: LettaDatabase, passages: int) -> None:
-    letta.put("identities", id=USER, identifier_key="ada@school", name="Ada", identity_type="user", properties=[])
+    letta.put(
+        "identities",
+        id=USER,
+        identifier_key="ada@school",
+        name="Ada",
+        identity_type="user",
+        properties=[],
+    )
     tool = {
         "tool_type": "custom",
         "source_type": "python",
@@ -201,11 +256,20 @@ def _put_shared(letta: LettaDatabase, passages: int) -> None:
         "return_char_limit": 900,
     }
     letta.put("tools", id=made_id("tool", "add_up"), name="add_up", **tool)
-    letta.put("tools", id=made_id("tool", "broken"), name="broken", **tool | {"source_code": "def broken("})
-    letta.put("tools", id=made_id("tool", "send_message"), name="send_message", tool_type="letta_core")
+    letta.put(
+        "tools",
+        id=made_id("tool", "broken"),
+        name="broken",
+        **tool | {"source_code": "def broken("},
+    )
+    letta.put(
+        "tools", id=made_id("tool", "send_message"), name="send_message", tool_type="letta_core"
+    )
     letta.put("tools", id=made_id("tool", "roll_dice"), name="roll_dice", tool_type="letta_core")
     letta.put("tools", id=made_id("tool", "web_thing"), name="web_thing", tool_type="external_mcp")
-    letta.put("archives", id=ARCHIVE, name="Ada's archive", metadata_={}, vector_db_provider="native")
+    letta.put(
+        "archives", id=ARCHIVE, name="Ada's archive", metadata_={}, vector_db_provider="native"
+    )
     for number in range(passages):
         letta.put(
             "archival_passages",
@@ -217,8 +281,21 @@ def _put_shared(letta: LettaDatabase, passages: int) -> None:
             embedding_config={"embedding_dim": 4},
             embedding=str([0.0] * 4096),
         )
-    block: dict[str, Any] = {"limit": 2000, "metadata_": {}, "read_only": False, "is_template": False, "hidden": False}
-    letta.put("block", id=made_id("block", "human"), label="human", value="Ada likes tea.", description="Who.", **block)
+    block: dict[str, Any] = {
+        "limit": 2000,
+        "metadata_": {},
+        "read_only": False,
+        "is_template": False,
+        "hidden": False,
+    }
+    letta.put(
+        "block",
+        id=made_id("block", "human"),
+        label="human",
+        value="Ada likes tea.",
+        description="Who.",
+        **block,
+    )
     for number, value in enumerate(("Ada.", "Ada likes coffee.", "Ada likes tea.")):
         letta.put(
             "block_history",
@@ -229,15 +306,42 @@ def _put_shared(letta: LettaDatabase, passages: int) -> None:
             sequence_number=number,
         )
     letta.put("block", id=made_id("block", "history"), label="history", value="x" * 3000, **block)
-    letta.put("block", id=made_id("block", "rules"), label="rules", value="Be kind.", **block | {"read_only": True})
+    letta.put(
+        "block",
+        id=made_id("block", "rules"),
+        label="rules",
+        value="Be kind.",
+        **block | {"read_only": True},
+    )
     letta.put("block", id=made_id("block", "loose"), label="loose", value="Nobody's.", **block)
-    letta.put("block", id=made_id("block", "t"), label="template", value="", **block | {"is_template": True})
+    letta.put(
+        "block",
+        id=made_id("block", "t"),
+        label="template",
+        value="",
+        **block | {"is_template": True},
+    )
     letta.put("blocks_tags", block_id=made_id("block", "human"), tag="people")
-    letta.put("sources", id=made_id("source", "shelf"), name="Shelf", description="Plans.", metadata_={})
+    letta.put(
+        "sources", id=made_id("source", "shelf"), name="Shelf", description="Plans.", metadata_={}
+    )
     file = {"source_id": made_id("source", "shelf"), "processing_status": "completed"}
-    letta.put("files", id=made_id("file", 1), file_name="plan_1.pdf", original_file_name="plan.pdf", **file)
-    letta.put("file_contents", id=made_id("fc", 1), file_id=made_id("file", 1), text="Lesson one.\nLesson two.\n")
-    letta.put("files", id=made_id("file", 2), file_name="lost.txt", original_file_name="lost.txt", **file)
+    letta.put(
+        "files",
+        id=made_id("file", 1),
+        file_name="plan_1.pdf",
+        original_file_name="plan.pdf",
+        **file,
+    )
+    letta.put(
+        "file_contents",
+        id=made_id("fc", 1),
+        file_id=made_id("file", 1),
+        text="Lesson one.\nLesson two.\n",
+    )
+    letta.put(
+        "files", id=made_id("file", 2), file_name="lost.txt", original_file_name="lost.txt", **file
+    )
 
 
 def _said(letta: LettaDatabase, number: int) -> list[str]:
@@ -245,14 +349,35 @@ def _said(letta: LettaDatabase, number: int) -> list[str]:
     words = f'{{"type": "user_message", "message": "Question {number} about tea.", "time": "now"}}'
     begin, call, more = 10 + number * 10, f"call-{number}-a", f"call-{number}-b"
     calls = [
-        {"id": call, "type": "function", "function": {"name": "add_up", "arguments": '{"one": 1, "two": 2}'}},
+        {
+            "id": call,
+            "type": "function",
+            "function": {"name": "add_up", "arguments": '{"one": 1, "two": 2}'},
+        },
         {"id": more, "type": "function", "function": {"name": "roll_dice", "arguments": "{}"}},
     ]
     returns = [
-        {"tool_call_id": call, "status": "success", "func_response": "3", "stdout": ["printed"], "stderr": []},
-        {"tool_call_id": more, "status": "error", "func_response": "no dice", "stdout": None, "stderr": "oops"},
+        {
+            "tool_call_id": call,
+            "status": "success",
+            "func_response": "3",
+            "stdout": ["printed"],
+            "stderr": [],
+        },
+        {
+            "tool_call_id": more,
+            "status": "error",
+            "func_response": "no dice",
+            "stdout": None,
+            "stderr": "oops",
+        },
     ]
-    thought = {"type": "reasoning", "reasoning": f"Hm {number}.", "is_native": True, "signature": "sig"}
+    thought = {
+        "type": "reasoning",
+        "reasoning": f"Hm {number}.",
+        "is_native": True,
+        "signature": "sig",
+    }
     summary = {
         "type": "summarized_reasoning",
         "id": "r",
@@ -260,16 +385,31 @@ def _said(letta: LettaDatabase, number: int) -> list[str]:
         "encrypted_content": "x",
     }
     return [
-        letta.message(ADA, "user", words, created_at=at(begin), otid=f"otid-{number}", sender_id=USER),
-        letta.message(ADA, "assistant", [thought, summary], tool_calls=calls, created_at=at(begin + 2), otid="twice"),
-        letta.message(ADA, "tool", "[]", tool_returns=returns, name="add_up", created_at=at(begin + 1)),
-        letta.message(ADA, "assistant", None, text=f"Answer {number}.", created_at=at(begin + 3), otid="twice"),
+        letta.message(
+            ADA, "user", words, created_at=at(begin), otid=f"otid-{number}", sender_id=USER
+        ),
+        letta.message(
+            ADA,
+            "assistant",
+            [thought, summary],
+            tool_calls=calls,
+            created_at=at(begin + 2),
+            otid="twice",
+        ),
+        letta.message(
+            ADA, "tool", "[]", tool_returns=returns, name="add_up", created_at=at(begin + 1)
+        ),
+        letta.message(
+            ADA, "assistant", None, text=f"Answer {number}.", created_at=at(begin + 3), otid="twice"
+        ),
     ]
 
 
 def _put_thread(letta: LettaDatabase) -> None:
     """Another conversation, with an approval in the old form and a message that nobody can read."""
-    letta.put("conversations", id=CONVERSATION, agent_id=ADA, summary="Second", model="scripted/other")
+    letta.put(
+        "conversations", id=CONVERSATION, agent_id=ADA, summary="Second", model="scripted/other"
+    )
     thread: dict[str, Any] = {"conversation_id": CONVERSATION}
     call = {"id": "call-x", "type": "function", "function": {"name": "add_up", "arguments": "{}"}}
     said = [
@@ -282,5 +422,10 @@ def _put_thread(letta: LettaDatabase) -> None:
     letta.message(ADA, "poet", "Roses.", created_at=at(5), **thread)
     letta.message(ADA, "user", "Lost.", created_at=at(6), conversation_id=made_id("conv", "gone"))
     for place, id in enumerate(said):
-        row = {"conversation_id": CONVERSATION, "agent_id": ADA, "message_id": id, "position": place}
+        row = {
+            "conversation_id": CONVERSATION,
+            "agent_id": ADA,
+            "message_id": id,
+            "position": place,
+        }
         letta.put("conversation_messages", **row, in_context=place != 1)

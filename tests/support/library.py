@@ -41,11 +41,16 @@ class Interrupted:
 class Library:
     """The index of a store with its jobs, recall, and scripted models that embed texts."""
 
-    def __init__(self, store: Store, folder: Path, indexes: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, store: Store, folder: Path, indexes: Mapping[str, Any] | None = None
+    ) -> None:
         settings = Settings(data_dir=folder, find_local_models=False, embedding="scripted/embedder")
         self.store = store
         self.embedders = Models(settings, ProviderSettings.model_construct(), []).embedders
-        self.embedder, self.other = ScriptedEmbedder(), ScriptedEmbedder(name="other", dimensions=32)
+        self.embedder, self.other = (
+            ScriptedEmbedder(),
+            ScriptedEmbedder(name="other", dimensions=32),
+        )
         self.embedders.add(self.embedder)
         self.embedders.add(self.other)
         self.indexing = Indexer(store, self.embedders, indexes or {})
@@ -81,6 +86,12 @@ class Library:
 
     async def waiting(self, kind: str) -> list[Job]:
         rows = await self.store.read(
-            lambda tx: tx.all(select(jobs).where(jobs.c.kind == kind, jobs.c.status == "waiting").order_by(jobs.c.seq))
+            lambda tx: tx.all(
+                select(jobs)
+                .where(jobs.c.kind == kind, jobs.c.status == "waiting")
+                .order_by(jobs.c.seq)
+            )
         )
-        return [Job(kind, row.organization_id, row.payload, not_before=row.not_before) for row in rows]
+        return [
+            Job(kind, row.organization_id, row.payload, not_before=row.not_before) for row in rows
+        ]

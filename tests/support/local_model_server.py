@@ -46,7 +46,10 @@ class Notation:
 
 
 def _proper(call: Call) -> Json:
-    return {"content": None, "tool_calls": [tool_call(call.name, json.dumps(call.arguments), call.call_id)]}
+    return {
+        "content": None,
+        "tool_calls": [tool_call(call.name, json.dumps(call.arguments), call.call_id)],
+    }
 
 
 def _fenced(call: Call) -> Json:
@@ -73,9 +76,13 @@ def _numbered(head: int | None, rest: int | None, *, has_id: bool = True) -> Not
             "id": call.call_id if has_id else None,
             "function": {"name": call.name, "arguments": ""},
         }
-        rows = [{"index": rest, "function": {"arguments": text[at : at + 5]}} for at in range(0, len(text), 5)]
+        rows = [
+            {"index": rest, "function": {"arguments": text[at : at + 5]}}
+            for at in range(0, len(text), 5)
+        ]
         return [
-            {"tool_calls": [{key: value for key, value in row.items() if value is not None}]} for row in (begun, *rows)
+            {"tool_calls": [{key: value for key, value in row.items() if value is not None}]}
+            for row in (begun, *rows)
         ]
 
     return Notation(_proper, deltas)
@@ -87,7 +94,9 @@ def _beside_text(call: Call) -> Json:
 
 
 def _with_copied_result(call: Call) -> Json:
-    return {"content": f"{_hermes(call)['content']}\n<tool_response>\nNoted.\n</tool_response>\nI noted it."}
+    return {
+        "content": f"{_hermes(call)['content']}\n<tool_response>\nNoted.\n</tool_response>\nI noted it."
+    }
 
 
 def _with_broken_one(call: Call) -> Json:
@@ -214,7 +223,9 @@ class LocalModels:
 
 def size_of(body: Json) -> int:
     """The prompt's tokens as this server counts them."""
-    return (len(json.dumps(body["messages"])) + len(json.dumps(body.get("tools", [])))) // _CHARACTERS_PER_TOKEN
+    return (
+        len(json.dumps(body["messages"])) + len(json.dumps(body.get("tools", [])))
+    ) // _CHARACTERS_PER_TOKEN
 
 
 # --- rules of roles, as the templates of models have them ---
@@ -233,7 +244,11 @@ def _alternation(rows: Sequence[Json]) -> str | None:
 def _gemma(rows: Sequence[Json]) -> str | None:
     if rows and rows[0]["role"] == "system":
         return "System role not supported"
-    return None if _alternation(rows) is None else "Conversation roles must alternate user/assistant/user/assistant/..."
+    return (
+        None
+        if _alternation(rows) is None
+        else "Conversation roles must alternate user/assistant/user/assistant/..."
+    )
 
 
 def _mistral(rows: Sequence[Json]) -> str | None:
@@ -272,7 +287,9 @@ def _strings(rows: Sequence[Json]) -> str | None:
 
 def _user_first(rows: Sequence[Json]) -> str | None:
     spoken = [row["role"] for row in rows if row["role"] != "system"]
-    return None if spoken and spoken[0] == "user" else "Conversations must start with a user prompt."
+    return (
+        None if spoken and spoken[0] == "user" else "Conversations must start with a user prompt."
+    )
 
 
 TEMPLATES: dict[str, Callable[[Sequence[Json]], str | None]] = {
@@ -317,7 +334,14 @@ def _openai_body(words: str, param: str | None, status: int) -> Answer:
 
 def _vllm_body(words: str, _param: str | None, status: int) -> Answer:
     return Answer(
-        {"object": "error", "message": words, "type": "BadRequestError", "param": None, "code": status}, status
+        {
+            "object": "error",
+            "message": words,
+            "type": "BadRequestError",
+            "param": None,
+            "code": status,
+        },
+        status,
     )
 
 
@@ -326,15 +350,23 @@ BODIES: dict[str, Callable[[str, str | None, int], Answer]] = {
     "vllm": _vllm_body,
     "ollama": lambda words, _param, status: Answer({"error": words}, status),
     "fastapi": lambda words, _param, status: Answer({"detail": words}, status),
-    "text": lambda words, _param, status: Answer(words.encode(), status, {"content-type": "text/plain"}),
+    "text": lambda words, _param, status: Answer(
+        words.encode(), status, {"content-type": "text/plain"}
+    ),
     "html": lambda words, _param, status: Answer(
-        f"<html><body><pre>{words}</pre></body></html>".encode(), status, {"content-type": "text/html"}
+        f"<html><body><pre>{words}</pre></body></html>".encode(),
+        status,
+        {"content-type": "text/html"},
     ),
 }
 
 
 def _extra_forbidden(path: str, status: int) -> Answer:
-    row = {"type": "extra_forbidden", "loc": ["body", *path.split(".")], "msg": "Extra inputs are not permitted"}
+    row = {
+        "type": "extra_forbidden",
+        "loc": ["body", *path.split(".")],
+        "msg": "Extra inputs are not permitted",
+    }
     return Answer({"detail": [row]}, 422 if status == 400 else status)
 
 
@@ -347,15 +379,24 @@ FIELD_BODIES: dict[str, Callable[[str, int], Answer]] = {
     "openai": lambda path, status: _openai_body(
         f"Unsupported parameter: '{path}' is not supported with this model.", path, status
     ),
-    "old openai": lambda path, status: _openai_body(f"Unrecognized request argument supplied: {path}", None, status),
+    "old openai": lambda path, status: _openai_body(
+        f"Unrecognized request argument supplied: {path}", None, status
+    ),
     "pydantic": _extra_forbidden,
     "old pydantic": _old_pydantic,
-    "text": lambda path, status: Answer(f"unknown field `{path}`".encode(), status, {"content-type": "text/plain"}),
-    "rust": lambda path, status: Answer(
-        f"Failed to deserialize the JSON body into the target type: {path}: unknown variant".encode(), status
+    "text": lambda path, status: Answer(
+        f"unknown field `{path}`".encode(), status, {"content-type": "text/plain"}
     ),
-    "chinese": lambda path, status: Answer({"error": {"code": "1210", "message": f"参数 {path} 非法"}}, status),
-    "german": lambda path, status: Answer({"error": f"Das Feld {path} wird nicht unterstützt."}, status),
+    "rust": lambda path, status: Answer(
+        f"Failed to deserialize the JSON body into the target type: {path}: unknown variant".encode(),
+        status,
+    ),
+    "chinese": lambda path, status: Answer(
+        {"error": {"code": "1210", "message": f"参数 {path} 非法"}}, status
+    ),
+    "german": lambda path, status: Answer(
+        {"error": f"Das Feld {path} wird nicht unterstützt."}, status
+    ),
     "silent": lambda _path, status: Answer({"error": {"message": "Bad Request"}}, status),
 }
 
@@ -404,17 +445,28 @@ def _too_long(model: LocalModel, body: Json) -> Answer | None:
     size = size_of(body)
     if model.window is None or size + (budget if model.budget_counts else 0) <= model.window:
         return None
-    words = model.window_words.format(n=size, limit=model.window, budget=budget, total=size + budget)
+    words = model.window_words.format(
+        n=size, limit=model.window, budget=budget, total=size + budget
+    )
     return BODIES[model.body](words, None, model.status)
 
 
-_CHECKS = (("field", _refused_field), ("roles", _refused_roles), ("stream", _whole_answer), ("length", _too_long))
+_CHECKS = (
+    ("field", _refused_field),
+    ("roles", _refused_roles),
+    ("stream", _whole_answer),
+    ("length", _too_long),
+)
 
 
 # --- what it says ---
 
 USAGES: dict[str, Callable[[int], Json | None]] = {
-    "honest": lambda size: {"prompt_tokens": size, "completion_tokens": 5, "total_tokens": size + 5},
+    "honest": lambda size: {
+        "prompt_tokens": size,
+        "completion_tokens": 5,
+        "total_tokens": size + 5,
+    },
     "none": lambda _size: None,
     "clipped": lambda size: {"prompt_tokens": min(size, 2_050), "completion_tokens": 5},
     "zero": lambda _size: {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
@@ -424,10 +476,26 @@ USAGES: dict[str, Callable[[int], Json | None]] = {
         "prompt_tokens_details": {"cached_tokens": size - size // 10},
     },
     "double": lambda size: {"prompt_tokens": size * 2, "completion_tokens": 5},
-    "above 64 bits": lambda _size: {"prompt_tokens": 2**64 + 1, "completion_tokens": 2**70, "total_tokens": 2**71},
-    "negative": lambda _size: {"prompt_tokens": -1, "completion_tokens": -(2**63), "total_tokens": -2},
-    "texts": lambda size: {"prompt_tokens": str(size), "completion_tokens": "five", "prompt_tokens_details": "none"},
-    "fractions": lambda size: {"prompt_tokens": size + 0.5, "completion_tokens": None, "total_tokens": 1e300},
+    "above 64 bits": lambda _size: {
+        "prompt_tokens": 2**64 + 1,
+        "completion_tokens": 2**70,
+        "total_tokens": 2**71,
+    },
+    "negative": lambda _size: {
+        "prompt_tokens": -1,
+        "completion_tokens": -(2**63),
+        "total_tokens": -2,
+    },
+    "texts": lambda size: {
+        "prompt_tokens": str(size),
+        "completion_tokens": "five",
+        "prompt_tokens_details": "none",
+    },
+    "fractions": lambda size: {
+        "prompt_tokens": size + 0.5,
+        "completion_tokens": None,
+        "total_tokens": 1e300,
+    },
     "low": lambda size: {"prompt_tokens": size // 3, "completion_tokens": 5},
 }
 
@@ -440,14 +508,19 @@ def _speak(model: LocalModel, body: Json, call_id: str) -> Answer:
     if model.is_silent and body["messages"][-1]["role"] == "tool":
         return completion("", usage=usage)
     if call is None:
-        message: Json = {"content": model.text or f"I heard you, and have {len(body['messages'])} messages before me."}
+        message: Json = {
+            "content": model.text
+            or f"I heard you, and have {len(body['messages'])} messages before me."
+        }
         notation = None
     else:
         notation = NOTATIONS[model.notation]
         message = notation.message(call)
     if not body.get("stream"):
         calls = message.get("tool_calls", [])
-        more = {name: value for name, value in message.items() if name not in ("content", "tool_calls")}
+        more = {
+            name: value for name, value in message.items() if name not in ("content", "tool_calls")
+        }
         return completion(message.get("content"), calls, usage=usage, **more)
     own = notation.deltas(call) if notation and notation.deltas and call else None
     finish = "tool_calls" if message.get("tool_calls") else "stop"
@@ -478,14 +551,23 @@ def _ordered_call(body: Json, call_id: str) -> Call | None:
         return None
     found = _ORDER.search(_text(rows[-1]))
     offered = {row["function"]["name"] for row in body["tools"]}
-    if rows[-1]["role"] != "user" or not found or found.group(1) not in offered or "Result of" in _text(rows[-1]):
+    if (
+        rows[-1]["role"] != "user"
+        or not found
+        or found.group(1) not in offered
+        or "Result of" in _text(rows[-1])
+    ):
         return None
     return Call(found.group(1), json.loads(found.group(2)), call_id)
 
 
 def _text(row: Json) -> str:
     content = row.get("content") or ""
-    return content if isinstance(content, str) else " ".join(str(part.get("text", "")) for part in content)
+    return (
+        content
+        if isinstance(content, str)
+        else " ".join(str(part.get("text", "")) for part in content)
+    )
 
 
 # --- models put together by chance ---
@@ -531,7 +613,9 @@ UNREADABLE = tuple(map(completion, UNREADABLE_TEXTS))
 def _roles(luck: Luck, model: LocalModel) -> LocalModel:
     template = luck.choice([name for name in TEMPLATES if name != "any"])
     words = luck.choice(TEMPLATE_WORDS)
-    return replace(model, template=template, template_words=words, status=luck.choice((400, 400, 422, 500)))
+    return replace(
+        model, template=template, template_words=words, status=luck.choice((400, 400, 422, 500))
+    )
 
 
 def _fields(luck: Luck, model: LocalModel) -> LocalModel:
@@ -540,7 +624,9 @@ def _fields(luck: Luck, model: LocalModel) -> LocalModel:
 
 
 def _window(luck: Luck, model: LocalModel) -> LocalModel:
-    return replace(model, window=luck.randint(5_000, 9_000), window_words=luck.choice(TOO_LONG_WORDS))
+    return replace(
+        model, window=luck.randint(5_000, 9_000), window_words=luck.choice(TOO_LONG_WORDS)
+    )
 
 
 def _streams(luck: Luck, model: LocalModel) -> LocalModel:

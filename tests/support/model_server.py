@@ -27,7 +27,10 @@ class Seen:
     @property
     def headers(self) -> dict[str, str]:
         lines = self.head.decode("latin-1").split("\r\n")[1:]
-        return {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        return {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+        }
 
     @property
     def body(self) -> Any:
@@ -53,12 +56,16 @@ class Answer:
     is_raw: bool = False
 
 
-def completion(text: str | None = "ok", calls: Iterable[dict[str, Any]] = (), **message: Any) -> Answer:
+def completion(
+    text: str | None = "ok", calls: Iterable[dict[str, Any]] = (), **message: Any
+) -> Answer:
     """A whole chat completion. `usage=None` leaves the usage out; `finish` overrides the reason."""
     usage = message.pop("usage", {"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13})
     calls = list(calls)
     finish = message.pop("finish", "tool_calls" if calls else "stop")
-    content = {"role": "assistant", "content": text, **message} | ({"tool_calls": calls} if calls else {})
+    content = {"role": "assistant", "content": text, **message} | (
+        {"tool_calls": calls} if calls else {}
+    )
     body = {
         "id": "chatcmpl-1",
         "object": "chat.completion",
@@ -69,27 +76,42 @@ def completion(text: str | None = "ok", calls: Iterable[dict[str, Any]] = (), **
 
 
 def embeddings(*vectors: Any, order: Iterable[int] | None = None) -> Answer:
-    rows = [{"object": "embedding", "index": place, "embedding": vector} for place, vector in enumerate(vectors)]
+    rows = [
+        {"object": "embedding", "index": place, "embedding": vector}
+        for place, vector in enumerate(vectors)
+    ]
     rows = rows if order is None else [rows[place] for place in order]
-    return Answer({"object": "list", "data": rows, "model": "scripted-1", "usage": {"prompt_tokens": 1}})
+    return Answer(
+        {"object": "list", "data": rows, "model": "scripted-1", "usage": {"prompt_tokens": 1}}
+    )
 
 
 def vector_of(text: str) -> list[float]:
     return [float(len(text)), float(ord(text[0])), 1.0, 0.0]
 
 
-def tool_call(name: str, arguments: Any, call_id: str | None = "call_1", **more: Any) -> dict[str, Any]:
+def tool_call(
+    name: str, arguments: Any, call_id: str | None = "call_1", **more: Any
+) -> dict[str, Any]:
     found = {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
     return found | ({"id": call_id} if call_id else {})
 
 
 def stream(
-    *deltas: dict[str, Any] | bytes, finish: str | None = "stop", usage: Any = None, done: bool = True
+    *deltas: dict[str, Any] | bytes,
+    finish: str | None = "stop",
+    usage: Any = None,
+    done: bool = True,
 ) -> Answer:
     """A streamed chat completion, one event a piece. Bytes are sent as they are."""
-    pieces = [piece if isinstance(piece, bytes) else event({"choices": [{"delta": piece}]}) for piece in deltas]
+    pieces = [
+        piece if isinstance(piece, bytes) else event({"choices": [{"delta": piece}]})
+        for piece in deltas
+    ]
     if finish:
-        pieces.append(event({"choices": [{"delta": {}, "finish_reason": finish}], "model": "scripted-1"}))
+        pieces.append(
+            event({"choices": [{"delta": {}, "finish_reason": finish}], "model": "scripted-1"})
+        )
     if usage:
         pieces.append(event({"choices": [], "usage": usage}))
     if done:
@@ -98,26 +120,40 @@ def stream(
 
 
 def event(value: Any, name: str | None = None) -> bytes:
-    return (f"event: {name}\n" if name else "").encode() + b"data: " + json.dumps(value).encode() + b"\n\n"
+    return (
+        (f"event: {name}\n" if name else "").encode()
+        + b"data: "
+        + json.dumps(value).encode()
+        + b"\n\n"
+    )
 
 
 def claude(*blocks: dict[str, Any], stop: str = "end_turn", **usage: int) -> Answer:
-    return Answer(_claude_message(list(blocks), stop, {"input_tokens": 20, "output_tokens": 5} | usage))
+    return Answer(
+        _claude_message(list(blocks), stop, {"input_tokens": 20, "output_tokens": 5} | usage)
+    )
 
 
-def _claude_message(blocks: list[dict[str, Any]], stop: str | None, usage: dict[str, int]) -> dict[str, Any]:
+def _claude_message(
+    blocks: list[dict[str, Any]], stop: str | None, usage: dict[str, int]
+) -> dict[str, Any]:
     kind = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-scripted"}
     return {**kind, "content": blocks, "stop_reason": stop, "stop_sequence": None, "usage": usage}
 
 
-def claude_stream(*blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()) -> Answer:
+def claude_stream(
+    *blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()
+) -> Answer:
     """A streamed message of Anthropic's: each block comes in two deltas. Without `stop` it ends after the blocks."""
     start = _claude_message([], None, {"input_tokens": 20, "output_tokens": 1})
     pieces = [event({"type": "message_start", "message": start}, "message_start")]
     for index, block in enumerate(blocks):
         pieces += _claude_block(index, block)
     if stop:
-        ended = {"delta": {"stop_reason": stop, "stop_sequence": None}, "usage": {"output_tokens": 7}}
+        ended = {
+            "delta": {"stop_reason": stop, "stop_sequence": None},
+            "usage": {"output_tokens": 7},
+        }
         pieces += [
             event({"type": "message_delta", **ended}, "message_delta"),
             event({"type": "message_stop"}, "message_stop"),
@@ -137,7 +173,9 @@ def _claude_block(index: int, block: dict[str, Any]) -> list[bytes]:
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
         case "tool_use":
             empty, whole = block | {"input": {}}, json.dumps(block["input"])
-            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in _halves(whole)]
+            deltas = [
+                {"type": "input_json_delta", "partial_json": piece} for piece in _halves(whole)
+            ]
         case _:
             empty, deltas = block, []
     events = [{"type": "content_block_start", "index": index, "content_block": empty}]
@@ -153,7 +191,9 @@ def _halves(text: str) -> tuple[str, str]:
 class ModelServer:
     """Answers what was pushed, in order; then what `otherwise` says. `connections` counts those that were opened."""
 
-    def __init__(self, otherwise: Callable[[Seen], Answer] | None = None, *, keeps: bool = True) -> None:
+    def __init__(
+        self, otherwise: Callable[[Seen], Answer] | None = None, *, keeps: bool = True
+    ) -> None:
         self.requests: list[Seen] = []
         self.connections = 0
         self.port = 0
@@ -228,7 +268,9 @@ def _dumped(body: Any) -> bytes:
 
 def _head(answer: Answer, body: bytes | None) -> bytes:
     headers = {"content-type": "application/json"} | answer.headers
-    headers |= {"transfer-encoding": "chunked"} if body is None else {"content-length": str(len(body))}
+    headers |= (
+        {"transfer-encoding": "chunked"} if body is None else {"content-length": str(len(body))}
+    )
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 {answer.status} Scripted\r\n{lines}\r\n".encode() + (body or b"")
 
@@ -293,13 +335,19 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _OK = _put_together(completion("ok"))
 _OK_STREAM = _put_together(
     stream(
-        {"role": "assistant", "content": "ok"}, usage={"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13}
+        {"role": "assistant", "content": "ok"},
+        usage={"prompt_tokens": 11, "completion_tokens": 2, "total_tokens": 13},
     )
 )
 _OK_CLAUDE = _put_together(claude({"type": "text", "text": "ok"}))
 _OK_CLAUDE_STREAM = _put_together(claude_stream({"type": "text", "text": "ok"}))
 _MODELS = _put_together(
-    Answer({"object": "list", "data": [{"id": "scripted-1", "object": "model", "owned_by": "scripted"}]})
+    Answer(
+        {
+            "object": "list",
+            "data": [{"id": "scripted-1", "object": "model", "owned_by": "scripted"}],
+        }
+    )
 )
 
 

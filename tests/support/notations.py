@@ -69,7 +69,9 @@ def plain(value: Any) -> str:
 
 def dsml_value(name: str, value: Any) -> str:
     is_text = "true" if isinstance(value, str) else "false"
-    return f'<｜DSML｜parameter name="{name}" string="{is_text}">{plain(value)}</｜DSML｜parameter>\n'
+    return (
+        f'<｜DSML｜parameter name="{name}" string="{is_text}">{plain(value)}</｜DSML｜parameter>\n'
+    )
 
 
 def dsml(calls: Sequence[Call], outer: str) -> str:
@@ -84,7 +86,8 @@ def invoked(calls: Sequence[Call], space: str = "") -> str:
     return "".join(
         f'<{space}invoke name="{name}">\n'
         + "".join(
-            f'<{space}parameter name="{key}">{plain(value)}</{space}parameter>\n' for key, value in values.items()
+            f'<{space}parameter name="{key}">{plain(value)}</{space}parameter>\n'
+            for key, value in values.items()
         )
         + f"</{space}invoke>\n"
         for name, values in calls
@@ -94,7 +97,9 @@ def invoked(calls: Sequence[Call], space: str = "") -> str:
 def functions(calls: Sequence[Call]) -> list[str]:
     return [
         f"<function={name}>\n"
-        + "".join(f"<parameter={key}>\n{plain(value)}\n</parameter>\n" for key, value in values.items())
+        + "".join(
+            f"<parameter={key}>\n{plain(value)}\n</parameter>\n" for key, value in values.items()
+        )
         + "</function>"
         for name, values in calls
     ]
@@ -125,27 +130,38 @@ def rows(key: str = "arguments") -> Write:
 MARKED: dict[str, Write] = {
     "Hermes, Qwen": each(lambda call: f"<tool_call>\n{as_json(call)}\n</tool_call>"),
     "Hermes without an end": each(lambda call: f"<tool_call>\n{as_json(call)}\n"),
-    "Qwen2.5-Coder, doubled braces": each(lambda call: "<tool_call>\n{" + as_json(call) + "}\n</tool_call>"),
+    "Qwen2.5-Coder, doubled braces": each(
+        lambda call: "<tool_call>\n{" + as_json(call) + "}\n</tool_call>"
+    ),
     "Qwen2.5-Coder, tools": around("<tools>\n", each(as_json), "\n</tools>"),
-    "Qwen3-Coder": lambda calls: "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in functions(calls)),
+    "Qwen3-Coder": lambda calls: "\n".join(
+        f"<tool_call>\n{one}\n</tool_call>" for one in functions(calls)
+    ),
     "Qwen3-Coder without its wrapper": lambda calls: "\n".join(functions(calls)),
-    "Llama 3.1, function tags": each(lambda call: f"<function={call[0]}>{dumped(call[1])}</function>"),
+    "Llama 3.1, function tags": each(
+        lambda call: f"<function={call[0]}>{dumped(call[1])}</function>"
+    ),
     "Llama 3.1, python tag": around(
         "<|python_tag|>", each(lambda call: as_json(call, "parameters"), "; "), "<|eom_id|>"
     ),
-    "Llama 4, python start": lambda calls: f"<|python_start|>[{', '.join(map(pythonic, calls))}]<|python_end|>",
+    "Llama 4, python start": lambda calls: (
+        f"<|python_start|>[{', '.join(map(pythonic, calls))}]<|python_end|>"
+    ),
     "GLM 4.5": each(
         lambda call: (
             f"<tool_call>{call[0]}\n"
             + "\n".join(
-                f"<arg_key>{key}</arg_key>\n<arg_value>{plain(value)}</arg_value>" for key, value in call[1].items()
+                f"<arg_key>{key}</arg_key>\n<arg_value>{plain(value)}</arg_value>"
+                for key, value in call[1].items()
             )
             + "\n</tool_call>"
         )
     ),
     "Mistral, rows": around("[TOOL_CALLS]", rows(), ""),
     "Mistral, names": each(lambda call: f"[TOOL_CALLS]{call[0]}[ARGS]{dumped(call[1])}", ""),
-    "Mistral, names with ids": each(lambda call: f"[TOOL_CALLS]{call[0]}[CALL_ID]abc123def[ARGS]{dumped(call[1])}", ""),
+    "Mistral, names with ids": each(
+        lambda call: f"[TOOL_CALLS]{call[0]}[CALL_ID]abc123def[ARGS]{dumped(call[1])}", ""
+    ),
     "Kimi": lambda calls: (
         "<|tool_calls_section_begin|>"
         + "".join(
@@ -165,7 +181,8 @@ MARKED: dict[str, Write] = {
     "DeepSeek V3.1": lambda calls: (
         "<｜tool▁calls▁begin｜>"
         + "".join(
-            f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{dumped(values)}<｜tool▁call▁end｜>" for name, values in calls
+            f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{dumped(values)}<｜tool▁call▁end｜>"
+            for name, values in calls
         )
         + "<｜tool▁calls▁end｜>"
     ),
@@ -191,28 +208,40 @@ MARKED: dict[str, Write] = {
         ),
         "",
     ),
-    "gpt-oss in words": each(lambda call: f"assistantcommentary to=functions.{call[0]} json{dumped(call[1])}", ""),
+    "gpt-oss in words": each(
+        lambda call: f"assistantcommentary to=functions.{call[0]} json{dumped(call[1])}", ""
+    ),
     "gpt-oss, half in words": each(
         lambda call: f"commentary to=functions.{call[0]} <|constrain|>json {dumped(call[1])}"
     ),
     "Anthropic's older way": around("<function_calls>\n", invoked, "</function_calls>"),
     "MiniMax M2": around("<minimax:tool_call>\n", invoked, "</minimax:tool_call>"),
-    "Step 3": around("<｜tool_calls_begin｜>", lambda calls: invoked(calls, "steptml:"), "<｜tool_calls_end｜>"),
-    "Seed": lambda calls: "\n".join(f"<seed:tool_call>\n{one}\n</seed:tool_call>" for one in functions(calls)),
+    "Step 3": around(
+        "<｜tool_calls_begin｜>", lambda calls: invoked(calls, "steptml:"), "<｜tool_calls_end｜>"
+    ),
+    "Seed": lambda calls: "\n".join(
+        f"<seed:tool_call>\n{one}\n</seed:tool_call>" for one in functions(calls)
+    ),
     "Granite": around("<|tool_call|>", rows(), ""),
     "Phi-4-mini": around("functools", rows(), ""),
-    "InternLM": each(lambda call: f"<|action_start|><|plugin|>\n{as_json(call, 'parameters')}<|action_end|>"),
+    "InternLM": each(
+        lambda call: f"<|action_start|><|plugin|>\n{as_json(call, 'parameters')}<|action_end|>"
+    ),
     "Hunyuan, Jamba": around("<tool_calls>\n", rows(), "\n</tool_calls>"),
     "Nemotron": around("<TOOLCALL>", rows(), "</TOOLCALL>"),
     "LongCat": each(lambda call: f"<longcat_tool_call>{as_json(call)}</longcat_tool_call>"),
     "LM Studio": each(lambda call: f"[TOOL_REQUEST]{as_json(call)}[END_TOOL_REQUEST]"),
     "LFM": lambda calls: f"<|tool_call_start|>[{', '.join(map(pythonic, calls))}]<|tool_call_end|>",
     "Olmo": around("<function_calls>\n", each(pythonic), "\n</function_calls>"),
-    "Gemma 4": each(lambda call: f"<|tool_call>call:{call[0]}{gemma_value(call[1])}<tool_call|>", ""),
+    "Gemma 4": each(
+        lambda call: f"<|tool_call>call:{call[0]}{gemma_value(call[1])}<tool_call|>", ""
+    ),
     "Apertus": lambda calls: (
         "<|tools_prefix|>" + dumped([{name: values} for name, values in calls]) + "<|tools_suffix|>"
     ),
-    "a tag that no model is known to write": each(lambda call: f"<acme_toolcall>{as_json(call)}</acme_toolcall>"),
+    "a tag that no model is known to write": each(
+        lambda call: f"<acme_toolcall>{as_json(call)}</acme_toolcall>"
+    ),
 }
 BARE: dict[str, Write] = {
     "JSON": each(as_json),
@@ -221,7 +250,8 @@ BARE: dict[str, Write] = {
     "the format of the API": lambda calls: dumped(
         {
             "tool_calls": [
-                {"type": "function", "function": {"name": name, "arguments": dumped(values)}} for name, values in calls
+                {"type": "function", "function": {"name": name, "arguments": dumped(values)}}
+                for name, values in calls
             ]
         }
     ),
@@ -230,10 +260,16 @@ BARE: dict[str, Write] = {
     "Python": each(pythonic),
     "Python in a list": lambda calls: f"[{', '.join(map(pythonic, calls))}]",
     "a template's sign before it": around("<|im_start|>", each(as_json), ""),
-    "a template's sign and role before it": around("<|im_start|>assistant\n", each(as_json), "<|im_end|>"),
+    "a template's sign and role before it": around(
+        "<|im_start|>assistant\n", each(as_json), "<|im_end|>"
+    ),
     "Action and input": each(lambda call: f"Action: {call[0]}\nAction Input: {dumped(call[1])}"),
-    "Called function": each(lambda call: f'[Called function "{call[0]}" with args: {dumped(call[1])}]'),
-    "a wrapper that nobody knows": each(lambda call: f"@@tool {call[0]} :: {dumped(call[1])} @@end"),
+    "Called function": each(
+        lambda call: f'[Called function "{call[0]}" with args: {dumped(call[1])}]'
+    ),
+    "a wrapper that nobody knows": each(
+        lambda call: f"@@tool {call[0]} :: {dumped(call[1])} @@end"
+    ),
     "an element of that name": each(
         lambda call: (
             f"<{call[0]}>"

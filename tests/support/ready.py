@@ -38,7 +38,9 @@ class Helper:
     def __init__(self) -> None:
         from tempfile import TemporaryDirectory  # slow, and `_ask` does without
 
-        self._folder = TemporaryDirectory(prefix="ricordo-")  # a socket's path may have about a hundred characters
+        self._folder = TemporaryDirectory(
+            prefix="ricordo-"
+        )  # a socket's path may have about a hundred characters
         self.path = f"{self._folder.name}/ready"
         self.command = [sys.executable, "-S", "-E", __file__, self.path]
         self._door = socket.socket(socket.AF_UNIX)
@@ -50,7 +52,9 @@ class Helper:
     def fork(self) -> None:
         """Fork it. Nothing of this process ends with it, and whoever it forks leaves by `os._exit`."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: these hold no lock of ours
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of forks beside threads: these hold no lock of ours
             self._pid = os.fork()
         if self._pid:
             os.close(self._end)
@@ -74,14 +78,20 @@ class Helper:
         import subprocess  # slow, and `_ask` does without
         from tempfile import TemporaryFile
 
-        with TemporaryFile("w+") as given, TemporaryFile("w+") as shown, TemporaryFile("w+") as errors:
+        with (
+            TemporaryFile("w+") as given,
+            TemporaryFile("w+") as shown,
+            TemporaryFile("w+") as errors,
+        ):
             given.write(said)
             given.seek(0)
             streams = (given.fileno(), shown.fileno(), errors.fileno())
             code = Command(self.path, list(arguments), folder, environment, streams).wait()
             for file in (shown, errors):
                 file.seek(0)
-            return subprocess.CompletedProcess(["ricordo", *arguments], code, shown.read(), errors.read())
+            return subprocess.CompletedProcess(
+                ["ricordo", *arguments], code, shown.read(), errors.read()
+            )
 
     def close(self) -> None:
         os.close(self._alive)
@@ -115,7 +125,12 @@ class Command:
     """A process that the helper at this socket forks."""
 
     def __init__(
-        self, path: str, arguments: list[str], folder: Path, environment: Mapping[str, str], streams: Sequence[int]
+        self,
+        path: str,
+        arguments: list[str],
+        folder: Path,
+        environment: Mapping[str, str],
+        streams: Sequence[int],
     ) -> None:
         self._line = socket.socket(socket.AF_UNIX)
         self._line.settimeout(LIMIT)
@@ -130,7 +145,9 @@ class Command:
         with self._line:
             answer = self._line.recv(4)
         if len(answer) < 4:
-            raise RuntimeError("The helper has ended. Its last words are on the standard error of the tests.")
+            raise RuntimeError(
+                "The helper has ended. Its last words are on the standard error of the tests."
+            )
         return int.from_bytes(answer, "big", signed=True)
 
 
@@ -170,7 +187,9 @@ def _wait_for_orders(door: socket.socket) -> list[str] | None:
                 running.pop(pid).close()
 
 
-def _fork(line: socket.socket, running: dict[int, socket.socket], door: socket.socket) -> list[str] | None:
+def _fork(
+    line: socket.socket, running: dict[int, socket.socket], door: socket.socket
+) -> list[str] | None:
     size, streams, _, _ = socket.recv_fds(line, 4, len(STREAMS))
     wanted, order = int.from_bytes(size, "big"), b""
     while len(order) < wanted:
@@ -210,7 +229,8 @@ def _prepare(folder: str) -> None:
     for name in _modules_of_a_server(ricordo.features.__path__):
         import_module(name)
     ricordo.app.create_app(
-        Settings(data_dir=Path(folder) / "none", find_local_models=False), ProviderSettings.model_construct()
+        Settings(data_dir=Path(folder) / "none", find_local_models=False),
+        ProviderSettings.model_construct(),
     )
 
 
@@ -218,10 +238,18 @@ def _modules_of_a_server(features: Iterable[str]) -> Iterator[str]:
     """Yield what a server imports when it starts, and its command."""
     import pkgutil  # slow, and `_ask` does without
 
-    yield from ("ricordo.cli.serve", "ricordo.api.server", "ricordo.api.agents", "uvloop", "uvicorn.lifespan.on")
+    yield from (
+        "ricordo.cli.serve",
+        "ricordo.api.server",
+        "ricordo.api.agents",
+        "uvloop",
+        "uvicorn.lifespan.on",
+    )
     yield from ("httpcore2", "h2.connection", "truststore")
     for module in pkgutil.walk_packages(features, "ricordo.features."):
-        if module.name.endswith((".jobs", ".service", ".queries", ".options", ".recorder", ".sync", ".sleeptime")):
+        if module.name.endswith(
+            (".jobs", ".service", ".queries", ".options", ".recorder", ".sync", ".sleeptime")
+        ):
             yield module.name
 
 

@@ -49,7 +49,9 @@ class RealOpenWebUI:
             )
         self.wait_for(self._is_up)
         form = {"name": "Admin", "email": "admin@example.org", "password": "a-long-password"}
-        self.admin = self.admin or self.call("POST", "/api/v1/auths/signup", form, token="none")["token"]
+        self.admin = (
+            self.admin or self.call("POST", "/api/v1/auths/signup", form, token="none")["token"]
+        )
 
     def stop(self) -> None:
         if self._process is not None:
@@ -61,10 +63,14 @@ class RealOpenWebUI:
                 self._process.wait()
             self._process = None
 
-    def call(self, method: str, path: str, body: Any = None, token: str | None = None, **options: Any) -> Any:
+    def call(
+        self, method: str, path: str, body: Any = None, token: str | None = None, **options: Any
+    ) -> Any:
         """What its API answers; as the administrator, if no other token is given."""
         answer = self.send(method, path, body, token, **options)
-        assert answer.status_code < 400, f"{method} {path}: {answer.status_code} {answer.text[:1000]}"
+        assert answer.status_code < 400, (
+            f"{method} {path}: {answer.status_code} {answer.text[:1000]}"
+        )
         return answer.json()
 
     def send(
@@ -76,7 +82,12 @@ class RealOpenWebUI:
 
     def user(self, name: str) -> Json:
         """A new ordinary user: `id`, `token` and the like."""
-        form = {"name": name, "email": f"{name}@example.org", "password": "a-long-password", "role": "user"}
+        form = {
+            "name": name,
+            "email": f"{name}@example.org",
+            "password": "a-long-password",
+            "role": "user",
+        }
         made: Json = self.call("POST", "/api/v1/auths/add", form)
         return made
 
@@ -91,14 +102,20 @@ class RealOpenWebUI:
 
     def _is_up(self) -> bool:
         assert self._process is not None
-        assert self._process.poll() is None, (self._folder / "log").read_text(errors="replace")[-3000:]
+        assert self._process.poll() is None, (self._folder / "log").read_text(errors="replace")[
+            -3000:
+        ]
         try:
             return self._http.get("/health").status_code == 200
         except httpx2.TransportError:
             return False
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("PATH", "HOME", "LANG", "TMPDIR")
+            if name in os.environ
+        }
         nowhere = {"_BASE_URL": "http://127.0.0.1:9/v1", "_KEY": "none"}
         return kept | {
             "DATA_DIR": str(self._folder / "data"),

@@ -24,13 +24,17 @@ LIMIT = 180.0  # seconds; the machine may be busy
 class ServerProcess:
     """A server that the helper forks, on a folder and a free port. It runs the plugin (`package.module:name`), if there is one."""
 
-    def __init__(self, helper: Helper, folder: Path, environment: Mapping[str, str], plugin: str | None) -> None:
+    def __init__(
+        self, helper: Helper, folder: Path, environment: Mapping[str, str], plugin: str | None
+    ) -> None:
         self.database = folder / "data" / "ricordo.db"
         self.log = folder / "server.log"
         self.starts: list[float] = []
         self._helper, self._folder, self._port = helper, folder, free_port()
         self.url = f"http://127.0.0.1:{self._port}"
-        self._environment = _environment(environment, *([_installed(folder, plugin)] if plugin else []))
+        self._environment = _environment(
+            environment, *([_installed(folder, plugin)] if plugin else [])
+        )
 
     @property
     def pid(self) -> int:
@@ -41,7 +45,9 @@ class ServerProcess:
         arguments = ["serve", "--port", str(self._port), "--data-dir", str(self.database.parent)]
         with Path(os.devnull).open() as nothing, self.log.open("a") as log:
             streams = (nothing.fileno(), log.fileno(), log.fileno())
-            self._process = Command(self._helper.path, arguments, self._folder, self._environment, streams)
+            self._process = Command(
+                self._helper.path, arguments, self._folder, self._environment, streams
+            )
         wait_until_up(self.url, lambda: self.log_text()[-2000:])
         self.starts.append(time.monotonic() - began)
 
@@ -65,14 +71,22 @@ class MadeServer:
     def __init__(self, data_dir: Path, **environment: str) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        given = {"RICORDO_DATA_DIR": str(data_dir), "RICORDO_PORT": str(port), "RICORDO_LOG_LEVEL": "info"}
+        given = {
+            "RICORDO_DATA_DIR": str(data_dir),
+            "RICORDO_PORT": str(port),
+            "RICORDO_LOG_LEVEL": "info",
+        }
         self._environment = _environment(given | environment)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         # A session of its own, so that a kill reaches the server and not only make.
         self._process = subprocess.Popen(
-            ["make", "run"], cwd=ROOT, env=self._environment, stdout=subprocess.DEVNULL, start_new_session=True
+            ["make", "run"],
+            cwd=ROOT,
+            env=self._environment,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
         )
         wait_until_up(self.url, lambda: f"code {self._process and self._process.poll()}")
 
@@ -126,5 +140,9 @@ def _environment(added: Mapping[str, str], *paths: Path) -> dict[str, str]:
         if not name.startswith("RICORDO_") and not name.endswith(("_API_KEY", "_BASE_URL"))
     }
     path = os.pathsep.join(map(str, (ROOT, *paths)))
-    quiet = {"PYTHONPATH": path, "RICORDO_FIND_LOCAL_MODELS": "false", "RICORDO_LOG_LEVEL": "warning"}
+    quiet = {
+        "PYTHONPATH": path,
+        "RICORDO_FIND_LOCAL_MODELS": "false",
+        "RICORDO_LOG_LEVEL": "warning",
+    }
     return kept | quiet | dict(added)

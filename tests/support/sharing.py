@@ -41,7 +41,10 @@ MAKE_PRIVATE_FILE = sqlite.make_private_file  # for tests of the first start of 
 @contextmanager
 def shared_work() -> Iterator[None]:
     """Share statements, the empty database, descriptions of tools and the embedding model; read no certificates."""
-    with pytest.MonkeyPatch.context() as patch, TemporaryDirectory(prefix="ricordo-empty-") as folder:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TemporaryDirectory(prefix="ricordo-empty-") as folder,
+    ):
         share(patch, Path(folder))
         yield
 
@@ -103,7 +106,9 @@ def _share_empty_database(patch: pytest.MonkeyPatch, folder: Path) -> None:
             shutil.copyfile(empty(), path)
 
     def empty() -> Path:
-        place = folder / f"{len(metadata.tables)}.db"  # modules that are imported later bring more tables
+        place = (
+            folder / f"{len(metadata.tables)}.db"
+        )  # modules that are imported later bring more tables
         if not place.exists():
             new = folder / f"{os.getpid()}.db"  # forks of one process may come here at once
             sqlite.open_sqlite(new)._close()
@@ -164,7 +169,9 @@ def _share_document(patch: pytest.MonkeyPatch) -> None:
     def share(self: Application) -> dict[str, Any]:
         self.lazy_routes.load_all()
         lazy = tuple(id(route) for route in self.routes if isinstance(route, LazyRoute))
-        others = tuple(getattr(route, "path", "") for route in self.routes if not isinstance(route, LazyRoute))
+        others = tuple(
+            getattr(route, "path", "") for route in self.routes if not isinstance(route, LazyRoute)
+        )
         key = (self.title, self.version, self.description, self.root_path, lazy, others)
         if key not in documents:
             documents[key] = make(self)
@@ -179,7 +186,13 @@ def _share_environment(patch: pytest.MonkeyPatch) -> None:
 
     def once(look: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
         def look_once(self: EnvSettingsSource) -> dict[str, Any]:
-            key = (look, self.settings_cls, type(self), self.env_prefix, frozenset(self.env_vars.items()))
+            key = (
+                look,
+                self.settings_cls,
+                type(self),
+                self.env_prefix,
+                frozenset(self.env_vars.items()),
+            )
             if key not in found:
                 found[key] = look(self)
             return deepcopy(found[key])

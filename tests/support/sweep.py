@@ -48,7 +48,12 @@ class SweepReport:
 
     def __str__(self) -> str:
         asked = f"{self.statuses.total()} requests to {len(self.places)} fields of {len(self.routes)} routes"
-        return "\n".join([f"{asked}, {self.accepted} accepted: {dict(sorted(self.statuses.items()))}", *self.faults])
+        return "\n".join(
+            [
+                f"{asked}, {self.accepted} accepted: {dict(sorted(self.statuses.items()))}",
+                *self.faults,
+            ]
+        )
 
 
 class Sweep:
@@ -66,7 +71,9 @@ class Sweep:
     def cells(self) -> list[Cell]:
         """The documented routes; those that delete come last, and of these the agents and users."""
         found = [cell for cell in cells_of(self._world.server.app) if self._operation(cell)]
-        asked = [cell for cell in found if not (cell.method != "GET" and cell.path.startswith(OUTSIDE))]
+        asked = [
+            cell for cell in found if not (cell.method != "GET" and cell.path.startswith(OUTSIDE))
+        ]
         assert all(_is_filled(cell.path, self._values) for cell in asked)
         return sorted(asked, key=_order)
 
@@ -75,11 +82,17 @@ class Sweep:
         found = []
         for parameter in operation.get("parameters", ()):
             if parameter["in"] == "query":
-                found.append(Place(cell, parameter["name"], partial(_with_parameter, parts, parameter["name"])))
+                found.append(
+                    Place(
+                        cell, parameter["name"], partial(_with_parameter, parts, parameter["name"])
+                    )
+                )
         content = operation.get("requestBody", {}).get("content", {})
         if "application/json" in content:
             found.append(Place(cell, "", partial(_with_body, parts, lambda value: value)))
-            for name, body in self._fields(content["application/json"]["schema"], parts.get("json"), _DEPTH):
+            for name, body in self._fields(
+                content["application/json"]["schema"], parts.get("json"), _DEPTH
+            ):
                 found.append(Place(cell, name, partial(_with_body, parts, body)))
         return found
 
@@ -95,12 +108,18 @@ class Sweep:
             return
         self._report.accepted += 1
         if place.cell.method != "GET":
-            where = f"after {place.cell.method} {place.cell.path} with {value!r:.200} as {place.name}: "
+            where = (
+                f"after {place.cell.method} {place.cell.path} with {value!r:.200} as {place.name}: "
+            )
             self.read_again(place.cell, answer, where)
 
     def read_again(self, cell: Cell, answer: httpx2.Response, where: str) -> None:
         made = answer.json() if answer.headers.get("content-type", "") == "application/json" else {}
-        values = {**self._values, "made": made["id"]} if isinstance(made, dict) and "id" in made else self._values
+        values = (
+            {**self._values, "made": made["id"]}
+            if isinstance(made, dict) and "id" in made
+            else self._values
+        )
         for path in self._reads:
             if path := _related(cell, path, values):
                 self._send(Cell("GET", path, ()), Cell("GET", path, ()).parts(values), where)
@@ -112,7 +131,9 @@ class Sweep:
         """Send all requests that only read."""
         for path in self._reads:
             if _is_filled(path, self._values):
-                self._send(Cell("GET", path, ()), Cell("GET", path, ()).parts(self._values), "in the end: ")
+                self._send(
+                    Cell("GET", path, ()), Cell("GET", path, ()).parts(self._values), "in the end: "
+                )
 
     def _operation(self, cell: Cell) -> Wire:
         item = self._document["paths"].get(cell.path.replace(":path}", "}"), {})
@@ -126,7 +147,10 @@ class Sweep:
         query = urlencode(parts.pop("params"), doseq=True, errors="surrogatepass")
         # Users decide about proposals themselves.
         key = self._world.ada if "/diffs/" in cell.path else OPERATOR
-        url, headers = f"{parts.pop('url')}?{query}", {**bearer(key), "content-type": "application/json"}
+        url, headers = (
+            f"{parts.pop('url')}?{query}",
+            {**bearer(key), "content-type": "application/json"},
+        )
         try:
             answer = self._world.http.request(**parts, url=url, headers=headers)
         except httpx2.InvalidURL:
@@ -145,12 +169,16 @@ class Sweep:
         return answer
 
     def _note(self, cell: Cell, parts: Wire, fault: str) -> None:
-        known = [one for one in self._report.faults if one.startswith(f"{cell.method} {cell.path}:")]
+        known = [
+            one for one in self._report.faults if one.startswith(f"{cell.method} {cell.path}:")
+        ]
         if len(known) < 5:
             sent = f"\n    {parts.get('content', b'')[:400]!r}"
             self._report.faults.append(f"{cell.method} {cell.path}: {fault[:800]}{sent}")
 
-    def _fields(self, schema: Wire, base: Any, depth: int) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    def _fields(
+        self, schema: Wire, base: Any, depth: int
+    ) -> Iterator[tuple[str, Callable[[Any], Any]]]:
         """The fields of a value of this schema, and what the value is with another one in that field."""
         if "$ref" in schema:
             schema = self._document["components"]["schemas"][schema["$ref"].rsplit("/", 1)[1]]
@@ -160,12 +188,19 @@ class Sweep:
             return
         if properties := schema.get("properties"):
             names = set(schema.get("required", ()))
-            if not isinstance(base, dict) or not names <= base.keys() or not base.keys() <= properties.keys():
+            if (
+                not isinstance(base, dict)
+                or not names <= base.keys()
+                or not base.keys() <= properties.keys()
+            ):
                 base = least(schema, self._document)
             for name, inner in properties.items():
                 yield name, partial(_with_field, base, name)
                 for path, change in self._fields(inner, base.get(name), depth - 1):
-                    yield f"{name}.{path}", partial(_with_change, partial(_with_field, base, name), change)
+                    yield (
+                        f"{name}.{path}",
+                        partial(_with_change, partial(_with_field, base, name), change),
+                    )
         elif "items" in schema:
             first = base[0] if isinstance(base, list) and base else None
             yield "[]", lambda value: [value]
@@ -193,7 +228,13 @@ def _with_body(parts: Wire, body: Callable[[Any], Any], value: Any) -> Wire:
 def _order(cell: Cell) -> tuple[Any, ...]:
     if cell.method != "DELETE":
         return False, cell.path.count("/"), cell.path, cell.method
-    return True, -cell.path.count("{"), cell.path.startswith("/users"), cell.path.startswith("/v1/agents"), cell.path
+    return (
+        True,
+        -cell.path.count("{"),
+        cell.path.startswith("/users"),
+        cell.path.startswith("/v1/agents"),
+        cell.path,
+    )
 
 
 def _is_filled(path: str, values: Mapping[str, str]) -> bool:
@@ -203,7 +244,9 @@ def _is_filled(path: str, values: Mapping[str, str]) -> bool:
 def _related(cell: Cell, read: str, values: Mapping[str, str]) -> str | None:
     """The path to read after a request to the cell: of the thing, of what it is in, or of what it made."""
     written = cell.path.replace(":path}", "}").rstrip("/")
-    if written == read.rstrip("/") or (read.rstrip("/") and written.startswith(read.rstrip("/") + "/")):
+    if written == read.rstrip("/") or (
+        read.rstrip("/") and written.startswith(read.rstrip("/") + "/")
+    ):
         return read if _is_filled(read, values) else None
     made = re.fullmatch(re.escape(written) + r"/\{\w+\}", read)
     return f"{read[: read.rindex('{')]}{{made}}" if made and "made" in values else None
@@ -227,7 +270,12 @@ def sweep(folder: Path, number: int, share: float = 1, database: str = "sqlite")
 
 
 def _try_all(swept: Sweep, cell: Cell, chance: random.Random, share: float) -> None:
-    tried = [(place, value) for place in swept.places(cell) for value in HOSTILE if chance.random() < share]
+    tried = [
+        (place, value)
+        for place in swept.places(cell)
+        for value in HOSTILE
+        if chance.random() < share
+    ]
     chance.shuffle(tried)
     for place, value in tried:
         swept.try_value(place, value)

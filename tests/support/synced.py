@@ -49,14 +49,23 @@ class SyncedMemory:
     def __init__(self, store: Store, settings: Settings, kind: RemoteKind, access: Access) -> None:
         self.store, self.settings, self.kind, self.access = store, settings, kind, access
 
-    async def do(self, work: Callable[[Transaction, UserMemory], Any], user: str | None = None) -> Any:
+    async def do(
+        self, work: Callable[[Transaction, UserMemory], Any], user: str | None = None
+    ) -> Any:
         name = user or self.user
-        return await self.store.write(lambda tx: work(tx, user_memory.open_memory(tx, Scope(), name, makes=True)))
+        return await self.store.write(
+            lambda tx: work(tx, user_memory.open_memory(tx, Scope(), name, makes=True))
+        )
 
     async def put(self, label: str, text: str, user: str | None = None, **options: Any) -> None:
-        await self.do(lambda tx, owned: user_memory.put(tx, owned, label, text, ADA, PutOptions(**options)), user)
+        await self.do(
+            lambda tx, owned: user_memory.put(tx, owned, label, text, ADA, PutOptions(**options)),
+            user,
+        )
 
-    async def propose(self, label: str, old: str, new: str, by: Actor = NINA, **options: Any) -> Proposal:
+    async def propose(
+        self, label: str, old: str, new: str, by: Actor = NINA, **options: Any
+    ) -> Proposal:
         given = ProposalOptions(**options)
         made: Proposal = await self.do(
             lambda tx, owned: user_memory.propose_edit(tx, owned, label, old, new, by, given)
@@ -64,10 +73,14 @@ class SyncedMemory:
         return made
 
     async def approve(self, id: str, body: str | None = None) -> Any:
-        return await self.do(lambda tx, owned: approval.approve(tx, owned.scope, id, ADA, body=body))
+        return await self.do(
+            lambda tx, owned: approval.approve(tx, owned.scope, id, ADA, body=body)
+        )
 
     async def reject(self, id: str) -> Any:
-        return await self.do(lambda tx, owned: approval.reject(tx, owned.scope, id, ADA, reason="No."))
+        return await self.do(
+            lambda tx, owned: approval.reject(tx, owned.scope, id, ADA, reason="No.")
+        )
 
     async def texts(self) -> dict[str, str]:
         found = await self.do(lambda tx, owned: blocks.of_user(tx, Scope(), owned.user.id))
@@ -77,7 +90,9 @@ class SyncedMemory:
         return (await self.texts()).get(label)
 
     async def versions(self) -> list[BlockVersion]:
-        found: list[BlockVersion] = await self.do(lambda tx, owned: history.page(tx, owned.chain.id, limit=10_000))
+        found: list[BlockVersion] = await self.do(
+            lambda tx, owned: history.page(tx, owned.chain.id, limit=10_000)
+        )
         return found[::-1]
 
     async def waiting(self) -> list[Proposal]:
@@ -86,7 +101,9 @@ class SyncedMemory:
     async def add(self, access: Access | None = None, user: str | None = None) -> Remote:
         """Add a remote; the first one is the memory's."""
         name = user or self.user
-        made = await service.add(self.store, self.settings, Scope(), name, self.kind, access or self.access)
+        made = await service.add(
+            self.store, self.settings, Scope(), name, self.kind, access or self.access
+        )
         if not hasattr(self, "remote"):
             self.remote = made
         return made
@@ -112,15 +129,23 @@ class SyncedMemory:
             match chance.randrange(8):
                 case 0 | 1:
                     lines[chance.randrange(len(lines))] = f"line {number} 'é\\'"
-                    await self.put(label, "\n".join(lines), message=chance.choice([None, f"Say {number}"]))
+                    await self.put(
+                        label, "\n".join(lines), message=chance.choice([None, f"Say {number}"])
+                    )
                 case 2 | 3:
                     old, new = chance.choice(lines), f"proposed {number}"
-                    await self.propose(label, old, new, by, reasoning="So.", confidence=0.5, replace_all=True)
+                    await self.propose(
+                        label, old, new, by, reasoning="So.", confidence=0.5, replace_all=True
+                    )
                 case 4 | 5 if waiting:
-                    await self.approve(chance.choice(waiting).id, chance.choice([None, None, "settled\nb\nc"]))
+                    await self.approve(
+                        chance.choice(waiting).id, chance.choice([None, None, "settled\nb\nc"])
+                    )
                 case 6 if waiting:
                     await self.reject(chance.choice(waiting).id)
                 case 7 if chance.random() < 0.5:
                     await self.do(lambda tx, owned: user_memory.delete(tx, owned, label, ADA))
                 case 7:
-                    await self.do(lambda tx, owned: user_memory.rename(tx, owned, label, other, ADA))
+                    await self.do(
+                        lambda tx, owned: user_memory.rename(tx, owned, label, other, ADA)
+                    )

@@ -69,10 +69,14 @@ class TurbopufferServer(_NamespaceServer):
         raise Refusal(404, {"detail": "no such route"})
 
     def _write(self, name: str, body: Any) -> Any:
-        self.require(set(body) <= {"upsert_rows", "deletes", "schema", "distance_metric"}, "unknown field")
+        self.require(
+            set(body) <= {"upsert_rows", "deletes", "schema", "distance_metric"}, "unknown field"
+        )
         rows, deletes = body.get("upsert_rows", []), body.get("deletes", [])
         if rows and name not in self.namespaces:
-            self.require(body.get("distance_metric") == "cosine_distance", "distance_metric is needed")
+            self.require(
+                body.get("distance_metric") == "cosine_distance", "distance_metric is needed"
+            )
             self.namespaces[name], self.schema = {}, body.get("schema", {})
         kept = self.known(name)
         self.require(len({row["id"] for row in rows}) == len(rows), "duplicate document ids")
@@ -82,7 +86,12 @@ class TurbopufferServer(_NamespaceServer):
         kept.update({row["id"]: row for row in rows})
         gone = [kept.pop(one) for one in deletes if one in kept]
         billing = {"billable_logical_bytes_written": 1}
-        return {"status": "OK", "message": "done", "rows_affected": len(rows) + len(gone), "billing": billing}
+        return {
+            "status": "OK",
+            "message": "done",
+            "rows_affected": len(rows) + len(gone),
+            "billing": billing,
+        }
 
     def _check_row(self, row: dict[str, Any], other: dict[str, Any]) -> None:
         self.require(type(row["id"]) is int and row["id"] >= 0, "bad id")
@@ -90,11 +99,16 @@ class TurbopufferServer(_NamespaceServer):
         for name in row.keys() - {"id", "vector"}:
             kind, value = self.schema.get(name, ""), row[name]
             is_list = kind.startswith("[]") and isinstance(value, list)
-            right = all(type(one) is _OF_TYPE.get(kind.removeprefix("[]")) for one in (value if is_list else [value]))
+            right = all(
+                type(one) is _OF_TYPE.get(kind.removeprefix("[]"))
+                for one in (value if is_list else [value])
+            )
             self.require(right, f"attribute {name} is not of its type")
 
     def _query(self, rows: dict[int, dict[str, Any]], body: Any) -> Any:
-        self.require(set(body) <= {"rank_by", "limit", "filters", "include_attributes"}, "unknown field")
+        self.require(
+            set(body) <= {"rank_by", "limit", "filters", "include_attributes"}, "unknown field"
+        )
         attribute, how, vector = body["rank_by"]
         self.require((attribute, how) == ("vector", "ANN"), "unknown rank_by")
         self.require(1 <= body["limit"] <= MOST_RESULTS, "limit out of range")
@@ -102,7 +116,10 @@ class TurbopufferServer(_NamespaceServer):
         admitted = [
             row
             for row in rows.values()
-            if all(self.admits(row[name], operator.lower(), wanted) for name, operator, wanted in conditions)
+            if all(
+                self.admits(row[name], operator.lower(), wanted)
+                for name, operator, wanted in conditions
+            )
         ]
         distances = {row["id"]: 1.0 - _cosine(_vector(vector), row["vector"]) for row in admitted}
         best = sorted(distances, key=lambda one: distances[one])[: body["limit"]]
@@ -130,7 +147,12 @@ class PineconeServer(_NamespaceServer):
     def answer(self, method: str, parts: list[str], body: Any) -> Any:
         match method, parts:
             case "POST", ["describe_index_stats"]:
-                told = {"indexFullness": 0.0, "totalVectorCount": 1, "metric": self.metric, "vectorType": "dense"}
+                told = {
+                    "indexFullness": 0.0,
+                    "totalVectorCount": 1,
+                    "metric": self.metric,
+                    "vectorType": "dense",
+                }
                 return {"namespaces": {}, "dimension": self.dimension, **told}
             case "POST", ["vectors", "upsert"]:
                 return self._upsert(body)
@@ -158,9 +180,13 @@ class PineconeServer(_NamespaceServer):
             said = f"Vector dimension {len(one['values'])} does not match the dimension of the index {self.dimension}"
             self.require(len(one["values"]) == self.dimension, said)
             for value in one["metadata"].values():
-                of_strings = isinstance(value, list) and all(isinstance(each, str) for each in value)
+                of_strings = isinstance(value, list) and all(
+                    isinstance(each, str) for each in value
+                )
                 self.require(isinstance(value, str | int | float) or of_strings, "bad metadata")
-        self.namespaces.setdefault(body["namespace"], {}).update({one["id"]: one for one in vectors})
+        self.namespaces.setdefault(body["namespace"], {}).update(
+            {one["id"]: one for one in vectors}
+        )
         return {"upsertedCount": len(vectors)}
 
     def _query(self, body: Any) -> Any:
@@ -175,7 +201,10 @@ class PineconeServer(_NamespaceServer):
         scores = {
             one["id"]: _cosine(body["vector"], one["values"])
             for one in self.namespaces.get(body["namespace"], {}).values()
-            if all(self.admits(one["metadata"].get(name), operator, wanted) for name, operator, wanted in conditions)
+            if all(
+                self.admits(one["metadata"].get(name), operator, wanted)
+                for name, operator, wanted in conditions
+            )
         }
         best = sorted(scores, key=lambda one: -scores[one])[: body["topK"]]
         matches = [{"id": one, "score": scores[one], "values": []} for one in best]
@@ -236,17 +265,32 @@ class QdrantServer(JsonServer):
 
     def _create(self, name: str, config: Any) -> bool:
         if self._client.collection_exists(name):
-            raise Refusal(409, self.said_no(409, f"Wrong input: Collection `{name}` already exists!"))
+            raise Refusal(
+                409, self.said_no(409, f"Wrong input: Collection `{name}` already exists!")
+            )
         return self._client.create_collection(name, vectors_config=config.vectors)
 
     def _query(self, name: str, request: Any) -> Any:
         for condition in (request.filter.must if request.filter else None) or []:
             if condition.key not in self.indexes.get(name, set()):
-                raise Refusal(400, self.said_no(400, f"Bad request: Index required but not found for {condition.key}"))
+                raise Refusal(
+                    400,
+                    self.said_no(
+                        400, f"Bad request: Index required but not found for {condition.key}"
+                    ),
+                )
         found = self._client.query_points(
-            name, query=request.query, query_filter=request.filter, limit=request.limit, with_payload=False
+            name,
+            query=request.query,
+            query_filter=request.filter,
+            limit=request.limit,
+            with_payload=False,
         )
-        return {"points": [{"id": point.id, "version": 1, "score": point.score} for point in found.points]}
+        return {
+            "points": [
+                {"id": point.id, "version": 1, "score": point.score} for point in found.points
+            ]
+        }
 
 
 def _result(value: Any) -> Any:
@@ -254,7 +298,9 @@ def _result(value: Any) -> Any:
 
 
 def _vector(sent: list[float] | str) -> list[float]:
-    from turbopuffer.lib.vector import b64decode_vector  # not above: that takes half a second of those who only collect
+    from turbopuffer.lib.vector import (
+        b64decode_vector,
+    )  # not above: that takes half a second of those who only collect
 
     return b64decode_vector(sent) if isinstance(sent, str) else sent
 

@@ -31,7 +31,11 @@ def worst_inputs(pattern: re.Pattern[Any], length: int) -> Iterator[str | bytes]
         unit = before + fill
         for text in (before + fill * (length // len(fill)), unit * (length // len(unit))):
             for end in _ENDS:
-                yield (text + end).encode("utf-8", "replace") if isinstance(pattern.pattern, bytes) else text + end
+                yield (
+                    (text + end).encode("utf-8", "replace")
+                    if isinstance(pattern.pattern, bytes)
+                    else text + end
+                )
 
 
 @lru_cache(maxsize=4)  # inputs of several lengths are made from those of one pattern
@@ -84,7 +88,9 @@ def _example(nodes: list[tuple[Any, Any]]) -> str:
         elif kind is sre.LITERAL:
             text += chr(given)
         elif kind in (sre.IN, sre.ANY, sre.NOT_LITERAL):
-            text += next((sign for sign in _SIGNS if _takes(kind, given, sign)), "") or _first(given)
+            text += next((sign for sign in _SIGNS if _takes(kind, given, sign)), "") or _first(
+                given
+            )
     return text
 
 

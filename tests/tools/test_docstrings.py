@@ -42,7 +42,9 @@ def tool(docstring: str) -> tuple[str, dict[str, str]]:
         f'def get_text(title: str, ref: str = None) -> str:\n    """{body}\n    """\n    return title\n'
     )
     properties = schema.parameters["properties"]
-    return schema.description, {name: each["description"] for name, each in properties.items() if "description" in each}
+    return schema.description, {
+        name: each["description"] for name, each in properties.items() if "description" in each
+    }
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -74,9 +76,15 @@ def test_what_a_type_says_beyond_the_type_is_kept() -> None:
         f"{SUMMARY}\n\nArgs:\n    title (one of 'fast', 'deep' or 'none at all'): How.\n"
         "    kind: Gone by now.\n    ref: Where\n        to look.\n"
     )
-    assert words == {"title": "(one of 'fast', 'deep' or 'none at all') How.", "ref": "Where to look."}
+    assert words == {
+        "title": "(one of 'fast', 'deep' or 'none at all') How.",
+        "ref": "Where to look.",
+    }
     assert description == f"{SUMMARY}\n\nkind: Gone by now."
-    assert tool(f"{SUMMARY}\n\nArgs: see the manual.") == (f"{SUMMARY}\n\nArgs: see the manual.", {})
+    assert tool(f"{SUMMARY}\n\nArgs: see the manual.") == (
+        f"{SUMMARY}\n\nArgs: see the manual.",
+        {},
+    )
     assert (
         tool(f"{SUMMARY} Usage: get it.\n\nParameters are plain.")[0]
         == f"{SUMMARY} Usage: get it.\n\nParameters are plain."

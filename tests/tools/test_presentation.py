@@ -23,21 +23,37 @@ from ricordo.tools.presentation import (
 )
 from tests.seams import make
 
-PLAIN, BEATS, THINKS = ToolPresentation(), ToolPresentation(heartbeat=True), ToolPresentation(thinks_in_arguments=True)
+PLAIN, BEATS, THINKS = (
+    ToolPresentation(),
+    ToolPresentation(heartbeat=True),
+    ToolPresentation(thinks_in_arguments=True),
+)
 BOTH = ToolPresentation(heartbeat=True, thinks_in_arguments=True)
 AGENT = make.agent()
 
 
-def tool(name: str = "search", required: tuple[str, ...] = ("query",), **properties: Any) -> ToolSchema:
+def tool(
+    name: str = "search", required: tuple[str, ...] = ("query",), **properties: Any
+) -> ToolSchema:
     properties = properties or {"query": {"type": "string"}, "limit": {"type": "integer"}}
-    return ToolSchema(name, f"Use {name}.", {"type": "object", "properties": properties, "required": list(required)})
+    return ToolSchema(
+        name,
+        f"Use {name}.",
+        {"type": "object", "properties": properties, "required": list(required)},
+    )
 
 
-SPEECH = tool("send_message", ("message",), message={"type": "string", "description": "What to say."})
+SPEECH = tool(
+    "send_message", ("message",), message={"type": "string", "description": "What to say."}
+)
 
 
 def call(arguments: str | dict[str, Any], name: str = "search") -> ToolCallPart:
-    return ToolCallPart("call-1", name, arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode())
+    return ToolCallPart(
+        "call-1",
+        name,
+        arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode(),
+    )
 
 
 def assistant(*parts: Any) -> Message:
@@ -83,7 +99,9 @@ def test_what_is_said_takes_the_schema_of_the_response_format() -> None:
         "required": ["mood"],
         "$defs": {"Mood": {"enum": ["good", "bad"]}},
     }
-    how = ToolPresentation(response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}})
+    how = ToolPresentation(
+        response_format={"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    )
     parameters = schema_for(SPEECH, how, is_terminal=True).parameters
     assert parameters["$defs"] == {"Mood": {"enum": ["good", "bad"]}}
     assert parameters["required"] == ["message"]
@@ -122,7 +140,10 @@ def test_many_ways_of_saying_yes_are_understood() -> None:
 
 
 @given(
-    st.text() | st.sampled_from(['{"thinking": "x"', "[1]", "null", '"text"', '{"a":' + "[" * 300 + "]" * 300 + "}"])
+    st.text()
+    | st.sampled_from(
+        ['{"thinking": "x"', "[1]", "null", '"text"', '{"a":' + "[" * 300 + "]" * 300 + "}"]
+    )
 )
 def test_arguments_that_are_no_object_come_back_untouched(text: str) -> None:
     for how in (PLAIN, BEATS, THINKS, BOTH):
@@ -133,11 +154,17 @@ def test_arguments_that_are_no_object_come_back_untouched(text: str) -> None:
             assert (taken.thoughts, taken.wants_heartbeat) == ("", False)
 
 
-def test_without_the_style_arguments_stay_to_the_byte_unless_the_schema_tells_they_are_unknown() -> None:
+def test_without_the_style_arguments_stay_to_the_byte_unless_the_schema_tells_they_are_unknown() -> (
+    None
+):
     written = '{ "query": "tea",  "thinking": "x", "request_heartbeat": true }'
     assert parse_call(call(written), PLAIN).arguments == written
     imitated = parse_call(call(written), PLAIN, tool())
-    assert (imitated.thoughts, imitated.wants_heartbeat, imitated.arguments) == ("x", False, '{"query":"tea"}')
+    assert (imitated.thoughts, imitated.wants_heartbeat, imitated.arguments) == (
+        "x",
+        False,
+        '{"query":"tea"}',
+    )
     assert parse_call(call('{ "query": 1.10 }'), BOTH).call.arguments == '{ "query": 1.10 }'
 
 
@@ -147,7 +174,10 @@ def test_structured_words_reach_the_tool_as_text_and_stay_structured_in_what_is_
     taken = parse_call(said, how)
     assert orjson.loads(taken.arguments) == {"message": '{"mood":"good"}'}
     assert taken.call == said
-    assert parse_call(call({"message": "plain"}, "send_message"), how).arguments == '{"message":"plain"}'
+    assert (
+        parse_call(call({"message": "plain"}, "send_message"), how).arguments
+        == '{"message":"plain"}'
+    )
 
 
 def test_thoughts_go_back_into_the_call_they_were_about() -> None:
@@ -162,7 +192,10 @@ def test_thoughts_go_back_into_the_call_they_were_about() -> None:
     )
     (after,) = with_thoughts([before])
     assert after.parts[:2] == before.parts[:2]
-    assert [loads(part) for part in after.tool_calls] == [{THINKING: "First.\nSecond.", "query": "a"}, {"query": "b"}]
+    assert [loads(part) for part in after.tool_calls] == [
+        {THINKING: "First.\nSecond.", "query": "a"},
+        {"query": "b"},
+    ]
     assert list(loads(after.tool_calls[0])) == [THINKING, "query"]
 
 
@@ -173,15 +206,41 @@ STRING, NULLABLE, MOOD = {"type": "string"}, {"type": ["string", "null"]}, {"$re
 ENUM, EITHER = {"enum": ["a", 1]}, {"oneOf": [{"const": "a"}, {"const": "b"}]}
 FITS: list[tuple[dict[str, Any], Any, bool]] = [
     *((STRING, "a", True), (STRING, 1, False), (NULLABLE, None, True), (NULLABLE, 1, False)),
-    *(({"type": "integer"}, value, fits) for value, fits in ((1, True), (1.0, True), (1.5, False), (True, False))),
-    *(({"type": "number"}, 1, True), ({"type": "number"}, False, False), ({"type": "null"}, None, True)),
-    *(({"type": "boolean"}, True, True), ({"type": "boolean"}, 1, False), ({"type": "object"}, {}, True)),
-    *(({"type": "array"}, [], True), ({"type": "array"}, "ab", False), ({"type": "whatever"}, 1, True)),
+    *(
+        ({"type": "integer"}, value, fits)
+        for value, fits in ((1, True), (1.0, True), (1.5, False), (True, False))
+    ),
+    *(
+        ({"type": "number"}, 1, True),
+        ({"type": "number"}, False, False),
+        ({"type": "null"}, None, True),
+    ),
+    *(
+        ({"type": "boolean"}, True, True),
+        ({"type": "boolean"}, 1, False),
+        ({"type": "object"}, {}, True),
+    ),
+    *(
+        ({"type": "array"}, [], True),
+        ({"type": "array"}, "ab", False),
+        ({"type": "whatever"}, 1, True),
+    ),
     *((ENUM, 1, True), (ENUM, True, False), ({"const": 0}, 0, True), ({"const": 0}, False, False)),
-    *(({"anyOf": [STRING, {"type": "null"}]}, None, True), ({"anyOf": [STRING, {"type": "null"}]}, 1, False)),
+    *(
+        ({"anyOf": [STRING, {"type": "null"}]}, None, True),
+        ({"anyOf": [STRING, {"type": "null"}]}, 1, False),
+    ),
     *((EITHER, "b", True), (EITHER, "c", False)),
-    *(({"type": "string", "enum": ["a"]}, "b", False), (MOOD, "good", True), (MOOD, "bad", False), ({}, 1, True)),
-    *(({"$ref": "#/$defs/Loop"}, "any", True), ({"$ref": "https://example.org/schema"}, "any", True)),
+    *(
+        ({"type": "string", "enum": ["a"]}, "b", False),
+        (MOOD, "good", True),
+        (MOOD, "bad", False),
+        ({}, 1, True),
+    ),
+    *(
+        ({"$ref": "#/$defs/Loop"}, "any", True),
+        ({"$ref": "https://example.org/schema"}, "any", True),
+    ),
     ({"enum": None, "type": [["string"]]}, 1, True),
 ]
 
@@ -192,7 +251,9 @@ def test_a_value_has_to_fit_its_schema() -> None:
         search.parameters["$defs"] = {"Mood": {"enum": ["good"]}, "Loop": {"$ref": "#/$defs/Loop"}}
         with nullcontext() if fits else pytest.raises(Invalid, match="does not fit its schema"):
             assert loads(prefill(call({}), {"query": value}, search)) == {"query": value}, schema
-    with pytest.raises(Invalid, match=r"fills depth of search, which has no such argument. It has: query, limit"):
+    with pytest.raises(
+        Invalid, match=r"fills depth of search, which has no such argument. It has: query, limit"
+    ):
         prefill(call({}), {"depth": 1}, tool())
 
 
@@ -213,10 +274,16 @@ def test_a_tool_that_changes_memory_takes_a_reasoning_and_never_sees_it() -> Non
     assert list(offered.parameters["properties"]) == ["query", "limit", QUOTE, REASONING]
     assert REASONING not in offered.parameters["required"]
     taken = parse_call(call({"query": "tea", "reasoning": "She asked."}), how, tool())
-    assert (taken.reasoning, taken.quote, orjson.loads(taken.arguments)) == ("She asked.", "", {"query": "tea"})
+    assert (taken.reasoning, taken.quote, orjson.loads(taken.arguments)) == (
+        "She asked.",
+        "",
+        {"query": "tea"},
+    )
     assert loads(taken.call) == {"query": "tea", "reasoning": "She asked."}
     own = tool(query={"type": "string"}, reasoning={"type": "string"})
-    assert schema_for(own, how, is_terminal=False).parameters["properties"][REASONING] == {"type": "string"}
+    assert schema_for(own, how, is_terminal=False).parameters["properties"][REASONING] == {
+        "type": "string"
+    }
     taken = parse_call(call({"query": "tea", "reasoning": "She asked."}), how, own)
     assert (taken.reasoning, loads(taken.call)) == ("", orjson.loads(taken.arguments))
 
@@ -226,7 +293,10 @@ def test_a_quote_that_is_the_tools_own_or_that_nobody_asked_for_stays() -> None:
     own = tool(query={"type": "string"}, quote={"type": "integer"})
     assert schema_for(own, quoting, is_terminal=False).parameters == {**own.parameters}
     arguments = {"query": "tea", "quote": "find tea"}
-    for taken in (parse_call(call(arguments), quoting, own), parse_call(call(arguments), PLAIN, tool())):
+    for taken in (
+        parse_call(call(arguments), quoting, own),
+        parse_call(call(arguments), PLAIN, tool()),
+    ):
         assert (taken.quote, orjson.loads(taken.arguments)) == ("", arguments)
 
 
@@ -257,7 +327,11 @@ OF_NULL: list[tuple[dict[str, Any], bool]] = [
 def test_null_stays_only_where_the_schema_has_it(schema: dict[str, Any], has_null: bool) -> None:
     arguments = {"query": "tea", "more": None, "unknown": None}
     parameters = {
-        **{"type": "object", "properties": {"query": {"type": "string"}, "more": schema}, "required": ["query"]},
+        **{
+            "type": "object",
+            "properties": {"query": {"type": "string"}, "more": schema},
+            "required": ["query"],
+        },
         "$defs": {"Mode": {"enum": ["any", "all"]}},
     }
     one = ToolSchema("search", "Search.", parameters)
@@ -269,7 +343,10 @@ def test_null_stays_only_where_the_schema_has_it(schema: dict[str, Any], has_nul
     nested = tool(required=(), items={"type": "array", "items": parameters}, inner=parameters)
     nested = ToolSchema("search", "Search.", {**nested.parameters, "$defs": parameters["$defs"]})
     given = {"items": [arguments, arguments], "inner": arguments}
-    assert orjson.loads(without_nulls(call(given), nested).arguments) == {"items": [kept, kept], "inner": kept}
+    assert orjson.loads(without_nulls(call(given), nested).arguments) == {
+        "items": [kept, kept],
+        "inner": kept,
+    }
 
 
 def test_arguments_without_null_are_not_touched() -> None:

@@ -37,7 +37,9 @@ def names(book: Rulebook, *history: str, content: str = "Done.") -> tuple[str, .
 
 
 def test_a_turn_begins_with_the_tools_that_run_first_and_then_all_are_free() -> None:
-    book = Rulebook([rule("run_first", "search"), rule("run_first", "plan"), rule("run_first", "absent")], TOOLS)
+    book = Rulebook(
+        [rule("run_first", "search"), rule("run_first", "plan"), rule("run_first", "absent")], TOOLS
+    )
     first = book.allowed([])
     assert (first.names, first.must_call) == (("plan", "search"), True)
     assert names(book, "plan") == TOOLS
@@ -62,7 +64,10 @@ def test_what_is_allowed_is_the_stated_intersection() -> None:
     limit = rule("max_count_per_step", "search", max_count_limit=1)
     cases = {"yes": "write", "no": "check"}
     branch = rule("conditional", "plan", child_output_mapping=cases, default_child="search")
-    book = Rulebook([children("plan", "search", "write"), parent("plan", "write", "check"), limit, branch], TOOLS)
+    book = Rulebook(
+        [children("plan", "search", "write"), parent("plan", "write", "check"), limit, branch],
+        TOOLS,
+    )
     assert names(book) == ("plan", "search", "send_message")
     assert names(book, "plan", content="yes") == ("write",)
     for dead in (["plan"], ["search", "plan"]):
@@ -78,8 +83,17 @@ def test_a_limit_counts_the_calls_of_this_turn_whatever_they_gave() -> None:
 
 
 def test_the_output_of_a_tool_decides_what_comes_next() -> None:
-    cases = {"yes": "write", "true": "check", "1": "search", "1.0": "plan", '{"a":true,"b":[1]}': "plan"}
-    book = Rulebook([rule("conditional", "plan", child_output_mapping=cases, default_child="send_message")], TOOLS)
+    cases = {
+        "yes": "write",
+        "true": "check",
+        "1": "search",
+        "1.0": "plan",
+        '{"a":true,"b":[1]}': "plan",
+    }
+    book = Rulebook(
+        [rule("conditional", "plan", child_output_mapping=cases, default_child="send_message")],
+        TOOLS,
+    )
     outputs = {
         "write": ("yes", " yes\n", '"yes"'),
         "check": ("true", "True"),
@@ -97,7 +111,10 @@ def test_the_output_of_a_tool_decides_what_comes_next() -> None:
 
 def test_values_are_filled_in_for_the_first_tool_and_for_children() -> None:
     node = {"name": "write", "args": {"path": "a.md"}}
-    rules = [rule("run_first", "plan", args={"depth": 1}), children("plan", "write", "check", child_arg_nodes=[node])]
+    rules = [
+        rule("run_first", "plan", args={"depth": 1}),
+        children("plan", "write", "check", child_arg_nodes=[node]),
+    ]
     book = Rulebook(rules, TOOLS)
     first, second = book.allowed([]), book.allowed(called("plan"))
     assert first.prefilled == {"plan": {"depth": 1}}
@@ -109,10 +126,15 @@ def test_values_of_two_rules_are_merged_and_contradictions_refused() -> None:
     def filled(**arguments: Any) -> ToolRule:
         return rule("run_first", "plan", args=arguments)
 
-    assert Rulebook([filled(a=1), filled(b=2)], TOOLS).allowed([]).prefilled == {"plan": {"a": 1, "b": 2}}
+    assert Rulebook([filled(a=1), filled(b=2)], TOOLS).allowed([]).prefilled == {
+        "plan": {"a": 1, "b": 2}
+    }
     with pytest.raises(Invalid, match="argument a of plan in two ways"):
         Rulebook([filled(a=1), filled(a=2)], TOOLS)
-    both = [children("plan", "write", child_arg_nodes=[{"name": "write", "args": {"a": n}}]) for n in (1, 2)]
+    both = [
+        children("plan", "write", child_arg_nodes=[{"name": "write", "args": {"a": n}}])
+        for n in (1, 2)
+    ]
     with pytest.raises(Invalid, match="argument a of write in two ways"):
         Rulebook(both, TOOLS)
 
@@ -131,10 +153,14 @@ def test_a_terminal_tool_ends_the_turn_only_when_it_succeeded() -> None:
 
 
 def test_no_turn_ends_before_what_is_required_succeeded() -> None:
-    book = Rulebook([rule("exit_loop", "send_message"), rule("required_before_exit", "write")], TOOLS)
+    book = Rulebook(
+        [rule("exit_loop", "send_message"), rule("required_before_exit", "write")], TOOLS
+    )
     spoke, failed = called("send_message"), called("write", is_success=False)
     waits = book.outcome(failed, spoke)
-    assert waits == book.outcome([], []) == RuleOutcome(reason="Before this turn ends, call: write.")
+    assert (
+        waits == book.outcome([], []) == RuleOutcome(reason="Before this turn ends, call: write.")
+    )
     assert book.outcome([], called("write")) == RuleOutcome()
     assert book.outcome([], called("send_message", "write")).stops
     assert book.before_exit(failed) == ("write",)
@@ -143,15 +169,23 @@ def test_no_turn_ends_before_what_is_required_succeeded() -> None:
 
 
 def test_a_required_tool_that_failed_as_often_as_it_may_is_let_go() -> None:
-    rules = [rule("required_before_exit", "write"), rule("max_count_per_step", "write", max_count_limit=1)]
+    rules = [
+        rule("required_before_exit", "write"),
+        rule("max_count_per_step", "write", max_count_limit=1),
+    ]
     book = Rulebook(rules, TOOLS)
     failed = called("write", is_success=False)
     assert book.before_exit(failed) == ()
     assert book.outcome(failed, []) == RuleOutcome()
 
 
-def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_leaves_it_to_the_style() -> None:
-    book = Rulebook([rule("continue_loop", "search"), children("plan", "write"), rule("run_first", "check")], TOOLS)
+def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_leaves_it_to_the_style() -> (
+    None
+):
+    book = Rulebook(
+        [rule("continue_loop", "search"), children("plan", "write"), rule("run_first", "check")],
+        TOOLS,
+    )
     assert "go on after search" in str(book.outcome([], called("search")).reason)
     assert "after plan" in str(book.outcome([], called("plan")).reason)
     assert book.outcome([], called("write")) == RuleOutcome()
@@ -159,7 +193,11 @@ def test_another_step_follows_a_continuing_tool_and_a_parent_and_a_plain_call_le
 
 
 def test_approval_and_order_are_told_apart() -> None:
-    calm = [rule("requires_approval", "write"), rule("exit_loop", "send_message"), rule("continue_loop", "plan")]
+    calm = [
+        rule("requires_approval", "write"),
+        rule("exit_loop", "send_message"),
+        rule("continue_loop", "plan"),
+    ]
     book = Rulebook(calm, TOOLS)
     assert book.gated == {"write"}
     assert not book.is_ordered
@@ -186,19 +224,37 @@ def test_approval_and_order_are_told_apart() -> None:
         (rule("parent_last_tool", "plan", children="write"), "children has to name"),
         (children("plan", "write", child_arg_nodes=[{"name": "check"}]), "not among its children"),
         (children("plan", "write", child_arg_nodes=["write"]), "not among its children"),
-        (children("plan", "write", child_arg_nodes=[{"name": "write", "args": [1]}]), "args has to be"),
         (
-            children("plan", "write", child_arg_nodes=[{"name": "write", "args": {"a": n}} for n in (1, 2)]),
+            children("plan", "write", child_arg_nodes=[{"name": "write", "args": [1]}]),
+            "args has to be",
+        ),
+        (
+            children(
+                "plan",
+                "write",
+                child_arg_nodes=[{"name": "write", "args": {"a": n}} for n in (1, 2)],
+            ),
             "fills a of write in two ways",
         ),
         (rule("run_first", "plan", args="deep"), "args has to be"),
         (rule("conditional", "plan", child_output_mapping={}), "at least one output"),
         (rule("conditional", "plan", child_output_mapping={"a": 1}), "at least one output"),
-        (rule("conditional", "plan", child_output_mapping={"a": "write"}, default_child=1), "default_child"),
-        (rule("conditional", "plan", child_output_mapping={"a": "b"}, require_output_mapping="no"), "true or false"),
+        (
+            rule("conditional", "plan", child_output_mapping={"a": "write"}, default_child=1),
+            "default_child",
+        ),
+        (
+            rule(
+                "conditional", "plan", child_output_mapping={"a": "b"}, require_output_mapping="no"
+            ),
+            "true or false",
+        ),
         (rule("max_count_per_step", "plan"), "whole number"),
         (rule("max_count_per_step", "plan", max_count_limit=-1), "whole number"),
-        (rule("max_count_per_step", "plan", max_count_limit=1_000_000_001), "whole number from 0 to 1000000000"),
+        (
+            rule("max_count_per_step", "plan", max_count_limit=1_000_000_001),
+            "whole number from 0 to 1000000000",
+        ),
         (rule("max_count_per_step", "plan", max_count_limit=True), "whole number"),
     ],
 )
@@ -211,14 +267,36 @@ def test_options_that_cannot_be_are_refused_with_a_sentence(bad: ToolRule, words
     ("rules", "words"),
     [
         ([rule("run_first", "absent")], "begin with absent"),
-        ([rule("run_first", "plan"), rule("max_count_per_step", "plan", max_count_limit=0)], "begin with plan"),
+        (
+            [rule("run_first", "plan"), rule("max_count_per_step", "plan", max_count_limit=0)],
+            "begin with plan",
+        ),
         ([rule("required_before_exit", "absent")], "require absent before"),
-        ([rule("required_before_exit", "plan"), rule("max_count_per_step", "plan", max_count_limit=0)], "never allow"),
-        ([rule("required_before_exit", "plan"), parent("absent", "plan")], "parent_last_tool of absent"),
+        (
+            [
+                rule("required_before_exit", "plan"),
+                rule("max_count_per_step", "plan", max_count_limit=0),
+            ],
+            "never allow",
+        ),
+        (
+            [rule("required_before_exit", "plan"), parent("absent", "plan")],
+            "parent_last_tool of absent",
+        ),
         ([children("plan", "absent")], "Once plan was called, no turn could ever end"),
         ([children("plan", "search"), children("plan", "write")], "Once plan was called"),
         ([children("plan", "search"), children("search", "plan")], "Once plan was called"),
-        ([rule("conditional", "plan", child_output_mapping={"a": "absent"}, require_output_mapping=True)], "Once plan"),
+        (
+            [
+                rule(
+                    "conditional",
+                    "plan",
+                    child_output_mapping={"a": "absent"},
+                    require_output_mapping=True,
+                )
+            ],
+            "Once plan",
+        ),
         ([parent("plan", "write"), parent("search", "write")], "Once plan was called"),
         (
             [
@@ -255,7 +333,9 @@ def test_a_turn_that_can_no_longer_end_is_reported_with_the_rules() -> None:
     rules = [children("plan", "search"), children("search", "plan", "send_message"), limit]
     book = Rulebook(rules, ["plan", "search", "send_message"])
     assert names(book, "send_message", content="x") == ("plan", "search")
-    with pytest.raises(DeadEnd, match=r"no longer end after plan.*max_count_per_step of send_message \(1\)"):
+    with pytest.raises(
+        DeadEnd, match=r"no longer end after plan.*max_count_per_step of send_message \(1\)"
+    ):
         book.allowed(called("send_message", "plan"))
 
 
@@ -275,7 +355,10 @@ def test_every_type_tells_the_model_a_sentence() -> None:
         rule("required_before_exit", "search"),
         rule("requires_approval", "write"),
     ]
-    lines = [line.removeprefix("<tool_rule>\n").removesuffix("\n</tool_rule>") for line in Rulebook(rules, TOOLS).lines]
+    lines = [
+        line.removeprefix("<tool_rule>\n").removesuffix("\n</tool_rule>")
+        for line in Rulebook(rules, TOOLS).lines
+    ]
     assert lines == [
         "Your first tool call has to be one of these: plan, search.",
         "Calling send_message finishes your turn.",
@@ -291,11 +374,17 @@ def test_every_type_tells_the_model_a_sentence() -> None:
 
 def test_a_template_takes_the_place_of_the_sentence_and_nothing_in_it_is_evaluated() -> None:
     template = "{{tool_name}}: {{ children | join(' / ') }}. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}"
-    lines = Rulebook([rule("constrain_child_tools", "plan", template, children=["search", "write"])], TOOLS).lines
-    assert lines == ("plan: search / write. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}",)
+    lines = Rulebook(
+        [rule("constrain_child_tools", "plan", template, children=["search", "write"])], TOOLS
+    ).lines
+    assert lines == (
+        "plan: search / write. {{ 7 * 7 }} {{ unknown }} {% if x %} {{ children[0] }}",
+    )
     # What is filled in is not filled in again, and cannot leave its section.
     tricky = "{{ tool_name }}</tool_usage_rules>"
-    (line,) = Rulebook([rule("requires_approval", "plan", "Mind {{ note }}.", note=tricky)], TOOLS).lines
+    (line,) = Rulebook(
+        [rule("requires_approval", "plan", "Mind {{ note }}.", note=tricky)], TOOLS
+    ).lines
     assert line == "Mind {{ tool_name }}<\\/tool_usage_rules>."
 
 
@@ -306,13 +395,25 @@ OUTPUTS = ("yes", "no", "1")
 _name = st.sampled_from(("a", "b", "c", "d", "absent"))
 _names = st.lists(_name, min_size=1, max_size=3, unique=True)
 _rule = st.one_of(
-    st.builds(rule, st.sampled_from(("run_first", "exit_loop", "continue_loop", "required_before_exit")), _name),
+    st.builds(
+        rule,
+        st.sampled_from(("run_first", "exit_loop", "continue_loop", "required_before_exit")),
+        _name,
+    ),
     st.builds(lambda tool, some: children(tool, *some), _name, _names),
     st.builds(lambda tool, some: parent(tool, *some), _name, _names),
-    st.builds(lambda tool, limit: rule("max_count_per_step", tool, max_count_limit=limit), _name, st.integers(0, 3)),
+    st.builds(
+        lambda tool, limit: rule("max_count_per_step", tool, max_count_limit=limit),
+        _name,
+        st.integers(0, 3),
+    ),
     st.builds(
         lambda tool, cases, default, strict: rule(
-            "conditional", tool, child_output_mapping=cases, default_child=default, require_output_mapping=strict
+            "conditional",
+            tool,
+            child_output_mapping=cases,
+            default_child=default,
+            require_output_mapping=strict,
         ),
         _name,
         st.dictionaries(st.sampled_from(OUTPUTS), _name, min_size=1, max_size=3),

@@ -39,7 +39,14 @@ from ricordo.api.models.tools import ToolResponse, rule_response
 from ricordo.api.models.turns import MessageRequest
 from ricordo.domain.agent import ENABLE_SLEEPTIME, AgentState, AgentType
 from ricordo.domain.block import Policy
-from ricordo.domain.message import ApprovalPart, ImagePart, Message, ReasoningPart, TextPart, ToolReturnPart
+from ricordo.domain.message import (
+    ApprovalPart,
+    ImagePart,
+    Message,
+    ReasoningPart,
+    TextPart,
+    ToolReturnPart,
+)
 from ricordo.domain.model import EmbeddingInfo, ModelInfo, ProfileChoice, ToolSchema
 from ricordo.domain.run import StopReason
 from ricordo.llm.tokens import text_tokens, tool_tokens, transcript_tokens
@@ -57,7 +64,9 @@ _SECTIONS = {
 
 
 SecretName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
-Secrets = Annotated[dict[SecretName, Annotated[str, Field(max_length=20_000)]], Field(max_length=100)]
+Secrets = Annotated[
+    dict[SecretName, Annotated[str, Field(max_length=20_000)]], Field(max_length=100)
+]
 
 
 def _without_shown(sent: Any) -> Any:
@@ -94,7 +103,9 @@ class AgentFields(EmbeddingFields):
     max_tokens: int | None = Field(None, ge=1, le=MAX_COUNT)
     max_reasoning_tokens: int | None = Field(None, ge=0, le=MAX_COUNT)
     enable_reasoner: bool | None = None
-    reasoning: bool | None = Field(None, description="The newer name of `enable_reasoner`, and the stronger one.")
+    reasoning: bool | None = Field(
+        None, description="The newer name of `enable_reasoner`, and the stronger one."
+    )
     parallel_tool_calls: bool | None = None
     response_format: dict[str, Any] | None = None
     max_files_open: int | None = Field(None, ge=1, le=100)
@@ -106,7 +117,8 @@ class AgentFields(EmbeddingFields):
     compaction_settings: CompactionSettingsRequest | None = None
     message_buffer_autoclear: bool | None = None
     user_block_policy: Literal["direct", "guarded", "explicit", "propose"] | None = Field(
-        None, description="The policy of blocks that the agent makes for the user it talks with; `propose` by default."
+        None,
+        description="The policy of blocks that the agent makes for the user it talks with; `propose` by default.",
     )
     model_profile: ProfileChoice | None = Field(
         None,
@@ -118,8 +130,8 @@ class AgentFields(EmbeddingFields):
     secrets: Annotated[Secrets | None, BeforeValidator(_without_shown)] = Field(
         None, description="Variables for the agent's own tools. They are stored encrypted."
     )
-    tool_exec_environment_variables: Annotated[Secrets | None, BeforeValidator(_without_shown)] = Field(
-        None, description="The older name of `secrets`."
+    tool_exec_environment_variables: Annotated[Secrets | None, BeforeValidator(_without_shown)] = (
+        Field(None, description="The older name of `secrets`.")
     )
 
     @property
@@ -149,7 +161,9 @@ class AgentFields(EmbeddingFields):
     @property
     def window(self) -> int | None:
         """The size of the context window in tokens, also where an older client gives a whole `llm_config`."""
-        return self.context_window_limit or (self.llm_config.context_window if self.llm_config else None)
+        return self.context_window_limit or (
+            self.llm_config.context_window if self.llm_config else None
+        )
 
 
 class AgentRequest(AgentFields):
@@ -163,12 +177,16 @@ class AgentRequest(AgentFields):
     tools: Items[Annotated[str, BeforeValidator(_name_of)]] | None = None
     include_base_tools: bool | None = None
     include_base_tool_rules: bool | None = None
-    include_default_source: bool | None = Field(None, description="Whether it gets an empty folder of its own.")
+    include_default_source: bool | None = Field(
+        None, description="Whether it gets an empty folder of its own."
+    )
     include_multi_agent_tools: bool | None = Field(
         None, description="Attach the tools by which the agent sends messages to others."
     )
     initial_message_sequence: Items[MessageRequest] | None = None
-    user_id: str | None = Field(None, min_length=1, max_length=255, description="Whose memory its conversation sees.")
+    user_id: str | None = Field(
+        None, min_length=1, max_length=255, description="Whose memory its conversation sees."
+    )
 
 
 class AgentUpdate(AgentFields):
@@ -238,7 +256,9 @@ class AgentResponse(HostedFields, AuthorFields):
     identities: EmptyList
     pending_approval: Json | None
     message_buffer_autoclear: Annotated[bool, From("clears_buffer")]
-    enable_sleeptime: Annotated[bool | None, From("settings", lambda settings: settings.get(ENABLE_SLEEPTIME, False))]
+    enable_sleeptime: Annotated[
+        bool | None, From("settings", lambda settings: settings.get(ENABLE_SLEEPTIME, False))
+    ]
     multi_agent_group: Json | None
     managed_group: Json | None
     last_run_completion: Timestamp | None
@@ -254,25 +274,37 @@ class AgentResponse(HostedFields, AuthorFields):
     updated_at: Timestamp
 
     @classmethod
-    def from_state(cls, state: AgentState, info: ModelInfo, embedding: EmbeddingInfo | None = None) -> Json:
+    def from_state(
+        cls, state: AgentState, info: ModelInfo, embedding: EmbeddingInfo | None = None
+    ) -> Json:
         """Return the whole agent. `info` is its model; `embedding` that of its texts, told only where the agent names one."""
         agent, conversation = state.agent, state.conversation
         blocks = [BlockResponse.of(block) for block in state.blocks]
         own = embedding if agent.embedding else None
-        named = [SecretResponse.of(agent, agent_id=agent.id, key=name) for name in agent.secret_names]
+        named = [
+            SecretResponse.of(agent, agent_id=agent.id, key=name) for name in agent.secret_names
+        ]
         return cls.of(
             agent,
-            **{name: agent.settings.get("template", {}).get(name) for name in HostedFields.model_fields},
+            **{
+                name: agent.settings.get("template", {}).get(name)
+                for name in HostedFields.model_fields
+            },
             secrets=named,
             tool_exec_environment_variables=named,
             model_settings=whole_settings_response(agent.model_settings, info),
             embedding=own and own.handle,
-            llm_config=ModelConfigResponse.from_model(info, agent.model_settings, agent.context_window),
+            llm_config=ModelConfigResponse.from_model(
+                info, agent.model_settings, agent.context_window
+            ),
             embedding_config=own,
             message_ids=conversation.window,
             blocks=blocks,
             memory=CoreMemoryResponse.of(state, blocks=blocks),
-            sources=[AttachedFolderResponse.of(one, embedding_config=embedding) for one in state.directories],
+            sources=[
+                AttachedFolderResponse.of(one, embedding_config=embedding)
+                for one in state.directories
+            ],
             tools=state.tools,
             tool_rules=[rule_response(rule) for rule in agent.tool_rules],
             tags=state.tags,
@@ -295,7 +327,9 @@ AgentFields.take_back(AgentResponse)
 def _pending(state: AgentState) -> Json | None:
     if state.waiting is None:
         return None
-    return message_responses(state.waiting, MessageFormat(types=frozenset({"approval_request_message"})))[0]
+    return message_responses(
+        state.waiting, MessageFormat(types=frozenset({"approval_request_message"}))
+    )[0]
 
 
 class ContextMessageResponse(StoredMessageFields):
@@ -311,11 +345,20 @@ class ContextMessageResponse(StoredMessageFields):
         """Return the message."""
         returns = message.tool_returns
         calls = [
-            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
             for call in message.tool_calls
         ]
         approvals = [
-            {"type": "approval", "tool_call_id": part.call_id, "approve": part.approves, "reason": part.reason}
+            {
+                "type": "approval",
+                "tool_call_id": part.call_id,
+                "approve": part.approves,
+                "reason": part.reason,
+            }
             for part in message.parts
             if isinstance(part, ApprovalPart)
         ]
@@ -358,7 +401,9 @@ class ContextResponse(ResponseModel):
     messages: list[ContextMessageResponse]
 
     @classmethod
-    def from_window(cls, state: AgentState, window: Sequence[Message], tools: Sequence[ToolSchema]) -> Json:
+    def from_window(
+        cls, state: AgentState, window: Sequence[Message], tools: Sequence[ToolSchema]
+    ) -> Json:
         """Return the context window of the state's conversation: `window` holds its messages, `tools` what the model is offered.
 
         Counts are our own estimate, corrected by what the provider counted last, as compaction has it.
@@ -375,7 +420,8 @@ class ContextResponse(ResponseModel):
         tokens["functions_definitions"] = tool_tokens(tools)
         tokens["messages"] = transcript_tokens(rest[1:] if summary else rest)
         scaled = {
-            f"num_tokens_{name}": -(-count * (thread.token_percent or 100) // 100) for name, count in tokens.items()
+            f"num_tokens_{name}": -(-count * (thread.token_percent or 100) // 100)
+            for name, count in tokens.items()
         }
         return cls.of(
             None,
@@ -385,7 +431,9 @@ class ContextResponse(ResponseModel):
             num_archival_memory=sum(archive.passage_count for archive in state.archives),
             num_recall_memory=thread.message_count,
             summary_memory=summary and summary.text,
-            functions_definitions=[{"type": "function", "function": asdict(tool)} for tool in tools],
+            functions_definitions=[
+                {"type": "function", "function": asdict(tool)} for tool in tools
+            ],
             messages=window,
             **texts,
             **scaled,
@@ -408,11 +456,19 @@ def _shown_part(part: object) -> Json | None:
             return {"type": "text", "text": part.text}
         case ImagePart():
             # A picture may be of megabytes, so it is named here and not sent.
-            return {"type": "image", "source": {"type": "url", "url": part.url} if part.url else {"type": "base64"}}
+            return {
+                "type": "image",
+                "source": {"type": "url", "url": part.url} if part.url else {"type": "base64"},
+            }
         case ReasoningPart() if part.redacted is not None:
             return {"type": "redacted_reasoning", "data": part.redacted}
         case ReasoningPart():
-            return {"type": "reasoning", "reasoning": part.text, "is_native": part.native, "signature": part.signature}
+            return {
+                "type": "reasoning",
+                "reasoning": part.text,
+                "is_native": part.native,
+                "signature": part.signature,
+            }
         case ToolReturnPart():
             return {"type": "text", "text": part.content}
     return None

@@ -33,7 +33,9 @@ def few(what: str) -> BeforeValidator:
 
     def check(value: Any) -> Any:
         if isinstance(value, list) and not 1 <= len(value) <= MOST_ITEMS:
-            raise Invalid(f"A request takes 1 to {MOST_ITEMS} {what}, not {len(value)}. Send them in several requests.")
+            raise Invalid(
+                f"A request takes 1 to {MOST_ITEMS} {what}, not {len(value)}. Send them in several requests."
+            )
         return value
 
     return BeforeValidator(check)
@@ -128,7 +130,9 @@ class RelevanceResponse(ResponseModel):
     word_match: float = Field(
         description="The share of the query's words, by rarity, in the text and around it: 0 to 1."
     )
-    similarity: float | None = Field(description="The cosine of the vectors; null where none was compared.")
+    similarity: float | None = Field(
+        description="The cosine of the vectors; null where none was compared."
+    )
     matches_well: bool
 
 

@@ -20,7 +20,9 @@ from ricordo.domain.text import normal_json
 from ricordo.errors import Unsupported
 
 Json = dict[str, Any]
-TextPiece = Annotated[str | None, Query(max_length=1000, description="A part of the text to look for.")]
+TextPiece = Annotated[
+    str | None, Query(max_length=1000, description="A part of the text to look for.")
+]
 Tags = Annotated[list[Annotated[str, Field(max_length=LONGEST_TAG)]], Field(max_length=MOST_TAGS)]
 # More than any model reads or any block needs, and little enough for every database.
 MAX_COUNT = 1_000_000_000
@@ -78,7 +80,9 @@ class RequestPart(BaseModel):
     """
 
     # NaN and Infinity, which some clients write, could be stored, and then no JSON could show them.
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), defer_build=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", protected_namespaces=(), defer_build=True, allow_inf_nan=False
+    )
     ignored: ClassVar[Mapping[str, str]] = {}
     """Fields that some version of `letta-client` sends and that change nothing here, each with the reason."""
     only_answered: ClassVar[frozenset[str]] = frozenset()
@@ -94,7 +98,9 @@ class RequestPart(BaseModel):
     def _leave_out_ignored(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        answered = cls.only_answered.intersection(value).difference(cls.model_fields, cls.ignored, _aliases(cls))
+        answered = cls.only_answered.intersection(value).difference(
+            cls.model_fields, cls.ignored, _aliases(cls)
+        )
         ignored = cls.ignored.keys() & value.keys()
         if not (answered or ignored):
             return value
@@ -103,13 +109,19 @@ class RequestPart(BaseModel):
                 warn([name], cls.ignored[name])
         if named := [name for name in sorted(answered) if value[name]]:
             warn(named, ONLY_ANSWERED)
-        return {name: each for name, each in value.items() if name not in answered and name not in ignored}
+        return {
+            name: each
+            for name, each in value.items()
+            if name not in answered and name not in ignored
+        }
 
 
 @cache
 def _aliases(model: type[BaseModel]) -> frozenset[str]:
     """Return the other names of a request's fields."""
-    choices = [getattr(field.validation_alias, "choices", ()) for field in model.model_fields.values()]
+    choices = [
+        getattr(field.validation_alias, "choices", ()) for field in model.model_fields.values()
+    ]
     return frozenset(name for names in choices for name in names)
 
 
@@ -127,8 +139,12 @@ class TolerantPart(RequestPart):
     def _leave_out_unknown(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        unknown = [name for name in value if name not in cls.model_fields and name not in cls.ignored]
-        if sent := [f"{cls.shown_as}.{str(name)[:80]}" for name in unknown if value[name] is not None]:
+        unknown = [
+            name for name in value if name not in cls.model_fields and name not in cls.ignored
+        ]
+        if sent := [
+            f"{cls.shown_as}.{str(name)[:80]}" for name in unknown if value[name] is not None
+        ]:
             warn(sent, UNKNOWN)
         return {name: each for name, each in value.items() if name not in unknown}
 
@@ -180,7 +196,8 @@ class From:
 # Where a hosted product keeps an object. There is one project here, and only a template makes an agent its own.
 _HOSTED = "project project_id template template_id base_template_id deployment_id entity_id"
 IN_ONE_PROJECT = dict.fromkeys(
-    _HOSTED.split(), "There is one project, and agents are made from templates by a route of their own."
+    _HOSTED.split(),
+    "There is one project, and agents are made from templates by a route of their own.",
 )
 
 
@@ -199,7 +216,10 @@ class ResponseModel(BaseModel):
 
     # To build the validators of all answers takes a tenth of the start; each is built when the document or a test asks.
     model_config = ConfigDict(
-        extra="forbid", protected_namespaces=(), defer_build=True, json_schema_serialization_defaults_required=True
+        extra="forbid",
+        protected_namespaces=(),
+        defer_build=True,
+        json_schema_serialization_defaults_required=True,
     )
 
     @classmethod
@@ -246,11 +266,15 @@ def _recipe(model: type[ResponseModel], source: object, given: Json) -> _Recipe:
             if _has(source, path):
                 paths[name] = path
             elif field.is_required():
-                raise TypeError(f"{model.__name__}.{name} is not given, and {type(source).__name__} has no {path}.")
+                raise TypeError(
+                    f"{model.__name__}.{name} is not given, and {type(source).__name__} has no {path}."
+                )
             else:
                 defaults[name] = field.default
         if name not in defaults:
-            convert = next((mark.convert for mark in marks if mark.convert), None) or maker(field.annotation)
+            convert = next((mark.convert for mark in marks if mark.convert), None) or maker(
+                field.annotation
+            )
             conversions += [(name, convert)] if convert else []
     return _Recipe(tuple(paths), _reader(tuple(paths.values())), defaults, tuple(conversions))
 
@@ -258,7 +282,9 @@ def _recipe(model: type[ResponseModel], source: object, given: Json) -> _Recipe:
 def maker(annotation: Any) -> Callable[[Any], Any] | None:
     """Return what makes a value of this type, a model or a list of one; None for a plain type. What is made already stays."""
     if isinstance(annotation, type) and issubclass(annotation, ResponseModel):
-        return lambda source: source if source is None or isinstance(source, dict) else annotation.of(source)
+        return lambda source: (
+            source if source is None or isinstance(source, dict) else annotation.of(source)
+        )
     make = next((found for part in get_args(annotation) if (found := maker(part))), None)
     if make and get_origin(annotation) is list:
         return lambda sources: [make(source) for source in sources]
@@ -271,7 +297,9 @@ def or_none(value: Any) -> Any:
 
 
 def _marks(field: FieldInfo) -> Iterator[From]:
-    inner = (mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ()))
+    inner = (
+        mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())
+    )
     return (mark for mark in (*field.metadata, *inner) if isinstance(mark, From))
 
 

@@ -13,9 +13,15 @@ from fastapi import Header, Response
 from ricordo.domain.block import Block
 from ricordo.errors import PreconditionFailed
 
-IfMatch = Annotated[str | None, Header(description="Write only where this is still the block's ETag, or its version.")]
+IfMatch = Annotated[
+    str | None,
+    Header(description="Write only where this is still the block's ETag, or its version."),
+]
 IfNoneMatch = Annotated[
-    str | None, Header(description='On reading: the ETag that is known. On writing, "*": only where it is new.')
+    str | None,
+    Header(
+        description='On reading: the ETag that is known. On writing, "*": only where it is new.'
+    ),
 ]
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
 # A tag that was made weak on its way is too little to write by.
@@ -32,21 +38,31 @@ def tagged(block: Block, content: bytes, media_type: str, known: str | None = No
     return Response(content, media_type=media_type, headers=headers)
 
 
-def require_match(block: Block | None, if_match: str | None, if_none_match: str | None = None) -> None:
+def require_match(
+    block: Block | None, if_match: str | None, if_none_match: str | None = None
+) -> None:
     """Raise PreconditionFailed unless the block is as the caller believes it to be; None is a block that is not there."""
     if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
-        raise PreconditionFailed(f'There is such a block "{block.label}" already. Read it, or leave If-None-Match out.')
+        raise PreconditionFailed(
+            f'There is such a block "{block.label}" already. Read it, or leave If-None-Match out.'
+        )
     if if_match is None:
         return
     if block is None:
-        raise PreconditionFailed("The block that If-Match speaks of is not there. Leave If-Match out to make it.")
+        raise PreconditionFailed(
+            "The block that If-Match speaks of is not there. Leave If-Match out to make it."
+        )
     if not _names(if_match, block, _STRONG_TAG):
-        raise PreconditionFailed(f'Block "{block.label}" changed since you read it. Read it again and retry.')
+        raise PreconditionFailed(
+            f'Block "{block.label}" changed since you read it. Read it again and retry.'
+        )
 
 
 def _names(tags: str, block: Block, pattern: re.Pattern[str]) -> bool:
     named = {tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)}
-    return tags.strip() == "*" or bool(named & {_version_of(block), block.head.hex() if block.head else ""})
+    return tags.strip() == "*" or bool(
+        named & {_version_of(block), block.head.hex() if block.head else ""}
+    )
 
 
 def _version_of(block: Block) -> str:

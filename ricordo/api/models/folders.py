@@ -31,4 +31,6 @@ class FileBlockResponse(ResponseModel):
 
 def file_blocks(directories: Sequence[PromptDirectory]) -> list[Json]:
     """Return the files that the prompt names, as they are told."""
-    return [FileBlockResponse.of(file, source_id=one.id) for one in directories for file in one.files]
+    return [
+        FileBlockResponse.of(file, source_id=one.id) for one in directories for file in one.files
+    ]

@@ -49,7 +49,9 @@ class JobResponse(ResponseModel):
         lasted = job.ended_at - job.started_at if job.ended_at and job.started_at else None
         return super().of(
             job,
-            updated_at=max(job.created_at, job.heartbeat_at or 0, job.started_at or 0, job.ended_at or 0),
+            updated_at=max(
+                job.created_at, job.heartbeat_at or 0, job.started_at or 0, job.ended_at or 0
+            ),
             status=_status(job),
             metadata=_metadata(job),
             agent_id=job.payload.get("agent_id"),
@@ -88,7 +90,10 @@ class QueueResponse(ResponseModel):
             running=queue.count("running"),
             failed=queue.count("failed"),
             oldest_wait_seconds=round(queue.waits / SECOND, 3),
-            errors=[JobErrorResponse.of(job, status=_status(job), **(job.error or {})) for job in queue.errors],
+            errors=[
+                JobErrorResponse.of(job, status=_status(job), **(job.error or {}))
+                for job in queue.errors
+            ],
         )
 
 

@@ -50,7 +50,9 @@ class BlockUpdate(RequestModel):
     metadata: dict[str, Any] | None = None
     tags: Tags | None = None
     policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
-    shared: bool | None = Field(None, description="Edited in place in conversations about users too, for everybody.")
+    shared: bool | None = Field(
+        None, description="Edited in place in conversations about users too, for everybody."
+    )
 
 
 class BlockRequest(BlockUpdate):
@@ -61,7 +63,8 @@ class BlockRequest(BlockUpdate):
     limit: int = Field(DEFAULT_LIMIT, ge=0, le=MAX_COUNT)
     read_only: bool = False
     policy: Policy | None = Field(
-        None, description="What becomes of an agent's edit; left out: `direct`, of shared ones `guarded`."
+        None,
+        description="What becomes of an agent's edit; left out: `direct`, of shared ones `guarded`.",
     )
     schema_ref: str | None = Field(
         None, max_length=_SHORT, description="The block schema that it follows and begins with."
@@ -79,7 +82,11 @@ class BlockRequest(BlockUpdate):
         if self.schema_ref is not None:
             schema = require_schema(self.schema_ref, data_dir)
             sent = {name: value for name, value in given.items() if name in self.model_fields_set}
-            given = {**starting_settings(schema), **sent, "value": self.value or starting_text(schema)}
+            given = {
+                **starting_settings(schema),
+                **sent,
+                "value": self.value or starting_text(schema),
+            }
         return BlockSpec(**{**given, "tags": tuple(self.tags or ())})
 
 
@@ -116,16 +123,28 @@ class BlockSettings(RequestModel):
 
     title: str | None = Field(None, max_length=_SHORT)
     description: str | None = Field(None, max_length=_LONG)
-    limit: int | None = Field(None, ge=0, le=MAX_COUNT, description="How many characters it may hold.")
+    limit: int | None = Field(
+        None, ge=0, le=MAX_COUNT, description="How many characters it may hold."
+    )
     policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
-    schema_ref: str | None = Field(None, max_length=_SHORT, description="The block schema that it follows.")
-    agent_id: str | None = Field(None, max_length=_SHORT, description="The only agent that sees it.")
-    course: str | None = Field(None, max_length=_SHORT, description="The only course in which it is seen.")
+    schema_ref: str | None = Field(
+        None, max_length=_SHORT, description="The block schema that it follows."
+    )
+    agent_id: str | None = Field(
+        None, max_length=_SHORT, description="The only agent that sees it."
+    )
+    course: str | None = Field(
+        None, max_length=_SHORT, description="The only course in which it is seen."
+    )
     metadata: dict[str, Any] | None = None
 
     def settings(self) -> dict[str, Any]:
         sent = [name for name in BlockSettings.model_fields if name in self.model_fields_set]
-        return {name: value for name in sent if (value := getattr(self, name)) is not None or name in _CLEARED}
+        return {
+            name: value
+            for name in sent
+            if (value := getattr(self, name)) is not None or name in _CLEARED
+        }
 
 
 _CLEARED = ("title", "description", "schema_ref", "agent_id", "course")
@@ -137,7 +156,9 @@ class PutBlockRequest(BlockSettings):
     body: str
     message: Reason = None
     version: str | None = Field(
-        None, max_length=40, description="The version it was edited from: what others wrote since is merged by lines."
+        None,
+        max_length=40,
+        description="The version it was edited from: what others wrote since is merged by lines.",
     )
 
 
@@ -158,12 +179,16 @@ class RestoreRequest(RequestModel):
 class ProposalRequest(RequestModel):
     """A change to propose: the current piece of text, the one to replace it, and why."""
 
-    old_string: str = Field(description="What is there now, word for word. Empty: the new text is added at the end.")
+    old_string: str = Field(
+        description="What is there now, word for word. Empty: the new text is added at the end."
+    )
     new_string: str
     reasoning: str = Field(max_length=_LONG)
     confidence: float | None = Field(None, ge=0, le=1)
     replace_all: bool = False
-    agent_id: str | None = Field(None, min_length=1, max_length=_SHORT, description="Any string that names the author.")
+    agent_id: str | None = Field(
+        None, min_length=1, max_length=_SHORT, description="Any string that names the author."
+    )
 
 
 class ApproveRequest(RequestModel):
@@ -285,7 +310,9 @@ class ProposalResponse(ResponseModel):
     def of(cls, proposal: Any, /, **_fields: Any) -> Json:
         """Return a proposal with what differs between the texts before and after it."""
         texts = proposal.base_value or "", proposal.value or ""
-        return super().of(proposal, diff=unified(*texts, proposal.label, proposal.new_label or proposal.label))
+        return super().of(
+            proposal, diff=unified(*texts, proposal.label, proposal.new_label or proposal.label)
+        )
 
 
 class DecidedResponse(ResponseModel):
@@ -324,7 +351,9 @@ class UndoneBlockResponse(ResponseModel):
     def of(cls, undone: Any, /, **_fields: Any) -> Json:
         """Return what became of it."""
         block = undone.block
-        return super().of(undone, label=block.label if block else undone.label, version=block and block.head)
+        return super().of(
+            undone, label=block.label if block else undone.label, version=block and block.head
+        )
 
 
 class UndoneResponse(ResponseModel):
@@ -393,7 +422,9 @@ class BlamedLineResponse(ResponseModel):
     def of(cls, line: Any, /, **_fields: Any) -> Json:
         """Return the line."""
         text = line.text[:LONGEST_LINE]
-        return super().of(line, text=text, is_cut=len(text) < len(line.text), version=line.version.id.hex())
+        return super().of(
+            line, text=text, is_cut=len(text) < len(line.text), version=line.version.id.hex()
+        )
 
 
 class BlameResponse(ResponseModel):
@@ -414,7 +445,9 @@ class BlameResponse(ResponseModel):
         shown = blame.lines(after, max(after, end))
         brought = {line.version.id: line.version for line in shown}
         ended = end if end < blame.count else None
-        return cls.of(None, count=blame.count, lines=shown, versions=list(brought.values()), next=ended)
+        return cls.of(
+            None, count=blame.count, lines=shown, versions=list(brought.values()), next=ended
+        )
 
 
 class DiffPieceResponse(ResponseModel):
@@ -438,7 +471,13 @@ class ComparisonResponse(ResponseModel):
 
     @classmethod
     def from_texts(
-        cls, older: tuple[str | None, str], newer: tuple[str | None, str], label: str, *, after: int = 0, most: int
+        cls,
+        older: tuple[str | None, str],
+        newer: tuple[str | None, str],
+        label: str,
+        *,
+        after: int = 0,
+        most: int,
     ) -> Json:
         """Compare two versions, each given as its hex id (None where the block was not there) and its text."""
         names = [f"{label} {id[:7] if id else '(nothing)'}" for id, _ in (older, newer)]

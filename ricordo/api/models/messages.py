@@ -241,14 +241,19 @@ class MessageFormat:
     def to_json(self) -> Json:
         """Return it as it is stored with the run, by the names of the request."""
         kept = {wire: getattr(self, name) for wire, name in _WIRE_NAMES.items()}
-        return {**kept, "include_return_message_types": None if self.types is None else sorted(self.types)}
+        return {
+            **kept,
+            "include_return_message_types": None if self.types is None else sorted(self.types),
+        }
 
     @classmethod
     def from_json(cls, kept: Json) -> "MessageFormat":
         """Return the format that a request asks for, or that is stored with its run."""
         given = {name: kept[wire] for wire, name in _WIRE_NAMES.items() if wire in kept}
         types = given.get("types")
-        return cls(**{**given, "types": None if types is None else frozenset(types)}, shows_events=False)
+        return cls(
+            **{**given, "types": None if types is None else frozenset(types)}, shows_events=False
+        )
 
     def keeps(self, message: Json) -> bool:
         return self.types is None or message["message_type"] in self.types
@@ -279,7 +284,13 @@ def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
         return None
     said = arguments.get(format.tool_argument) if isinstance(arguments, dict) else None
     # With a `response_format` what is said is no text but an object.
-    return orjson.dumps(said).decode() if isinstance(said, dict | list) else said if isinstance(said, str) else None
+    return (
+        orjson.dumps(said).decode()
+        if isinstance(said, dict | list)
+        else said
+        if isinstance(said, str)
+        else None
+    )
 
 
 def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
@@ -292,9 +303,14 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
             said = (
                 format.tool_name if format.speaks_by_tool else None
             )  # the words are shown, and not that they were said
-            if results := [one for one in message.tool_returns if one.name != said or one.status == "error"]:
+            if results := [
+                one for one in message.tool_returns if one.name != said or one.status == "error"
+            ]:
                 named = {"name": results[0].name or message.name}
-                yield ToolReturnMessage, {**ToolReturnFields.of(results[0]), **named, "tool_returns": results}
+                yield (
+                    ToolReturnMessage,
+                    {**ToolReturnFields.of(results[0]), **named, "tool_returns": results},
+                )
         case "approval" if not message.tool_calls:
             yield _approval_response(message)
         case "assistant" | "approval":
@@ -309,8 +325,18 @@ def _content(parts: Iterable[Part]) -> str | list[Json]:
         if isinstance(part, TextPart):
             items.append({"type": "text", "text": part.text})
         elif isinstance(part, ImagePart):
-            stored = {"type": "base64", "media_type": part.media_type, "data": part.data, "detail": part.detail}
-            items.append({"type": "image", "source": {"type": "url", "url": part.url} if part.url else stored})
+            stored = {
+                "type": "base64",
+                "media_type": part.media_type,
+                "data": part.data,
+                "detail": part.detail,
+            }
+            items.append(
+                {
+                    "type": "image",
+                    "source": {"type": "url", "url": part.url} if part.url else stored,
+                }
+            )
     if len(items) == 1 and items[0]["type"] == "text":
         return str(items[0]["text"])
     return items
@@ -351,7 +377,11 @@ def _approval_response(message: Message) -> Piece:
     first = next((item for item in items if item["type"] == "approval"), {})
     # As of the retired Letta V1 server: the id of the call, and not of the message that asked.
     call_id = next((item["tool_call_id"] for item in items), None)
-    older = {"approve": first.get("approve"), "reason": first.get("reason"), "approval_request_id": call_id}
+    older = {
+        "approve": first.get("approve"),
+        "reason": first.get("reason"),
+        "approval_request_id": call_id,
+    }
     return ApprovalResponseMessage, {"approvals": items, **older}
 
 

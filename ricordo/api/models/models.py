@@ -5,7 +5,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from ricordo.api.models.base import MAX_COUNT, From, Json, RequestModel, RequestPart, ResponseModel, TolerantPart, given
+from ricordo.api.models.base import (
+    MAX_COUNT,
+    From,
+    Json,
+    RequestModel,
+    RequestPart,
+    ResponseModel,
+    TolerantPart,
+    given,
+)
 from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
 from ricordo.llm.provider_table import CLAUDES
 
@@ -61,7 +70,9 @@ class ModelSettingsRequest(RequestPart):
     thinking: ThinkingRequest | None = None
     response_format: dict[str, Any] | None = None
     strict: bool | None = None
-    effort: str | None = Field(None, min_length=1, max_length=40, description="Another name of `reasoning`.")
+    effort: str | None = Field(
+        None, min_length=1, max_length=40, description="Another name of `reasoning`."
+    )
 
     def changes(self, current: ModelSettings | None = None) -> dict[str, Any]:
         """Return what was sent, by the names of ModelSettings; null takes a setting back.
@@ -69,10 +80,18 @@ class ModelSettingsRequest(RequestPart):
         What an agent shows where nothing is set changes nothing: clients send back what they read.
         """
         given = _without_shown(self.model_dump(exclude_unset=True), current or ModelSettings())
-        if current and current.temperature is None and given.get("temperature") == _SHOWN_TEMPERATURE:
+        if (
+            current
+            and current.temperature is None
+            and given.get("temperature") == _SHOWN_TEMPERATURE
+        ):
             del given["temperature"]
         effort = given.pop("effort", None)
-        if effort and not given.get("reasoning") and (given.get("thinking") or {}).get("type") != "disabled":
+        if (
+            effort
+            and not given.get("reasoning")
+            and (given.get("thinking") or {}).get("type") != "disabled"
+        ):
             given["reasoning"] = {"reasoning_effort": effort}
         if _THINKS in given:
             given["thinks_in_arguments"] = given.pop(_THINKS)
@@ -91,7 +110,11 @@ def _without_shown(sent: Json, current: ModelSettings) -> Json:
             for name in ("temperature", "max_output_tokens", "parallel_tool_calls")
         },
     }
-    return {name: each for name, each in sent.items() if is_set.get(name, True) or each != _SHOWN_OF_OPENAI[name]}
+    return {
+        name: each
+        for name, each in sent.items()
+        if is_set.get(name, True) or each != _SHOWN_OF_OPENAI[name]
+    }
 
 
 class ModelConfigRequest(TolerantPart):
@@ -107,7 +130,9 @@ class ModelConfigRequest(TolerantPart):
             "It follows from the handle.",
         ),
         "enable_reasoner": "It follows from `reasoning_effort` and `max_reasoning_tokens`.",
-        **dict.fromkeys(("embedding_dim", "embedding_chunk_size", "batch_size"), "The server finds it out."),
+        **dict.fromkeys(
+            ("embedding_dim", "embedding_chunk_size", "batch_size"), "The server finds it out."
+        ),
         **dict.fromkeys(("return_logprobs", "top_logprobs"), "Ask for them with a message."),
         "return_token_ids": "Answers have no ids of tokens.",
     }
@@ -130,7 +155,10 @@ class ModelConfigRequest(TolerantPart):
     verbosity: str | None = None
     frequency_penalty: float | None = None
     effort: str | None = Field(
-        None, min_length=1, max_length=40, description="Another name of `reasoning_effort`, which goes first."
+        None,
+        min_length=1,
+        max_length=40,
+        description="Another name of `reasoning_effort`, which goes first.",
     )
 
     def changes(self, extra: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +182,12 @@ class ModelConfigRequest(TolerantPart):
     def full_handle(self) -> str | None:
         """`provider/model`, made from its parts where the handle itself is not given."""
         name = self.model or self.embedding_model
-        provider = self.provider_name or self.model_endpoint_type or self.embedding_endpoint_type or "openai"
+        provider = (
+            self.provider_name
+            or self.model_endpoint_type
+            or self.embedding_endpoint_type
+            or "openai"
+        )
         return self.handle or (f"{provider}/{name}" if name else None)
 
 
@@ -167,12 +200,16 @@ class EmbeddingFields(RequestModel):
     @property
     def embedding_handle(self) -> str | None:
         """The embedding model's handle, also where an older client gives a whole `embedding_config`."""
-        return self.embedding or (self.embedding_config.full_handle if self.embedding_config else None)
+        return self.embedding or (
+            self.embedding_config.full_handle if self.embedding_config else None
+        )
 
 
 def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
     """Return the settings with what holds where they are not set, as far as that is known."""
-    usual: Json = {"temperature": _SHOWN_TEMPERATURE} if info.endpoint_type != "openai" else _SHOWN_OF_OPENAI
+    usual: Json = (
+        {"temperature": _SHOWN_TEMPERATURE} if info.endpoint_type != "openai" else _SHOWN_OF_OPENAI
+    )
     usual = usual | given(max_output_tokens=info.max_output_tokens)
     return usual | settings_response(settings, info.endpoint_type)
 
@@ -181,7 +218,11 @@ def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
     """Return the settings that are set, tagged by provider as clients expect them."""
     effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
     plain = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
-    wire: Json = {"provider_type": endpoint_type, **{name: getattr(settings, name) for name in plain}, **settings.extra}
+    wire: Json = {
+        "provider_type": endpoint_type,
+        **{name: getattr(settings, name) for name in plain},
+        **settings.extra,
+    }
     if effort == "none" and endpoint_type in CLAUDES:
         wire["thinking"] = {"type": "disabled"}
     elif effort is not None:
@@ -216,16 +257,20 @@ class ModelConfigResponse(ResponseModel):
     def from_model(cls, info: ModelInfo, settings: ModelSettings, context_window: int) -> Json:
         """Return how the model is called with these settings and a window of so many tokens."""
         same = {
-            name: getattr(settings, name) for name in ("reasoning_effort", "parallel_tool_calls", "response_format")
+            name: getattr(settings, name)
+            for name in ("reasoning_effort", "parallel_tool_calls", "response_format")
         }
         return cls.of(
             info,
             **same,
             context_window=context_window,
             put_inner_thoughts_in_kwargs=bool(settings.thinks_in_arguments),
-            temperature=_SHOWN_TEMPERATURE if settings.temperature is None else settings.temperature,
+            temperature=_SHOWN_TEMPERATURE
+            if settings.temperature is None
+            else settings.temperature,
             max_tokens=settings.max_output_tokens,
-            enable_reasoner=settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None,
+            enable_reasoner=settings.max_reasoning_tokens is not None
+            or settings.reasoning_effort is not None,
             max_reasoning_tokens=settings.max_reasoning_tokens or 0,
         )
 
@@ -242,7 +287,11 @@ class ModelResponse(ModelConfigResponse):
     @classmethod
     def of(cls, info: Any, /, **fields: Any) -> Json:
         """Return a model with the settings that agents have where they name none."""
-        return super().of(info, **fields) if fields else cls.from_model(info, ModelSettings(), info.context_window)
+        return (
+            super().of(info, **fields)
+            if fields
+            else cls.from_model(info, ModelSettings(), info.context_window)
+        )
 
 
 def _embedding_kind(endpoint_type: str) -> str:

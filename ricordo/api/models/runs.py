@@ -5,7 +5,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ricordo.api.models.base import EmptyList, From, Json, RequestModel, ResponseModel, Timestamp, or_none
+from ricordo.api.models.base import (
+    EmptyList,
+    From,
+    Json,
+    RequestModel,
+    ResponseModel,
+    Timestamp,
+    or_none,
+)
 from ricordo.domain.run import RunStatus, StepStatus, StopReason
 
 Feedback = Literal["positive", "negative"]
@@ -37,8 +45,15 @@ class RunResponse(ResponseModel):
         """Return the run."""
         return super().of(
             run,
-            metadata={"run_type": "send_message", **run.metadata, **({"error": run.error} if run.error else {})},
-            **{f"callback_{name}": run.callback.get(name) for name in ("url", "sent_at", "status_code", "error")},
+            metadata={
+                "run_type": "send_message",
+                **run.metadata,
+                **({"error": run.error} if run.error else {}),
+            },
+            **{
+                f"callback_{name}": run.callback.get(name)
+                for name in ("url", "sent_at", "status_code", "error")
+            },
         )
 
 
@@ -139,7 +154,9 @@ class FeedbackRequest(RequestModel):
     """What somebody thinks of a step. A field that is left out stays as it is; null and an empty list take it back."""
 
     feedback: Feedback | None = None
-    tags: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(None, max_length=100)
+    tags: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(
+        None, max_length=100
+    )
 
 
 def _nanoseconds(micros: int) -> int:

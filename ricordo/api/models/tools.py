@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
-from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, ResponseModel, Timestamp, given
+from ricordo.api.models.base import (
+    AuthorFields,
+    From,
+    Json,
+    RequestModel,
+    ResponseModel,
+    Timestamp,
+    given,
+)
 from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule
@@ -90,26 +98,45 @@ def read_rule(sent: dict[str, Any]) -> ToolRule:
 
     The type may be left out where it follows from the options.
     """
-    kind: Any = sent.get("type") or next((kind for option, kind in _TYPE_OF.items() if option in sent), None)
-    options = {name: sent[name] for name in _OPTIONS.get(str(kind), ()) if sent.get(name) is not None}
-    name, template, nodes = sent.get("tool_name"), sent.get("prompt_template"), options.get("child_arg_nodes", [])
+    kind: Any = sent.get("type") or next(
+        (kind for option, kind in _TYPE_OF.items() if option in sent), None
+    )
+    options = {
+        name: sent[name] for name in _OPTIONS.get(str(kind), ()) if sent.get(name) is not None
+    }
+    name, template, nodes = (
+        sent.get("tool_name"),
+        sent.get("prompt_template"),
+        options.get("child_arg_nodes", []),
+    )
     are_objects = isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes)
     if not isinstance(template or "", str) or not are_objects:
         sentence = "prompt_template has to be a text, and child_arg_nodes a list of objects"
         raise Invalid(f"The tool rule for {name} is not right: {sentence}.")
     if len(orjson.dumps([name, template, options])) > _LONGEST_RULE:
-        raise Invalid(f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are the most.")
+        raise Invalid(
+            f"The tool rule for {str(name)[:200]} is too long: {_LONGEST_RULE} characters are the most."
+        )
     if kind == "conditional":
         options.setdefault("require_output_mapping", False)
     if nodes:
-        options["child_arg_nodes"] = [given(name=node.get("name"), args=node.get("args")) for node in nodes]
+        options["child_arg_nodes"] = [
+            given(name=node.get("name"), args=node.get("args")) for node in nodes
+        ]
     rule = ToolRule(name, kind if isinstance(kind, str) else "", template, options)  # type: ignore[arg-type]
     parse_rule(rule)
     known = {"type", "tool_name", "prompt_template", "id", *_OPTIONS.get(rule.type, ())}
     if unknown := [name for name, value in sent.items() if value is not None and name not in known]:
-        raise Invalid(f"A tool rule of the type {kind} has no field {unknown[0][:80]}. Leave it out.")
+        raise Invalid(
+            f"A tool rule of the type {kind} has no field {unknown[0][:80]}. Leave it out."
+        )
     return rule
 
 
 def rule_response(rule: ToolRule) -> Json:
-    return {"tool_name": rule.tool_name, "type": rule.type, "prompt_template": rule.prompt_template, **rule.options}
+    return {
+        "tool_name": rule.tool_name,
+        "type": rule.type,
+        "prompt_template": rule.prompt_template,
+        **rule.options,
+    }

@@ -5,7 +5,13 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
 from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel
-from ricordo.api.models.messages import AnyMessage, AssistantMessage, StoredMessageFields, SystemMessage, UserMessage
+from ricordo.api.models.messages import (
+    AnyMessage,
+    AssistantMessage,
+    StoredMessageFields,
+    SystemMessage,
+    UserMessage,
+)
 from ricordo.api.models.runs import StopReasonResponse, UsageResponse
 from ricordo.api.models.warnings import warn
 from ricordo.errors import Unsupported
@@ -44,7 +50,8 @@ def _content_kind(value: Any) -> str:
 
 
 AnyContent = Annotated[
-    Annotated[TextContent, Tag("text")] | Annotated[ImageContent, Tag("image")], Discriminator(_content_kind)
+    Annotated[TextContent, Tag("text")] | Annotated[ImageContent, Tag("image")],
+    Discriminator(_content_kind),
 ]
 Content = str | Items[AnyContent]
 
@@ -104,7 +111,9 @@ class ApprovalDecisionRequest(RequestPart):
     With the type `tool_return` the items are the results of the client's own tools, and may be called `tool_returns`.
     """
 
-    ignored: ClassVar = dict.fromkeys(("sender_id", "group_id"), "The calls that it answers say where it belongs.")
+    ignored: ClassVar = dict.fromkeys(
+        ("sender_id", "group_id"), "The calls that it answers say where it belongs."
+    )
 
     type: Literal["approval", "tool_return"] | None = "approval"
     approvals: Items[CallDecisionRequest] | None = Field(
@@ -143,7 +152,8 @@ class ClientSkillRequest(RequestModel):
 
 # Only the answer of a request that waits for it has them: they are stored nowhere.
 NO_LOGPROBS = dict.fromkeys(
-    ("return_logprobs", "top_logprobs"), "Probabilities are in whole answers alone. Ask without streaming, and wait."
+    ("return_logprobs", "top_logprobs"),
+    "Probabilities are in whole answers alone. Ask without streaming, and wait.",
 )
 
 
@@ -169,10 +179,13 @@ class SendRequest(RequestModel):
     client_tools: Items[dict[str, Any]] | None = None
     client_skills: Items[ClientSkillRequest] | None = None
     override_model: str | None = None
-    override_system: str | None = Field(None, validation_alias=AliasChoices("override_system", "system"))
+    override_system: str | None = Field(
+        None, validation_alias=AliasChoices("override_system", "system")
+    )
     include_compaction_messages: bool = False
     return_logprobs: bool = Field(
-        False, description="Answer with the log probabilities of the last step's tokens, where the model gives them."
+        False,
+        description="Answer with the log probabilities of the last step's tokens, where the model gives them.",
     )
     top_logprobs: int | None = Field(
         None, ge=0, le=20, description="With `return_logprobs`: so many alternatives to each token."

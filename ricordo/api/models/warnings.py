@@ -27,7 +27,9 @@ def with_warnings(send: Send) -> Send:
 
     async def send_with_warnings(message: Message) -> None:
         if reasons and message["type"] == "http.response.start":
-            sentences = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+            sentences = "; ".join(
+                f"{', '.join(names)}: {reason}" for reason, names in reasons.items()
+            )
             # Names come from the request: one with a line end must not begin another header.
             plain = "".join(sign if " " <= sign <= "~" else "?" for sign in sentences[:_LONGEST])
             header = (HEADER.lower().encode(), plain.encode())

@@ -9,7 +9,9 @@ class AccessTokensPlugin:
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
-        return [LazyRouter("ricordo.features.access_tokens.routes", ("/v1/client-side-access-tokens",))]
+        return [
+            LazyRouter("ricordo.features.access_tokens.routes", ("/v1/client-side-access-tokens",))
+        ]
 
 
 plugin = AccessTokensPlugin()

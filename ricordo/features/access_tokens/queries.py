@@ -26,13 +26,23 @@ def delete_ended(tx: Transaction) -> None:
 
 def count(tx: Transaction, scope: Scope) -> int:
     """Return how many tokens of the organization are alive."""
-    return int(tx.all(_COUNT, {"now": tx.clock.now(), "organization_id": scope.organization_id})[0].tokens)
+    return int(
+        tx.all(_COUNT, {"now": tx.clock.now(), "organization_id": scope.organization_id})[0].tokens
+    )
 
 
-def page(tx: Transaction, scope: Scope, agent_id: str | None, limit: int, offset: int) -> Sequence[ApiKey]:
+def page(
+    tx: Transaction, scope: Scope, agent_id: str | None, limit: int, offset: int
+) -> Sequence[ApiKey]:
     """Return tokens that are alive, the newest first: those that the caller's key made; for who sees the organization all."""
-    has_agent = cast(api_keys.c.scopes, String).contains(f'"{agent_id}:', autoescape=True) if agent_id else true()
-    chosen = _ROWS.select.where(_IS_ALIVE, _is_ones_own(scope), has_agent).order_by(api_keys.c.seq.desc())
+    has_agent = (
+        cast(api_keys.c.scopes, String).contains(f'"{agent_id}:', autoescape=True)
+        if agent_id
+        else true()
+    )
+    chosen = _ROWS.select.where(_IS_ALIVE, _is_ones_own(scope), has_agent).order_by(
+        api_keys.c.seq.desc()
+    )
     return _ROWS.all(tx, chosen.limit(limit).offset(offset), {"now": tx.clock.now()})
 
 

@@ -38,7 +38,9 @@ class PolicyRequest(RequestPart):
 class TokenRequest(RequestModel):
     """A token for the pages of one origin."""
 
-    hostname: str = Field(max_length=300, description="The address of the pages, such as https://app.example.org.")
+    hostname: str = Field(
+        max_length=300, description="The address of the pages, such as https://app.example.org."
+    )
     policy: list[PolicyRequest] = Field(min_length=1, max_length=100)
     expires_at: datetime | None = Field(None, description="When it ends; by default in 5 minutes.")
 
@@ -71,7 +73,9 @@ class TokenResponse(ResponseModel):
         accesses: dict[str, list[str]] = {}
         for id, _, access in (one.partition(":") for one in key.scopes if one.startswith("agent-")):
             accesses.setdefault(id, []).append(access)
-        data = [PolicyItemResponse.of(None, id=id, access=access) for id, access in accesses.items()]
+        data = [
+            PolicyItemResponse.of(None, id=id, access=access) for id, access in accesses.items()
+        ]
         until, policy = stamp(key.expires_at), PolicyResponse.of(None, data=data)
         return cls.of(None, token=token, expiresAt=until, hostname=key.name, policy=policy)
 
@@ -90,9 +94,13 @@ class TokensResponse(ResponseModel):
 class TokenQuery:
     """Which tokens are wanted."""
 
-    agent_id: Annotated[str | None, Query(alias="agentId", description="Only those for this agent.")] = None
+    agent_id: Annotated[
+        str | None, Query(alias="agentId", description="Only those for this agent.")
+    ] = None
     limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 10
-    offset: Annotated[int, Query(ge=0, le=1_000_000, description="How many items to leave out first.")] = 0
+    offset: Annotated[
+        int, Query(ge=0, le=1_000_000, description="How many items to leave out first.")
+    ] = 0
 
 
 @router.post("", response_model=TokenResponse)
@@ -101,7 +109,9 @@ def create(tx: Transaction, here: Here, body: TokenRequest) -> Json:
     """Make a token that a page may hold: for these agents alone, and until it expires. It is shown once."""
     origin = origin_of(body.hostname)
     if not origin or not _ADDRESS.fullmatch(body.hostname):
-        raise Invalid("hostname is the address of the pages without a path, such as https://app.example.org.")
+        raise Invalid(
+            "hostname is the address of the pages without a path, such as https://app.example.org."
+        )
     secret = here.request.app.state.authentication.secret
     pairs = [(item.id, access) for item in body.policy for access in item.access]
     until = to_micros(body.expires_at) if body.expires_at else None

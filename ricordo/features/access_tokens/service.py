@@ -25,7 +25,12 @@ MOST = 10_000  # of one organization
 
 
 def create(
-    tx: Transaction, scope: Scope, secret: bytes, origin: str, pairs: Sequence[tuple[str, str]], expires_at: int | None
+    tx: Transaction,
+    scope: Scope,
+    secret: bytes,
+    origin: str,
+    pairs: Sequence[tuple[str, str]],
+    expires_at: int | None,
 ) -> tuple[ApiKey, str]:
     """Store a token for these pairs of an agent's id and an access; returns it with the token itself, which is not kept.
 
@@ -37,16 +42,24 @@ def create(
     now = tx.clock.now()
     until = now + USUAL if expires_at is None else expires_at
     if not now < until <= now + LONGEST:
-        raise Invalid("A token ends in the future, at most 30 days from now. Choose another time for expires_at.")
+        raise Invalid(
+            "A token ends in the future, at most 30 days from now. Choose another time for expires_at."
+        )
     needed = {ACCESSES[access] for _, access in pairs}
     if missing := sorted(needed - scope.scopes):
-        raise Forbidden(f"Your key lacks {', '.join(missing)}, so it cannot give that to a token. Leave it out.")
+        raise Forbidden(
+            f"Your key lacks {', '.join(missing)}, so it cannot give that to a token. Leave it out."
+        )
     for agent_id in {agent_id for agent_id, _ in pairs}:
         agents.require(tx, scope, agent_id)
-        agents.require(tx, replace(scope, role="user", subject_id=scope.subject or NOBODY), agent_id)
+        agents.require(
+            tx, replace(scope, role="user", subject_id=scope.subject or NOBODY), agent_id
+        )
     queries.delete_ended(tx)
     if queries.count(tx, scope) >= MOST:
-        raise Conflict(f"There are {MOST:,} tokens that have not expired. Delete some, or wait until they expire.")
+        raise Conflict(
+            f"There are {MOST:,} tokens that have not expired. Delete some, or wait until they expire."
+        )
     token = TOKEN + secrets.token_urlsafe(32)
     made = ApiKey(
         new_id("token"),

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ricordo.cli.client import Client
 
 Json = dict[str, Any]
-_SERVER = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
+_SERVER = typer.Option(
+    None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+)
 _ORGANIZATION = typer.Option(None, help="Another organization, by name or id.")
 _SECONDS = {"m": 60, "h": 3600, "d": 24 * 3600, "w": 7 * 24 * 3600}
 
@@ -27,36 +29,51 @@ key = typer.Typer(help="API keys: who may ask this server, and what.", no_args_i
 app.add_typer(key, name="key")
 user = typer.Typer(help="The people whom memory is about, and who have keys.", no_args_is_help=True)
 app.add_typer(user, name="user")
-organization = typer.Typer(help="Organizations: worlds of their own on one server.", no_args_is_help=True)
+organization = typer.Typer(
+    help="Organizations: worlds of their own on one server.", no_args_is_help=True
+)
 app.add_typer(organization, name="organization")
 _WHO = typer.Argument(help="Name or id of the user.")
 
 
 @key.command("create")
 def create_key(
-    user: str | None = typer.Option(None, help="Whose key it is: name or id; made where they are new."),
+    user: str | None = typer.Option(
+        None, help="Whose key it is: name or id; made where they are new."
+    ),
     role: str = typer.Option("user", help="admin, developer, user or service."),
     name: str = typer.Option("", help="What the key is for.  [the user's name]"),
     scopes: str = typer.Option("", help="Scopes, separated by commas.  [those of the role]"),
-    expires: str | None = typer.Option(None, help="When it ends: 90m, 12h, 30d, 4w, or a date.  [never]"),
+    expires: str | None = typer.Option(
+        None, help="When it ends: 90m, 12h, 30d, 4w, or a date.  [never]"
+    ),
     limits: tuple[int, int] = typer.Option(
-        (0, 0), metavar="REQUESTS BYTES", help="Requests a minute, and bytes of one; 0 0 are those of the settings."
+        (0, 0),
+        metavar="REQUESTS BYTES",
+        help="Requests a minute, and bytes of one; 0 0 are those of the settings.",
     ),
     organization: str | None = _ORGANIZATION,
     server: str | None = _SERVER,
 ) -> None:
     """Make a key. It stands alone on the last line of the output, and is shown this once."""
-    body: Json = {"name": name, "role": role, "scopes": [one.strip() for one in scopes.split(",") if one.strip()]}
+    body: Json = {
+        "name": name,
+        "role": role,
+        "scopes": [one.strip() for one in scopes.split(",") if one.strip()],
+    }
     body |= ({"user": user} if user else {}) | (_end(expires) if expires else {})
     body |= {"requests_per_minute": limits[0] or None, "max_body_bytes": limits[1] or None}
     with _client(server) as client:
         made = client.ask("POST", "/v1/keys/", query=_there(organization), body=body)
     until = f", until {made['expires_at']}" if made["expires_at"] else ""
     typer.echo(
-        f"{made['id']}: {_plain(made['name'])}, {made['role']}{until}. Keep the key; it is not shown again.", err=True
+        f"{made['id']}: {_plain(made['name'])}, {made['role']}{until}. Keep the key; it is not shown again.",
+        err=True,
     )
     if made["is_first"]:
-        typer.echo("This is the first key: from now on every request to this server needs one.", err=True)
+        typer.echo(
+            "This is the first key: from now on every request to this server needs one.", err=True
+        )
     typer.echo(made["key"])
 
 
@@ -66,7 +83,9 @@ def list_keys(organization: str | None = _ORGANIZATION, server: str | None = _SE
     with _client(server) as client:
         found = every(client, "/v1/keys/", _there(organization))
     for one in found:
-        typer.echo(f"{one['id']}  {one['hint']}…  {one['role']:<9} {_plain(one['name'])}{_state(one)}")
+        typer.echo(
+            f"{one['id']}  {one['hint']}…  {one['role']:<9} {_plain(one['name'])}{_state(one)}"
+        )
     if not found:
         typer.echo("There are no keys.", err=True)
 
@@ -86,7 +105,9 @@ def revoke_key(
 @user.command("create")
 def create_user(
     name: str = typer.Argument(help="Name of the user, by which the server is asked for them."),
-    full_name: str | None = typer.Option(None, "--full-name", help="How the user is called in histories.  [the name]"),
+    full_name: str | None = typer.Option(
+        None, "--full-name", help="How the user is called in histories.  [the name]"
+    ),
     email: str | None = typer.Option(None, help="Commits with this address are the user's."),
     server: str | None = _SERVER,
 ) -> None:
@@ -106,7 +127,9 @@ def list_users(server: str | None = _SERVER) -> None:
 
 @user.command("rename")
 def rename_user(
-    name: str = _WHO, new_name: str = typer.Argument(help="The new name."), server: str | None = _SERVER
+    name: str = _WHO,
+    new_name: str = typer.Argument(help="The new name."),
+    server: str | None = _SERVER,
 ) -> None:
     """Give a user another name. Memory, conversations and keys stay the user's."""
     with _client(server) as client:
@@ -120,19 +143,25 @@ def rename_user(
 def disable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
     """Refuse a user's keys, and whoever acts for the user. What is remembered stays."""
     with _client(server) as client:
-        typer.echo(_user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": True})))
+        typer.echo(
+            _user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": True}))
+        )
 
 
 @user.command("enable")
 def enable_user(name: str = _WHO, server: str | None = _SERVER) -> None:
     """Let a disabled user in again."""
     with _client(server) as client:
-        typer.echo(_user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": False})))
+        typer.echo(
+            _user_line(client.ask("PATCH", f"/v1/users/{_part(name)}", body={"disabled": False}))
+        )
 
 
 @user.command("delete")
 def delete_user(
-    name: str = _WHO, yes: bool = typer.Option(False, "--yes", help="Do not ask."), server: str | None = _SERVER
+    name: str = _WHO,
+    yes: bool = typer.Option(False, "--yes", help="Do not ask."),
+    server: str | None = _SERVER,
 ) -> None:
     """Forget a user, as `ricordo memory forget` does."""
     from ricordo.features.erasure.cli import forget_user
@@ -182,7 +211,9 @@ def _end(expires: str) -> Json:
     try:
         time = datetime.fromisoformat(expires)
     except ValueError:
-        raise Invalid(f"--expires {expires} is no duration such as 30d, and no date such as 2027-01-31.") from None
+        raise Invalid(
+            f"--expires {expires} is no duration such as 30d, and no date such as 2027-01-31."
+        ) from None
     return {"expires_at": (time if time.tzinfo else time.replace(tzinfo=UTC)).isoformat()}
 
 
@@ -197,7 +228,10 @@ def _state(key: Json) -> str:
     if key["revoked_at"]:
         return f"  revoked {key['revoked_at']}"
     used = f"  last used {key['last_used_at']}" if key["last_used_at"] else "  never used"
-    limits = ((key["requests_per_minute"], "requests a minute"), (key["max_body_bytes"], "bytes a request"))
+    limits = (
+        (key["requests_per_minute"], "requests a minute"),
+        (key["max_body_bytes"], "bytes a request"),
+    )
     most = "".join(f"  {number:,} {what}" for number, what in limits if number)
     return used + (f"  until {key['expires_at']}" if key["expires_at"] else "") + most
 

@@ -40,7 +40,9 @@ class IdentityProperty(RequestModel):
 
 
 # The one body that is no object, which the base of whole requests would bring into its normal form.
-Properties = Annotated[list[IdentityProperty], Field(max_length=_MOST_PROPERTIES), BeforeValidator(normal_json)]
+Properties = Annotated[
+    list[IdentityProperty], Field(max_length=_MOST_PROPERTIES), BeforeValidator(normal_json)
+]
 
 
 class IdentityUpdate(RequestModel):
@@ -91,7 +93,14 @@ def list_identities(
     identity_type: Annotated[Kind | None, Query()] = None,
 ) -> list[Json]:
     """Return the users as identities, the newest first."""
-    found = users.page(tx, here.scope, paging.page(), name=name, identifier=identifier_key, identity_type=identity_type)
+    found = users.page(
+        tx,
+        here.scope,
+        paging.page(),
+        name=name,
+        identifier=identifier_key,
+        identity_type=identity_type,
+    )
     return _responses(tx, found)
 
 
@@ -104,7 +113,9 @@ def count_identities(tx: Transaction, here: Here) -> int:
 @router.post("/identities/", response_model=IdentityResponse)
 def create_identity(tx: Transaction, here: Here, body: IdentityRequest) -> Json:
     """Make a user."""
-    draft = UserDraft(body.name, body.identifier_key, None, body.identity_type, _properties(body.properties or ()))
+    draft = UserDraft(
+        body.name, body.identifier_key, None, body.identity_type, _properties(body.properties or ())
+    )
     made = users.create(tx, here.scope, draft)
     _attach(tx, here, made, body)
     return _response(tx, made)
@@ -136,8 +147,12 @@ def upsert_properties(tx: Transaction, here: Here, identity_id: str, body: Prope
     user = _user(tx, here, identity_id)
     kept = {each["key"]: each for each in (*user.properties, *_properties(body))}
     if len(kept) > _MOST_PROPERTIES:
-        raise Invalid(f"An identity has at most {_MOST_PROPERTIES} properties, and this would make {len(kept)}.")
-    return _response(tx, users.change(tx, here.scope, replace(user, properties=tuple(kept.values()))))
+        raise Invalid(
+            f"An identity has at most {_MOST_PROPERTIES} properties, and this would make {len(kept)}."
+        )
+    return _response(
+        tx, users.change(tx, here.scope, replace(user, properties=tuple(kept.values())))
+    )
 
 
 @router.delete("/identities/{identity_id}", response_model=NoteResponse)
@@ -225,13 +240,23 @@ def _changed(tx: Transaction, here: RequestContext, user: User, body: IdentityUp
 def _attach(tx: Transaction, here: RequestContext, user: User, body: IdentityUpdate) -> None:
     """Attach these agents and blocks, and no others."""
     if (body.agent_ids or body.block_ids) and not here.scope.may("agents:write"):
-        raise Forbidden("To attach agents and blocks takes the scope agents:write. Leave out agent_ids and block_ids.")
-    for id in set(agent_access.agents_of(tx, user.id)) - {*body.agent_ids} if body.agent_ids is not None else ():
+        raise Forbidden(
+            "To attach agents and blocks takes the scope agents:write. Leave out agent_ids and block_ids."
+        )
+    for id in (
+        set(agent_access.agents_of(tx, user.id)) - {*body.agent_ids}
+        if body.agent_ids is not None
+        else ()
+    ):
         agent_access.detach_user(tx, id, user.id)
     for id in body.agent_ids or ():
         agents.require(tx, here.scope, id)
         agent_access.attach_user(tx, id, user.id)
-    for id in set(queries.blocks_of(tx, user.id)) - {*body.block_ids} if body.block_ids is not None else ():
+    for id in (
+        set(queries.blocks_of(tx, user.id)) - {*body.block_ids}
+        if body.block_ids is not None
+        else ()
+    ):
         queries.detach_block(tx, id, user.id)
     for id in body.block_ids or ():
         blocks.get(tx, here.scope, id)

@@ -29,7 +29,8 @@ from ricordo.storage.keys import ApiKey, KeyDraft
 
 router = Routes(prefix="/v1/keys", tags=["accounts"])
 InOrganization = Annotated[
-    str | None, Query(max_length=255, description="For the operator: another organization, by id or name.")
+    str | None,
+    Query(max_length=255, description="For the operator: another organization, by id or name."),
 ]
 # These only a key has that names them: no role brings them to a person.
 _BY_NAME = frozenset((OVERRIDE, IMPERSONATE))
@@ -39,19 +40,30 @@ _LONGEST = 10 * 366 * 24 * 3600
 class KeyRequest(RequestModel):
     """A new key: of a user, or of a service, which needs none."""
 
-    name: str = Field("", max_length=255, description="What the key is for; by default the user's name.")
+    name: str = Field(
+        "", max_length=255, description="What the key is for; by default the user's name."
+    )
     role: Role = Field("user", description="What the key may do; `scopes` narrow or widen it.")
     user: str | None = Field(
-        None, max_length=255, description="Whose key it is, by id or name; the user is made where they are new."
+        None,
+        max_length=255,
+        description="Whose key it is, by id or name; the user is made where they are new.",
     )
-    scopes: list[str] = Field(default_factory=list, max_length=50, description="By default the scopes of the role.")
+    scopes: list[str] = Field(
+        default_factory=list, max_length=50, description="By default the scopes of the role."
+    )
     expires_at: datetime | None = Field(None, description="When it ends; by default it does not.")
-    expires_in: int | None = Field(None, gt=0, le=_LONGEST, description="In how many seconds it ends.")
+    expires_in: int | None = Field(
+        None, gt=0, le=_LONGEST, description="In how many seconds it ends."
+    )
     requests_per_minute: int | None = Field(
         None, ge=1, le=1_000_000, description="By default as RICORDO_KEY_REQUESTS_PER_MINUTE says."
     )
     max_body_bytes: int | None = Field(
-        None, ge=1, le=2**40, description="Largest request; by default as RICORDO_KEY_MAX_BODY_BYTES says."
+        None,
+        ge=1,
+        le=2**40,
+        description="Largest request; by default as RICORDO_KEY_MAX_BODY_BYTES says.",
     )
 
 
@@ -103,7 +115,9 @@ async def create_key(here: Here, body: KeyRequest, organization: InOrganization 
 
 @router.get("/", response_model=list[KeyResponse])
 @needs(ADMIN)
-def list_keys(tx: Transaction, here: Here, paging: Paged, organization: InOrganization = None) -> list[Json]:
+def list_keys(
+    tx: Transaction, here: Here, paging: Paged, organization: InOrganization = None
+) -> list[Json]:
     """Return the keys of the organization, also those that ended, the newest first."""
     user_id = here.scope.subject if paging.user_id else None
     scope = scope_in(tx, here.scope, organization)
@@ -112,7 +126,9 @@ def list_keys(tx: Transaction, here: Here, paging: Paged, organization: InOrgani
 
 @router.get("/{key_id}", response_model=KeyResponse)
 @needs(ADMIN)
-def retrieve_key(tx: Transaction, here: Here, key_id: str, organization: InOrganization = None) -> Json:
+def retrieve_key(
+    tx: Transaction, here: Here, key_id: str, organization: InOrganization = None
+) -> Json:
     """Return what is known of a key."""
     return _response(keys.get(tx, scope_in(tx, here.scope, organization), key_id))
 
@@ -121,7 +137,9 @@ def retrieve_key(tx: Transaction, here: Here, key_id: str, organization: InOrgan
 @needs(ADMIN)
 async def revoke_key(here: Here, key_id: str, organization: InOrganization = None) -> Json:
     """Revoke a key for good. Every server refuses it within a second."""
-    revoked = await here.store.write(lambda tx: keys.revoke(tx, scope_in(tx, here.scope, organization), key_id))
+    revoked = await here.store.write(
+        lambda tx: keys.revoke(tx, scope_in(tx, here.scope, organization), key_id)
+    )
     forget_cached(here)
     return _response(revoked)
 
@@ -139,7 +157,11 @@ def forget_cached(here: RequestContext) -> None:
 
 def require_operator(scope: Scope) -> None:
     """Raise Forbidden for all but the operator: whoever has RICORDO_API_KEY or the data folder, or runs a server without keys."""
-    if scope.key_id is not None or scope.organization_id != LOCAL_ORGANIZATION or not scope.may(ADMIN):
+    if (
+        scope.key_id is not None
+        or scope.organization_id != LOCAL_ORGANIZATION
+        or not scope.may(ADMIN)
+    ):
         raise Forbidden(
             "Only the operator of this server may do that: with RICORDO_API_KEY, or `ricordo` on its machine."
         )
@@ -154,19 +176,27 @@ def scope_in(tx: Transaction, scope: Scope, organization: str | None) -> Scope:
     if organization is None:
         return scope
     require_operator(scope)
-    return replace(scope, organization_id=organizations.require(tx, organization).id, subject_id=None)
+    return replace(
+        scope, organization_id=organizations.require(tx, organization).id, subject_id=None
+    )
 
 
 def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
     """Return the key that is asked for. Raises Invalid, and Forbidden where it could do more than the caller."""
     if unknown := sorted(set(body.scopes) - ALL_SCOPES):
-        raise Invalid(f'There is no scope "{unknown[0][:80]}". Use: {", ".join(sorted(ALL_SCOPES))}.')
+        raise Invalid(
+            f'There is no scope "{unknown[0][:80]}". Use: {", ".join(sorted(ALL_SCOPES))}.'
+        )
     if ADMIN in body.scopes and body.role != "admin":
-        raise Invalid("The scope admin goes with the role admin alone. Choose that role, or leave the scope out.")
+        raise Invalid(
+            "The scope admin goes with the role admin alone. Choose that role, or leave the scope out."
+        )
     asked = frozenset(body.scopes) or ROLE_SCOPES[body.role]
     may_give = caller.scopes | _BY_NAME if caller.scopes >= ROLE_SCOPES["admin"] else caller.scopes
     if more := sorted(asked - may_give):
-        raise Forbidden(f"Your key lacks {', '.join(more)}, so it cannot give that to another key. Leave it out.")
+        raise Forbidden(
+            f"Your key lacks {', '.join(more)}, so it cannot give that to another key. Leave it out."
+        )
     if body.expires_at and body.expires_in:
         raise Invalid("expires_at and expires_in are two ways to say one thing. Leave one out.")
     expires_at = None if body.expires_in is None else now + body.expires_in * SECOND
@@ -181,7 +211,9 @@ def draft_of(body: KeyRequest, caller: Scope, now: int) -> KeyDraft:
 
 def _at_most(name: str, own: int | None, asked: int | None) -> int | None:
     if own and asked and asked > own:
-        raise Forbidden(f"Your key has {name} {own:,}, so it cannot give another key more. Choose less.")
+        raise Forbidden(
+            f"Your key has {name} {own:,}, so it cannot give another key more. Choose less."
+        )
     return asked or own
 
 

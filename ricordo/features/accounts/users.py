@@ -11,7 +11,12 @@ from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.scope import User
 from ricordo.features.accounts.keys import forget_cached
-from ricordo.features.erasure.routes import ErasureResponse, ReceiptResponse, WithAgents, answer_erasure
+from ricordo.features.erasure.routes import (
+    ErasureResponse,
+    ReceiptResponse,
+    WithAgents,
+    answer_erasure,
+)
 from ricordo.features.erasure.service import forget
 from ricordo.storage import users
 from ricordo.storage.engine.store import Transaction
@@ -29,7 +34,9 @@ class UserRequest(RequestModel):
 
     name: str = Field(max_length=_NAME)
     identifier: str | None = Field(None, max_length=_NAME, description="By default the name.")
-    email: str | None = Field(None, max_length=_NAME, description="Commits with this address are the user's.")
+    email: str | None = Field(
+        None, max_length=_NAME, description="Commits with this address are the user's."
+    )
 
 
 class UserUpdate(RequestModel):
@@ -68,7 +75,9 @@ def list_users(tx: Transaction, here: Here, paging: Paged, name: str | None = No
 @router.post("/", response_model=UserResponse)
 def create_user(tx: Transaction, here: Here, body: UserRequest) -> User:
     """Make a user."""
-    return users.create(tx, here.scope, UserDraft(body.name, body.identifier or body.name, body.email or None))
+    return users.create(
+        tx, here.scope, UserDraft(body.name, body.identifier or body.name, body.email or None)
+    )
 
 
 @router.get("/{user}", response_model=UserResponse)

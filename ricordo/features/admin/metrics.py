@@ -4,7 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fastapi import Response
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
@@ -28,7 +33,9 @@ _TEXT: Any = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 async def metrics(here: Here) -> Response:
     """Metrics in Prometheus' text format, of this process and of the database's queue."""
     if here.scope.organization_id != LOCAL_ORGANIZATION:
-        raise NotFound("Metrics are of the whole server, so they are shown to its first organization.")
+        raise NotFound(
+            "Metrics are of the whole server, so they are shown to its first organization."
+        )
 
     def read(tx: Transaction) -> tuple[Queue, int]:
         return jobs.read_queue(tx, None), proposals.count_waiting(tx, Scope())
@@ -36,7 +43,10 @@ async def metrics(here: Here) -> Response:
     queue, waiting = await here.store.read(read)
     gauges = {
         "ricordo_turns_running": ("Turns that run in this process.", float(len(here.runtime.live))),
-        "ricordo_proposals_waiting": ("Changes of memory that wait for their owners.", float(waiting)),
+        "ricordo_proposals_waiting": (
+            "Changes of memory that wait for their owners.",
+            float(waiting),
+        ),
     }
     text = _exposed(here.request.app.request_counts, counts_of(here.store), gauges, queue)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -51,7 +61,9 @@ class _Collected(Collector):
         yield from self._families
 
 
-def _exposed(requests: RequestCounts, turns: TurnCounts, gauges: dict[str, tuple[str, float]], queue: Queue) -> bytes:
+def _exposed(
+    requests: RequestCounts, turns: TurnCounts, gauges: dict[str, tuple[str, float]], queue: Queue
+) -> bytes:
     """Return all metrics as text; `gauges` are values with their help by name."""
     families = [
         _gauge("ricordo_info", "The version that runs.", ["version"], [([__version__], 1.0)]),
@@ -60,9 +72,18 @@ def _exposed(requests: RequestCounts, turns: TurnCounts, gauges: dict[str, tuple
             "ricordo_jobs",
             "Jobs in the database, by kind and status.",
             ["kind", "status"],
-            [([kind, status], count) for kind, by in queue.depth.items() for status, count in by.items()],
+            [
+                ([kind, status], count)
+                for kind, by in queue.depth.items()
+                for status, count in by.items()
+            ],
         ),
-        _gauge("ricordo_jobs_oldest_seconds", "How long the oldest due job waits.", [], [([], queue.waits / 1e6)]),
+        _gauge(
+            "ricordo_jobs_oldest_seconds",
+            "How long the oldest due job waits.",
+            [],
+            [([], queue.waits / 1e6)],
+        ),
         *_of_requests(requests),
         *_of_turns(turns),
     ]
@@ -79,7 +100,9 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
         answers.add_metric([method, route, str(status)], count)
     yield answers
     times = HistogramMetricFamily(
-        "ricordo_request_seconds", "How long answers took, streams to their end.", labels=["method", "route"]
+        "ricordo_request_seconds",
+        "How long answers took, streams to their end.",
+        labels=["method", "route"],
     )
     for labels, histogram in requests.times.items():
         times.add_metric(list(labels), histogram.cumulated(), histogram.sum)
@@ -88,13 +111,17 @@ def _of_requests(requests: RequestCounts) -> Iterator[Metric]:
 
 def _of_turns(turns: TurnCounts) -> Iterator[Metric]:
     ended = CounterMetricFamily(
-        "ricordo_turns", "Turns that ended, by purpose and stop reason.", labels=["purpose", "stop_reason"]
+        "ricordo_turns",
+        "Turns that ended, by purpose and stop reason.",
+        labels=["purpose", "stop_reason"],
     )
     for labels, count in turns.ended.items():
         ended.add_metric(list(labels), count)
     yield ended
     tokens = CounterMetricFamily(
-        "ricordo_tokens", "Tokens that turns used; cached ones are prompt ones too.", labels=["kind"]
+        "ricordo_tokens",
+        "Tokens that turns used; cached ones are prompt ones too.",
+        labels=["kind"],
     )
     for kind, count in turns.tokens.items():
         tokens.add_metric([kind], count)
@@ -105,7 +132,9 @@ def _of_turns(turns: TurnCounts) -> Iterator[Metric]:
     yield times
 
 
-def _gauge(name: str, words: str, labels: list[str], values: list[tuple[list[str], float]]) -> Metric:
+def _gauge(
+    name: str, words: str, labels: list[str], values: list[tuple[list[str], float]]
+) -> Metric:
     family: Any = GaugeMetricFamily(name, words, labels=labels)
     for named, value in values:
         family.add_metric(named, value)

@@ -64,7 +64,9 @@ async def _problems(runtime: Runtime) -> list[str]:
         runtime.store.require_in_place()
     except RicordoError as error:
         log.warning("the server is not ready", extra={"reason": error})
-        problems.append("The database's files were renamed, replaced or removed. The server's log names them.")
+        problems.append(
+            "The database's files were renamed, replaced or removed. The server's log names them."
+        )
         return problems
     try:
         async with asyncio.timeout(_PATIENCE):

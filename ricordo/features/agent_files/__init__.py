@@ -12,7 +12,11 @@ class AgentFilesPlugin:
         """Export, import."""
         from ricordo.api.routing import LazyRouter
 
-        return [LazyRouter("ricordo.features.agent_files.routes", ("/v1/agents/*/export", "/v1/agents/import"))]
+        return [
+            LazyRouter(
+                "ricordo.features.agent_files.routes", ("/v1/agents/*/export", "/v1/agents/import")
+            )
+        ]
 
 
 plugin = AgentFilesPlugin()

@@ -56,7 +56,9 @@ def _loads_leniently(text: str, notes: ImportNotes) -> Any:
         raise Invalid(_broken(text, error)) from error
     except RecursionError as error:
         raise Invalid("The agent file is nested too deeply to be read.") from error
-    notes.add("The file holds values that JSON does not know, such as NaN; they were left out or mended.")
+    notes.add(
+        "The file holds values that JSON does not know, such as NaN; they were left out or mended."
+    )
     return content
 
 

@@ -31,8 +31,26 @@ from ricordo.storage.engine.store import Transaction
 _ALL = Page(limit=1_000_000, order="asc")
 # Of an agent's answer: what makes it again. The names are those of a request for a new agent.
 AGENT_FIELDS = (
-    *("name", "agent_type", "system", "description", "metadata", "tags", "timezone", "hidden", "tool_rules", "model"),
-    *("model_settings", "llm_config", "embedding", "embedding_config", "compaction_settings", "response_format"),
+    *(
+        "name",
+        "agent_type",
+        "system",
+        "description",
+        "metadata",
+        "tags",
+        "timezone",
+        "hidden",
+        "tool_rules",
+        "model",
+    ),
+    *(
+        "model_settings",
+        "llm_config",
+        "embedding",
+        "embedding_config",
+        "compaction_settings",
+        "response_format",
+    ),
     *(
         "message_buffer_autoclear",
         "max_files_open",
@@ -41,13 +59,46 @@ AGENT_FIELDS = (
         "model_profile",
     ),
 )
-BLOCK_FIELDS = ("label", "value", "limit", "description", "metadata", "read_only", "hidden", "tags", "policy", "shared")
+BLOCK_FIELDS = (
+    "label",
+    "value",
+    "limit",
+    "description",
+    "metadata",
+    "read_only",
+    "hidden",
+    "tags",
+    "policy",
+    "shared",
+)
 TOOL_FIELDS = (
-    *("name", "tool_type", "description", "source_type", "source_code", "json_schema", "args_json_schema", "tags"),
-    *("return_char_limit", "default_requires_approval", "enable_parallel_execution", "pip_requirements"),
+    *(
+        "name",
+        "tool_type",
+        "description",
+        "source_type",
+        "source_code",
+        "json_schema",
+        "args_json_schema",
+        "tags",
+    ),
+    *(
+        "return_char_limit",
+        "default_requires_approval",
+        "enable_parallel_execution",
+        "pip_requirements",
+    ),
     *("npm_requirements", "metadata_"),
 )
-CONVERSATION_FIELDS = ("summary", "description", "model", "model_settings", "context_window", "hidden", "archived_at")
+CONVERSATION_FIELDS = (
+    "summary",
+    "description",
+    "model",
+    "model_settings",
+    "context_window",
+    "hidden",
+    "archived_at",
+)
 ARCHIVE_FIELDS = ("name", "description", "metadata")
 PASSAGE_FIELDS = ("text", "tags", "metadata", "is_untrusted", "created_at")
 # Of an agent's settings: fields of the file it came from that are unknown here, by their place.
@@ -55,7 +106,14 @@ UNREAD = "unread"
 FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
 
-def export(tx: Transaction, here: RequestContext, agent_id: str, conversation_id: str | None, *, scrubs: bool) -> Json:
+def export(
+    tx: Transaction,
+    here: RequestContext,
+    agent_id: str,
+    conversation_id: str | None,
+    *,
+    scrubs: bool,
+) -> Json:
     """Return the file, with the group that the agent manages and its members. Raises NotFound.
 
     Its thread is this conversation (None: the caller's own), or with `scrubs` none.
@@ -88,7 +146,13 @@ def _add_agent(file: Json, other: Json) -> None:
 
 
 def _agent_file(
-    tx: Transaction, here: RequestContext, ids: LocalIds, agent_id: str, conversation_id: str | None, *, scrubs: bool
+    tx: Transaction,
+    here: RequestContext,
+    ids: LocalIds,
+    agent_id: str,
+    conversation_id: str | None,
+    *,
+    scrubs: bool,
 ) -> Json:
     """Return one agent as a file. Of a block that an earlier agent of these ids has, only the link is in it."""
     state = here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id))
@@ -97,19 +161,26 @@ def _agent_file(
     thread = [] if scrubs else _thread(tx, here, state.conversation)
     window = [] if scrubs else list(state.conversation.window)
     in_window = {id: message for id in window for message in thread if message.id == id}
-    folders = [one for one in files.folders_of_agent(tx, here.scope, agent_id) if one.user_id is None]
+    folders = [
+        one for one in files.folders_of_agent(tx, here.scope, agent_id) if one.user_id is None
+    ]
     sources, texts = _folders(tx, here, ids, folders)
     attached = own_blocks(tx, here.scope, agent_id)
     own = [block for block in attached if not ids.knows("block", block.id)]
     detached = [
-        block for block in detached_blocks(tx, here.scope, agent_id, attached) if not ids.knows("block", block.id)
+        block
+        for block in detached_blocks(tx, here.scope, agent_id, attached)
+        if not ids.knows("block", block.id)
     ]
     file = outline(here, ids, state, attached, detached)
     agent = file["agents"][0]
     local = agent["id"]
     agent |= {
         "in_context_message_ids": [ids.of("message", id) for id in window if id in in_window],
-        "messages": [_in_file(ids, formats.to_af(one, ids.of("message", one.id), local)) for one in in_window.values()],
+        "messages": [
+            _in_file(ids, formats.to_af(one, ids.of("message", one.id), local))
+            for one in in_window.values()
+        ],
         "source_ids": [one["id"] for one in sources],
         "folder_ids": [one["id"] for one in sources],
     }
@@ -120,12 +191,18 @@ def _agent_file(
         "archives": _archives(tx, here, ids, state),
         "conversations": [] if scrubs else _conversations(tx, here, ids, state),
         "memory": memory_json(tx, here.scope, agent_id, own, detached),
-        "schedules": [{**one.message, "schedule": one.schedule, "callback_url": None} for one in due],
+        "schedules": [
+            {**one.message, "schedule": one.schedule, "callback_url": None} for one in due
+        ],
     }
     if unread := state.agent.settings.get(UNREAD):
         whole["unread"] = unread
     whole["memory"]["detached_block_ids"] = [ids.of("block", one.id) for one in detached]
-    return file | {"files": texts, "sources": sources, "ricordo": {"version": VERSION, "agents": {local: whole}}}
+    return file | {
+        "files": texts,
+        "sources": sources,
+        "ricordo": {"version": VERSION, "agents": {local: whole}},
+    }
 
 
 def _whole(ids: LocalIds, message: Message) -> Json:
@@ -134,11 +211,19 @@ def _whole(ids: LocalIds, message: Message) -> Json:
 
 def _in_file(ids: LocalIds, message: Json) -> Json:
     """Return a message with the file's own id of the group that it was said in."""
-    return {**message, "group_id": ids.of("group", message["group_id"])} if message.get("group_id") else message
+    return (
+        {**message, "group_id": ids.of("group", message["group_id"])}
+        if message.get("group_id")
+        else message
+    )
 
 
 def outline(
-    here: RequestContext, ids: LocalIds, state: AgentState, blocks: Sequence[Block], detached: Sequence[Block] = ()
+    here: RequestContext,
+    ids: LocalIds,
+    state: AgentState,
+    blocks: Sequence[Block],
+    detached: Sequence[Block] = (),
 ) -> Json:
     """Return the agent's settings, prompt and tools, with these blocks of its own, as a file."""
     shown = agent_json(here, state)
@@ -164,7 +249,10 @@ def outline(
         "blocks": [_block(ids, one) for one in (*blocks, *detached)],
         "files": [],
         "sources": [],
-        "tools": [{"id": ids.of("tool", one.id), **_picked(ToolResponse.of(one), TOOL_FIELDS)} for one in state.tools],
+        "tools": [
+            {"id": ids.of("tool", one.id), **_picked(ToolResponse.of(one), TOOL_FIELDS)}
+            for one in state.tools
+        ],
         "mcp_servers": [],
         "skills": [],
         "metadata": {"revision_id": "ricordo"},
@@ -179,7 +267,9 @@ def _thread(tx: Transaction, here: RequestContext, conversation: Conversation) -
     return conversations.page_of_history(tx, here.scope, conversation, _ALL)
 
 
-def _conversations(tx: Transaction, here: RequestContext, ids: LocalIds, state: AgentState) -> list[Json]:
+def _conversations(
+    tx: Transaction, here: RequestContext, ids: LocalIds, state: AgentState
+) -> list[Json]:
     which = ConversationFilter(state.agent.id, None, None, "created_at", None)
     found = [
         one
@@ -199,10 +289,14 @@ def _conversations(tx: Transaction, here: RequestContext, ids: LocalIds, state: 
     return made
 
 
-def _archives(tx: Transaction, here: RequestContext, ids: LocalIds, state: AgentState) -> list[Json]:
+def _archives(
+    tx: Transaction, here: RequestContext, ids: LocalIds, state: AgentState
+) -> list[Json]:
     made = []
     for archive in state.archives:
-        found = archives.page_of_passages(tx, [archive.id], _ALL, search_text=None, scope=here.scope)
+        found = archives.page_of_passages(
+            tx, [archive.id], _ALL, search_text=None, scope=here.scope
+        )
         passages = [_picked(vars_of(one), PASSAGE_FIELDS) for one in found if one.user_id is None]
         fields = _picked(vars_of(archive), ARCHIVE_FIELDS)
         made.append({"id": ids.of("archive", archive.id), **fields, "passages": passages})
@@ -212,7 +306,9 @@ def _archives(tx: Transaction, here: RequestContext, ids: LocalIds, state: Agent
 def _folders(
     tx: Transaction, here: RequestContext, ids: LocalIds, folders: Sequence[Folder]
 ) -> tuple[list[Json], list[Json]]:
-    sources = [{"id": ids.of("source", one.id), **_picked(vars_of(one), FOLDER_FIELDS)} for one in folders]
+    sources = [
+        {"id": ids.of("source", one.id), **_picked(vars_of(one), FOLDER_FIELDS)} for one in folders
+    ]
     texts = [
         {
             "id": ids.of("file", file.id),
@@ -225,7 +321,11 @@ def _folders(
             "processing_status": file.status,
             "content": files.text_of(tx, file.id) if file.status == "completed" else None,
         }
-        for file in (files.page_of_files(tx, here.scope, [one.id for one in folders], _ALL) if folders else ())
+        for file in (
+            files.page_of_files(tx, here.scope, [one.id for one in folders], _ALL)
+            if folders
+            else ()
+        )
     ]
     return sources, texts
 
@@ -235,4 +335,6 @@ def vars_of(item: object) -> Json:
 
 
 def _picked(item: Json, names: Iterable[str]) -> Json:
-    return {name: list(item[name]) if isinstance(item[name], tuple) else item[name] for name in names}
+    return {
+        name: list(item[name]) if isinstance(item[name], tuple) else item[name] for name in names
+    }

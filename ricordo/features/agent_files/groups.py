@@ -47,16 +47,24 @@ def mend_groups(sent: list[Json], content: Json, notes: ImportNotes) -> list[Jso
         members = group.get("agent_ids")
         members = members if isinstance(members, list) else []
         manager = config.get("manager_agent_id")
-        if missing := [id for id in (*members, *([manager] if manager else [])) if id not in agent_ids]:
-            notes.add(f'Groups: one is left out, since its agent "{str(missing[0])[:80]}" is not in the file.')
+        if missing := [
+            id for id in (*members, *([manager] if manager else [])) if id not in agent_ids
+        ]:
+            notes.add(
+                f'Groups: one is left out, since its agent "{str(missing[0])[:80]}" is not in the file.'
+            )
             continue
         shared = group.get("shared_block_ids")
         shared = [id for id in shared if id in block_ids] if isinstance(shared, list) else []
-        mended.append({**group, "agent_ids": members, "manager_config": config, "shared_block_ids": shared})
+        mended.append(
+            {**group, "agent_ids": members, "manager_config": config, "shared_block_ids": shared}
+        )
     return mended
 
 
-def insert_groups(tx: Transaction, scope: Scope, content: Json, ids: Mapping[str, str], notes: ImportNotes) -> None:
+def insert_groups(
+    tx: Transaction, scope: Scope, content: Json, ids: Mapping[str, str], notes: ImportNotes
+) -> None:
     """Make the groups of a file, whose agents and blocks have these new ids. What cannot be made is left out and noted."""
     sleepless = {ids[one["id"]] for one in content["agents"] if one["enable_sleeptime"] is False}
     for one in content["groups"]:
@@ -71,7 +79,9 @@ def insert_groups(tx: Transaction, scope: Scope, content: Json, ids: Mapping[str
         }
         try:
             request = GroupRequest.model_validate(fields)
-            request.shared_block_ids = _shared(tx, request, [ids[id] for id in one["shared_block_ids"] if id in ids])
+            request.shared_block_ids = _shared(
+                tx, request, [ids[id] for id in one["shared_block_ids"] if id in ids]
+            )
             group = service.create(tx, scope, request, id=ids[one["id"]])
         except (ValidationError, Invalid, Conflict, NotFound) as error:
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
@@ -87,4 +97,8 @@ def _shared(tx: Transaction, request: GroupRequest, block_ids: list[str]) -> lis
     everyone = [*request.agent_ids, *([manager] if manager else [])]
     labels = {block.id: block.label for id in everyone for block in blocks.attached(tx, id)}
     held = [{block.label: block.id for block in blocks.attached(tx, id)} for id in everyone]
-    return [id for id in block_ids if id in labels and all(one.get(labels[id], id) == id for one in held)]
+    return [
+        id
+        for id in block_ids
+        if id in labels and all(one.get(labels[id], id) == id for one in held)
+    ]

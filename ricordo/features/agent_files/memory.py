@@ -20,7 +20,13 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.text import normal_name
 from ricordo.domain.version import BlockVersion, ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Invalid
-from ricordo.features.agent_files.content import MOST_PROPOSALS, MOST_VERSIONS, FileMemory, FileProposal, FileVersion
+from ricordo.features.agent_files.content import (
+    MOST_PROPOSALS,
+    MOST_VERSIONS,
+    FileMemory,
+    FileProposal,
+    FileVersion,
+)
 from ricordo.features.agent_files.tolerance import ImportNotes
 from ricordo.memory.commit_authors import shown_name
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
@@ -38,16 +44,25 @@ def own_blocks(tx: Transaction, scope: Scope, agent_id: str) -> list[Block]:
     return blocks.by_ids(tx, everything, [block.id for block in blocks.of_agent(tx, agent_id)])
 
 
-def detached_blocks(tx: Transaction, scope: Scope, agent_id: str, attached: Sequence[Block]) -> list[Block]:
+def detached_blocks(
+    tx: Transaction, scope: Scope, agent_id: str, attached: Sequence[Block]
+) -> list[Block]:
     """Return the blocks of the agent's own memory that are in no prompt of it."""
-    chain, taken = versions.of_owner(tx, scope, "agent", agent_id), {block.label for block in attached}
+    chain, taken = (
+        versions.of_owner(tx, scope, "agent", agent_id),
+        {block.label for block in attached},
+    )
     which = blocks.BlockFilter(chain_id=chain.id if chain else "")
     found = blocks.page(tx, Scope(scope.organization_id), Page(limit=1_000_000, order="asc"), which)
     return [block for block in found if block.label not in taken]
 
 
 def memory_json(
-    tx: Transaction, scope: Scope, agent_id: str, attached: Sequence[Block], detached: Sequence[Block]
+    tx: Transaction,
+    scope: Scope,
+    agent_id: str,
+    attached: Sequence[Block],
+    detached: Sequence[Block],
 ) -> Json:
     """Return versions and proposals of these blocks, and of those that the agent had before; its own chain is whole."""
     own = versions.of_owner(tx, scope, "agent", agent_id)
@@ -59,21 +74,34 @@ def memory_json(
             # It becomes one of the agent's own, which has the label it has now.
             older = history.page(tx, block.chain_id, label=block.label, limit=most)[::-1]
             found += [replace(version, label=block.label, old_label=None) for version in older]
-            waiting += [one for one in proposals.waiting(tx, block.chain_id) if one.label == block.label]
-    made: Json = {"untrusted": [block.label for block in (*attached, *detached) if block.is_untrusted]}
+            waiting += [
+                one for one in proposals.waiting(tx, block.chain_id) if one.label == block.label
+            ]
+    made: Json = {
+        "untrusted": [block.label for block in (*attached, *detached) if block.is_untrusted]
+    }
     if len(found) > MOST_VERSIONS:
         return made | {"versions_left_out": len(found)}
     waiting = [one for one in waiting if not _is_users(tx, one)][:MOST_PROPOSALS]
-    return made | {"versions": _versions(tx, found), "proposals": [_proposal(one) for one in waiting]}
+    return made | {
+        "versions": _versions(tx, found),
+        "proposals": [_proposal(one) for one in waiting],
+    }
 
 
 def _versions(tx: Transaction, found: Sequence[BlockVersion]) -> list[Json]:
     wanted: dict[str, list[bytes]] = {}
     for version in found:
         wanted.setdefault(version.chain_id, []).extend([version.blob] if version.blob else [])
-    texts = {chain_id: versions.read_texts(tx, chain_id, blobs) for chain_id, blobs in wanted.items()}
+    texts = {
+        chain_id: versions.read_texts(tx, chain_id, blobs) for chain_id, blobs in wanted.items()
+    }
     return [
-        {"id": one.id.hex(), "label": one.label, "value": texts[one.chain_id][one.blob] if one.blob else None}
+        {
+            "id": one.id.hex(),
+            "label": one.label,
+            "value": texts[one.chain_id][one.blob] if one.blob else None,
+        }
         | {"author": _author(one.author), "reason": one.reason, "created_at": one.created_at}
         | given(old_label=one.old_label, is_untrusted=one.is_untrusted or None)
         for one in found
@@ -81,7 +109,11 @@ def _versions(tx: Transaction, found: Sequence[BlockVersion]) -> list[Json]:
 
 
 def _proposal(one: Proposal) -> Json:
-    told: Json = {"label": one.label, "base": one.base.hex() if one.base else None, "value": one.value}
+    told: Json = {
+        "label": one.label,
+        "base": one.base.hex() if one.base else None,
+        "value": one.value,
+    }
     told |= {"author": _author(one.author), "reason": one.reasoning, "created_at": one.created_at}
     more = given(new_label=one.new_label, description=one.description, confidence=one.confidence)
     return told | more | given(is_untrusted=one.is_untrusted or None)
@@ -89,7 +121,9 @@ def _proposal(one: Proposal) -> Json:
 
 def _is_users(tx: Transaction, proposal: Proposal) -> bool:
     """Whether it came of a turn with a user: it is erased with that user, and is in no file."""
-    run = runs.find(tx, Scope(proposal.organization_id), proposal.run_id) if proposal.run_id else None
+    run = (
+        runs.find(tx, Scope(proposal.organization_id), proposal.run_id) if proposal.run_id else None
+    )
     return run is not None and run.user_id is not None
 
 
@@ -118,7 +152,9 @@ class ImportedMemory:
     sent: FileMemory
     detached: tuple[BlockSpec, ...]
     notes: ImportNotes = field(default_factory=ImportNotes)
-    chain: Chain = field(default_factory=lambda: Chain(new_id("chain"), "", "agent", new_id("agent")))
+    chain: Chain = field(
+        default_factory=lambda: Chain(new_id("chain"), "", "agent", new_id("agent"))
+    )
     rows: list[Json] = field(default_factory=list)
     texts: dict[bytes, tuple[str, bytes | None]] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
@@ -136,23 +172,32 @@ class ImportedMemory:
 
     def _replay(self, sent: FileVersion) -> None:
         claimed, author = _read_author(sent.author)
-        label, value = require_label(sent.label), None if sent.value is None else redact(sent.value).text
+        label, value = (
+            require_label(sent.label),
+            None if sent.value is None else redact(sent.value).text,
+        )
         before = normal_name(sent.old_label or "")
         is_renamed = value is not None and before in self.chain.files and before != label
         old_label = before if is_renamed else None
         change = Change(label, value, self.values.get(old_label or label), old_label)
         reason = redact(sent.reason).text
-        planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)
+        planned = versions.plan(
+            self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at
+        )
         if sent.id and planned.ids[0] not in (None, bytes.fromhex(sent.id)):
             reason = f"{reason} (was {sent.id[:10]})".strip()
-            planned = versions.plan(self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at)
+            planned = versions.plan(
+                self.chain, [change], ChangeMetadata(claimed, reason), sent.created_at
+            )
         if id := planned.ids[0]:
             metadata = ChangeMetadata(author, reason, is_untrusted=sent.is_untrusted)
             self._add(change, id, metadata, planned.chain, sent.created_at)
         if sent.id and value is not None:
             self.bases[sent.id] = self.heads[label], value
 
-    def _add(self, change: Change, id: bytes, metadata: ChangeMetadata, after: Chain, at: int) -> None:
+    def _add(
+        self, change: Change, id: bytes, metadata: ChangeMetadata, after: Chain, at: int
+    ) -> None:
         label, value = change.label, change.value
         before = self.chain.files.get(change.old_label or label)
         blob = None if value is None else after.files[label][0]
@@ -160,7 +205,9 @@ class ImportedMemory:
         for known in (self.values, self.heads):
             known.pop(change.old_label or label, None)
         if value is not None and blob is not None:
-            self.texts.setdefault(blob, (value, before[0] if before and before[0] != blob else None))
+            self.texts.setdefault(
+                blob, (value, before[0] if before and before[0] != blob else None)
+            )
             self.values[label], self.heads[label] = value, id
         self.chain = after
 
@@ -184,15 +231,22 @@ class ImportedMemory:
         attached = tuple(block.id for block in made[: len(spec.blocks)])
         return replace(spec, id=self.chain.owner_id, blocks=(), block_ids=attached)
 
-    def _insert_blocks(self, tx: Transaction, scope: Scope, specs: Iterable[BlockSpec], reason: str) -> list[Block]:
+    def _insert_blocks(
+        self, tx: Transaction, scope: Scope, specs: Iterable[BlockSpec], reason: str
+    ) -> list[Block]:
         new = [new_block(tx, scope, spec, self.chain) for spec in specs]
         require_told_apart(new)
         metadata, labels = ChangeMetadata(scope.actor, reason), {block.label for block in new}
-        gone = [Change(label, None, text) for label, text in self.values.items() if label not in labels]
+        gone = [
+            Change(label, None, text) for label, text in self.values.items() if label not in labels
+        ]
         if gone and (chain := versions.lock(tx, self.chain.id)):
             versions.record(tx, chain, gone, metadata)
         heads, doubted = self.heads, self.sent.untrusted
-        known = [replace(one, head=heads.get(one.label), is_untrusted=one.label in doubted) for one in new]
+        known = [
+            replace(one, head=heads.get(one.label), is_untrusted=one.label in doubted)
+            for one in new
+        ]
         return blocks.insert_all(tx, known, [], metadata)
 
     def _propose(self, tx: Transaction, there: dict[str, Block], expires_after: int | None) -> None:
@@ -203,17 +257,27 @@ class ImportedMemory:
                 self.notes.add(f"The history of memory: a proposal is left out. {error}")
 
     def _propose_one(
-        self, tx: Transaction, there: dict[str, Block], sent: FileProposal, expires_after: int | None
+        self,
+        tx: Transaction,
+        there: dict[str, Block],
+        sent: FileProposal,
+        expires_after: int | None,
     ) -> None:
         block = there.get(require_label(sent.label))
         head, text = self.bases.get(sent.base or "", (None, ""))
         if sent.base is not None and (block is None or head is None):
-            raise Invalid(f'A proposal for block "{sent.label}" is of a version that is not in the file.')
+            raise Invalid(
+                f'A proposal for block "{sent.label}" is of a version that is not in the file.'
+            )
         base = replace(block, value=text, head=head) if block and head else None
-        draft = ProposalDraft(self.chain.id, sent.label, sent.value, base, description=sent.description)
+        draft = ProposalDraft(
+            self.chain.id, sent.label, sent.value, base, description=sent.description
+        )
         new_label = sent.new_label and require_label(sent.new_label)
         draft = replace(draft, new_label=new_label, confidence=sent.confidence)
         _, author = _read_author(sent.author)
-        metadata = ChangeMetadata(author, sent.reason, is_untrusted=sent.is_untrusted, made_at=sent.created_at)
+        metadata = ChangeMetadata(
+            author, sent.reason, is_untrusted=sent.is_untrusted, made_at=sent.created_at
+        )
         with suppress(Unchanged):
             propose(tx, draft, metadata, expires_after)

@@ -118,7 +118,9 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
     content["tools"] = _each(content["tools"], partial(_tool, file=file), "Tools", notes)
     content["sources"] = _each(content["sources"], partial(_source, notes=notes), "Folders", notes)
     known = {one["id"] for one in content["sources"]}
-    content["files"] = _each(content["files"], partial(_file, known=known, notes=notes), "Files", notes)
+    content["files"] = _each(
+        content["files"], partial(_file, known=known, notes=notes), "Files", notes
+    )
     content["blocks"] = _each(content["blocks"], partial(_block, file=file), "Blocks", notes)
     _link_alone(content)
     content["agents"] = _each(content["agents"], partial(_agent, file=file), "Agents", notes)
@@ -131,7 +133,9 @@ def mend(content: Any, notes: ImportNotes) -> MendedFile:
     return file
 
 
-def _each(items: list[Json], mend_one: Callable[[Json], Json], kind: str, notes: ImportNotes) -> list[Json]:
+def _each(
+    items: list[Json], mend_one: Callable[[Json], Json], kind: str, notes: ImportNotes
+) -> list[Json]:
     """Mend the items one by one; one that holds what nobody foresaw is left out by itself."""
     mended = []
     for item in items:
@@ -157,14 +161,18 @@ def _listed(value: Any, name: str, notes: ImportNotes) -> list[Json]:
         id = one.get("id")
         if not isinstance(id, str) or not id or id in ids:
             if isinstance(id, str) and id:
-                notes.add(f'{name}: two have the id "{id[:80]}"; the first is the one that is linked.')
+                notes.add(
+                    f'{name}: two have the id "{id[:80]}"; the first is the one that is linked.'
+                )
             id = f"{kind}-without-id-{number}"
         ids.add(id)
         items.append({**one, "id": id})
     return items
 
 
-def _ids(agent: Mapping[str, Any], name: str, known: Iterable[str], notes: ImportNotes) -> list[str]:
+def _ids(
+    agent: Mapping[str, Any], name: str, known: Iterable[str], notes: ImportNotes
+) -> list[str]:
     """Return the ids that an agent lists, of those that are in the file."""
     listed = agent.get(name) or []
     if not isinstance(listed, list):
@@ -196,9 +204,14 @@ def _agent(agent: Json, file: MendedFile) -> Json:
         if agent.get(part):
             notes.add(f"Agent: {part} is left out, since {reason}.")
     if agent.get("files_agents"):
-        notes.add("Agent: which files were open is left out; files of its folders are opened when they are read.")
+        notes.add(
+            "Agent: which files were open is left out; files of its folders are opened when they are read."
+        )
     settings = {one: agent[one] for one in export.AGENT_FIELDS if agent.get(one) is not None}
-    settings |= {"name": _name(name, notes), "agent_type": _agent_type(agent.get("agent_type"), notes)}
+    settings |= {
+        "name": _name(name, notes),
+        "agent_type": _agent_type(agent.get("agent_type"), notes),
+    }
     if not _is_zone(agent.get("timezone"), notes):
         settings.pop("timezone", None)
     settings["secrets"] = dict.fromkeys(_secret_names(agent), "")
@@ -206,14 +219,21 @@ def _agent(agent: Json, file: MendedFile) -> Json:
     rules = settings.pop("tool_rules", None) or []
     settings = fitted(AgentRequest, settings, "Agent", id, notes)
     sources = {one["id"] for one in content["sources"]}
-    folders = [*_ids(agent, "folder_ids", sources, notes), *_ids(agent, "source_ids", sources, notes)]
-    messages = [_message(one, number, notes) for number, one in enumerate(_listed_messages(agent, notes))]
+    folders = [
+        *_ids(agent, "folder_ids", sources, notes),
+        *_ids(agent, "source_ids", sources, notes),
+    ]
+    messages = [
+        _message(one, number, notes) for number, one in enumerate(_listed_messages(agent, notes))
+    ]
     inline = _listed(agent.get("memory_blocks"), "memory_blocks", notes)
     return {
         "name": "Imported agent",
         **settings,
         "id": id,
-        "tool_rules": [one for rule in _items(rules, "tool_rules", notes) if (one := _rule(rule, notes))],
+        "tool_rules": [
+            one for rule in _items(rules, "tool_rules", notes) if (one := _rule(rule, notes))
+        ],
         "tool_ids": _ids(agent, "tool_ids", (one["id"] for one in content["tools"]), notes),
         "tool_names": _texts(agent.get("tools")),
         "block_ids": _ids(agent, "block_ids", (one["id"] for one in content["blocks"]), notes),
@@ -260,7 +280,9 @@ def _is_zone(sent: Any, notes: ImportNotes) -> bool:
     try:
         zone(str(sent))
     except Invalid:
-        notes.add(f'Agent: the time zone "{str(sent)[:80]}" is unknown here; it has the one of this server.')
+        notes.add(
+            f'Agent: the time zone "{str(sent)[:80]}" is unknown here; it has the one of this server.'
+        )
         return False
     return isinstance(sent, str)
 
@@ -281,10 +303,16 @@ def _mend_model(settings: Json, agent: Mapping[str, Any], place: str, notes: Imp
     """Take what stands beside the model's settings into them, and unknown fields out."""
     for name in ("llm_config", "embedding_config"):
         if isinstance(held := settings.get(name), dict):
-            settings[name] = without_unknown(held, _CONFIG, f"Agent {name}", f"{place}.{name}", notes)
+            settings[name] = without_unknown(
+                held, _CONFIG, f"Agent {name}", f"{place}.{name}", notes
+            )
     config = settings.get("llm_config")
     for name, inside in _OF_THE_MODEL.items():
-        if agent.get(name) is not None and isinstance(config, dict | None) and (config or {}).get(inside) is None:
+        if (
+            agent.get(name) is not None
+            and isinstance(config, dict | None)
+            and (config or {}).get(inside) is None
+        ):
             config = settings["llm_config"] = {**(config or {}), inside: agent[name]}
 
 
@@ -305,7 +333,11 @@ def _rule(rule: Any, notes: ImportNotes) -> Json | None:
 
 
 def _why(error: Exception) -> str:
-    return str(error) if isinstance(error, RicordoError) else f"{type(error).__name__}: {str(error)[:200]}"
+    return (
+        str(error)
+        if isinstance(error, RicordoError)
+        else f"{type(error).__name__}: {str(error)[:200]}"
+    )
 
 
 # Messages
@@ -357,7 +389,9 @@ def _is_part(part: Any, number: int, notes: ImportNotes) -> bool:
         notes.add("Messages: a part that is no object is left out.")
         return False
     if part.get("type") not in _PARTS:
-        notes.add(f'Messages: a part of the type "{str(part.get("type"))[:80]}" is left out, which is unknown here.')
+        notes.add(
+            f'Messages: a part of the type "{str(part.get("type"))[:80]}" is left out, which is unknown here.'
+        )
         return False
     without_unknown(part, _PART, "Parts of messages", f"messages.{number}.content", notes)
     return True
@@ -374,7 +408,9 @@ def _block(sent: Json, file: MendedFile) -> Json:
     label, value = given.get("label"), given.get("value")
     mended = mended_label(label if isinstance(label, str) else id)
     if mended != label:
-        notes.add(f'Blocks: the label "{str(label)[:80]}" cannot be used here, and became "{mended}".')
+        notes.add(
+            f'Blocks: the label "{str(label)[:80]}" cannot be used here, and became "{mended}".'
+        )
         if isinstance(label, str):
             file.labels[label] = mended
     if not isinstance(value, str):
@@ -393,7 +429,9 @@ def _block(sent: Json, file: MendedFile) -> Json:
         rotation.read_rotation(given.get("metadata") or {})
     except Invalid as error:
         notes.add(f'Blocks: the rotation of "{mended}" is left out. {error}')
-        given["metadata"] = {name: one for name, one in given["metadata"].items() if name != rotation.KEY}
+        given["metadata"] = {
+            name: one for name, one in given["metadata"].items() if name != rotation.KEY
+        }
     return {**given, "id": id}
 
 
@@ -402,14 +440,20 @@ def mended_label(label: str) -> str:
     if _is_label(label):
         return label
     parts = [_NOT_IN_LABELS.sub(" ", part).strip() for part in label.replace("\\", "/").split("/")]
-    for reserved in (set[str](), {part for part in parts if part and not _is_label(part)}, set(parts)):
+    for reserved in (
+        set[str](),
+        {part for part in parts if part and not _is_label(part)},
+        set(parts),
+    ):
         marked = [f"{part}_" if part in reserved else part for part in parts if part]
         plain = "/".join(marked)[:255].rstrip("/ ")
         if _is_label(plain):
             return plain
     letters = "".join(sign if sign.isalnum() else "_" for sign in label).strip("_")[:100]
     plain = f"block_{letters}"
-    return plain if letters and _is_label(plain) else "block"  # what looks like a secret is no label
+    return (
+        plain if letters and _is_label(plain) else "block"
+    )  # what looks like a secret is no label
 
 
 def _is_label(label: str) -> bool:
@@ -433,12 +477,16 @@ def _link_blocks(agent: Json, blocks: list[Json], notes: ImportNotes) -> None:
         block, label = known[id], known[id]["label"]
         if (other := own.get(label)) is not None:
             if other["value"] == block["value"]:
-                notes.add(f'Blocks: a second one labelled "{label}" with the same text is left out.')
+                notes.add(
+                    f'Blocks: a second one labelled "{label}" with the same text is left out.'
+                )
                 continue
             number = 2
             while f"{label}_{number}" in own:
                 number += 1
-            notes.add(f'Blocks: a second one was labelled "{label}", and became "{label}_{number}".')
+            notes.add(
+                f'Blocks: a second one was labelled "{label}", and became "{label}_{number}".'
+            )
             block["label"] = label = f"{label}_{number}"
         own[label] = block
         linked.append(id)
@@ -465,11 +513,15 @@ def _tool(sent: Json, file: MendedFile) -> Json:
     kind = tool.get("tool_type")
     has_source = isinstance(tool.get("source_code"), str) and tool["source_code"].strip() != ""
     if kind not in _TOOL_TYPES and kind is not None:
-        notes.add(f'Tools: the tool_type "{str(kind)[:80]}" of {name} is unknown here; it counts as a custom one.')
+        notes.add(
+            f'Tools: the tool_type "{str(kind)[:80]}" of {name} is unknown here; it counts as a custom one.'
+        )
     if kind in _TOOL_TYPES and kind != "custom":
         return {**tool, "name": name}
     if not has_source:
-        notes.add(f"Tools: {name} is left out: it has no source. If a client runs it, send it as client_tools.")
+        notes.add(
+            f"Tools: {name} is left out: it has no source. If a client runs it, send it as client_tools."
+        )
         return {**tool, "name": name}
     try:
         request, schema = custom_tool(tool, name, notes)
@@ -484,23 +536,31 @@ def _tool(sent: Json, file: MendedFile) -> Json:
     return {**tool, "name": schema.name}
 
 
-def custom_tool(tool: Mapping[str, Any], name: str, notes: ImportNotes) -> tuple[ToolCreateRequest, ToolSchema]:
+def custom_tool(
+    tool: Mapping[str, Any], name: str, notes: ImportNotes
+) -> tuple[ToolCreateRequest, ToolSchema]:
     """Return how the tool is made. Raises Invalid where its source cannot be run here."""
     given = {one: tool[one] for one in ToolCreateRequest.model_fields if tool.get(one)}
     given.pop("npm_requirements", None)
     written = given.get("source_type")
     if written not in (None, *_SOURCE_TYPES):
         function_name(given["source_code"])  # it is Python, or cannot be run
-        notes.add(f'Tools: the source_type "{str(written)[:80]}" of {name} is unknown; its source is Python.')
+        notes.add(
+            f'Tools: the source_type "{str(written)[:80]}" of {name} is unknown; its source is Python.'
+        )
         given["source_type"] = "python"
     source = given["source_code"]
-    request = ToolCreateRequest.model_validate(fitted(ToolCreateRequest, given, f"Tool {name}", name, notes))
+    request = ToolCreateRequest.model_validate(
+        fitted(ToolCreateRequest, given, f"Tool {name}", name, notes)
+    )
     if request.source_code != source:
         raise Invalid("Its source is too long.")
     try:
         return request, custom_tools.schema_for(request)
     except RicordoError as error:
-        if request.source_type != "python" or (request.json_schema is None and request.args_json_schema is None):
+        if request.source_type != "python" or (
+            request.json_schema is None and request.args_json_schema is None
+        ):
             raise
         plain = request.model_copy(update={"json_schema": None, "args_json_schema": None})
         schema = custom_tools.schema_for(plain)

@@ -59,7 +59,12 @@ def to_af(message: Message, id: str, agent: str) -> Json:
         "denial_reason": decisions[0].reason if decisions else None,
         "approval_request_id": None,
         "approvals": [
-            {"type": "approval", "tool_call_id": one.call_id, "approve": one.approves, "reason": one.reason}
+            {
+                "type": "approval",
+                "tool_call_id": one.call_id,
+                "approve": one.approves,
+                "reason": one.reason,
+            }
             for one in decisions
         ]
         or None,
@@ -88,9 +93,13 @@ def from_whole(sent: FileMessage, id: str, home: Home) -> Message:
         parts = parts_from_json(sent.parts)
         _PARTS.validate_python(parts)
     except ValidationError as error:
-        raise Invalid(f"A message of the file cannot be read ({error.errors()[0]['msg']}).") from error
+        raise Invalid(
+            f"A message of the file cannot be read ({error.errors()[0]['msg']})."
+        ) from error
     except (KeyError, TypeError, ValueError) as error:
-        raise Invalid(f"A message of the file cannot be read ({type(error).__name__}: {error}).") from error
+        raise Invalid(
+            f"A message of the file cannot be read ({type(error).__name__}: {error})."
+        ) from error
     return _made(id, home, parts=parts, **{name: getattr(sent, name) for name in _KEPT})
 
 
@@ -98,7 +107,9 @@ def from_af(sent: Mapping[str, Any], id: str, home: Home, now: int) -> Message:
     """Return a message that another server wrote. Raises Invalid where it is none."""
     role = sent.get("role")
     if role not in _ROLES:
-        raise Invalid(f'A message of the file has the role "{role}". Roles are {", ".join(_ROLES)}.')
+        raise Invalid(
+            f'A message of the file has the role "{role}". Roles are {", ".join(_ROLES)}.'
+        )
     created = sent.get("created_at")
     content = sent.get("content") or []
     pieces = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -165,14 +176,27 @@ def _content(part: Part) -> Json | None:
         case ImagePart(url=str(url)):
             return {"type": "image", "source": {"type": "url", "url": url}}
         case ImagePart():
-            source = {"type": "base64", "media_type": part.media_type, "data": part.data, "detail": part.detail}
+            source = {
+                "type": "base64",
+                "media_type": part.media_type,
+                "data": part.data,
+                "detail": part.detail,
+            }
             return {"type": "image", "source": source}
         case ReasoningPart(redacted=str(redacted)):
             return {"type": "redacted_reasoning", "data": redacted}
         case ReasoningPart():
-            return {"type": "reasoning", "is_native": part.native, "reasoning": part.text, "signature": part.signature}
+            return {
+                "type": "reasoning",
+                "is_native": part.native,
+                "reasoning": part.text,
+                "signature": part.signature,
+            }
         case ToolReturnPart():
-            packed = {"status": "OK" if part.status == "success" else "Failed", "message": part.content}
+            packed = {
+                "status": "OK" if part.status == "success" else "Failed",
+                "message": part.content,
+            }
             return {"type": "text", "text": orjson.dumps(packed).decode()}
     return None
 
@@ -186,11 +210,16 @@ def _part(piece: Mapping[str, Any]) -> Part | None:
             if not (source.get("data") or source.get("url")):
                 return TextPart(_NO_PICTURE)
             return ImagePart(
-                source.get("media_type") or "image/png", source.get("data"), source.get("url"), source.get("detail")
+                source.get("media_type") or "image/png",
+                source.get("data"),
+                source.get("url"),
+                source.get("detail"),
             )
         case "reasoning":
             return ReasoningPart(
-                str(piece.get("reasoning") or ""), piece.get("signature"), native=bool(piece.get("is_native"))
+                str(piece.get("reasoning") or ""),
+                piece.get("signature"),
+                native=bool(piece.get("is_native")),
             )
         case "redacted_reasoning":
             return ReasoningPart("", redacted=str(piece.get("data") or ""))
@@ -201,16 +230,28 @@ def _part(piece: Mapping[str, Any]) -> Part | None:
 
 
 def _call(call: ToolCallPart) -> Json:
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
 
 
 def _calls(sent: Mapping[str, Any], *, is_gated: bool) -> list[Part]:
     found = [one for one in sent.get("tool_calls") or () if isinstance(one, dict)]
     functions = [(one, one.get("function") or {}) for one in found]
     if not found:  # some have them in the content alone
-        functions = [(one, {**one, "arguments": _text_of(one.get("input"))}) for one in _pieces(sent, "tool_call")]
+        functions = [
+            (one, {**one, "arguments": _text_of(one.get("input"))})
+            for one in _pieces(sent, "tool_call")
+        ]
     return [
-        ToolCallPart(str(one.get("id")), str(function.get("name")), str(function.get("arguments") or "{}"), is_gated)
+        ToolCallPart(
+            str(one.get("id")),
+            str(function.get("name")),
+            str(function.get("arguments") or "{}"),
+            is_gated,
+        )
         for one, function in functions
     ]
 
@@ -229,7 +270,11 @@ def _returns(sent: Mapping[str, Any], text: str) -> list[Part]:
     """The results of a tool message; older files have them in its text alone."""
     name = str(sent.get("name") or "")
     listed = [one for one in sent.get("tool_returns") or () if isinstance(one, dict)] or [
-        {**one, "status": "error" if one.get("is_error") else "success", "func_response": one.get("content")}
+        {
+            **one,
+            "status": "error" if one.get("is_error") else "success",
+            "func_response": one.get("content"),
+        }
         for one in _pieces(sent, "tool_return")
     ]
     packed = _unpacked(text)
@@ -257,7 +302,9 @@ def _answer(one: Mapping[str, Any]) -> Part:
     if one.get("type") == "approval":
         return ApprovalPart(call_id, bool(one.get("approve")), one.get("reason"))
     content = _text_of(one.get("tool_return") or one.get("func_response") or "")
-    return ToolReturnPart(call_id, "", "error" if one.get("status") == "error" else "success", content)
+    return ToolReturnPart(
+        call_id, "", "error" if one.get("status") == "error" else "success", content
+    )
 
 
 def _pieces(sent: Mapping[str, Any], kind: str) -> list[Json]:

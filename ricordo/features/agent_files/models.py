@@ -19,7 +19,9 @@ class ImportForm(BaseModel):
         True, description="Replace the source of your own tools that have the same names."
     )
     strip_messages: bool = Field(False, description="Leave out what was said.")
-    schedules: bool = Field(False, description="Take schedules over, which send the agent messages from then on.")
+    schedules: bool = Field(
+        False, description="Take schedules over, which send the agent messages from then on."
+    )
     name: str | None = None
     override_name: str | None = None
     model: str | None = Field(None, description="The handle of a model in place of the file's.")

@@ -12,7 +12,9 @@ _KIND = "The part `ricordo`"
 _LABELS = ("label", "old_label", "new_label")
 
 
-def read_own_part(content: Json, labels: Mapping[str, str], notes: ImportNotes) -> dict[str, FileAgent]:
+def read_own_part(
+    content: Json, labels: Mapping[str, str], notes: ImportNotes
+) -> dict[str, FileAgent]:
     """Return what there is of each agent, by its id in the file; `labels` are mended ones by those of the file."""
     part = content.get("ricordo")
     if part is None:
@@ -47,7 +49,9 @@ def _agent(id: str, sent: Any, labels: Mapping[str, str], notes: ImportNotes) ->
     if sent.get("messages") is not None:
         sent["messages"] = formats.readable(_with_own_ids(sent["messages"], notes), notes)
     for thread in sent.get("conversations") or ():
-        thread["messages"] = formats.readable(_with_own_ids(thread.get("messages") or [], notes), notes)
+        thread["messages"] = formats.readable(
+            _with_own_ids(thread.get("messages") or [], notes), notes
+        )
     return FileAgent.model_validate(sent)
 
 
@@ -58,7 +62,10 @@ def _relabelled(memory: Json, labels: Mapping[str, str]) -> Json:
     changed = dict(memory)
     for name in ("versions", "proposals"):
         changed[name] = [
-            {field: labels.get(value, value) if field in _LABELS else value for field, value in one.items()}
+            {
+                field: labels.get(value, value) if field in _LABELS else value
+                for field, value in one.items()
+            }
             for one in memory.get(name) or ()
         ]
     return changed

@@ -29,14 +29,18 @@ router = Routes(prefix="/v1/agents", tags=["agent files"], scope="agents")
 async def export_file(
     here: Here,
     agent_id: str,
-    conversation_id: Annotated[str | None, Query(description="Whose thread it holds; else the default one.")] = None,
+    conversation_id: Annotated[
+        str | None, Query(description="Whose thread it holds; else the default one.")
+    ] = None,
     use_legacy_format: Annotated[bool, Query(description="Not supported.")] = False,
     scrub_messages: Annotated[bool, Query(description="Leave out what was said.")] = False,
 ) -> Response:
     """The agent as an agent file: what other servers read, and under `ricordo` all of its history and archives."""
     if use_legacy_format:
         raise Invalid("Legacy format is not supported. Leave use_legacy_format out.")
-    made = await here.store.read(lambda tx: export.export(tx, here, agent_id, conversation_id, scrubs=scrub_messages))
+    made = await here.store.read(
+        lambda tx: export.export(tx, here, agent_id, conversation_id, scrubs=scrub_messages)
+    )
     return answer(made)
 
 
@@ -54,13 +58,21 @@ async def import_file(
     x_override_embedding_model: Annotated[str | None, Header(description="As `embedding`.")] = None,
 ) -> Json:
     """Make the agents of an agent file: all of it in one piece, or nothing. What does not fit is mended or left out, and named."""
-    options, data, notes = body.options(x_override_embedding_model), await body.file.read(), ImportNotes()
+    options, data, notes = (
+        body.options(x_override_embedding_model),
+        await body.file.read(),
+        ImportNotes(),
+    )
     for name, value in (body.model_extra or {}).items():
         notes.add_unknown("The form", f"form.{name}", value)
-    file = await offload(lambda: service.read(here.runtime, decode(data, notes), options, notes), len(data))
+    file = await offload(
+        lambda: service.read(here.runtime, decode(data, notes), options, notes), len(data)
+    )
     ready = [await _prepare(here, spec, options, notes) for spec in file.specs]
     file = replace(file, specs=[spec for spec, _ in ready])
-    insert = partial(service.insert, here=here, file=file, options=options, infos=[info for _, info in ready])
+    insert = partial(
+        service.insert, here=here, file=file, options=options, infos=[info for _, info in ready]
+    )
     agent_ids = await here.store.write(insert)
     return AgentImportResponse.of(None, agent_ids=agent_ids, warnings=notes.lines())
 
@@ -75,6 +87,8 @@ async def _prepare(
         if options.model or not spec.model:
             raise
         handle, reason = spec.model, str(error)
-    spec, info = await prepare(here.runtime, here.scope, replace(spec, model=None, context_window=None))
+    spec, info = await prepare(
+        here.runtime, here.scope, replace(spec, model=None, context_window=None)
+    )
     notes.add(f"Agent: its model {handle} cannot be used here, so it has {info.handle}. {reason}")
     return spec, info

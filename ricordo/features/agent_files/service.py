@@ -78,7 +78,9 @@ class AgentImport:
     notes: ImportNotes
 
 
-def read(runtime: Runtime, content: Any, options: ImportOptions, notes: ImportNotes | None = None) -> AgentImport:
+def read(
+    runtime: Runtime, content: Any, options: ImportOptions, notes: ImportNotes | None = None
+) -> AgentImport:
     """Check the whole file before anything is stored; mend or leave out what does not fit. Raises Invalid for no agent file."""
     notes = notes or ImportNotes()
     file = mend(content, notes)
@@ -86,7 +88,10 @@ def read(runtime: Runtime, content: Any, options: ImportOptions, notes: ImportNo
     own = read_own_part(content, file.labels, notes)
     # A name is for the agent that the file is of, which comes first.
     named = [options, *(replace(options, name=None) for _ in content["agents"][1:])]
-    specs = [read_spec(runtime, one, content, each) for one, each in zip(content["agents"], named, strict=True)]
+    specs = [
+        read_spec(runtime, one, content, each)
+        for one, each in zip(content["agents"], named, strict=True)
+    ]
     pairs = [(one, own.get(one["id"], parts.FileAgent())) for one in content["agents"]]
     more = [(each, _memory(runtime, one, content, each.memory, notes)) for one, each in pairs]
     kept = [{**each.unread, **notes.unread} for _, each in pairs]
@@ -120,9 +125,16 @@ def _memory(
 def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptions) -> AgentSpec:
     """Return the agent that a file tells of, with its blocks. Raises ValidationError, Invalid."""
     blocks = {one["id"]: one for one in content.get("blocks") or ()}
-    given = {name: agent[name] for name in export.AGENT_FIELDS if agent.get(name) is not None and name not in _LEFT_OUT}
+    given = {
+        name: agent[name]
+        for name in export.AGENT_FIELDS
+        if agent.get(name) is not None and name not in _LEFT_OUT
+    }
     own = [blocks[id] for id in agent.get("block_ids") or () if id in blocks]
-    made = [{name: one[name] for name in export.BLOCK_FIELDS if one.get(name) is not None} for one in own]
+    made = [
+        {name: one[name] for name in export.BLOCK_FIELDS if one.get(name) is not None}
+        for one in own
+    ]
     given["memory_blocks"] = [{"value": "", **one} for one in made]
     given |= {"model": options.model} if options.model else {}
     given |= {"embedding": options.embedding} if options.embedding else {}
@@ -132,28 +144,43 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
     name = options.name or f"{own_name}{options.suffix}"
     body = AgentRequest.model_validate(given | {"name": name, "include_base_tools": False})
     body.refuse_unsupported()
-    managers = {(one.get("manager_config") or {}).get("manager_agent_id") for one in content.get("groups") or ()}
+    managers = {
+        (one.get("manager_config") or {}).get("manager_agent_id")
+        for one in content.get("groups") or ()
+    }
     has_sleeptime = agent.get("enable_sleeptime") is True and agent.get("id") not in managers
     # The rules of the file are all that it had: those of its base tools are among them.
-    return replace(spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime)
+    return replace(
+        spec_of(runtime, body), has_base_rules=False, beginning=(), has_sleeptime=has_sleeptime
+    )
 
 
 def insert(
-    tx: Transaction, here: RequestContext, file: AgentImport, options: ImportOptions, infos: list[ModelInfo]
+    tx: Transaction,
+    here: RequestContext,
+    file: AgentImport,
+    options: ImportOptions,
+    infos: list[ModelInfo],
 ) -> list[str]:
     """Store all of the file; returns the ids of its agents. Raises Conflict, Forbidden, Invalid."""
     made = insert_shared(tx, here, file, overrides=options.overrides_tools)
     made.ids |= {one["id"]: new_id("group") for one in file.content["groups"]}
     labels = {one["id"]: one["label"] for one in file.content["blocks"]}
     ids = []
-    for agent, spec, info, (more, memory) in zip(file.content["agents"], file.specs, infos, file.more, strict=True):
+    for agent, spec, info, (more, memory) in zip(
+        file.content["agents"], file.specs, infos, file.more, strict=True
+    ):
         linked = _linked(tx, here, agent, spec, made, file.notes)
         linked = memory.insert(tx, here, linked) if memory else linked
-        linked = replace(linked, block_ids=(*linked.block_ids, *made.known(agent["shared_block_ids"])))
+        linked = replace(
+            linked, block_ids=(*linked.block_ids, *made.known(agent["shared_block_ids"]))
+        )
         state = insert_agent(tx, here.runtime, here.scope, linked, info)
         ids.append(state.agent.id)
         attached = {block.label: block.id for block in blocks.attached(tx, state.agent.id)}
-        made.ids |= {id: attached[labels[id]] for id in agent["block_ids"] if labels[id] in attached}
+        made.ids |= {
+            id: attached[labels[id]] for id in agent["block_ids"] if labels[id] in attached
+        }
         made.ids[agent["id"]] = state.agent.id
         _insert_archives(tx, here, state, more.archives, made)
         if not options.strips_messages:
@@ -167,7 +194,9 @@ def insert(
     return ids
 
 
-def insert_shared(tx: Transaction, here: RequestContext, file: AgentImport, *, overrides: bool) -> MadeIds:
+def insert_shared(
+    tx: Transaction, here: RequestContext, file: AgentImport, *, overrides: bool
+) -> MadeIds:
     """Store the tools and folders of the file. Raises Conflict, Forbidden, Invalid."""
     made = MadeIds()
     _insert_tools(tx, here, file, made, overrides=overrides)
@@ -176,11 +205,18 @@ def insert_shared(tx: Transaction, here: RequestContext, file: AgentImport, *, o
 
 
 def _linked(
-    tx: Transaction, here: RequestContext, agent: Json, spec: AgentSpec, made: MadeIds, notes: ImportNotes
+    tx: Transaction,
+    here: RequestContext,
+    agent: Json,
+    spec: AgentSpec,
+    made: MadeIds,
+    notes: ImportNotes,
 ) -> AgentSpec:
     """The spec with the tools and folders that were made, or are here already; rules of tools that are not here are left out."""
     named = tools.by_names(tx, here.scope, agent["tool_names"])
-    tool_ids = tuple(unique([*made.known(agent["tool_ids"]), *(tool.id for tool in named.values())]))
+    tool_ids = tuple(
+        unique([*made.known(agent["tool_ids"]), *(tool.id for tool in named.values())])
+    )
     there = {tool.name for tool in tools.by_ids(tx, here.scope, list(tool_ids))}
     rules = tuple(rule for rule in spec.tool_rules if rule.tool_name in there)
     for name in sorted({rule.tool_name for rule in spec.tool_rules} - there):
@@ -189,15 +225,24 @@ def _linked(
     return replace(spec, tool_ids=tool_ids, folder_ids=folder_ids, tool_rules=rules)
 
 
-def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made: MadeIds, *, overrides: bool) -> None:
+def _insert_tools(
+    tx: Transaction, here: RequestContext, file: AgentImport, made: MadeIds, *, overrides: bool
+) -> None:
     listed = {one["id"]: one for one in file.content["tools"]}
-    names = [*(str(one["name"]) for one in listed.values()), *(schema.name for _, _, schema in file.tools)]
+    names = [
+        *(str(one["name"]) for one in listed.values()),
+        *(schema.name for _, _, schema in file.tools),
+    ]
     stored = tools.by_names(tx, here.scope, unique(names))
     for id, request, schema in file.tools:
         found: Tool | None = stored.get(schema.name)
-        if found is None or (overrides and found.tool_type == "custom" and found.source_code != request.source_code):
+        if found is None or (
+            overrides and found.tool_type == "custom" and found.source_code != request.source_code
+        ):
             if not here.scope.may("tools:write"):
-                raise Forbidden(f"The file brings the tool {schema.name}, and your key lacks the scope tools:write.")
+                raise Forbidden(
+                    f"The file brings the tool {schema.name}, and your key lacks the scope tools:write."
+                )
             found = stored[schema.name] = custom_tools.upsert(tx, here.scope, request, schema)
         elif found.source_code != request.source_code:
             file.notes.add(
@@ -211,7 +256,9 @@ def _insert_tools(tx: Transaction, here: RequestContext, file: AgentImport, made
         if found := stored.get(str(one["name"])):
             made.ids[id] = found.id
         elif one.get("tool_type") not in (None, "custom"):
-            file.notes.add(f"Tools: {one['name']} is left out, since this server has no tool of this name.")
+            file.notes.add(
+                f"Tools: {one['name']} is left out, since this server has no tool of this name."
+            )
 
 
 def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: MadeIds) -> None:
@@ -230,7 +277,9 @@ def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: 
         if one.get("content"):
             name = one["file_name"]
             is_text = PurePosixPath(name).suffix.lower() not in PARSED
-            upload = folders.Upload(name if is_text else f"{name}.txt", str(one["content"]).encode())
+            upload = folders.Upload(
+                name if is_text else f"{name}.txt", str(one["content"]).encode()
+            )
             folders.add_file(tx, here.scope, made.ids[one["source_id"]], upload)
 
 
@@ -243,44 +292,66 @@ def free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
 
 
 def _insert_archives(
-    tx: Transaction, here: RequestContext, state: AgentState, listed: list[parts.FileArchive], made: MadeIds
+    tx: Transaction,
+    here: RequestContext,
+    state: AgentState,
+    listed: list[parts.FileArchive],
+    made: MadeIds,
 ) -> None:
     now, by = tx.clock.now(), here.scope.user_id
     for one in listed:
         if one.id not in made.ids:
-            fields = {name: getattr(one, name) for name in export.ARCHIVE_FIELDS} | {"embedding": state.agent.embedding}
+            fields = {name: getattr(one, name) for name in export.ARCHIVE_FIELDS} | {
+                "embedding": state.agent.embedding
+            }
             fields |= {"created_at": now, "updated_at": now, "created_by": by}
             archive = Archive(new_id("archive"), here.scope.organization_id, **fields)
             insert_archive(tx, archive)
             made.ids[one.id] = archive.id
             passages = []
             for item in one.passages:
-                fields = {name: getattr(item, name) for name in export.PASSAGE_FIELDS} | {"tags": tuple(item.tags)}
+                fields = {name: getattr(item, name) for name in export.PASSAGE_FIELDS} | {
+                    "tags": tuple(item.tags)
+                }
                 fields |= {"user_id": here.scope.subject, "created_by": by, "updated_at": now}
-                passages.append(Passage(new_id("passage"), archive.organization_id, archive.id, **fields))
+                passages.append(
+                    Passage(new_id("passage"), archive.organization_id, archive.id, **fields)
+                )
             insert_passages(tx, archive, archives.redacted(passages))
         archives.attach(tx, state.agent.id, made.ids[one.id])
 
 
 def _insert_conversation(
-    tx: Transaction, here: RequestContext, state: AgentState, one: parts.FileConversation, made: MadeIds
+    tx: Transaction,
+    here: RequestContext,
+    state: AgentState,
+    one: parts.FileConversation,
+    made: MadeIds,
 ) -> None:
     fields = {name: getattr(one, name) for name in export.CONVERSATION_FIELDS}
     fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
     fields |= {"user_id": here.scope.subject, "created_by": here.scope.user_id}
-    conversation = Conversation(new_id("conv"), state.agent.organization_id, state.agent.id, **fields)
+    conversation = Conversation(
+        new_id("conv"), state.agent.organization_id, state.agent.id, **fields
+    )
     conversations.insert_one(tx, conversation)
     _fill(tx, conversation, one.messages, [], one.in_context_message_ids, made)
 
 
 def _insert_schedules(
-    tx: Transaction, here: RequestContext, agent_id: str, listed: list[ScheduleRequest], notes: ImportNotes
+    tx: Transaction,
+    here: RequestContext,
+    agent_id: str,
+    listed: list[ScheduleRequest],
+    notes: ImportNotes,
 ) -> None:
     """Store the schedules that are still to come. Raises Forbidden."""
     if listed and not here.scope.may("messages:write"):
         raise Forbidden("The file brings schedules, and your key lacks the scope messages:write.")
     for one in listed:
-        is_past = isinstance(one.schedule, OneTime) and one.schedule.scheduled_at * 1000 <= tx.clock.now()
+        is_past = (
+            isinstance(one.schedule, OneTime) and one.schedule.scheduled_at * 1000 <= tx.clock.now()
+        )
         if is_past:
             notes.add("Schedules: one whose time has passed is left out.")
             continue
@@ -305,7 +376,9 @@ def _fill(
     made: MadeIds,
 ) -> None:
     """Put the messages into the conversation, and those that are listed into its window, behind its own system message."""
-    home = formats.Home(conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id)
+    home = formats.Home(
+        conversation.agent_id, conversation.id, conversation.organization_id, conversation.user_id
+    )
     now = tx.clock.now()
     sent = [one["id"] for one in plain] if whole is None else [one.id for one in whole]
     ids = {id: new_id("message") for id in sent}
@@ -314,7 +387,9 @@ def _fill(
         if whole is None
         else [formats.from_whole(one, ids[one.id], home) for one in whole]
     )
-    found = [replace(one, group_id=made.ids.get(one.group_id)) if one.group_id else one for one in found]
+    found = [
+        replace(one, group_id=made.ids.get(one.group_id)) if one.group_id else one for one in found
+    ]
     own = conversation.window[:1]
     # A conversation that has a system message of its own keeps it: the other tells of the agent that the file was made of.
     first = next((one.id for one in found if one.role == "system"), None) if own else None

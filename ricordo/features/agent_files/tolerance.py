@@ -58,12 +58,16 @@ class ImportNotes:
 
     def lines(self) -> list[str]:
         """Return the sentences in their order, each once."""
-        told = [text if count == 1 else f"{text} ({count} times)" for text, count in self.counts.items()]
+        told = [
+            text if count == 1 else f"{text} ({count} times)" for text, count in self.counts.items()
+        ]
         more = len(told) - _MOST_NOTES
         return told if more <= 0 else [*told[:_MOST_NOTES], f"And {more} more of the kind."]
 
 
-def without_unknown(sent: Mapping[str, Any], known: Iterable[str], kind: str, place: str, notes: ImportNotes) -> Json:
+def without_unknown(
+    sent: Mapping[str, Any], known: Iterable[str], kind: str, place: str, notes: ImportNotes
+) -> Json:
     """Return the known fields; note the others."""
     fields = set(known)
     for name, value in sent.items():
@@ -79,7 +83,9 @@ def fitted(model: type[BaseModel], sent: Json, kind: str, place: str, notes: Imp
         try:
             model.model_validate(kept)
         except ValidationError as error:
-            faults = {path: fault for fault in error.errors() if (path := _path_of(kept, fault["loc"]))}
+            faults = {
+                path: fault for fault in error.errors() if (path := _path_of(kept, fault["loc"]))
+            }
             if not faults:
                 notes.add(f"{kind}: left out, since {_reason(error.errors()[0])}.")
                 return {}
@@ -93,24 +99,36 @@ def _path_of(value: Any, loc: _Path) -> _Path:
     """Return the part of a fault's location that is there: names of union members and of missing fields are not."""
     path: list[str | int] = []
     for step in loc:
-        is_there = step in value if isinstance(value, dict) else isinstance(value, list) and isinstance(step, int)
+        is_there = (
+            step in value
+            if isinstance(value, dict)
+            else isinstance(value, list) and isinstance(step, int)
+        )
         if is_there and not (isinstance(value, list) and int(step) >= len(value)):
             path.append(step)
             value = value[step]
     return tuple(path)
 
 
-def _remove(kept: Json, faults: Mapping[_Path, ErrorDetails], kind: str, place: str, notes: ImportNotes) -> None:
-    outermost = [path for path in faults if not any(path[:end] in faults for end in range(1, len(path)))]
+def _remove(
+    kept: Json, faults: Mapping[_Path, ErrorDetails], kind: str, place: str, notes: ImportNotes
+) -> None:
+    outermost = [
+        path for path in faults if not any(path[:end] in faults for end in range(1, len(path)))
+    ]
     # From the end of each list, so that the places of the others stay.
-    for path in sorted(outermost, key=lambda one: [(str(type(step)), step) for step in one], reverse=True):
+    for path in sorted(
+        outermost, key=lambda one: [(str(type(step)), step) for step in one], reverse=True
+    ):
         *parents, last = path
         holder: Any = kept
         for step in parents:
             holder = holder[step]
         removed, fault = holder.pop(last), faults[path]
         if fault["type"] == "extra_forbidden":
-            notes.add_unknown(f"{kind}{_shown(parents)}", ".".join(map(str, (place, *path))), removed)
+            notes.add_unknown(
+                f"{kind}{_shown(parents)}", ".".join(map(str, (place, *path))), removed
+            )
         else:
             notes.add(f"{kind}: {_shown(path).strip()} is left out, since {_reason(fault)}.")
 
@@ -151,7 +169,10 @@ def _storable(value: Any, depth: int) -> Any:
         case str():
             return value.replace("\0", "").encode("utf-8", "replace").decode()
         case dict():
-            return {_storable(str(name), depth + 1): _storable(item, depth + 1) for name, item in value.items()}
+            return {
+                _storable(str(name), depth + 1): _storable(item, depth + 1)
+                for name, item in value.items()
+            }
         case list():
             return [_storable(item, depth + 1) for item in value]
         case int() if not -_MOST_INTEGER <= value < _MOST_INTEGER:

@@ -28,7 +28,9 @@ async def index(request: Request) -> Response:
     for one in _operations(document):
         tags.setdefault(one["tag"], []).append(one)
     info = document["info"]
-    return await render(request, "api_docs/index.html", tags=sorted(tags.items()), info=info, is_large=True)
+    return await render(
+        request, "api_docs/index.html", tags=sorted(tags.items()), info=info, is_large=True
+    )
 
 
 @router.get("/docs/{tag}")
@@ -62,7 +64,13 @@ def _operations(document: Json) -> Iterator[Json]:
             if operation := methods.get(method):
                 tag = (operation.get("tags") or ["other"])[0]
                 anchor = f"{method}-{path.strip('/')}"
-                yield {"tag": tag, "method": method.upper(), "path": path, "anchor": anchor, "operation": operation}
+                yield {
+                    "tag": tag,
+                    "method": method.upper(),
+                    "path": path,
+                    "anchor": anchor,
+                    "operation": operation,
+                }
 
 
 def _whole(one: Json, document: Json, address: str) -> Json:
@@ -108,7 +116,10 @@ def _command(one: Json, kind: str, address: str) -> str:
     path = quote(one["path"], safe="/{}").replace("{", "").replace("}", "")
     parts = [f"curl -X {one['method']} {address}{path}", '-H "authorization: Bearer $RICORDO_KEY"']
     if kind:
-        parts += [f"-H 'content-type: {kind}'", "-d @body.json" if "json" in kind else "--data-binary @file"]
+        parts += [
+            f"-H 'content-type: {kind}'",
+            "-d @body.json" if "json" in kind else "--data-binary @file",
+        ]
     return " \\\n  ".join(parts)
 
 

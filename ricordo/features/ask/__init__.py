@@ -20,7 +20,9 @@ class AskPlugin:
         from ricordo.features.ask.tools import query_student
         from ricordo.tools.toolbox import ServerTool
 
-        return [ServerTool(query_student, "letta_builtin", brings_untrusted=True, is_read_only=True)]
+        return [
+            ServerTool(query_student, "letta_builtin", brings_untrusted=True, is_read_only=True)
+        ]
 
 
 plugin = AskPlugin()

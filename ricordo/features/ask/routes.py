@@ -16,7 +16,9 @@ class AskRequest(RequestModel):
     """A question about a user."""
 
     question: str = Field(min_length=1, max_length=4000)
-    model: str | None = Field(None, max_length=300, description="A handle; without it the server's default model.")
+    model: str | None = Field(
+        None, max_length=300, description="A handle; without it the server's default model."
+    )
 
 
 class SourceResponse(ResponseModel):
@@ -44,7 +46,9 @@ class AskResponse(ResponseModel):
 async def ask(here: Here, user_id: str, body: AskRequest) -> Json:
     """Answer a question about a user from what is kept of them, with citations. Nothing of it is stored but its cost."""
     if lacking := [scope for scope in _NEEDED if not here.scope.may(scope)]:
-        raise Forbidden(f"This key lacks the scope {lacking[0]}. Ask an administrator for a key that has it.")
+        raise Forbidden(
+            f"This key lacks the scope {lacking[0]}. Ask an administrator for a key that has it."
+        )
     here = await for_user(here, user_id)
     found = await service.ask(here.runtime, here.scope, body.question, body.model)
     cited = [SourceResponse.of(found.sources[number - 1], number=number) for number in found.cited]

@@ -56,7 +56,9 @@ class Source:
     def shown(self) -> str:
         """One line that says what it is, and its words."""
         when = f" on {to_datetime(self.created_at):%Y-%m-%d}" if self.created_at else ""
-        who = {"user": "said by the person", "assistant": "said by an agent"}.get(self.role or "", "")
+        who = {"user": "said by the person", "assistant": "said by an agent"}.get(
+            self.role or "", ""
+        )
         what = who or (f"noted in {self.label}" if self.kind == "fact" else "kept in an archive")
         words = self.text if len(self.text) <= _EACH else f"{self.text[:_EACH]}…"
         return f"({what}{when}) {disarm(words, 'sources')}"
@@ -87,11 +89,19 @@ async def sources_for(store: Store, recall: Recall, scope: Scope, question: str)
     def facts_of(tx: Transaction) -> list[Source]:
         memory = user_memory.open_memory(tx, scope, user_id)
         found = facts_in(user_memory.listed(tx, memory), question)[:MOST]
-        return [Source("fact", f"{one.block.id}#{one.number}", one.text, label=one.block.label) for one in found]
+        return [
+            Source("fact", f"{one.block.id}#{one.number}", one.text, label=one.block.label)
+            for one in found
+        ]
 
     said = [
         Source(
-            "message", one.message.id, one.message.text, one.message.created_at, one.message.role, one.message.agent_id
+            "message",
+            one.message.id,
+            one.message.text,
+            one.message.created_at,
+            one.message.role,
+            one.message.agent_id,
         )
         for one in await recall.messages(question, messages_of, MOST)
         if one.message.user_id == user_id
@@ -115,7 +125,9 @@ async def answer_of_others(scope: Scope, question: str) -> CitedAnswer | None:
     return None
 
 
-async def ask(runtime: Runtime, scope: Scope, question: str, handle: str | None = None) -> CitedAnswer:
+async def ask(
+    runtime: Runtime, scope: Scope, question: str, handle: str | None = None
+) -> CitedAnswer:
     """Answer a question about the user of the scope; the cost is among the expenses. Raises NotFound, ModelError."""
     if told := await answer_of_others(scope, question):
         return told
@@ -128,7 +140,10 @@ async def ask(runtime: Runtime, scope: Scope, question: str, handle: str | None 
         # It is no language model: it quotes what it found, and says no more.
         best = range(1, min(len(sources), 5) + 1)
         return CitedAnswer(
-            "\n".join(f"[{number}] {sources[number - 1].shown}" for number in best), True, sources, tuple(best)
+            "\n".join(f"[{number}] {sources[number - 1].shown}" for number in best),
+            True,
+            sources,
+            tuple(best),
         )
     organization_id, settings = scope.organization_id, runtime.settings
     await runtime.store.read(lambda tx: require_common_budget(tx, settings, organization_id))
@@ -146,4 +161,6 @@ async def ask(runtime: Runtime, scope: Scope, question: str, handle: str | None 
     if not text or _UNKNOWN in text[:40].upper():
         return CitedAnswer(NOT_KNOWN, False, sources, ())
     cited = dict.fromkeys(int(number) for number in _CITED.findall(text))
-    return CitedAnswer(text, True, sources, [number for number in cited if 0 < number <= len(sources)])
+    return CitedAnswer(
+        text, True, sources, [number for number in cited if 0 < number <= len(sources)]
+    )

@@ -26,5 +26,7 @@ async def query_student(context: ToolContext, question: str) -> str:
     began = context.turn_began()
     found = await sources_for(context.store, context.recall, scope, question)
     # What is being said right now would be the best answer to itself.
-    found = [one for one in found if one.created_at is None or began is None or one.created_at < began]
+    found = [
+        one for one in found if one.created_at is None or began is None or one.created_at < began
+    ]
     return "\n".join(f"[{number}] {one.shown}" for number, one in enumerate(found, 1)) or NOT_KNOWN

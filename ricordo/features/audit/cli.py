@@ -36,25 +36,34 @@ def audit_memory(
     settings, _ = load_settings()
     with read_beside(settings) as tx:
         found = audit(tx, Scope())
-    typer.echo(json.dumps(to_json(found), ensure_ascii=False, indent=2) if as_json else table(found, most))
+    typer.echo(
+        json.dumps(to_json(found), ensure_ascii=False, indent=2) if as_json else table(found, most)
+    )
 
 
 def to_json(found: "Audit") -> dict[str, Any]:
     """Return the whole audit as JSON."""
     import dataclasses
 
-    growth = [{**dataclasses.asdict(one), "characters_per_version": round(one.per_version, 1)} for one in found.growth]
+    growth = [
+        {**dataclasses.asdict(one), "characters_per_version": round(one.per_version, 1)}
+        for one in found.growth
+    ]
     return {**dataclasses.asdict(found), "growth": growth}
 
 
 def table(found: "Audit", most: int) -> str:
     """Return the audit as lines of text."""
-    lines = [f"{found.blocks:,} blocks with {found.lines:,} lines, and {found.passages:,} passages\n"]
+    lines = [
+        f"{found.blocks:,} blocks with {found.lines:,} lines, and {found.passages:,} passages\n"
+    ]
     lines += [f"{found.counts.get(kind, 0):>6,}  {kind:<15} {_MEANING[kind]}" for kind in _MEANING]
     if found.findings:
         lines += ["", *_findings(found.findings[:most])]
     if len(found.findings) > most:
-        lines.append(f"… and {len(found.findings) - most:,} more. All of them: ricordo memory audit --json")
+        lines.append(
+            f"… and {len(found.findings) - most:,} more. All of them: ricordo memory audit --json"
+        )
     if found.growth:
         lines += ["", *_growth(found.growth[:most])]
     return "\n".join(lines)
@@ -76,6 +85,8 @@ def _growth(growth: "Sequence[Growth]") -> list[str]:
     lines = [f"{'characters':>10}  {'of limit':>8}  {'versions':>8}  {'per version':>11}  block"]
     for one in growth:
         share = one.characters / max(1, one.limit)
-        numbers = f"{one.characters:>10,}  {share:>8.0%}  {one.versions:>8,}  {one.per_version:>+11.1f}"
+        numbers = (
+            f"{one.characters:>10,}  {share:>8.0%}  {one.versions:>8,}  {one.per_version:>+11.1f}"
+        )
         lines.append(f"{numbers}  {one.label} ({one.policy}) of {one.owner}")
     return lines

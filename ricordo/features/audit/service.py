@@ -29,7 +29,14 @@ from ricordo.storage.engine.store import Transaction
 
 T = TypeVar("T", Block, Passage)
 Kind = Literal["junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted"]
-KINDS: tuple[Kind, ...] = ("junk", "duplicate", "near-duplicate", "unsupported", "secret", "untrusted")
+KINDS: tuple[Kind, ...] = (
+    "junk",
+    "duplicate",
+    "near-duplicate",
+    "unsupported",
+    "secret",
+    "untrusted",
+)
 # The share of a line's words that users must have said.
 _SUPPORTED = 0.5
 _LEAST_WORDS = 2
@@ -44,7 +51,15 @@ _OF_A_MODEL = re.compile(
     r"|(?i:\bas an ai (?:language )?model\b|\bi (?:have )?(?:updated|saved) (?:your|the|my) memory\b)"
 )
 _TOKEN = re.compile(r"[^\W_]+(?:-feira)?")
-_BY_NUMBERS = {*MONTHS, "am", "pm", "uhr", "utc", "gmt", "h"}  # parts of a date or time where a number is beside them
+_BY_NUMBERS = {
+    *MONTHS,
+    "am",
+    "pm",
+    "uhr",
+    "utc",
+    "gmt",
+    "h",
+}  # parts of a date or time where a number is beside them
 _HEADING = re.compile(r"^\s*(?:#{1,6}\s.*|\[[A-Z_ ]+\]\s*|[\w ]{1,40}:\s*|---+\s*|```.*)$")
 
 
@@ -97,7 +112,9 @@ def audit(tx: Transaction, scope: Scope, only: str | None = None) -> Audit:
     lines = count = 0
     said: dict[str, set[str]] = {}
     by_chain: dict[str, list[Block]] = {}
-    for block in _pages(lambda page: blocks.page(tx, scope, page, blocks.BlockFilter(chain_id=only))):
+    for block in _pages(
+        lambda page: blocks.page(tx, scope, page, blocks.BlockFilter(chain_id=only))
+    ):
         by_chain.setdefault(block.chain_id, []).append(block)
     owners = blocks.owners(tx, scope) if only is None else {}
     for chain_id, group in by_chain.items():
@@ -117,7 +134,14 @@ def audit(tx: Transaction, scope: Scope, only: str | None = None) -> Audit:
             findings += _of_passage(passage, seen)
     counts: Counter[Kind] = Counter(one.kind for one in findings)
     growth.sort(key=lambda one: one.characters / max(1, one.limit), reverse=True)
-    return Audit(count, lines, passages, {kind: counts[kind] for kind in KINDS}, tuple(findings), tuple(growth))
+    return Audit(
+        count,
+        lines,
+        passages,
+        {kind: counts[kind] for kind in KINDS},
+        tuple(findings),
+        tuple(growth),
+    )
 
 
 def _pages(read: Callable[[Page], Sequence[T]]) -> Iterator[T]:
@@ -133,12 +157,16 @@ def _lines(text: str) -> list[tuple[int, str]]:
 
 def _of_block(block: Block, owner: str) -> Iterator[Finding]:
     if block.is_untrusted:
-        yield Finding("untrusted", owner, block.label, 0, _short(block.value), "holds untrusted content")
+        yield Finding(
+            "untrusted", owner, block.label, 0, _short(block.value), "holds untrusted content"
+        )
     for number, line in _lines(block.value):
         yield from _of_text(line, owner, block.label, number, block.label)
 
 
-def _of_text(text: str, owner: str, place: str, line: int = 0, label: str = "") -> Iterator[Finding]:
+def _of_text(
+    text: str, owner: str, place: str, line: int = 0, label: str = ""
+) -> Iterator[Finding]:
     if "\n" not in text and (reason := junk_in(text, label)):
         yield Finding("junk", owner, place, line, _short(text), reason)
     if kinds := redact(text).kinds:
@@ -164,7 +192,11 @@ def _repeats(block: Block, before: Sequence[Block], owner: str) -> Iterator[Find
         others = {**texts, block.label: "\n".join(kept)}
         for known in repeated("", "", line, others)[:1]:
             kind: Kind = "duplicate" if known.is_same else "near-duplicate"
-            where = f"line {known.line} of {known.label}" if known.label != block.label else "a line above it"
+            where = (
+                f"line {known.line} of {known.label}"
+                if known.label != block.label
+                else "a line above it"
+            )
             yield Finding(kind, owner, block.label, number, _short(line), f"same as {where}")
         kept.append(line)
 
@@ -200,7 +232,9 @@ def _of_dates(line: str, words: set[str]) -> set[str]:
     return found
 
 
-def _said_before(tx: Transaction, scope: Scope, version: BlockVersion, cached: dict[str, set[str]]) -> set[str]:
+def _said_before(
+    tx: Transaction, scope: Scope, version: BlockVersion, cached: dict[str, set[str]]
+) -> set[str]:
     """Return the words that users had said in the conversation before the version was made."""
     key = version.step_id or version.run_id or ""
     if key not in cached:
@@ -209,7 +243,10 @@ def _said_before(tx: Transaction, scope: Scope, version: BlockVersion, cached: d
         if of_run:
             conversation_id, end = of_run[0].conversation_id, version.created_at
             wanted = Page(limit=_MOST_SAID, order="desc", before=None)
-            for message in [*messages.page(tx, scope, wanted, conversation_id=conversation_id, role="user"), *of_run]:
+            for message in [
+                *messages.page(tx, scope, wanted, conversation_id=conversation_id, role="user"),
+                *of_run,
+            ]:
                 if message.role == "user" and message.created_at <= end and not message.is_event:
                     cached[key].update(terms(message.text))
     return cached[key]
@@ -224,7 +261,15 @@ def _growth(tx: Transaction, block: Block, owner: str) -> Growth:
         first = page[-1]
         before = first.number
     began = history.text_at(tx, block.chain_id, block.label, first) if first else None
-    return Growth(owner, block.label, block.rule, len(began or ""), len(block.value), block.limit, max(count, 1))
+    return Growth(
+        owner,
+        block.label,
+        block.rule,
+        len(began or ""),
+        len(block.value),
+        block.limit,
+        max(count, 1),
+    )
 
 
 def _of_passage(passage: Passage, seen: dict[str, str]) -> Iterator[Finding]:

@@ -2,7 +2,9 @@
 
 import typer
 
-app = typer.Typer(help="The audit log: who changed what, and who was refused.", no_args_is_help=True)
+app = typer.Typer(
+    help="The audit log: who changed what, and who was refused.", no_args_is_help=True
+)
 _MOST_SHOWN = 100
 
 
@@ -31,7 +33,9 @@ def verify_log(
     if not checks:
         typer.echo("Nothing has been recorded yet.")
     is_sound = not missing and not any(check.problems for check in checks)
-    typer.echo("No row was changed or removed." if is_sound else "The audit log is not as it was written.")
+    typer.echo(
+        "No row was changed or removed." if is_sound else "The audit log is not as it was written."
+    )
     raise typer.Exit(0 if is_sound else 1)
 
 

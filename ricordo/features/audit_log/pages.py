@@ -19,6 +19,10 @@ async def list_rows(request: Request) -> Response:
     asked = {name: request.query_params.get(name) or None for name in _FILTERS}
     after = request.query_params.get("after")
     rows = await Api(request).get("/v1/audit-log", limit=_PAGE + 1, after=after, **asked)
-    older = address_of("/ui/audit-log", **asked, after=rows[_PAGE - 1]["id"]) if rows[_PAGE:] else ""
+    older = (
+        address_of("/ui/audit-log", **asked, after=rows[_PAGE - 1]["id"]) if rows[_PAGE:] else ""
+    )
     export = address_of("/v1/audit-log/export", **asked)
-    return await render(request, "audit_log/rows.html", rows=rows[:_PAGE], asked=asked, older=older, export=export)
+    return await render(
+        request, "audit_log/rows.html", rows=rows[:_PAGE], asked=asked, older=older, export=export
+    )

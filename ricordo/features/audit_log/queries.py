@@ -22,15 +22,33 @@ START = "0" * 64
 AT_ONCE = 1000
 # What a row's hash is made of, in this order.
 HASHED = (
-    *("organization_id", "number", "created_at", "person", "on_behalf_of", "key_id", "role", "action", "objects"),
+    *(
+        "organization_id",
+        "number",
+        "created_at",
+        "person",
+        "on_behalf_of",
+        "key_id",
+        "role",
+        "action",
+        "objects",
+    ),
     *("status", "repeats", "previous"),
 )
 _NEW_CHAIN = {"number": 0, "hash": START, "first": 1, "anchor": START}
 _CHAIN = select(audit_chains).where(equal(audit_chains, "organization_id"))
 _LOCKED_CHAIN = _CHAIN.with_for_update()
-_INSERT, _INSERT_PERSON, _INSERT_CHAIN = insert(audit_log), insert(audit_people), Missing(audit_chains)
-_MOVE = setter(audit_chains, "number", "hash", where=audit_chains.c.organization_id == bindparam("this"))
-_EXISTING = select(users_table.c.id).where(one_of(users_table.c.id, "ids"), equal(users_table, "organization_id"))
+_INSERT, _INSERT_PERSON, _INSERT_CHAIN = (
+    insert(audit_log),
+    insert(audit_people),
+    Missing(audit_chains),
+)
+_MOVE = setter(
+    audit_chains, "number", "hash", where=audit_chains.c.organization_id == bindparam("this")
+)
+_EXISTING = select(users_table.c.id).where(
+    one_of(users_table.c.id, "ids"), equal(users_table, "organization_id")
+)
 _PEOPLE = select(audit_people).where(one_of(audit_people.c.id, "ids"))
 _OF_USER = select(audit_people.c.id).where(equal(audit_people, "user_id"))
 _by, _for = audit_people.alias("by_whom"), audit_people.alias("for_whom")
@@ -106,7 +124,9 @@ def pseudonym(salt: str, person: Person) -> str:
     return "person-" + sha256(orjson.dumps([salt, *person])).hexdigest()[:32]
 
 
-def append(tx: Transaction, drafts: Sequence[AuditDraft], known: Mapping[Person, str]) -> dict[Person, str]:
+def append(
+    tx: Transaction, drafts: Sequence[AuditDraft], known: Mapping[Person, str]
+) -> dict[Person, str]:
     """Add rows to the ends of their chains; returns the pseudonyms that are new, where `known` has those of before."""
     by_organization: dict[str, list[AuditDraft]] = defaultdict(list)
     for draft in drafts:
@@ -165,7 +185,9 @@ def _people(
         # Whoever was forgotten meanwhile gets no pseudonym that leads back to them.
         ids = sorted({user_id for _, user_id, _ in fresh if user_id})
         found = (
-            {row.id for row in tx.all(_EXISTING, {"ids": ids, "organization_id": organization_id})} if ids else set()
+            {row.id for row in tx.all(_EXISTING, {"ids": ids, "organization_id": organization_id})}
+            if ids
+            else set()
         )
         for one in sorted(fresh, key=repr):
             if one[1] is None or one[1] in found:
@@ -177,12 +199,20 @@ def _people(
 def _insert_person(tx: Transaction, person: Person) -> str:
     salt = secrets.token_hex(16)
     id, (organization_id, user_id, address) = pseudonym(salt, person), person
-    values = {"id": id, "organization_id": organization_id, "user_id": user_id, "address": address, "salt": salt}
+    values = {
+        "id": id,
+        "organization_id": organization_id,
+        "user_id": user_id,
+        "address": address,
+        "salt": salt,
+    }
     tx.run(_INSERT_PERSON, values | {"created_at": tx.clock.now()})
     return id
 
 
-def page(tx: Transaction, organization_id: str, wanted: Page, asked: AuditFilter) -> list[dict[str, Any]]:
+def page(
+    tx: Transaction, organization_id: str, wanted: Page, asked: AuditFilter
+) -> list[dict[str, Any]]:
     """Return the rows of a page, with who is behind their pseudonyms; erased people are None."""
     statement = _ROWS.where(audit_log.c.organization_id == organization_id, *asked.conditions())
     return [_read(row) for row in read_page(tx, statement, audit_log, wanted, by=("number",))]
@@ -191,7 +221,10 @@ def page(tx: Transaction, organization_id: str, wanted: Page, asked: AuditFilter
 def rows_after(tx: Transaction, organization_id: str, number: int) -> list[dict[str, Any]]:
     """Return the next rows of the chain as they are stored."""
     its = (audit_log.c.organization_id == organization_id, audit_log.c.number > number)
-    return [_read(row) for row in tx.all(select(audit_log).where(*its).order_by(audit_log.c.number).limit(AT_ONCE))]
+    return [
+        _read(row)
+        for row in tx.all(select(audit_log).where(*its).order_by(audit_log.c.number).limit(AT_ONCE))
+    ]
 
 
 def people(tx: Transaction, ids: Sequence[str]) -> Sequence[Row[Any]]:
@@ -206,17 +239,32 @@ def expire(tx: Transaction, organization_id: str, before: int) -> bool:
     """Delete some rows older than this, and keep the hash of the last of them as the anchor; whether there may be more."""
     chain = tx.first(_LOCKED_CHAIN, {"organization_id": organization_id})
     rows = rows_after(tx, organization_id, chain.first - 1)
-    count = next((place for place, row in enumerate(rows) if row["created_at"] >= before), len(rows))
+    count = next(
+        (place for place, row in enumerate(rows) if row["created_at"] >= before), len(rows)
+    )
     if count == 0:
         return False
     anchor, first = hash_of(rows[count - 1]), rows[count - 1]["number"] + 1
-    tx.run(delete(audit_log).where(audit_log.c.organization_id == organization_id, audit_log.c.number < first))
-    tx.run(update(audit_chains).where(audit_chains.c.seq == chain.seq).values(first=first, anchor=anchor))
+    tx.run(
+        delete(audit_log).where(
+            audit_log.c.organization_id == organization_id, audit_log.c.number < first
+        )
+    )
+    tx.run(
+        update(audit_chains)
+        .where(audit_chains.c.seq == chain.seq)
+        .values(first=first, anchor=anchor)
+    )
     if count == AT_ONCE:
         return True
-    used = (select(column).where(column.is_not(None)) for column in (audit_log.c.person, audit_log.c.on_behalf_of))
+    used = (
+        select(column).where(column.is_not(None))
+        for column in (audit_log.c.person, audit_log.c.on_behalf_of)
+    )
     # A newer one may be in use by a server that has not written with it yet.
-    is_old = (audit_people.c.organization_id == organization_id) & (audit_people.c.created_at < before)
+    is_old = (audit_people.c.organization_id == organization_id) & (
+        audit_people.c.created_at < before
+    )
     tx.run(delete(audit_people).where(is_old, *(audit_people.c.id.not_in(one) for one in used)))
     return False
 

@@ -25,9 +25,13 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 _REFUSED = (401, 403)
 _FAULTY, _INTERNAL = range(400, 500), 500
 # Only ids: labels and names are words of users.
-_ID = re.compile(r"(?:[a-z_]+-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{40}|\d{1,19}")
+_ID = re.compile(
+    r"(?:[a-z_]+-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{40}|\d{1,19}"
+)
 # What people say to agents: runs are the record of that, and most requests.
-_TURN = re.compile(r".*/messages(?:/stream|/async)?|/v1/(?:chat/completions|responses)|/chat/stream")
+_TURN = re.compile(
+    r".*/messages(?:/stream|/async)?|/v1/(?:chat/completions|responses)|/chat/stream"
+)
 _PLAIN = re.compile(r"[a-z][a-z0-9._-]{0,39}")
 _MOST_READ = 64 * 1024
 # Refusals of one caller that are recorded each, within so many seconds. After them a row stands for more and more.
@@ -69,7 +73,10 @@ class AuditRecorder:
         try:
             await self._app(scope, receive, record_and_send)
         except Exception:
-            if not is_looked_at and (failed := self._record(scope, _INTERNAL, b"", recorded, outer)) is not None:
+            if (
+                not is_looked_at
+                and (failed := self._record(scope, _INTERNAL, b"", recorded, outer)) is not None
+            ):
                 await failed
             raise
         finally:
@@ -129,7 +136,11 @@ def draft_of(scope: Scope, status: int, body: bytes, now: int) -> AuditDraft:
     caller: Caller | None = scope.get(RECORDED_SCOPE) or scope.get(REQUEST_SCOPE)
     acting: Caller | None = scope.get(ACTING_SCOPE)
     given: dict[str, Any] = scope.get("path_params") or {}
-    objects = {name: str(value) for name, value in given.items() if name != "user_id" and _ID.fullmatch(str(value))}
+    objects = {
+        name: str(value)
+        for name, value in given.items()
+        if name != "user_id" and _ID.fullmatch(str(value))
+    }
     if not objects and (made := _made(body)):
         objects = {"id": made}
     draft = AuditDraft(f"{scope['method']} {_route_of(scope)}", status, now, objects=objects)
@@ -145,7 +156,9 @@ def draft_of(scope: Scope, status: int, body: bytes, now: int) -> AuditDraft:
 
 
 def _named(scope: Scope) -> str | None:
-    return next((value.decode("latin-1") for name, value in scope["headers"] if name == USER_HEADER), None)
+    return next(
+        (value.decode("latin-1") for name, value in scope["headers"] if name == USER_HEADER), None
+    )
 
 
 def _route_of(scope: Scope) -> str:
@@ -154,7 +167,11 @@ def _route_of(scope: Scope) -> str:
         return str(route.path_format)
     pieces = get_route_path(scope).strip("/").split("/")
     shown = pieces[: 2 if pieces[0] in ("v1", "ui") else 1]
-    return "/" + "/".join(piece if _PLAIN.fullmatch(piece) else "…" for piece in shown) + ("/…" if pieces[2:] else "")
+    return (
+        "/"
+        + "/".join(piece if _PLAIN.fullmatch(piece) else "…" for piece in shown)
+        + ("/…" if pieces[2:] else "")
+    )
 
 
 def _made(body: bytes) -> str | None:

@@ -22,7 +22,9 @@ from ricordo.features.audit_log.service import exported
 from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
-_LINES: dict[int | str, Json] = {200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}}
+_LINES: dict[int | str, Json] = {
+    200: {"content": {"application/x-ndjson": {"schema": {"type": "string"}}}}
+}
 router = Routes(prefix="/v1/audit-log", tags=["audit"], scope="users")
 
 
@@ -53,19 +55,29 @@ class AuditRowResponse(ResponseModel):
 class AuditParameters:
     """The query parameters of the audit log."""
 
-    user_id: Annotated[str | None, Query(description="Only what this user did, or others for them: id or name.")] = None
-    action: Annotated[str | None, Query(max_length=200, description="A part of the method and route.")] = None
-    since: Annotated[str | None, Query(alias="from", description="First day or time, UTC without a zone.")] = None
+    user_id: Annotated[
+        str | None, Query(description="Only what this user did, or others for them: id or name.")
+    ] = None
+    action: Annotated[
+        str | None, Query(max_length=200, description="A part of the method and route.")
+    ] = None
+    since: Annotated[
+        str | None, Query(alias="from", description="First day or time, UTC without a zone.")
+    ] = None
     until: Annotated[str | None, Query(alias="to", description="Last day or time.")] = None
     refused: Annotated[bool, Query(description="Only requests that were refused.")] = False
 
     def asked(self, here: Here) -> AuditFilter:
         """Return the filter; the call is narrowed to the user already. Raises Forbidden for all but administrators, Invalid."""
         if here.scope.role != "admin":
-            raise Forbidden("Only administrators may read the audit log. Use a key with the role admin.")
+            raise Forbidden(
+                "Only administrators may read the audit log. Use a key with the role admin."
+            )
         since = None if self.since is None else parse_date(self.since, UTC, name="from")
         until = None if self.until is None else parse_date(self.until, UTC, name="to", end=True)
-        return AuditFilter(here.scope.subject_id if self.user_id else None, self.action, since, until, self.refused)
+        return AuditFilter(
+            here.scope.subject_id if self.user_id else None, self.action, since, until, self.refused
+        )
 
 
 Asked = Annotated[AuditParameters, Depends()]
@@ -84,7 +96,9 @@ def list_rows(tx: Transaction, here: Here, paging: Paged, asked: Asked) -> list[
 async def export(here: Here, asked: Asked) -> StreamingResponse:
     """Return all rows as JSON lines, the oldest first."""
     store, page = here.store, Page(limit=queries.AT_ONCE, order="asc")
-    read = partial(queries.page, organization_id=here.scope.organization_id, asked=asked.asked(here))
+    read = partial(
+        queries.page, organization_id=here.scope.organization_id, asked=asked.asked(here)
+    )
     # What is wrong with the request is found before the answer begins.
     first = await store.read(partial(read, wanted=page))
 

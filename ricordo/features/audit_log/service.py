@@ -68,23 +68,33 @@ class AuditWriter:
         if drafts[0].created_at - self._known_since > DAY or len(self._known) > _MOST_PEOPLE:
             self._known, self._known_since = {}, drafts[0].created_at
         try:
-            self._known |= await store.write(partial(queries.append, drafts=drafts, known=self._known))
+            self._known |= await store.write(
+                partial(queries.append, drafts=drafts, known=self._known)
+            )
         except Unavailable:
-            log.exception("rows of the audit log could not be written yet", extra={"rows": len(drafts)})
+            log.exception(
+                "rows of the audit log could not be written yet", extra={"rows": len(drafts)}
+            )
             self._late = [*self._late, *drafts][-_MOST_LATE:]
         except Exception:
             if len(drafts) > 1:  # one of them may be at fault
                 for draft in drafts:
                     await self._commit(store, [draft])
                 return
-            facts = {"action": drafts[0].action, "status": drafts[0].status, "organization": drafts[0].organization_id}
+            facts = {
+                "action": drafts[0].action,
+                "status": drafts[0].status,
+                "organization": drafts[0].organization_id,
+            }
             log.exception("a row of the audit log was lost", extra=facts)
 
 
 async def _expire(runtime: Runtime, _job: Job, _report: Report) -> None:
     before = runtime.store.clock.now() - AuditLogSettings().audit_log_days * DAY
     for chain in await runtime.store.read(queries.chains):
-        while await runtime.store.write(partial(queries.expire, organization_id=chain.organization_id, before=before)):
+        while await runtime.store.write(
+            partial(queries.expire, organization_id=chain.organization_id, before=before)
+        ):
             pass
 
 
@@ -109,12 +119,21 @@ def recorded_command(settings: Settings, command: str) -> Iterator[list[str]]:
 
 def _record(settings: Settings, command: str, code: int) -> str | None:
     clock = SystemClock()
-    draft = AuditDraft(command, code, clock.now(), user_id=LOCAL_USER, address=f"account {_account()}", role="operator")
+    draft = AuditDraft(
+        command,
+        code,
+        clock.now(),
+        user_id=LOCAL_USER,
+        address=f"account {_account()}",
+        role="operator",
+    )
     try:
         with exclusive_access(settings, force=True) as connection, write_transaction(connection):
             require_current(connection, "The database")
             metadata.create_all(connection, tables=TABLES)
-            queries.append(Transaction(connection, clock, Statements(connection.dialect), {}), [draft], {})
+            queries.append(
+                Transaction(connection, clock, Statements(connection.dialect), {}), [draft], {}
+            )
     except (RicordoError, SQLAlchemyError) as error:
         return f"This is not in the audit log: {error}"
     return None
@@ -157,12 +176,16 @@ def _verified(tx: Transaction, chain: Any, missing: set[str]) -> AuditCheck:
                 check.problems.append(f"{_span(number + 1, row['number'] - 1)} missing.")
             elif row["previous"] != expected:
                 what = (
-                    f"Row {number} was changed" if number >= chain.first else "Rows before the first one were changed"
+                    f"Row {number} was changed"
+                    if number >= chain.first
+                    else "Rows before the first one were changed"
                 )
                 check.problems.append(f"{what}, or row {number + 1} was.")
             number, expected = row["number"], queries.hash_of(row)
             missing.discard(f"{number}:{expected}")
-        named = {row[name] for row in rows for name in ("person", "on_behalf_of")} - checked - {None}
+        named = (
+            {row[name] for row in rows for name in ("person", "on_behalf_of")} - checked - {None}
+        )
         _check_people(tx, check, sorted(named))
         checked |= named
     if number < chain.number:
@@ -186,4 +209,6 @@ def _span(first: int, last: int) -> str:
 
 def exported(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row as JSON has it."""
-    return {name: row[name] for name in row if name != "seq"} | {"created_at": stamp(row["created_at"])}
+    return {name: row[name] for name in row if name != "seq"} | {
+        "created_at": stamp(row["created_at"])
+    }

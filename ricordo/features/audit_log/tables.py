@@ -5,7 +5,16 @@ A row names people by pseudonyms alone, so that it never changes. Erasing a user
 
 from sqlalchemy import Index, UniqueConstraint
 
-from ricordo.storage.schema.columns import json_value, numbers, reference, root, seq, strings, table, timestamps
+from ricordo.storage.schema.columns import (
+    json_value,
+    numbers,
+    reference,
+    root,
+    seq,
+    strings,
+    table,
+    timestamps,
+)
 
 audit_log = table(
     "audit_log",

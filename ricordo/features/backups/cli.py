@@ -14,7 +14,9 @@ app = typer.Typer()
 
 @app.command("backup")
 def backup(
-    file: Path = typer.Argument(help="The file to write, such as ricordo-2026-01-31.db. It must be new."),
+    file: Path = typer.Argument(
+        help="The file to write, such as ricordo-2026-01-31.db. It must be new."
+    ),
 ) -> None:
     """Write the whole database into a file. Servers may use it.
 
@@ -27,8 +29,12 @@ def backup(
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo backup") as problems:
         done = _copied(lambda report: service.back_up(settings, file, report))
-    typer.echo(f"{file} holds {sum(done.rows.values()):,} rows. Their numbers and their hashes are equal.")
-    typer.echo(f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys are of no use.")
+    typer.echo(
+        f"{file} holds {sum(done.rows.values()):,} rows. Their numbers and their hashes are equal."
+    )
+    typer.echo(
+        f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys are of no use."
+    )
     _tell(problems)
 
 
@@ -52,11 +58,15 @@ def restore(
     settings, _ = load_settings()
     with recorded_command(settings, "ricordo restore") as problems:
         done = _copied(lambda report: service.restore(file, settings, report, replace=replace))
-    typer.echo(f"{address(settings)} holds {sum(done.rows.values()):,} rows now, equal to the backup's.")
+    typer.echo(
+        f"{address(settings)} holds {sum(done.rows.values()):,} rows now, equal to the backup's."
+    )
     if not done.was_sealed:
         typer.echo(f"About {file}: {UNSEALED}")
     if done.leaves_vectors:
-        typer.echo("Vectors in pgvector are not copied. Create them again with: ricordo search reindex --vectors-only")
+        typer.echo(
+            "Vectors in pgvector are not copied. Create them again with: ricordo search reindex --vectors-only"
+        )
     _tell(problems)
 
 
@@ -80,7 +90,9 @@ def upgrade() -> None:
     if done.before == done.after:
         typer.echo(f"{address(settings)} has schema {done.after}, which is this Ricordo's.")
     else:
-        typer.echo(f"{address(settings)} had schema {done.before}, and has schema {done.after} now.")
+        typer.echo(
+            f"{address(settings)} had schema {done.before}, and has schema {done.after} now."
+        )
         kept = (
             f"As it was, it is in {done.backup}."
             if done.backup

@@ -49,7 +49,10 @@ def list_backups(tx: Transaction, here: Here) -> list[Json]:
     _require_whole_server(tx, here.scope)
     return [
         BackupResponse.of(
-            path, size=about.st_size, created_at=int(about.st_mtime * SECOND), was_verified=path.suffix == ".db"
+            path,
+            size=about.st_size,
+            created_at=int(about.st_mtime * SECOND),
+            was_verified=path.suffix == ".db",
         )
         for path, about in _listed(here)
     ]
@@ -62,7 +65,9 @@ def make(tx: Transaction, here: Here) -> Job:
     _require_whole_server(tx, here.scope)
     time = to_datetime(tx.clock.now()).strftime("%Y%m%dT%H%M%S")
     payload = {"name": f"ricordo-{time}-{token_hex(2)}.db"}
-    added = jobs.add(tx, Job(MAKE, LOCAL_ORGANIZATION, payload, key=MAKE, is_single=True, most_attempts=ATTEMPTS))
+    added = jobs.add(
+        tx, Job(MAKE, LOCAL_ORGANIZATION, payload, key=MAKE, is_single=True, most_attempts=ATTEMPTS)
+    )
     if added is None:
         raise Conflict("A backup waits to be made already. Look at the jobs.")
     return added
@@ -74,9 +79,13 @@ async def check(here: Here, backup_name: str) -> Json:
     """Read a backup again, whole; 400 says what is wrong with it."""
     path = await _find(here, backup_name)
     if path.suffix != ".db":
-        raise Invalid("This is a dump of PostgreSQL. Check it on the machine of the server: pg_restore --list FILE")
+        raise Invalid(
+            "This is a dump of PostgreSQL. Check it on the machine of the server: pg_restore --list FILE"
+        )
     hashes = await asyncio.to_thread(require_sound, path)
-    return note(f"{path.name} is whole." if hashes is not None else f"{path.name} is whole. {UNSEALED}")
+    return note(
+        f"{path.name} is whole." if hashes is not None else f"{path.name} is whole. {UNSEALED}"
+    )
 
 
 @router.get("/{backup_name}", response_class=Response, responses=binary(_BYTES))
@@ -98,7 +107,9 @@ async def delete(here: Here, backup_name: str) -> Json:
 def _require_whole_server(tx: Transaction, scope: Scope) -> None:
     """Raise NotFound, Forbidden for whoever may not have all organizations, which a backup holds: of several the operator alone."""
     if scope.organization_id != LOCAL_ORGANIZATION:
-        raise NotFound("Backups belong to the first organization of the server. Take out agents and memory instead.")
+        raise NotFound(
+            "Backups belong to the first organization of the server. Take out agents and memory instead."
+        )
     if len(organizations.every_id(tx)) > 1:
         require_operator(scope)
 
@@ -112,4 +123,6 @@ def _listed(here: RequestContext) -> list[tuple[Path, os.stat_result]]:
 async def _find(here: RequestContext, name: str) -> Path:
     """Return the file of this name among those that are listed. Raises Forbidden, NotFound."""
     await here.store.read(lambda tx: _require_whole_server(tx, here.scope))
-    return found(next((path for path, _ in _listed(here) if path.name == name), None), "Backup", name)
+    return found(
+        next((path for path, _ in _listed(here) if path.name == name), None), "Backup", name
+    )

@@ -11,7 +11,14 @@ from pathlib import Path
 from sqlalchemy import Connection, Table, func, inspect, select
 
 from ricordo.errors import Conflict, NotFound, Unavailable
-from ricordo.features.move.service import MoveOptions, MoveReport, Report, at_file, move, move_into_file
+from ricordo.features.move.service import (
+    MoveOptions,
+    MoveReport,
+    Report,
+    at_file,
+    move,
+    move_into_file,
+)
 from ricordo.settings import Settings
 from ricordo.storage.engine.backups import held_in, settle
 from ricordo.storage.engine.database import address, check, exclusive_access, open_store
@@ -35,7 +42,9 @@ class UpgradeReport:
 
 def folder_of(settings: Settings) -> Path:
     """Where backups are that a migration makes, and those that are made over HTTP."""
-    return (settings.data_dir if settings.postgres_url else settings.database_path.parent) / "backups"
+    return (
+        settings.data_dir if settings.postgres_url else settings.database_path.parent
+    ) / "backups"
 
 
 def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
@@ -52,18 +61,27 @@ def back_up(settings: Settings, target: Path, report: Report) -> MoveReport:
     return done
 
 
-def restore(source: Path, settings: Settings, report: Report, *, replace: bool = False) -> MoveReport:
+def restore(
+    source: Path, settings: Settings, report: Report, *, replace: bool = False
+) -> MoveReport:
     """Put a backup in place of an unused database (`replace`: a full one). Raises Conflict, Invalid, NotFound, Unavailable."""
     source = source.absolute()
     hashes = require_sound(source)
     if settings.postgres_url is not None:
-        return move(at_file(settings, source), settings, MoveOptions(replace=replace, sealed_hashes=hashes), report)
+        return move(
+            at_file(settings, source),
+            settings,
+            MoveOptions(replace=replace, sealed_hashes=hashes),
+            report,
+        )
     path = settings.database_path
     make_private_folder(path.parent)
     lock = lock_file(path)
     try:
         if not replace and path.exists() and (held := held_in(path)):
-            raise Conflict(f"{path} is not empty: it holds {', '.join(held)}. Back it up, then repeat with --replace.")
+            raise Conflict(
+                f"{path} is not empty: it holds {', '.join(held)}. Back it up, then repeat with --replace."
+            )
         options = MoveOptions(force=True, sealed_hashes=hashes)
         return move_into_file(at_file(settings, source), settings, options, report)
     finally:
@@ -74,7 +92,9 @@ def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
     """Back up and migrate an unused database, create plugins' `tables`, and check it. Raises NotFound, Conflict, Unavailable."""
     found = check(settings)
     if found.state == "absent":
-        raise NotFound(f"There is no database at {address(settings)}. A server makes one when it starts.")
+        raise NotFound(
+            f"There is no database at {address(settings)}. A server makes one when it starts."
+        )
     if found.state == "broken":
         raise Unavailable(found.reason)
     with exclusive_access(settings) as connection:  # raises Conflict where a server uses it
@@ -89,7 +109,9 @@ def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
     backup = made[-1] if made else None
     if problems:
         kept = f" Keep {backup}, which is the database as it was." if backup else ""
-        raise Unavailable(f"The database is not as it should be after the upgrade: {'; '.join(problems[:5])}.{kept}")
+        raise Unavailable(
+            f"The database is not as it should be after the upgrade: {'; '.join(problems[:5])}.{kept}"
+        )
     rows = sum(after[name] for name in before if name in after)
     return UpgradeReport(found.schema, check(settings).schema, backup, len(metadata.tables), rows)
 
@@ -109,18 +131,31 @@ def _count_rows(connection: Connection) -> dict[str, int]:
     """The rows of each table of ours that is there."""
     there = {*inspect(connection).get_table_names()}
     ours = [table for table in metadata.sorted_tables if table.name in there]
-    return {one.name: connection.execute(select(func.count()).select_from(one)).scalar_one() for one in ours}
+    return {
+        one.name: connection.execute(select(func.count()).select_from(one)).scalar_one()
+        for one in ours
+    }
 
 
 def _problems(connection: Connection, before: dict[str, int]) -> list[str]:
     """What of the tables, their columns and their rows is not there."""
     found, after = inspect(connection), _count_rows(connection)
     problems = [
-        f"{name} lost {count - after.get(name, 0)} rows" for name, count in before.items() if after.get(name, 0) < count
+        f"{name} lost {count - after.get(name, 0)} rows"
+        for name, count in before.items()
+        if after.get(name, 0) < count
     ]
     for table in metadata.sorted_tables:
-        there = {column["name"] for column in found.get_columns(table.name)} if table.name in after else set()
-        problems += [f"{table.name} has no {column.name}" for column in table.columns if column.name not in there]
+        there = (
+            {column["name"] for column in found.get_columns(table.name)}
+            if table.name in after
+            else set()
+        )
+        problems += [
+            f"{table.name} has no {column.name}"
+            for column in table.columns
+            if column.name not in there
+        ]
     if connection.dialect.name == "sqlite":
         for pragma in ("integrity_check", "foreign_key_check"):
             rows = connection.exec_driver_sql(f"PRAGMA {pragma}").all()

@@ -21,7 +21,9 @@ class BatchesPlugin:
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
-        return [LazyRouter("ricordo.features.batches.routes", ("/v1/messages/batches",), is_first=True)]
+        return [
+            LazyRouter("ricordo.features.batches.routes", ("/v1/messages/batches",), is_first=True)
+        ]
 
 
 plugin = BatchesPlugin()

@@ -110,20 +110,31 @@ async def _turn(runtime: Runtime, job: Job, request: TurnRequest) -> Run:
 
 
 def _with_otids(request: TurnRequest, name: str) -> TurnRequest:
-    said = [replace(one, otid=one.otid or f"{name}-{place}") for place, one in enumerate(request.messages)]
-    decided = request.approval and replace(request.approval, otid=request.approval.otid or f"{name}-approval")
+    said = [
+        replace(one, otid=one.otid or f"{name}-{place}")
+        for place, one in enumerate(request.messages)
+    ]
+    decided = request.approval and replace(
+        request.approval, otid=request.approval.otid or f"{name}-approval"
+    )
     return replace(request, messages=tuple(said), approval=decided)
 
 
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
     """Tell of the end of the batch, and note with it what came of that. Raises where it was not taken."""
-    batch = await runtime.store.read(lambda tx: jobs.get(tx, Scope(job.organization_id), job.payload["batch_id"]))
+    batch = await runtime.store.read(
+        lambda tx: jobs.get(tx, Scope(job.organization_id), job.payload["batch_id"])
+    )
     callback = batch.payload["callback"]
     if batch.ended_at is None:
         raise Unavailable("The batch has not ended yet.")
     if callback.get("sent_at") and not callback.get("error"):
         return  # killed right after it was noted
-    told = {"job_id": batch.id, "status": JobResponse.of(batch)["status"], "completed_at": stamp(batch.ended_at)}
+    told = {
+        "job_id": batch.id,
+        "status": JobResponse.of(batch)["status"],
+        "completed_at": stamp(batch.ended_at),
+    }
     changes, failure = await deliver(runtime, job, callback["url"], orjson.dumps(told))
     await runtime.store.write(lambda tx: queries.note_callback(tx, batch, changes))
     if failure:

@@ -38,7 +38,12 @@ class BatchResponse(JobResponse):
         counts, problems = fields["counts"], fields.get("problems")
         callback, total = job.payload["callback"], job.payload["requests"]
         done, failed = counts.get("completed", 0), counts.get("failed", 0)
-        told = {"requests": total, "completed": done, "failed": failed, "waiting": counts.get("waiting", 0)}
+        told = {
+            "requests": total,
+            "completed": done,
+            "failed": failed,
+            "waiting": counts.get("waiting", 0),
+        }
         return super().of(job) | {
             "job_type": "batch",
             "metadata": told

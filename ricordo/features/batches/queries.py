@@ -36,7 +36,10 @@ _MOST_PROBLEMS = 100
 
 def insert_all(tx: Transaction, job: Job, requests: Sequence[dict[str, Any]]) -> None:
     of_all = {"job_id": job.id, "user_id": job.user_id, "status": "waiting"}
-    rows = [of_all | {"agent_id": one["agent_id"], "number": n, "request": one} for n, one in enumerate(requests)]
+    rows = [
+        of_all | {"agent_id": one["agent_id"], "number": n, "request": one}
+        for n, one in enumerate(requests)
+    ]
     tx.run(insert(batch_items), rows)
 
 
@@ -55,7 +58,9 @@ def request(tx: Transaction, job_id: str, number: int) -> dict[str, Any] | None:
     return None if row is None else dict(row.request)
 
 
-def save(tx: Transaction, job_id: str, number: int, run_id: str | None, problem: str | None) -> None:
+def save(
+    tx: Transaction, job_id: str, number: int, run_id: str | None, problem: str | None
+) -> None:
     """Store how a request ended: with a run, or why without an answer."""
     values: dict[str, Any] = {
         "status": "failed" if problem else "completed",
@@ -69,7 +74,9 @@ def save(tx: Transaction, job_id: str, number: int, run_id: str | None, problem:
 def counts(tx: Transaction, job_ids: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return how many requests of each batch have each status."""
     found: dict[str, dict[str, int]] = {id: {} for id in job_ids}
-    counted = select(_c.job_id, _c.status, func.count().label("requests")).where(_c.job_id.in_(job_ids))
+    counted = select(_c.job_id, _c.status, func.count().label("requests")).where(
+        _c.job_id.in_(job_ids)
+    )
     for row in tx.all(counted.group_by(_c.job_id, _c.status)):
         found[row.job_id][row.status] = row.requests
     return found
@@ -77,17 +84,25 @@ def counts(tx: Transaction, job_ids: Sequence[str]) -> dict[str, dict[str, int]]
 
 def problems(tx: Transaction, job_id: str) -> list[dict[str, Any]]:
     """Return the first requests that failed, and why."""
-    wanted = select(_c.number, _c.agent_id, _c.run_id, _c.problem).where(_c.job_id == job_id, _c.status == "failed")
+    wanted = select(_c.number, _c.agent_id, _c.run_id, _c.problem).where(
+        _c.job_id == job_id, _c.status == "failed"
+    )
     return [
         {str(name): value for name, value in row._mapping.items()}
         for row in tx.all(wanted.order_by(_c.number).limit(_MOST_PROBLEMS))
     ]
 
 
-def page_of_messages(tx: Transaction, scope: Scope, wanted: Page, job_id: str, agent_id: str | None) -> list[Message]:
+def page_of_messages(
+    tx: Transaction, scope: Scope, wanted: Page, job_id: str, agent_id: str | None
+) -> list[Message]:
     """Return one page of what agents answered in a batch: their words, calls and results."""
-    of_batch = message_rows.c.run_id.in_(select(_c.run_id).where(_c.job_id == job_id, _c.run_id.is_not(None)))
-    return messages.page(tx, scope, wanted, of_batch, message_rows.c.step_id.is_not(None), agent_id=agent_id)
+    of_batch = message_rows.c.run_id.in_(
+        select(_c.run_id).where(_c.job_id == job_id, _c.run_id.is_not(None))
+    )
+    return messages.page(
+        tx, scope, wanted, of_batch, message_rows.c.step_id.is_not(None), agent_id=agent_id
+    )
 
 
 def note_callback(tx: Transaction, job: Job, changes: dict[str, Any]) -> None:

@@ -20,12 +20,16 @@ router = Routes(prefix="/v1/messages/batches", tags=["batches"], scope="messages
 async def create(here: Here, body: BatchRequest) -> Json:
     """Send requests to agents and return at once; a job answers them. `callback_url` is called when the batch has ended."""
     if body.callback_url:
-        require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
+        require_callable(
+            body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks
+        )
     for one in body.requests:
         one.refuse_unsupported()
         request_of(here.scope, one.agent_id, one)
     digest, is_retry = await sent_again(here)
-    made = await here.store.write(lambda tx: service.create(tx, here.scope, body, digest, is_retry=is_retry))
+    made = await here.store.write(
+        lambda tx: service.create(tx, here.scope, body, digest, is_retry=is_retry)
+    )
     return BatchResponse.of(made, counts={"waiting": len(body.requests)})
 
 
@@ -52,9 +56,14 @@ def cancel(tx: Transaction, here: Here, batch_id: str) -> None:
 
 
 @router.get("/{batch_id}/messages", response_model=dict[str, list[Json]])
-def list_messages(tx: Transaction, here: Here, batch_id: str, paging: Paged, agent_id: str | None = None) -> Json:
+def list_messages(
+    tx: Transaction, here: Here, batch_id: str, paging: Paged, agent_id: str | None = None
+) -> Json:
     """What agents answered in the batch, by default newest first; of one agent, or of all."""
     service.get(tx, here.scope, batch_id)
     found = queries.page_of_messages(tx, here.scope, paging.page(default=100), batch_id, agent_id)
-    told = [to_af(one, one.id, one.agent_id) | {"run_id": one.run_id, "step_id": one.step_id} for one in found]
+    told = [
+        to_af(one, one.id, one.agent_id) | {"run_id": one.run_id, "step_id": one.step_id}
+        for one in found
+    ]
     return {"messages": told}

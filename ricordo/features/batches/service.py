@@ -22,22 +22,42 @@ _ATTEMPTS = 100
 _CALLBACK_ATTEMPTS = 6
 
 
-def create(tx: Transaction, scope: Scope, asked: BatchRequest, body_hash: str, *, is_retry: bool) -> Job:
+def create(
+    tx: Transaction, scope: Scope, asked: BatchRequest, body_hash: str, *, is_retry: bool
+) -> Job:
     """Store a new batch, or return the one that the client sent before. Raises Conflict, Forbidden, NotFound."""
     maker = asdict(maker_of(tx, scope, "batch"))
     if is_retry:
         since = tx.clock.now() - REPEAT_WINDOW
-        recent = [one for one in jobs.page(tx, scope, Page(limit=MOST_OPEN), kind=RUN) if one.created_at >= since]
+        recent = [
+            one
+            for one in jobs.page(tx, scope, Page(limit=MOST_OPEN), kind=RUN)
+            if one.created_at >= since
+        ]
         if same := next(
-            (one for one in recent if one.payload["hash"] == body_hash and one.payload["maker"] == maker), None
+            (
+                one
+                for one in recent
+                if one.payload["hash"] == body_hash and one.payload["maker"] == maker
+            ),
+            None,
         ):
             return same
     known = {*agents.ids(tx, scope)}
     if unknown := next((one.agent_id for one in asked.requests if one.agent_id not in known), None):
         raise NotFound(f"Agent with ID {unknown[:80]} not found")
     everybody = Scope(scope.organization_id)
-    if len(jobs.page(tx, everybody, Page(limit=MOST_OPEN), statuses=("waiting", "running"), kind=RUN)) >= MOST_OPEN:
-        raise Conflict(f"{MOST_OPEN} batches have not ended, and that is the most. Wait for one, or cancel it.")
+    if (
+        len(
+            jobs.page(
+                tx, everybody, Page(limit=MOST_OPEN), statuses=("waiting", "running"), kind=RUN
+            )
+        )
+        >= MOST_OPEN
+    ):
+        raise Conflict(
+            f"{MOST_OPEN} batches have not ended, and that is the most. Wait for one, or cancel it."
+        )
     payload = {
         "requests": len(asked.requests),
         "callback": {"url": asked.callback_url} if asked.callback_url else {},
@@ -46,9 +66,13 @@ def create(tx: Transaction, scope: Scope, asked: BatchRequest, body_hash: str, *
     }
     # Batches of one organization run one after the other: together they would take all workers from other jobs.
     key = f"{RUN}:{scope.organization_id}"
-    job = Job(RUN, scope.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=scope.subject)
+    job = Job(
+        RUN, scope.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=scope.subject
+    )
     added = jobs.add(tx, job) or job
-    queries.insert_all(tx, added, [one.model_dump(mode="json", exclude_unset=True) for one in asked.requests])
+    queries.insert_all(
+        tx, added, [one.model_dump(mode="json", exclude_unset=True) for one in asked.requests]
+    )
     return added
 
 

@@ -4,9 +4,13 @@ from pathlib import Path
 
 import typer
 
-app = typer.Typer(help="Courses: agents and memory for students, in one file.", no_args_is_help=True)
+app = typer.Typer(
+    help="Courses: agents and memory for students, in one file.", no_args_is_help=True
+)
 _EXAMPLES = Path(__file__).with_name("examples")
-_Server = typer.Option(None, help="Address of the server.  [the one of the settings, started if need be]")
+_Server = typer.Option(
+    None, help="Address of the server.  [the one of the settings, started if need be]"
+)
 _Name = typer.Argument(help="The course, as essay-coach.")
 
 
@@ -21,7 +25,9 @@ def _folder() -> Path:
 @app.command("new")
 def new(
     name: str = _Name,
-    like: str = typer.Option("essay-coach", help="The worked course to begin with: essay-coach or python-tutor."),
+    like: str = typer.Option(
+        "essay-coach", help="The worked course to begin with: essay-coach or python-tutor."
+    ),
 ) -> None:
     """Make a course that works, to be changed."""
     from ricordo.errors import Conflict, NotFound
@@ -48,12 +54,23 @@ def check(names: list[str] = typer.Argument(None, help="Courses.  [all]")) -> No
 
     found, faults = read_courses(_folder())
     wanted = names or [*found, *faults]
-    unknown = [f"{name}: there is no such course in {_folder()}." for name in wanted if name not in found | faults]
+    unknown = [
+        f"{name}: there is no such course in {_folder()}."
+        for name in wanted
+        if name not in found | faults
+    ]
     wrong = [*unknown, *(faults[name] for name in wanted if name in faults)]
     for name in wanted:
         if course := found.get(name):
-            counts = (len(course.agents), "agent"), (len(course.blocks), "block"), (len(course.tasks), "task")
-            typer.echo(f"{name}: " + ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts))
+            counts = (
+                (len(course.agents), "agent"),
+                (len(course.blocks), "block"),
+                (len(course.tasks), "task"),
+            )
+            typer.echo(
+                f"{name}: "
+                + ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for count, what in counts)
+            )
     if wrong:
         typer.echo("\n".join(wrong), err=True)
         raise typer.Exit(1)

@@ -20,7 +20,14 @@ FILE = "agents.toml"
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _NAMING = 'Use small letters, digits and "-", at most 64.'
 _LARGEST = 262_144  # bytes of a file
-_COURSE = {"title": str, "description": str, "timezone": str, "agent": list, "block": list, "task": list}
+_COURSE = {
+    "title": str,
+    "description": str,
+    "timezone": str,
+    "agent": list,
+    "block": list,
+    "task": list,
+}
 _AGENT: dict[str, type] = {
     "name": str,
     "title": str,
@@ -31,7 +38,14 @@ _AGENT: dict[str, type] = {
 }
 _AGENT.update(context_window=int, max_steps=int, workspace=str)
 _BLOCK = {**BLOCK_KEYS, "label": str, "value": str, "shared": bool, "teachers_see": bool}
-_TASK = {"name": str, "agent": str, "instructions": str, "cron": str, "idle_minutes": int, "cooldown_minutes": int}
+_TASK = {
+    "name": str,
+    "agent": str,
+    "instructions": str,
+    "cron": str,
+    "idle_minutes": int,
+    "cooldown_minutes": int,
+}
 _TASK.update(active_days=int, timezone=str)
 Workspace = Literal["none", "isolated", "shared"]
 _WORKSPACES = ("none", "isolated", "shared")
@@ -132,7 +146,10 @@ def parse_course(text: str, name: str) -> Course:
     if not table.get("agent"):
         problems.append(Problem(1, f"a course needs an agent. Add {_WRITING['agent']}."))
     for each, what in ((agents, "agent"), (blocks, "block"), (tasks, "task")):
-        problems += _twice([(one.label if isinstance(one, CourseBlock) else one.name, one.line) for one in each], what)
+        problems += _twice(
+            [(one.label if isinstance(one, CourseBlock) else one.name, one.line) for one in each],
+            what,
+        )
     known = {agent.name for agent in agents}
     first = agents[0].name if len(agents) == 1 else ""
     tasks = [replace(task, agent=task.agent or first) for task in tasks]
@@ -166,26 +183,44 @@ def _each(
     return made
 
 
-def _agent(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]) -> CourseAgent | None:
+def _agent(
+    one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]
+) -> CourseAgent | None:
     path, before = ("agent", place), len(problems)
     problems += unfit(one, _AGENT, lines, *path)
     _require_name(one, "name", lines, problems, *path)
     if not str(one.get("instructions") or "").strip():
-        problems.append(lines.problem('"instructions" say what the agent does. Fill them in.', *path, "instructions"))
+        problems.append(
+            lines.problem(
+                '"instructions" say what the agent does. Fill them in.', *path, "instructions"
+            )
+        )
     tools = one.get("tools")
     if isinstance(tools, list) and not all(isinstance(tool, str) for tool in tools):
-        problems.append(lines.problem('"tools" must be a list of names, as ["conversation_search"].', *path, "tools"))
+        problems.append(
+            lines.problem(
+                '"tools" must be a list of names, as ["conversation_search"].', *path, "tools"
+            )
+        )
     for key, least, most in (("context_window", 1_000, 10_000_000), ("max_steps", 1, 200)):
         _require_between(one, key, least, most, lines, problems, *path)
     if isinstance(one.get("workspace"), str) and one["workspace"] not in _WORKSPACES:
-        problems.append(lines.problem(f'"workspace" must be one of: {", ".join(_WORKSPACES)}.', *path, "workspace"))
+        problems.append(
+            lines.problem(
+                f'"workspace" must be one of: {", ".join(_WORKSPACES)}.', *path, "workspace"
+            )
+        )
     if len(problems) > before:
         return None
     kept = {name: value for name, value in one.items() if name != "tools"}
-    return CourseAgent(**kept, tools=None if tools is None else tuple(tools), line=lines.place(*path).line)
+    return CourseAgent(
+        **kept, tools=None if tools is None else tuple(tools), line=lines.place(*path).line
+    )
 
 
-def _block(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]) -> CourseBlock | None:
+def _block(
+    one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]
+) -> CourseBlock | None:
     path, before = ("block", place), len(problems)
     problems += unfit(one, _BLOCK, lines, *path)
     try:
@@ -194,9 +229,15 @@ def _block(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Prob
         problems.append(lines.problem(str(error), *path, "label"))
         label = ""
     if one.get("fields") is not None and "value" in one:
-        problems.append(lines.problem('a block has "fields" or a "value". Keep one of them.', *path, "value"))
+        problems.append(
+            lines.problem('a block has "fields" or a "value". Keep one of them.', *path, "value")
+        )
     # The settings are checked as a schema's; a block without fields is given one for that.
-    settings = {"policy": one.get("policy"), "limit": one.get("limit", DEFAULT_LIMIT), "title": one.get("title", "")}
+    settings = {
+        "policy": one.get("policy"),
+        "limit": one.get("limit", DEFAULT_LIMIT),
+        "title": one.get("title", ""),
+    }
     fields = one.get("fields", {"text": {"kind": "text"}})
     table = {**settings, "description": one.get("description", ""), "fields": fields}
     schema = None
@@ -206,7 +247,9 @@ def _block(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Prob
     if len(problems) > before or schema is None:
         return None
     if len(str(one.get("value", ""))) > schema.limit:
-        problems.append(lines.problem(f'"value" is longer than the limit of {schema.limit}.', *path, "value"))
+        problems.append(
+            lines.problem(f'"value" is longer than the limit of {schema.limit}.', *path, "value")
+        )
     return CourseBlock(
         label,
         lines.place(*path).line,
@@ -221,14 +264,24 @@ def _block(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Prob
     )
 
 
-def _task(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]) -> CourseTask | None:
+def _task(
+    one: Mapping[str, Any], lines: Lines, place: int, problems: list[Problem]
+) -> CourseTask | None:
     path, before = ("task", place), len(problems)
     problems += unfit(one, _TASK, lines, *path)
     _require_name(one, "name", lines, problems, *path)
     if not str(one.get("instructions") or "").strip():
-        problems.append(lines.problem('"instructions" say what is to be done. Fill them in.', *path, "instructions"))
+        problems.append(
+            lines.problem(
+                '"instructions" say what is to be done. Fill them in.', *path, "instructions"
+            )
+        )
     if ("cron" in one) == ("idle_minutes" in one):
-        problems.append(lines.problem('a task has a "cron" expression or "idle_minutes". Give one of them.', *path))
+        problems.append(
+            lines.problem(
+                'a task has a "cron" expression or "idle_minutes". Give one of them.', *path
+            )
+        )
     _require_zone(one, lines, problems, *path)
     if isinstance(one.get("cron"), str) and len(problems) == before:
         try:
@@ -238,7 +291,11 @@ def _task(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Probl
     if "timezone" in one and "cron" not in one:
         problems.append(lines.problem('"timezone" belongs to "cron".', *path, "timezone"))
     if "cooldown_minutes" in one and "idle_minutes" not in one:
-        problems.append(lines.problem('"cooldown_minutes" belongs to "idle_minutes".', *path, "cooldown_minutes"))
+        problems.append(
+            lines.problem(
+                '"cooldown_minutes" belongs to "idle_minutes".', *path, "cooldown_minutes"
+            )
+        )
     for key in ("idle_minutes", "cooldown_minutes"):
         _require_between(one, key, 1, 525_600, lines, problems, *path)
     _require_between(one, "active_days", 1, 3650, lines, problems, *path)
@@ -247,12 +304,18 @@ def _task(one: Mapping[str, Any], lines: Lines, place: int, problems: list[Probl
     return CourseTask(**{"agent": "", **one}, line=lines.place(*path).line)
 
 
-def _require_name(one: Mapping[str, Any], key: str, lines: Lines, problems: list[Problem], *path: str | int) -> None:
+def _require_name(
+    one: Mapping[str, Any], key: str, lines: Lines, problems: list[Problem], *path: str | int
+) -> None:
     if not _NAME.fullmatch(str(one.get(key, ""))):
-        problems.append(lines.problem(f'"{key}" is missing or cannot be used. {_NAMING}', *path, key))
+        problems.append(
+            lines.problem(f'"{key}" is missing or cannot be used. {_NAMING}', *path, key)
+        )
 
 
-def _require_zone(one: Mapping[str, Any], lines: Lines, problems: list[Problem], *path: str | int) -> None:
+def _require_zone(
+    one: Mapping[str, Any], lines: Lines, problems: list[Problem], *path: str | int
+) -> None:
     if isinstance(one.get("timezone"), str):
         try:
             zone(one["timezone"])
@@ -261,7 +324,13 @@ def _require_zone(one: Mapping[str, Any], lines: Lines, problems: list[Problem],
 
 
 def _require_between(
-    one: Mapping[str, Any], key: str, least: int, most: int, lines: Lines, problems: list[Problem], *path: str | int
+    one: Mapping[str, Any],
+    key: str,
+    least: int,
+    most: int,
+    lines: Lines,
+    problems: list[Problem],
+    *path: str | int,
 ) -> None:
     value = one.get(key)
     if type(value) is int and not least <= value <= most:
@@ -274,7 +343,10 @@ def _twice(named: Sequence[tuple[str, int]], what: str) -> list[Problem]:
     for name, line in named:
         if name in first:
             problems.append(
-                Problem(line, f'the {what} "{name}" is in line {first[name]} already. Rename one of the two.')
+                Problem(
+                    line,
+                    f'the {what} "{name}" is in line {first[name]} already. Rename one of the two.',
+                )
             )
         first.setdefault(name, line)
     return problems
@@ -290,7 +362,9 @@ def read_courses(folder: Path) -> tuple[dict[str, Course], dict[str, str]]:
     try:
         paths = sorted(folder.glob(f"*/{FILE}"))
     except OSError as error:
-        raise Unavailable(f"{folder} cannot be read: {error.strerror}. See to its permissions.") from error
+        raise Unavailable(
+            f"{folder} cannot be read: {error.strerror}. See to its permissions."
+        ) from error
     for path in paths:
         name = path.parent.name
         try:
@@ -310,7 +384,9 @@ def read_text(path: Path) -> str:
         with path.open("rb") as opened:
             content = opened.read(_LARGEST + 1)
     except OSError as error:
-        raise Unavailable(f"{where} cannot be read: {error.strerror}. See to its permissions.") from error
+        raise Unavailable(
+            f"{where} cannot be read: {error.strerror}. See to its permissions."
+        ) from error
     if len(content) > _LARGEST:
         raise Invalid(f"{where} is larger than {_LARGEST} bytes. Shorten it.")
     try:

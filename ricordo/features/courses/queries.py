@@ -9,7 +9,15 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.storage.engine.repository import Page, Repository, equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import json_value, names, root, strings, table, texts, timestamps
+from ricordo.storage.schema.columns import (
+    json_value,
+    names,
+    root,
+    strings,
+    table,
+    texts,
+    timestamps,
+)
 
 courses = table(
     "courses",

@@ -26,7 +26,9 @@ router = Routes(prefix="/v1/courses", tags=["courses"], scope="agents")
 def _require_home(here: Here) -> None:
     """Raise NotFound for other organizations: files are the server's, and so its first organization's."""
     if here.scope.organization_id != LOCAL_ORGANIZATION:
-        raise NotFound("Courses belong to the first organization of the server. Make agents and templates instead.")
+        raise NotFound(
+            "Courses belong to the first organization of the server. Make agents and templates instead."
+        )
 
 
 @router.get("/", response_model=list[CourseResponse])
@@ -54,14 +56,19 @@ async def check(here: Here, course_name: str, body: CourseRequest) -> Json:
     _require_home(here)
     course = await service.check(here.runtime, course_name, body.source)
     blocks = [
-        CourseBlockResponse.of(one, fields=[field.name for field in one.schema.fields] if one.schema else [])
+        CourseBlockResponse.of(
+            one, fields=[field.name for field in one.schema.fields] if one.schema else []
+        )
         for one in course.blocks
     ]
     agents = [
-        CourseAgentResponse.of(one, tools=None if one.tools is None else list(one.tools)) for one in course.agents
+        CourseAgentResponse.of(one, tools=None if one.tools is None else list(one.tools))
+        for one in course.agents
     ]
     tasks = [CourseTaskResponse.of(one) for one in course.tasks]
-    return CourseCheckResponse.of(None, name=course_name, title=course.title, agents=agents, blocks=blocks, tasks=tasks)
+    return CourseCheckResponse.of(
+        None, name=course_name, title=course.title, agents=agents, blocks=blocks, tasks=tasks
+    )
 
 
 @router.put("/{course_name}", response_model=CourseTextResponse)

@@ -13,7 +13,14 @@ from secrets import token_hex
 from typing import Any
 
 from ricordo.agents.agent_types import chosen_system, traits_of
-from ricordo.agents.lifecycle import AgentSpec, BlockSpec, delete_agent, insert_agent, new_block, prepare
+from ricordo.agents.lifecycle import (
+    AgentSpec,
+    BlockSpec,
+    delete_agent,
+    insert_agent,
+    new_block,
+    prepare,
+)
 from ricordo.api.models.base import Json
 from ricordo.domain.agent import Agent, AgentType
 from ricordo.domain.block import Chain
@@ -89,14 +96,18 @@ async def apply(runtime: Runtime, course: Course) -> StoredCourse:
     def find(tx: Transaction) -> tuple[StoredCourse | None, bool]:
         found = queries.find(tx, SCOPE, course.name)
         is_same = found is not None and found.digest == course.digest and found.fault is None
-        return found, is_same and all(agents.find(tx, SCOPE, id) for id in (found.agents.values() if found else ()))
+        return found, is_same and all(
+            agents.find(tx, SCOPE, id) for id in (found.agents.values() if found else ())
+        )
 
     stored, is_applied = await runtime.store.read(find)
     if stored and is_applied:
         return stored
     await offload(lambda: write_schemas(course, runtime.settings.data_dir), SMALL + 1)
     prepared = [await _prepared(runtime, course, agent) for agent in course.agents]
-    with suppress(Collision):  # two servers may begin at once: the row is what they wait for each other by
+    with suppress(
+        Collision
+    ):  # two servers may begin at once: the row is what they wait for each other by
         if stored is None:
             new = StoredCourse(new_id("course"), SCOPE.organization_id, course.name)
             await runtime.store.write(lambda tx: queries.insert(tx, new))
@@ -104,7 +115,10 @@ async def apply(runtime: Runtime, course: Course) -> StoredCourse:
 
 
 def _store(
-    tx: Transaction, runtime: Runtime, course: Course, prepared: Sequence[tuple[AgentSpec, ModelInfo]]
+    tx: Transaction,
+    runtime: Runtime,
+    course: Course,
+    prepared: Sequence[tuple[AgentSpec, ModelInfo]],
 ) -> StoredCourse:
     stored = queries.get(tx, SCOPE, course.name, locks=True)
     began = {one.label: _block(course, one).value for one in blocks_of(stored)}
@@ -115,7 +129,10 @@ def _store(
         mark[MARK] |= {"workspace": wanted.workspace}
         if id and agents.find(tx, SCOPE, id):
             _change(tx, runtime, id, spec, info, mark, began)
-            if course.timezone and (held := agents.load(tx, SCOPE, id).agent).timezone != course.timezone:
+            if (
+                course.timezone
+                and (held := agents.load(tx, SCOPE, id).agent).timezone != course.timezone
+            ):
                 agents.update(tx, replace(held, timezone=course.timezone), None)
         else:
             made = replace(spec, id=new_id("agent"), settings={**spec.settings, **mark})
@@ -136,7 +153,13 @@ def _store(
 
 
 def _change(
-    tx: Transaction, runtime: Runtime, id: str, spec: AgentSpec, info: ModelInfo, mark: Json, began: Mapping[str, str]
+    tx: Transaction,
+    runtime: Runtime,
+    id: str,
+    spec: AgentSpec,
+    info: ModelInfo,
+    mark: Json,
+    began: Mapping[str, str],
 ) -> None:
     """Make the agent, which is there, what the course says. `began` are the texts its blocks began with as it was applied last."""
     agents.lock(tx, SCOPE, id)
@@ -155,7 +178,11 @@ def _change(
 
 
 def _change_blocks(
-    tx: Transaction, agent: Agent, wanted: Sequence[BlockSpec], metadata: ChangeMetadata, began: Mapping[str, str]
+    tx: Transaction,
+    agent: Agent,
+    wanted: Sequence[BlockSpec],
+    metadata: ChangeMetadata,
+    began: Mapping[str, str],
 ) -> None:
     """Bring the agent's own blocks to what the course says. A text that the file has not changed stays as people left it."""
     chain = versions.of_owner(tx, SCOPE, "agent", agent.id)
@@ -167,7 +194,9 @@ def _change_blocks(
     for one in wanted:
         block = held.pop(one.label, None)
         if block is None:
-            made = blocks.insert_all(tx, [new_block(tx, SCOPE, one, home)], [] if chain else [home], metadata)
+            made = blocks.insert_all(
+                tx, [new_block(tx, SCOPE, one, home)], [] if chain else [home], metadata
+            )
             chain = home
             blocks.attach(tx, agent.id, made)
             continue
@@ -186,11 +215,14 @@ def blocks_of(stored: StoredCourse) -> Sequence[CourseBlock]:
     return parse_course(stored.source, stored.name).blocks if stored.source else ()
 
 
-async def _prepared(runtime: Runtime, course: Course, agent: CourseAgent) -> tuple[AgentSpec, ModelInfo]:
+async def _prepared(
+    runtime: Runtime, course: Course, agent: CourseAgent
+) -> tuple[AgentSpec, ModelInfo]:
     """Return an agent's spec and its model. Raises Invalid with the line of the agent."""
     usual = chosen_system(None, traits_of(_AGENT_TYPE).prompt_key, runtime.settings.data_dir)
     spec = AgentSpec(
-        name=agent.title or (course.name if len(course.agents) == 1 else f"{course.name}/{agent.name}"),
+        name=agent.title
+        or (course.name if len(course.agents) == 1 else f"{course.name}/{agent.name}"),
         agent_type=_AGENT_TYPE,
         # What the course says comes after what every agent is told of its memory.
         system=f"{usual}\n\n{agent.instructions.strip()}\n",
@@ -240,9 +272,7 @@ def write_schemas(course: Course, data_dir: Path) -> None:
         if held and held.fields == block.schema.fields:
             continue
         if held and not path.read_text("utf-8").startswith(_MADE.split("{", 1)[0]):
-            told = (
-                f'the schema {FOLDER}/{path.name} of the data folder has other fields. Give "{block.label}" the same.'
-            )
+            told = f'the schema {FOLDER}/{path.name} of the data folder has other fields. Give "{block.label}" the same.'
             refuse([Problem(block.line, told)], course.where)
         text = _MADE.format(course.where) + schema_text(block, block.schema)
         _write(path, text)
@@ -257,7 +287,9 @@ def _write(path: Path, text: str) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise Unavailable(f"{path} cannot be written: {error.strerror}. See to its permissions.") from error
+        raise Unavailable(
+            f"{path} cannot be written: {error.strerror}. See to its permissions."
+        ) from error
 
 
 def schema_text(block: CourseBlock, schema: BlockSchema) -> str:
@@ -282,7 +314,9 @@ def _note_fault(tx: Transaction, name: str, fault: str) -> None:
     stored = queries.find(tx, SCOPE, name)
     if stored is None:
         with suppress(Collision):
-            queries.insert(tx, StoredCourse(new_id("course"), SCOPE.organization_id, name, fault=fault))
+            queries.insert(
+                tx, StoredCourse(new_id("course"), SCOPE.organization_id, name, fault=fault)
+            )
     elif stored.fault != fault:
         queries.change(tx, replace(stored, fault=fault))
 
@@ -293,7 +327,9 @@ async def check(runtime: Runtime, name: str, text: str) -> Course:
     def read() -> Course:
         course = parse_course(text, name)
         others, _ = read_courses(folder_of(runtime))
-        if words := conflicts([*(one for one in others.values() if one.name != name), course]).get(name):
+        if words := conflicts([*(one for one in others.values() if one.name != name), course]).get(
+            name
+        ):
             raise Invalid(words)
         return course
 

@@ -17,7 +17,9 @@ class CustomToolsPlugin:
         from ricordo.api.routing import LazyRouter
 
         return [
-            LazyRouter("ricordo.features.custom_tools.routes", ("/v1/tools", "/v1/agents/*/tools/*/run")),
+            LazyRouter(
+                "ricordo.features.custom_tools.routes", ("/v1/tools", "/v1/agents/*/tools/*/run")
+            ),
             LazyRouter("ricordo.features.custom_tools.variable_routes", ("/v1/sandbox-config",)),
             LazyRouter("ricordo.features.custom_tools.tool_pages", ("/ui/tools",)),
         ]

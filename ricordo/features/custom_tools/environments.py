@@ -42,7 +42,15 @@ _OPTIONS = (
     # It would read what is installed beside this server, in two seconds, and no tool sees that.
     "--no-warn-conflicts"
 )
-_VARIABLES = ("PATH", "HOME", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NETRC")
+_VARIABLES = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "REQUESTS_CA_BUNDLE",
+    "NETRC",
+)
 _PREFIXES = ("PIP_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 
 
@@ -51,7 +59,9 @@ def texts_of(requirements: Sequence[Mapping[str, Any]] | None) -> tuple[str, ...
     made = set()
     for one in requirements or ():
         version = one.get("version") or ""
-        made.add(f"{one['name']}{version if not version or version[0] in '=<>~!' else f'=={version}'}".lower())
+        made.add(
+            f"{one['name']}{version if not version or version[0] in '=<>~!' else f'=={version}'}".lower()
+        )
     return tuple(sorted(made))
 
 
@@ -62,7 +72,9 @@ def add_build(tx: Transaction, scope: Scope, requirements: Sequence[str]) -> Non
     jobs.add(tx, Job(KIND, scope.organization_id, payload, key, is_single=True, most_attempts=2))
 
 
-async def python_for(store: Store, settings: Settings, scope: Scope, requirements: Sequence[str]) -> Path | None:
+async def python_for(
+    store: Store, settings: Settings, scope: Scope, requirements: Sequence[str]
+) -> Path | None:
     """The interpreter that has these packages; waits a while for its build. Raises Unavailable, Invalid with the reason."""
     if not requirements:
         return None
@@ -105,7 +117,9 @@ async def _job(runtime: Runtime, job: Job, report: Report) -> None:
     await _build(runtime.settings, job.payload["requirements"], report)
 
 
-async def _build(settings: Settings, requirements: Sequence[str], report: Report = lambda _done, _total: None) -> None:
+async def _build(
+    settings: Settings, requirements: Sequence[str], report: Report = lambda _done, _total: None
+) -> None:
     """Install the packages into a new environment, and put it in its place once it is whole. Raises Invalid where pip fails."""
     home = _home(settings, requirements)
     if await asyncio.to_thread(_is_ready, home):
@@ -204,7 +218,9 @@ async def _install(building: Path, requirements: Sequence[str]) -> None:
             await process.wait()
         process.close()
     if code:
-        errors = [line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")]
+        errors = [
+            line.removeprefix("ERROR: ") for line in said.splitlines() if line.startswith("ERROR: ")
+        ]
         why = "; ".join(errors) or said.strip()[-_LONGEST_ERROR:] or f"pip ended with {code}"
         raise Invalid(
             f"The packages of this tool cannot be installed ({', '.join(requirements)}): {why[:_LONGEST_ERROR]}. Wheels for this "
@@ -216,7 +232,9 @@ def _finish(building: Path, home: Path) -> None:
     """Put the environment in its place, and remove those that were not used for longest."""
     size = sum(path.lstat().st_size for path in building.rglob("*"))
     if size > _SIZE:
-        raise Invalid(f"The packages of this tool take {size // 2**20} MB, and {_SIZE // 2**20} MB are the most.")
+        raise Invalid(
+            f"The packages of this tool take {size // 2**20} MB, and {_SIZE // 2**20} MB are the most."
+        )
     home.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):  # another server was faster
         building.rename(home)

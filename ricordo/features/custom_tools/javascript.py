@@ -56,7 +56,9 @@ def _node() -> tuple[Path, tuple[int, int]]:
     found = shutil.which("node")
     said = ""
     if found:
-        said = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=20, check=False).stdout  # noqa: S603
+        said = subprocess.run(  # noqa: S603
+            [found, "--version"], capture_output=True, text=True, timeout=20, check=False
+        ).stdout
     version = re.match(r"v(\d+)\.(\d+)", said)
     if not found or not version:
         raise Unavailable(

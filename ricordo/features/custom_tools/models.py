@@ -10,7 +10,9 @@ from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 
 LONGEST_SOURCE = 200_000  # characters
 Source = Annotated[str, Field(max_length=LONGEST_SOURCE)]
-ReturnLimit = Annotated[int, Field(ge=1, le=1_000_000, description="In characters; what is longer is cut.")]
+ReturnLimit = Annotated[
+    int, Field(ge=1, le=1_000_000, description="In characters; what is longer is cut.")
+]
 ToolTags = Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)]
 Words = Annotated[str, Field(max_length=20_000)]
 SourceType = Literal["python", "typescript", "javascript"]
@@ -24,7 +26,9 @@ _VERSION = r"(===?|~=|!=|<=|>=|<|>)?[A-Za-z0-9][A-Za-z0-9.!+*_-]*"
 class Requirement(RequestPart):
     """A package that a tool needs."""
 
-    name: str = Field(max_length=200, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._,-]+\])?$")
+    name: str = Field(
+        max_length=200, pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(\[[A-Za-z0-9._,-]+\])?$"
+    )
     version: str | None = Field(None, max_length=100, pattern=rf"^({_VERSION}(,{_VERSION})*)?$")
 
 
@@ -100,11 +104,15 @@ class ToolTrialRequest(RequestModel):
 
     source_code: Source
     args: Json = Field(default_factory=dict)
-    env_vars: dict[str, str] | None = Field(None, max_length=100, description="Variables of the call's process.")
+    env_vars: dict[str, str] | None = Field(
+        None, max_length=100, description="Variables of the call's process."
+    )
     tags: ToolTags | None = Field(
         None, description="With the tag network it has the network, where the operator allows that."
     )
-    name: str | None = Field(None, max_length=200, description="The function, where the source has several.")
+    name: str | None = Field(
+        None, max_length=200, description="The function, where the source has several."
+    )
     source_type: SourceType = "python"
     json_schema: Json | None = Field(None, description=JSON_SCHEMA)
     args_json_schema: Json | None = Field(None, description=ARGS_SCHEMA)

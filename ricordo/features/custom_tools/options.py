@@ -9,4 +9,6 @@ class CustomToolsSettings(FeatureSettings):
     tool_seconds: float = about(
         "Longest time that a call of a tool made from source code may take.", 180, gt=0, le=3600
     )
-    tool_memory_mb: int = about("Most memory that such a call may use, in MB.", 512, ge=64, le=65_536)
+    tool_memory_mb: int = about(
+        "Most memory that such a call may use, in MB.", 512, ge=64, le=65_536
+    )

@@ -23,7 +23,14 @@ _LONGEST_ANSWER = 800_000  # characters
 _LONGEST_TRACE, _LONGEST_LINE = 6_000, 1_000  # characters
 _FRAMES = 20
 # A sandbox without network has no routes; where it may make no sockets at all, making one is refused.
-_NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EPERM, errno.EACCES)
+_NO_NETWORK = (
+    errno.ENETUNREACH,
+    errno.EHOSTUNREACH,
+    errno.ENETDOWN,
+    errno.EADDRNOTAVAIL,
+    errno.EPERM,
+    errno.EACCES,
+)
 
 
 class WrongArguments(Exception):
@@ -41,13 +48,20 @@ def main() -> None:
     # Clients send the function without the lines above it: types that it names are there, or unknown and never looked up.
     module.__dict__.update({name: getattr(typing, name) for name in typing.__all__}, client=client)
     try:
-        code = compile(source, file, "exec", __future__.annotations.compiler_flag, dont_inherit=True)
+        code = compile(
+            source, file, "exec", __future__.annotations.compiler_flag, dont_inherit=True
+        )
         exec(code, module.__dict__)  # noqa: S102 - what the sandbox is for
         function = module.__dict__[name]
-        filled = {"agent_state": _with_fields(request.get("agent_state"), FieldsOfAgent), "client": client}
+        filled = {
+            "agent_state": _with_fields(request.get("agent_state"), FieldsOfAgent),
+            "client": client,
+        }
         arguments = {**request["arguments"], **filled}
         wanted = inspect.signature(function).parameters
-        arguments = {name: value for name, value in arguments.items() if name not in filled or name in wanted}
+        arguments = {
+            name: value for name, value in arguments.items() if name not in filled or name in wanted
+        }
         result = function(**_prepared(function, arguments))
         if inspect.isawaitable(result):
             import asyncio  # few tools wait, and it takes longer to import than most of them to run
@@ -86,7 +100,9 @@ class FieldsOfAgent(Fields):
         for block in self.blocks:
             if block.label == label:
                 return block
-        raise KeyError(f"There is no block {label}. There are: {', '.join(self.list_block_labels())}.")
+        raise KeyError(
+            f"There is no block {label}. There are: {', '.join(self.list_block_labels())}."
+        )
 
     def get_blocks(self) -> typing.Any:
         return self.blocks
@@ -100,7 +116,9 @@ class FieldsOfAgent(Fields):
             "agent_id=agent_state.id, value=…), or return the text and let the agent store it."
         )
 
-    __setattr__ = __setitem__ = __delattr__ = __delitem__ = update = pop = clear = setdefault = popitem = _refuse
+    __setattr__ = __setitem__ = __delattr__ = __delitem__ = update = pop = clear = setdefault = (
+        popitem
+    ) = _refuse
     update_block_value = set_block = create_block = link_block = _refuse
 
 
@@ -116,8 +134,12 @@ class ServerClient:
             try:
                 from letta_client import Letta
             except ImportError:
-                raise ImportError("The package letta-client is not there: name it in pip_requirements.") from None
-            self._made = Letta(base_url=os.environ["LETTA_BASE_URL"], api_key=os.environ["LETTA_API_KEY"])
+                raise ImportError(
+                    "The package letta-client is not there: name it in pip_requirements."
+                ) from None
+            self._made = Letta(
+                base_url=os.environ["LETTA_BASE_URL"], api_key=os.environ["LETTA_API_KEY"]
+            )
         return getattr(self._made, name)
 
 
@@ -125,7 +147,9 @@ async def _awaited(result: typing.Any) -> typing.Any:
     return await result
 
 
-def _prepared(function: typing.Callable[..., typing.Any], arguments: dict[str, typing.Any]) -> dict[str, typing.Any]:
+def _prepared(
+    function: typing.Callable[..., typing.Any], arguments: dict[str, typing.Any]
+) -> dict[str, typing.Any]:
     """The arguments as the function's types want them: models, enumerations and numbers out of plain JSON."""
     hints = _hints(function)
     try:
@@ -135,7 +159,9 @@ def _prepared(function: typing.Callable[..., typing.Any], arguments: dict[str, t
     made = {}
     for name, value in arguments.items():
         try:
-            made[name] = _of_type(hints[name], value) if name in hints else _with_unknown_type(value)
+            made[name] = (
+                _of_type(hints[name], value) if name in hints else _with_unknown_type(value)
+            )
         except (TypeError, ValueError) as error:
             raise WrongArguments(f"The argument {name} is not right: {error}") from None
     return made
@@ -143,7 +169,9 @@ def _prepared(function: typing.Callable[..., typing.Any], arguments: dict[str, t
 
 def _with_unknown_type(value: typing.Any) -> typing.Any:
     """The value with fields in place of the model that only its author has."""
-    return value if isinstance(value, (FieldsOfAgent, ServerClient)) else _with_fields(value, Fields)
+    return (
+        value if isinstance(value, (FieldsOfAgent, ServerClient)) else _with_fields(value, Fields)
+    )
 
 
 def _hints(function: typing.Callable[..., typing.Any]) -> dict[str, typing.Any]:
@@ -162,7 +190,10 @@ def _of_type(hint: typing.Any, value: typing.Any) -> typing.Any:
     pydantic = sys.modules.get("pydantic")  # only a source that imports it has models
     if pydantic and _has_model(hint, pydantic.BaseModel):
         return pydantic.TypeAdapter(hint).validate_python(value)
-    origin, parts = typing.get_origin(hint), [part for part in typing.get_args(hint) if part is not type(None)]
+    origin, parts = (
+        typing.get_origin(hint),
+        [part for part in typing.get_args(hint) if part is not type(None)],
+    )
     if origin in (typing.Union, types.UnionType) and len(parts) == 1 and value is not None:
         return _of_type(parts[0], value)
     if origin is list and isinstance(value, list):
@@ -229,7 +260,9 @@ def _trace(error: BaseException) -> str:
             part = part.__cause__ or part.__context__
         said = "".join(trace.format_exception_only()).strip()
         lines = f"{said}\n{''.join(trace.format())}".rstrip().splitlines()
-        text = "\n".join(line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines)
+        text = "\n".join(
+            line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in lines
+        )
     except Exception:  # an error whose own text fails
         text = f"{type(error).__name__}"
     return text if len(text) <= _LONGEST_TRACE else f"…{text[-_LONGEST_TRACE:]}"

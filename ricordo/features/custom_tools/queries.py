@@ -94,6 +94,8 @@ def remove(tx: Transaction, scope: Scope, id: str) -> None:
 
 
 def _require_free(tx: Transaction, variable: Variable) -> None:
-    other = _ROWS.first(tx, _BY_NAME, {"organization_id": variable.organization_id, "name": variable.name})
+    other = _ROWS.first(
+        tx, _BY_NAME, {"organization_id": variable.organization_id, "name": variable.name}
+    )
     if other is not None and other.id != variable.id:
         raise Conflict(f"A variable {variable.name} already exists. Change that one.")

@@ -8,7 +8,12 @@ import orjson
 
 from ricordo.api.call import Here, RequestContext
 from ricordo.api.models.base import Json, NoteResponse
-from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse, ToolTrialResponse
+from ricordo.api.models.tools import (
+    ToolResponse,
+    ToolRunRequest,
+    ToolRunResponse,
+    ToolTrialResponse,
+)
 from ricordo.api.routing import Routes
 from ricordo.domain.tool import Tool
 from ricordo.errors import NotFound, Unsupported
@@ -39,7 +44,9 @@ async def upsert(here: Here, body: models.ToolCreateRequest) -> Tool:
         return await here.store.write(lambda tx: service.upsert(tx, here.scope, body, schema))
     change = models.ToolUpdateRequest.model_validate(body.model_dump(exclude_unset=True))
     new_schema = await asyncio.to_thread(service.new_schema, tool, change)
-    return await here.store.write(lambda tx: service.change(tx, here.scope, tool.id, change, new_schema))
+    return await here.store.write(
+        lambda tx: service.change(tx, here.scope, tool.id, change, new_schema)
+    )
 
 
 @router.patch("/tools/{tool_id}", response_model=ToolResponse)
@@ -86,7 +93,9 @@ async def _by_meaning(here: RequestContext, query: str, texts: list[str]) -> lis
 @router.post("/tools/run", response_model=ToolTrialResponse)
 async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
     """Run a tool once, from its source; nothing is stored."""
-    fields = body.model_dump(include={"source_code", "source_type", "json_schema", "args_json_schema"})
+    fields = body.model_dump(
+        include={"source_code", "source_type", "json_schema", "args_json_schema"}
+    )
     asked = models.ToolCreateRequest(**fields, description=body.name or "A trial.")
     if body.name and not body.json_schema:
         asked.json_schema = {"name": body.name}
@@ -107,7 +116,9 @@ async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
     trial = await _answer(here, call)
     value = trial["func_return"]
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
-    return ToolTrialResponse.of(None, **trial, date=here.store.clock.now(), name=schema.name, tool_return=text)
+    return ToolTrialResponse.of(
+        None, **trial, date=here.store.clock.now(), name=schema.name, tool_return=text
+    )
 
 
 @router.post("/agents/{agent_id}/tools/{tool_name}/run", response_model=ToolRunResponse)
@@ -126,5 +137,10 @@ async def run_for_agent(here: Here, agent_id: str, tool_name: str, body: ToolRun
 async def _answer(here: RequestContext, call: ToolCall) -> Json:
     settings = here.runtime.settings
     output = await run_call(settings, await prepared(here.store, settings, call))
-    made: Mapping[str, Any] = {"status": "error" if output.is_error else "success", "func_return": output.value}
-    return ToolRunResponse.of(output, **made, stdout=list(output.stdout), stderr=list(output.stderr))
+    made: Mapping[str, Any] = {
+        "status": "error" if output.is_error else "success",
+        "func_return": output.value,
+    }
+    return ToolRunResponse.of(
+        output, **made, stdout=list(output.stdout), stderr=list(output.stderr)
+    )

@@ -57,11 +57,15 @@ class CustomTools:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+    async def run(
+        self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
+    ) -> ToolOutput:
         """Run one call; what it prints is told to the turn's readers."""
         caller = Caller(context.scope, context.state, context.memory.blocks())
         call = call_of(tool, arguments, caller)
-        return await run_call(self._settings, await prepared(context.store, self._settings, call), context.report)
+        return await run_call(
+            self._settings, await prepared(context.store, self._settings, call), context.report
+        )
 
     async def close(self) -> None:
         """Nothing of a call is left; the sandbox ends by itself."""
@@ -70,7 +74,9 @@ class CustomTools:
 def call_of(tool: Tool, arguments: Mapping[str, Any], caller: Caller) -> ToolCall:
     """Return a call of a stored tool; raises Unsupported for one without source."""
     if not tool.source_code:
-        raise Unsupported(f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or detach it.")
+        raise Unsupported(
+            f"{tool.name} has no source code, and no plugin offers it. Install its plugin, or detach it."
+        )
     parameters = tuple(tool.json_schema.get("parameters", {}).get("properties", {}))
     return ToolCall(
         tool.source_code,
@@ -92,7 +98,9 @@ async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall
             call = replace(call, variables=queries.values_of(Secret(settings.data_dir), stored))
     if call.source_type != "python" or not call.requirements or not call.caller:
         return call
-    return replace(call, python=await python_for(store, settings, call.caller.scope, call.requirements))
+    return replace(
+        call, python=await python_for(store, settings, call.caller.scope, call.requirements)
+    )
 
 
 async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> ToolOutput:
@@ -114,7 +122,11 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
 
     needs = needs_of(call.source, call.function) if call.source_type == "python" else frozenset()
     caller, environment = call.caller, {**secrets, **call.environment}
-    request: dict[str, Any] = {"source": call.source, "function": call.function, "arguments": dict(call.arguments)}
+    request: dict[str, Any] = {
+        "source": call.source,
+        "function": call.function,
+        "arguments": dict(call.arguments),
+    }
     given: dict[str, Any] = {"limits": limits, "on_output": tell, "has_network": call.has_network}
     with ExitStack() as for_call:
         if caller and caller.state:
@@ -127,14 +139,23 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
             given |= {"may_call_server": address, "server_key": key}
         text = program_beside(__file__)
         if call.source_type != "python":
-            node = await asyncio.to_thread(javascript_call, call.source, call.source_type, call.function)
-            text, request["arguments"] = node.program, [call.arguments.get(name) for name in call.parameters]
+            node = await asyncio.to_thread(
+                javascript_call, call.source, call.source_type, call.function
+            )
+            text, request["arguments"] = (
+                node.program,
+                [call.arguments.get(name) for name in call.parameters],
+            )
             given |= {"files": node.files, "readable": node.readable}
         try:
             sent = orjson.dumps(request)
         except TypeError:
-            raise Invalid("The arguments are nested too deeply. Call the tool with simpler ones.") from None
-        result = await sandbox_of(settings).run_python(text, sent, call.python, environment=environment, **given)
+            raise Invalid(
+                "The arguments are nested too deeply. Call the tool with simpler ones."
+            ) from None
+        result = await sandbox_of(settings).run_python(
+            text, sent, call.python, environment=environment, **given
+        )
     output = _output_of(result, call)
     told = [without_secrets(part, secrets) for part in (output.value, output.stdout, output.stderr)]
     return replace(output, value=told[0], stdout=tuple(told[1]), stderr=tuple(told[2]))
@@ -143,7 +164,9 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
 def _without_network() -> str:
     """Say what a tool needs that tried to reach the network and may not."""
     setting = (
-        "" if SandboxSettings.current().sandbox_network else ", and set RICORDO_SANDBOX_NETWORK=true on the server"
+        ""
+        if SandboxSettings.current().sandbox_network
+        else ", and set RICORDO_SANDBOX_NETWORK=true on the server"
     )
     return f"This tool runs without network: tag it `{NETWORK}`{setting}."
 
@@ -167,7 +190,10 @@ def _output_of(result: SandboxResult, call: ToolCall) -> ToolOutput:
         return ToolOutput(_writable(answer["value"]), stdout, stderr)
     said = f" It wrote: {stderr[0][-1000:]}" if stderr else ""
     return ToolOutput(
-        f"The tool ended without a result (exit code {result.exit_code}).{said}", stdout, stderr, is_error=True
+        f"The tool ended without a result (exit code {result.exit_code}).{said}",
+        stdout,
+        stderr,
+        is_error=True,
     )
 
 

@@ -53,35 +53,53 @@ def schema_for(request: ToolCreateRequest, *, renames: bool = False) -> ToolSche
         parameters = whole.get("parameters", {"type": "object", "properties": {}})
         if not isinstance(name, str) or not isinstance(parameters, dict):
             raise Invalid("A json_schema is an object of name, description and parameters.")
-        function = function_name(request.source_code, name) if request.source_type == "python" else name
+        function = (
+            function_name(request.source_code, name) if request.source_type == "python" else name
+        )
         if function != name and not renames:
-            raise Invalid(f"The json_schema is of {name}, and the source defines no function of this name.")
+            raise Invalid(
+                f"The json_schema is of {name}, and the source defines no function of this name."
+            )
         told = request.description or str(whole.get("description", ""))
         return _checked(ToolSchema(name, told, parameters))
     if request.source_type != "python":
-        raise Invalid("Send a json_schema {name, description, parameters}: it is read from the source of Python alone.")
+        raise Invalid(
+            "Send a json_schema {name, description, parameters}: it is read from the source of Python alone."
+        )
     if arguments is not None:
         function, told = name_and_description(request.source_code)
         told = request.description or told
-        return _checked(ToolSchema(function, told, {"type": "object", "properties": {}, **arguments}))
+        return _checked(
+            ToolSchema(function, told, {"type": "object", "properties": {}, **arguments})
+        )
     return _checked(read_source(request.source_code, description=request.description))
 
 
 def _checked(schema: ToolSchema) -> ToolSchema:
     name = schema.name
-    if not (0 < len(name) <= 64 and name.isascii() and name.replace("-", "_").replace("_", "a").isalnum()):
-        raise Invalid(f'A tool cannot be named "{name[:100]}": models know letters, digits, _ and -, 64 at most.')
+    if not (
+        0 < len(name) <= 64
+        and name.isascii()
+        and name.replace("-", "_").replace("_", "a").isalnum()
+    ):
+        raise Invalid(
+            f'A tool cannot be named "{name[:100]}": models know letters, digits, _ and -, 64 at most.'
+        )
     if schema.parameters.get("type", "object") != "object" or not isinstance(
         schema.parameters.get("properties", {}), dict
     ):
-        raise Invalid("The parameters of a tool are a JSON schema of the type object, with properties.")
+        raise Invalid(
+            "The parameters of a tool are a JSON schema of the type object, with properties."
+        )
     return schema
 
 
 def create(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: ToolSchema) -> Tool:
     tools.lock(tx, scope)
     if schema.name in tools.by_names(tx, scope, [schema.name]):
-        raise Conflict(f"A tool named {schema.name} already exists. Change it, or name the function otherwise.")
+        raise Conflict(
+            f"A tool named {schema.name} already exists. Change it, or name the function otherwise."
+        )
     return _insert(tx, scope, request, schema)
 
 
@@ -99,7 +117,13 @@ def _insert(tx: Transaction, scope: Scope, request: ToolCreateRequest, schema: T
     now = tx.clock.now()
     made = _of_request(
         Tool(
-            new_id("tool"), scope.organization_id, schema.name, "custom", {}, created_by=scope.user_id, created_at=now
+            new_id("tool"),
+            scope.organization_id,
+            schema.name,
+            "custom",
+            {},
+            created_by=scope.user_id,
+            created_at=now,
         ),
         request,
         schema,
@@ -119,21 +143,33 @@ def _of_request(tool: Tool, request: ToolCreateRequest, schema: ToolSchema) -> T
         runs_in_parallel=bool(request.enable_parallel_execution),
         tags=tuple(request.tags or ()),
         options={
-            name: value for name, value in request.model_dump(include=set(OPTIONS), exclude_none=True).items() if value
+            name: value
+            for name, value in request.model_dump(include=set(OPTIONS), exclude_none=True).items()
+            if value
         },
     )
 
 
 def _with_schema(tool: Tool, schema: ToolSchema) -> Tool:
-    whole = {"name": schema.name, "description": schema.description, "parameters": schema.parameters}
+    whole = {
+        "name": schema.name,
+        "description": schema.description,
+        "parameters": schema.parameters,
+    }
     return replace(tool, name=schema.name, description=schema.description, json_schema=whole)
 
 
-def change(tx: Transaction, scope: Scope, tool_id: str, asked: ToolUpdateRequest, schema: ToolSchema | None) -> Tool:
+def change(
+    tx: Transaction, scope: Scope, tool_id: str, asked: ToolUpdateRequest, schema: ToolSchema | None
+) -> Tool:
     """Change a tool; `schema` is its new one, where that changes."""
     tools.lock(tx, scope)
     tool = tools.get(tx, scope, tool_id)
-    sent = {name: value for name in asked.model_fields_set if (value := getattr(asked, name)) is not None}
+    sent = {
+        name: value
+        for name in asked.model_fields_set
+        if (value := getattr(asked, name)) is not None
+    }
     if foreign := sent.keys() - {"return_char_limit", "default_requires_approval", "metadata_"}:
         _require_own(tool, sorted(foreign)[0])
     made = replace(
@@ -153,19 +189,29 @@ def change(tx: Transaction, scope: Scope, tool_id: str, asked: ToolUpdateRequest
         made = _with_schema(made, schema)
         if made.name != tool.name:
             if made.name in tools.by_names(tx, scope, [made.name]):
-                raise Conflict(f"A tool named {made.name} already exists. Name the function otherwise.")
+                raise Conflict(
+                    f"A tool named {made.name} already exists. Name the function otherwise."
+                )
             _require_no_rule(tx, scope, tool)
     return _update(tx, scope, made)
 
 
 def new_schema(tool: Tool, asked: ToolUpdateRequest) -> ToolSchema | None:
     """The schema that a change gives this tool, None where it stays."""
-    sent = asked.model_fields_set & {"source_code", "source_type", "json_schema", "args_json_schema", "description"}
+    sent = asked.model_fields_set & {
+        "source_code",
+        "source_type",
+        "json_schema",
+        "args_json_schema",
+        "description",
+    }
     if not any(getattr(asked, name) is not None for name in sent):
         return None
     _require_own(tool, sorted(sent)[0])
     language = asked.source_type or tool.source_type or "python"
-    keeps_schema = (asked.source_code is None or language != "python") and asked.args_json_schema is None
+    keeps_schema = (
+        asked.source_code is None or language != "python"
+    ) and asked.args_json_schema is None
     source = asked.source_code or tool.source_code or ""
     described = asked.description or (asked.json_schema or {}).get("description")
     request = ToolCreateRequest(
@@ -228,13 +274,18 @@ def _build_early(tx: Transaction, scope: Scope, tool: Tool) -> None:
 
 def _require_own(tool: Tool, what: str = "source_code") -> None:
     if tool.tool_type != "custom" or tool.source_code is None:
-        raise Unsupported(f"{tool.name} is a tool of this server or of a plugin: {what} cannot be changed or deleted.")
+        raise Unsupported(
+            f"{tool.name} is a tool of this server or of a plugin: {what} cannot be changed or deleted."
+        )
 
 
 def _require_no_rule(tx: Transaction, scope: Scope, tool: Tool) -> None:
     """Raise Conflict where an agent has a rule about the tool, without which its rules might let no turn end."""
     for agent in agents.with_rule_about(tx, scope, tool):
-        if any(rule.tool_name == tool.name and rule.type != "requires_approval" for rule in agent.tool_rules):
+        if any(
+            rule.tool_name == tool.name and rule.type != "requires_approval"
+            for rule in agent.tool_rules
+        ):
             raise Conflict(
                 f'The agent "{agent.name}" ({agent.id}) has a rule about {tool.name}. Change its tool rules first.'
             )
@@ -263,18 +314,33 @@ def by_words(query: str, texts: Sequence[str]) -> list[int]:
     found = [Counter(terms(text)) for text in texts]
     spread = Counter(word for counts in found for word in counts)
     weights = {word: math.log(1 + len(texts) / spread[word]) for word in wanted if spread[word]}
-    scores = [sum(weights.get(word, 0) * count / (count + 1) for word, count in counts.items()) for counts in found]
-    return sorted((place for place, score in enumerate(scores) if score > 0), key=lambda place: (-scores[place], place))
+    scores = [
+        sum(weights.get(word, 0) * count / (count + 1) for word, count in counts.items())
+        for counts in found
+    ]
+    return sorted(
+        (place for place, score in enumerate(scores) if score > 0),
+        key=lambda place: (-scores[place], place),
+    )
 
 
 def by_vectors(query: Sequence[float], vectors: Sequence[Sequence[float]]) -> list[int]:
-    nearness = [sum(one * other for one, other in zip(query, vector, strict=True)) for vector in vectors]
-    return sorted((place for place, near in enumerate(nearness) if near > _NEAR), key=lambda place: -nearness[place])
+    nearness = [
+        sum(one * other for one, other in zip(query, vector, strict=True)) for vector in vectors
+    ]
+    return sorted(
+        (place for place, near in enumerate(nearness) if near > _NEAR),
+        key=lambda place: -nearness[place],
+    )
 
 
-def fused(found: Sequence[Tool], words: Iterable[int] | None, vectors: Iterable[int] | None) -> list[FoundTool]:
+def fused(
+    found: Sequence[Tool], words: Iterable[int] | None, vectors: Iterable[int] | None
+) -> list[FoundTool]:
     """Tools by both rankings, the best first."""
-    ranks = [{place: rank for rank, place in enumerate(places or (), 1)} for places in (words, vectors)]
+    ranks = [
+        {place: rank for rank, place in enumerate(places or (), 1)} for places in (words, vectors)
+    ]
     made = []
     for place in dict.fromkeys((*ranks[0], *ranks[1])):
         of_words, of_vectors = ranks[0].get(place), ranks[1].get(place)
@@ -283,6 +349,8 @@ def fused(found: Sequence[Tool], words: Iterable[int] | None, vectors: Iterable[
     return sorted(made, key=lambda each: -each.combined_score)
 
 
-def searched(tx: Transaction, scope: Scope, types: Sequence[str], tags: Sequence[str]) -> list[Tool]:
+def searched(
+    tx: Transaction, scope: Scope, types: Sequence[str], tags: Sequence[str]
+) -> list[Tool]:
     found = tools.page(tx, scope, Page(_MOST_SEARCHED), tools.ToolFilter(types=tuple(types)))
     return [tool for tool in found if not tags or set(tags) & set(tool.tags)]

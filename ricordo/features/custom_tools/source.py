@@ -16,16 +16,36 @@ from ricordo.tools.docstrings import Docstring, read_docstring
 # Parameters that the server fills in, which no model sees.
 FILLED_IN = ("agent_state", "client")
 _SCALARS = {
-    **{"str": {"type": "string"}, "int": {"type": "integer"}, "float": {"type": "number"}, "bool": {"type": "boolean"}},
+    **{
+        "str": {"type": "string"},
+        "int": {"type": "integer"},
+        "float": {"type": "number"},
+        "bool": {"type": "boolean"},
+    },
     **{
         "Any": {},
         "None": {"type": "null"},
         "bytes": {"type": "string"},
         "datetime": {"type": "string", "format": "date-time"},
     },
-    **{"date": {"type": "string", "format": "date"}, "object": {}, "UUID": {"type": "string", "format": "uuid"}},
+    **{
+        "date": {"type": "string", "format": "date"},
+        "object": {},
+        "UUID": {"type": "string", "format": "uuid"},
+    },
 }
-_LISTS = ("list", "List", "Sequence", "Iterable", "tuple", "Tuple", "set", "Set", "frozenset", "FrozenSet")
+_LISTS = (
+    "list",
+    "List",
+    "Sequence",
+    "Iterable",
+    "tuple",
+    "Tuple",
+    "set",
+    "Set",
+    "frozenset",
+    "FrozenSet",
+)
 _OBJECTS = ("dict", "Dict", "Mapping", "MutableMapping", "DefaultDict")
 _DEEPEST = 20
 _CACHED = 256  # sources
@@ -40,7 +60,9 @@ def read_source(source: str, name: str | None = None, description: str | None = 
     docstring = _docstring_of(function)
     told = description or docstring.description
     if not told:
-        raise Invalid(f"Say what {function.name} is for: the first lines of its docstring tell it the agent.")
+        raise Invalid(
+            f"Say what {function.name} is for: the first lines of its docstring tell it the agent."
+        )
     types = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     return ToolSchema(function.name, told, _parameters(function, docstring.arguments, types))
 
@@ -66,7 +88,9 @@ def function_of(tree: ast.Module, name: str | None) -> Function:
     chosen = next((function for function in functions if function.name == name), None)
     public = [function for function in functions if not function.name.startswith("_")]
     if not chosen and not public:
-        raise Invalid("The source defines no function. Write one with `def`, at the outermost level.")
+        raise Invalid(
+            "The source defines no function. Write one with `def`, at the outermost level."
+        )
     return chosen or public[-1]
 
 
@@ -78,7 +102,9 @@ def needs_of(source: str, name: str) -> frozenset[str]:
         arguments = function_of(tree, name).args
     except Invalid:
         return frozenset()
-    needs = {argument.arg for argument in ast.walk(arguments) if isinstance(argument, ast.arg)} & set(FILLED_IN)
+    needs = {
+        argument.arg for argument in ast.walk(arguments) if isinstance(argument, ast.arg)
+    } & set(FILLED_IN)
     used, made = set(), set()
     for node in ast.walk(tree):
         match node:
@@ -90,7 +116,9 @@ def needs_of(source: str, name: str) -> frozenset[str]:
                 made.add(named.partition(".")[0])
             case ast.Constant(value=("LETTA_API_KEY" | "LETTA_BASE_URL")):
                 needs.add("client")
-    return frozenset(needs | ({"client"} if "client" in used - made or "letta_client" in made else set()))
+    return frozenset(
+        needs | ({"client"} if "client" in used - made or "letta_client" in made else set())
+    )
 
 
 def _parsed(source: str) -> ast.Module:
@@ -104,7 +132,9 @@ def _parsed(source: str) -> ast.Module:
         raise Invalid("The source is no valid Python, or nested too deeply.") from None
 
 
-def _parameters(function: Function, words: Mapping[str, str], types: Mapping[str, ast.ClassDef]) -> dict[str, Any]:
+def _parameters(
+    function: Function, words: Mapping[str, str], types: Mapping[str, ast.ClassDef]
+) -> dict[str, Any]:
     arguments = function.args
     if arguments.vararg or arguments.kwarg or arguments.posonlyargs:
         raise Invalid(
@@ -124,7 +154,9 @@ def _parameters(function: Function, words: Mapping[str, str], types: Mapping[str
         try:
             schema = _schema(parameter.annotation, types, ())
         except Invalid as error:
-            raise Invalid(f"The parameter {parameter.arg} of {function.name}: {error} {_HINT}.") from None
+            raise Invalid(
+                f"The parameter {parameter.arg} of {function.name}: {error} {_HINT}."
+            ) from None
         if parameter.arg in words:
             schema = {**schema, "description": words[parameter.arg]}
         properties[parameter.arg] = _with_default(schema, default)
@@ -139,7 +171,9 @@ def _with_default(schema: dict[str, Any], default: ast.expr | None) -> dict[str,
     return schema
 
 
-def _schema(node: ast.expr, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]) -> dict[str, Any]:
+def _schema(
+    node: ast.expr, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
+) -> dict[str, Any]:
     """The JSON schema of a type as it is written; `inside` names the classes and generics around it."""
     if len(inside) > _DEEPEST:
         raise Invalid("Its type is nested too deeply.")
@@ -182,11 +216,18 @@ def _generic(
     if outer == "Literal":
         values = [part.value for part in parts if isinstance(part, ast.Constant)]
         kinds = {type(value) for value in values}
-        kind = {str: "string", bool: "boolean", int: "integer"}.get(*kinds) if len(kinds) == 1 else None
+        kind = (
+            {str: "string", bool: "boolean", int: "integer"}.get(*kinds)
+            if len(kinds) == 1
+            else None
+        )
         return {**({"type": kind} if kind else {}), "enum": values}
     if outer == "Annotated":
         described = next((text for part in parts[1:] if (text := _description(part))), None)
-        return {**_schema(parts[0], types, inside), **({"description": described} if described else {})}
+        return {
+            **_schema(parts[0], types, inside),
+            **({"description": described} if described else {}),
+        }
     inner = [_schema(part, types, inside) for part in parts if not _is_ellipsis(part)]
     if outer == "Optional":
         return _union([*inner, {"type": "null"}])
@@ -195,7 +236,10 @@ def _generic(
     if outer in _LISTS:
         return {"type": "array", "items": inner[0] if len(inner) == 1 else _union(inner)}
     if outer in _OBJECTS:
-        return {"type": "object", **({"additionalProperties": inner[1]} if len(inner) > 1 and inner[1] else {})}
+        return {
+            "type": "object",
+            **({"additionalProperties": inner[1]} if len(inner) > 1 and inner[1] else {}),
+        }
     raise Invalid(f"The type {outer}[…] is not known.")
 
 
@@ -205,9 +249,13 @@ def _union(options: list[dict[str, Any]]) -> dict[str, Any]:
     return left[0] if len(left) == 1 else {"anyOf": left}
 
 
-def _of_class(node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]) -> dict[str, Any]:
+def _of_class(
+    node: ast.ClassDef, types: Mapping[str, ast.ClassDef], inside: tuple[str, ...]
+) -> dict[str, Any]:
     """An object of the fields of a model, dataclass or TypedDict; an enumeration's values."""
-    bases = {base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases}
+    bases = {
+        base.id if isinstance(base, ast.Name) else getattr(base, "attr", "") for base in node.bases
+    }
     if bases & {"Enum", "StrEnum", "IntEnum"}:
         values = [
             line.value.value

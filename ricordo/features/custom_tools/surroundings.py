@@ -43,8 +43,15 @@ class Caller:
             return None
         blocks = [BlockResponse.of(block) for block in self.blocks or self.state.blocks]
         fields: dict[str, Any] = {name: getattr(self.state.agent, name) for name in _OF_AGENT}
-        tools = [{"id": tool.id, "name": tool.name, "description": tool.description} for tool in self.state.tools]
-        more = {"tags": list(self.state.tags), "message_ids": list(self.state.conversation.window), "tools": tools}
+        tools = [
+            {"id": tool.id, "name": tool.name, "description": tool.description}
+            for tool in self.state.tools
+        ]
+        more = {
+            "tags": list(self.state.tags),
+            "message_ids": list(self.state.conversation.window),
+            "tools": tools,
+        }
         return {**fields, **more, "blocks": blocks, "memory": {"blocks": blocks}}
 
 

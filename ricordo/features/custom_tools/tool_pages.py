@@ -20,11 +20,25 @@ _LIST, _TOOL = "custom_tools/tools.html", "custom_tools/tool.html"
 _EACH, _INVALID = 50, 422
 _LONGEST_TYPE = 80  # characters
 _NEW: Mapping[str, Any] = {
-    **{"id": "", "name": "", "description": "", "tool_type": "custom", "source_code": "", "source_type": "python"},
+    **{
+        "id": "",
+        "name": "",
+        "description": "",
+        "tool_type": "custom",
+        "source_code": "",
+        "source_type": "python",
+    },
     **{"tags": [], "return_char_limit": DEFAULT_RETURN_LIMIT, "default_requires_approval": False},
     "enable_parallel_execution": False,
 }
-_SAMPLES: Mapping[str, Any] = {"string": "", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+_SAMPLES: Mapping[str, Any] = {
+    "string": "",
+    "integer": 1,
+    "number": 1.0,
+    "boolean": True,
+    "array": [],
+    "object": {},
+}
 _EXAMPLE = '''def price_of(fruit: str, kilos: float = 1.0) -> str:
     """Tell what some fruit costs.
 
@@ -43,10 +57,14 @@ async def list_tools(request: Request) -> Response:
     query = request.query_params
     words, after = query.get("q", ""), query.get("after")
     found = await Api(request).get("/v1/tools/", search=words or None, after=after, limit=_EACH + 1)
-    older = address_of("/ui/tools", q=words, after=found[_EACH - 1]["id"]) if len(found) > _EACH else ""
+    older = (
+        address_of("/ui/tools", q=words, after=found[_EACH - 1]["id"]) if len(found) > _EACH else ""
+    )
     is_builder = request.scope[REQUEST_SCOPE].may("tools:write")
     variables = await Api(request).get(await _variables(request)) if is_builder else []
-    return await render(request, _LIST, tools=found[:_EACH], words=words, older=older, variables=variables)
+    return await render(
+        request, _LIST, tools=found[:_EACH], words=words, older=older, variables=variables
+    )
 
 
 @router.post("/variables")
@@ -57,7 +75,9 @@ async def change_variables(request: Request) -> Response:
         await api.ask("DELETE", f"/v1/sandbox-config/environment-variable/{id}")
         return done(request, "/ui/tools", "The variable was deleted.")
     made = await api.ask(
-        "POST", await _variables(request), {"key": form.get("name", ""), "value": form.get("value", "")}
+        "POST",
+        await _variables(request),
+        {"key": form.get("name", ""), "value": form.get("value", "")},
     )
     return done(request, "/ui/tools", f"{made['key']} was stored.")
 
@@ -81,7 +101,9 @@ async def make_tool(request: Request) -> Response:
     except RefusedByApi as error:
         return await _show(request, sent, problem=str(error), status=error.status)
     return done(
-        request, f"/ui/tools/{made['id']}", f"{made['name']} was made. Attach it to an agent in the agent's settings."
+        request,
+        f"/ui/tools/{made['id']}",
+        f"{made['name']} was made. Attach it to an agent in the agent's settings.",
     )
 
 
@@ -132,11 +154,21 @@ async def _show(
     status: int = 200,
 ) -> Response:
     schema = (tool.get("json_schema") or {}).get("parameters", {})
-    properties = {name: one for name, one in schema.get("properties", {}).items() if isinstance(one, dict)}
-    sample = {name: one.get("default", _SAMPLES.get(str(one.get("type")))) for name, one in properties.items()}
+    properties = {
+        name: one for name, one in schema.get("properties", {}).items() if isinstance(one, dict)
+    }
+    sample = {
+        name: one.get("default", _SAMPLES.get(str(one.get("type"))))
+        for name, one in properties.items()
+    }
     required = schema.get("required") or ()
     parameters = [
-        {"name": name, "type": _type(one), "required": name in required, "description": str(one.get("description", ""))}
+        {
+            "name": name,
+            "type": _type(one),
+            "required": name in required,
+            "description": str(one.get("description", "")),
+        }
         for name, one in properties.items()
     ]
     value = result["func_return"] if result else ""
@@ -149,7 +181,9 @@ async def _show(
         packages=", ".join(texts_of(tool.get("pip_requirements"))),
         arguments=arguments or orjson.dumps(sample, option=orjson.OPT_INDENT_2).decode(),
         result=result,
-        returned=value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(),
+        returned=value
+        if isinstance(value, str)
+        else orjson.dumps(value, option=orjson.OPT_INDENT_2).decode(),
         problem=problem,
     )
 
@@ -166,7 +200,11 @@ def _arguments(text: str) -> Json:
 
 def _type(schema: Json) -> str:
     choices = schema.get("enum")
-    words = ", ".join(map(str, choices)) if isinstance(choices, list) else str(schema.get("type", "any"))
+    words = (
+        ", ".join(map(str, choices))
+        if isinstance(choices, list)
+        else str(schema.get("type", "any"))
+    )
     return words if len(words) <= _LONGEST_TYPE else f"{words[:_LONGEST_TYPE]}…"
 
 
@@ -174,11 +212,15 @@ def _settings(form: Mapping[str, str], tool: Json) -> Json:
     """What the form says of a tool; of one of the server's own only what can be changed."""
     sent: Json = {
         "default_requires_approval": "approval" in form,
-        "return_char_limit": int(form["limit"]) if form.get("limit", "").isdecimal() else DEFAULT_RETURN_LIMIT,
+        "return_char_limit": int(form["limit"])
+        if form.get("limit", "").isdecimal()
+        else DEFAULT_RETURN_LIMIT,
     }
     if not tool or tool["source_code"]:
         sent["enable_parallel_execution"] = "parallel" in form
         sent["tags"] = [tag.strip() for tag in form.get("tags", "").split(",") if tag.strip()]
-    if (source := form.get("source_code")) and source.strip() != (tool.get("source_code") or "").strip():
+    if (source := form.get("source_code")) and source.strip() != (
+        tool.get("source_code") or ""
+    ).strip():
         sent["source_code"] = source
     return sent

@@ -24,9 +24,7 @@ from ricordo.secret import Secret
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/sandbox-config", tags=["tools"], scope="tools")
-_OPERATORS = (
-    "The sandbox is set up by the operator's settings (RICORDO_SANDBOX), and packages by each tool's pip_requirements."
-)
+_OPERATORS = "The sandbox is set up by the operator's settings (RICORDO_SANDBOX), and packages by each tool's pip_requirements."
 
 
 class VariableRequest(RequestModel):
@@ -146,12 +144,16 @@ async def recreate(here: Here) -> Json:  # noqa: ARG001
 @router.patch("/environment-variable/{variable_id}", response_model=VariableResponse)
 async def modify(here: Here, variable_id: str, body: VariableUpdate) -> Json:
     """Change a variable; tools have the new value from their next call on."""
-    sealed = None if body.value is None else Secret(here.runtime.settings.data_dir).encrypt(body.value)
+    sealed = (
+        None if body.value is None else Secret(here.runtime.settings.data_dir).encrypt(body.value)
+    )
 
     def change(tx: Transaction) -> Variable:
         known = queries.get(tx, here.scope, variable_id)
         words = body.description if "description" in body.model_fields_set else known.description
-        changed = replace(known, name=body.key or known.name, sealed=sealed or known.sealed, description=words)
+        changed = replace(
+            known, name=body.key or known.name, sealed=sealed or known.sealed, description=words
+        )
         return queries.change(tx, here.scope, changed)
 
     return _json(here, await here.store.write(change))
@@ -185,12 +187,16 @@ async def create(here: Here, sandbox_config_id: str, body: VariableRequest) -> J
     _require(here.scope, sandbox_config_id)
     sealed = Secret(here.runtime.settings.data_dir).encrypt(body.value)
     new = Variable("", here.scope.organization_id, body.key, sealed, body.description)
-    return _json(here, await here.store.write(partial(queries.create, scope=here.scope, variable=new)))
+    return _json(
+        here, await here.store.write(partial(queries.create, scope=here.scope, variable=new))
+    )
 
 
 @router.get("/{sandbox_config_id}/environment-variable", response_model=list[VariableResponse])
 @needs("tools:write")
-def list_variables(tx: Transaction, here: Here, sandbox_config_id: str, paging: Paged) -> list[Json]:
+def list_variables(
+    tx: Transaction, here: Here, sandbox_config_id: str, paging: Paged
+) -> list[Json]:
     """The names of the variables."""
     _require(here.scope, sandbox_config_id)
     return [_json(here, one) for one in queries.page(tx, here.scope, paging.page(default=1000))]

@@ -7,7 +7,9 @@ from ricordo.domain.agent import Agent
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 
-_SHORTEST = 6  # characters of a value that is removed from what a tool says; shorter ones are in many words
+_SHORTEST = (
+    6  # characters of a value that is removed from what a tool says; shorter ones are in many words
+)
 
 
 def secrets_of(settings: Settings, agent: Agent) -> dict[str, str]:

@@ -23,7 +23,9 @@ def main() -> None:
     server: Connection = Connection(int(sys.argv[2]))
     answer: dict[str, Any] = {"rows": []}
     with (
-        contextlib.closing(sqlite3.connect(sys.argv[1], isolation_level=None, timeout=_PATIENCE)) as connection,
+        contextlib.closing(
+            sqlite3.connect(sys.argv[1], isolation_level=None, timeout=_PATIENCE)
+        ) as connection,
         contextlib.suppress(EOFError, OSError),
     ):
         while True:

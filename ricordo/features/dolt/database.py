@@ -23,11 +23,17 @@ from ricordo.memory.merge import merge_lines
 MAIN = "main"
 TABLE = "memory_blocks"
 _COLUMNS = "label, title, body, schema_ref"
-_MOST_STEPS = 200  # commits of others of which each is looked at; of more, those that touch the user's rows
+_MOST_STEPS = (
+    200  # commits of others of which each is looked at; of more, those that touch the user's rows
+)
 _MERGES = "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 1"
-_TOUCHING = f"SELECT DISTINCT to_commit FROM dolt_diff_{TABLE} WHERE to_user_id = ? OR from_user_id = ?"  # noqa: S608
+_TOUCHING = (
+    f"SELECT DISTINCT to_commit FROM dolt_diff_{TABLE} WHERE to_user_id = ? OR from_user_id = ?"  # noqa: S608
+)
 # The last lines of a commit name the version that it is, so that one which was made just before a kill is found again.
-_TRAILER = re.compile(r"(?:\A|\n\n)Ricordo-Version: ([0-9a-f]{40}) (\d{1,18})\nRicordo-Chain: (\S+)\s*\Z")
+_TRAILER = re.compile(
+    r"(?:\A|\n\n)Ricordo-Version: ([0-9a-f]{40}) (\d{1,18})\nRicordo-Chain: (\S+)\s*\Z"
+)
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _LONGEST = 120  # characters of a user's or a label's part in the name of a branch
 _LONGEST_REASON = 10_000
@@ -122,7 +128,9 @@ class Database:
     def prepare(self) -> None:
         """Check out `main`, with the table there. Raises Conflict where a change of it is not committed."""
         self.engine.call("dolt_checkout", MAIN)
-        if self.engine.run("SELECT name FROM dolt_branches WHERE name = ?", self._scratch):  # left by a kill
+        if self.engine.run(
+            "SELECT name FROM dolt_branches WHERE name = ?", self._scratch
+        ):  # left by a kill
             self.engine.call("dolt_branch", "-D", self._scratch)
         if self._status() - {"new table"}:
             raise Conflict(
@@ -131,7 +139,9 @@ class Database:
         self.engine.run(self.engine.make_table)
         if self._status():
             self.engine.call("dolt_add", TABLE)
-            self.engine.call("dolt_commit", "-m", f"Make {TABLE}", "--author", "Ricordo <ricordo@localhost>")
+            self.engine.call(
+                "dolt_commit", "-m", f"Make {TABLE}", "--author", "Ricordo <ricordo@localhost>"
+            )
 
     def head(self) -> str:
         return str(self.engine.run(f"SELECT dolt_hashof('{MAIN}')")[0][0])
@@ -152,9 +162,16 @@ class Database:
         """The commits of `main`, or of what is `until`, newest first; with `after`, those that this one does not have."""
         wanted = until if after is None else f"{after}..{until}"
         require_few(self.engine, "dolt_log(?)", [wanted], MOST_COMMITS, "message")
-        rows = self.engine.run("SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", wanted)
+        rows = self.engine.run(
+            "SELECT commit_hash, message, committer, email, date FROM dolt_log(?)", wanted
+        )
         return [
-            DoltCommit(str(hash), str(message), author=(_text(name) or "", _text(address) or ""), at=_micros(date))
+            DoltCommit(
+                str(hash),
+                str(message),
+                author=(_text(name) or "", _text(address) or ""),
+                at=_micros(date),
+            )
             for hash, message, name, address, date in rows
         ]
 
@@ -164,7 +181,9 @@ class Database:
         Without a base, all from the first.
         """
         require_few(self.engine, "dolt_commit_ancestors", [], 2 * MOST_COMMITS, "commit_hash")
-        rows = self.engine.run("SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 0")
+        rows = self.engine.run(
+            "SELECT commit_hash, parent_hash FROM dolt_commit_ancestors WHERE parent_index = 0"
+        )
         parents = {str(commit): _text(parent) for commit, parent in rows}
         found: list[str] = []
         commit: str | None = head
@@ -173,7 +192,9 @@ class Database:
             commit = parents.get(commit)
         return found[::-1] if commit == base else [head]
 
-    def commits_since(self, base: str | None, head: str, *, as_one: bool = False) -> list[RemoteCommit]:
+    def commits_since(
+        self, base: str | None, head: str, *, as_one: bool = False
+    ) -> list[RemoteCommit]:
         """What others committed from a commit on, the oldest first; what does not change the user's rows is left out.
 
         With `as_one` it is put together as one commit of all its authors.
@@ -189,14 +210,22 @@ class Database:
                 base = commit
                 continue
             # Rows that stay are kept once: a history may be long.
-            after = {label: _same(before.get(label), row) for label, row in self._rows_at(commit).items()}
+            after = {
+                label: _same(before.get(label), row) for label, row in self._rows_at(commit).items()
+            }
             if after != before:
                 one = log.get(commit) or DoltCommit(commit, "")
                 brought = self.log(base, commit) if commit in merges or len(steps) == 1 else [one]
                 merged = tuple(id for each in brought if (id := proposal_in(each.message)))
                 of_merge = [each for each in brought if each.hash != commit]
-                writers = [each for hash, each in log.items() if hash in touching] if as_one else [one]
-                if commit in merges and of_merge and _is_from(self._rows_at(merges[commit]), before, after):
+                writers = (
+                    [each for hash, each in log.items() if hash in touching] if as_one else [one]
+                )
+                if (
+                    commit in merges
+                    and of_merge
+                    and _is_from(self._rows_at(merges[commit]), before, after)
+                ):
                     writers = of_merge  # whoever merged it changed nothing of it
                 authors = frozenset(each.author for each in writers or [one])
                 message = _TRAILER.sub("", one.message).strip()
@@ -241,7 +270,8 @@ class Database:
     def commit_of(self, version: str, chain_id: str) -> str | None:
         """The commit that says it is this version (hex) of the chain, if there is one."""
         rows = self.engine.run(
-            "SELECT commit_hash, message FROM dolt_log WHERE message LIKE ?", f"%Ricordo-Version: {version}%"
+            "SELECT commit_hash, message FROM dolt_log WHERE message LIKE ?",
+            f"%Ricordo-Version: {version}%",
         )
         for hash, message in rows:
             trailer = trailer_of(str(message))
@@ -261,7 +291,10 @@ class Database:
             return {}
 
     def _status(self) -> set[str]:
-        return {str(row[0]) for row in self.engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)}
+        return {
+            str(row[0])
+            for row in self.engine.run("SELECT status FROM dolt_status WHERE table_name = ?", TABLE)
+        }
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -286,15 +319,28 @@ class Database:
         """Write the rows of the edit, made on those before it; a merge may have put other texts in their place by now."""
         wanted, now = edit.onto(before), self.rows(None) if is_merge else before
         changed = {
-            label: row for label in edit.changes if (row := wanted.get(label, before.get(label))) != now.get(label)
+            label: row
+            for label in edit.changes
+            if (row := wanted.get(label, before.get(label))) != now.get(label)
         }
         for label, row in changed.items():
             if row is None:
-                self.engine.run(f"DELETE FROM {TABLE} WHERE user_id = ? AND label = ?", self._user, label)  # noqa: S608
+                self.engine.run(
+                    f"DELETE FROM {TABLE} WHERE user_id = ? AND label = ?",  # noqa: S608
+                    self._user,
+                    label,
+                )
                 continue
             self.engine.run(
                 f"REPLACE INTO {TABLE} (user_id, {_COLUMNS}, updated_at) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
-                *(self._user, label, row.title, row.body, row.schema_ref, edit.date.replace("T", " ")),
+                *(
+                    self._user,
+                    label,
+                    row.title,
+                    row.body,
+                    row.schema_ref,
+                    edit.date.replace("T", " "),
+                ),
             )
         return bool(changed)
 
@@ -352,7 +398,11 @@ def proposal_message(proposal: Proposal) -> str:
         "proposal": proposal.id,
         "label": proposal.label,
         "new_label": proposal.new_label,
-        "author": {"kind": proposal.author.kind, "id": proposal.author.id, "name": proposal.author.name},
+        "author": {
+            "kind": proposal.author.kind,
+            "id": proposal.author.id,
+            "name": proposal.author.name,
+        },
         "reasoning": proposal.reasoning[:_LONGEST_REASON],
         "confidence": proposal.confidence,
         "base": proposal.base.hex() if proposal.base else None,
@@ -361,7 +411,9 @@ def proposal_message(proposal: Proposal) -> str:
         "step_id": proposal.step_id,
         "is_untrusted": proposal.is_untrusted,
     }
-    return json.dumps({name: value for name, value in known.items() if value is not None}, ensure_ascii=False)
+    return json.dumps(
+        {name: value for name, value in known.items() if value is not None}, ensure_ascii=False
+    )
 
 
 def proposal_in(message: str) -> str | None:

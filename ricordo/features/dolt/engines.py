@@ -74,17 +74,27 @@ class DoltAddress:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise Invalid(f"{path} cannot be read: {error.strerror}. Choose another file.") from error
+            raise Invalid(
+                f"{path} cannot be read: {error.strerror}. Choose another file."
+            ) from error
         if is_ordinary:
-            raise Invalid(f"{path} is no database of doltlite. Choose a file that is not there yet.")
+            raise Invalid(
+                f"{path} is no database of doltlite. Choose a file that is not there yet."
+            )
 
     def connect(self) -> socket.socket:
         """An open connection to the server. Raises Invalid where that is not allowed, Unavailable where none answers."""
-        return connect(self.host, self.port, _CONNECT, allow_private=self.allow_private, setting=PRIVATE)
+        return connect(
+            self.host, self.port, _CONNECT, allow_private=self.allow_private, setting=PRIVATE
+        )
 
 
 def read_address(
-    address: str, password: str | None = None, *, allow_private: bool = False, folders: tuple[Path, ...] = ()
+    address: str,
+    password: str | None = None,
+    *,
+    allow_private: bool = False,
+    folders: tuple[Path, ...] = (),
 ) -> DoltAddress:
     """The parsed address; a password in it is taken out. Raises Invalid, which quotes no password."""
     try:
@@ -92,7 +102,11 @@ def read_address(
         port = parts.port
     except ValueError:
         raise Invalid(f"The address cannot be read. {_HOW}") from None
-    if any(sign.isspace() or not sign.isprintable() for sign in address) or parts.query or parts.fragment:
+    if (
+        any(sign.isspace() or not sign.isprintable() for sign in address)
+        or parts.query
+        or parts.fragment
+    ):
         raise Invalid(f"The address cannot be read. {_HOW}")
     if parts.scheme == "doltlite":
         path = Path(unquote(parts.path))
@@ -109,7 +123,14 @@ def read_address(
         plain = f"mysql://{quote(user, safe='')}@{host}:{port or _PORT}/{quote(database, safe='')}"
         password = password if parts.password is None else unquote(parts.password)
         found = DoltAddress(
-            plain, None, parts.hostname, port or _PORT, user, password, database, allow_private=allow_private
+            plain,
+            None,
+            parts.hostname,
+            port or _PORT,
+            user,
+            password,
+            database,
+            allow_private=allow_private,
         )
     found.require_usable()
     return found
@@ -159,7 +180,8 @@ class DoltServer(Engine):
 
     begin = "START TRANSACTION"
     make_table = (
-        _TABLE.format(text="LONGTEXT", null=" NULL") + " DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin"
+        _TABLE.format(text="LONGTEXT", null=" NULL")
+        + " DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_0900_bin"
     )
     call_sql = "CALL {}({})"
     table_at = "memory_blocks AS OF ?"
@@ -188,7 +210,9 @@ class DoltServer(Engine):
         except pymysql.Error as error:
             opened.close()
             number = error.args[0] if error.args else type(error).__name__
-            raise Unavailable(f"The Dolt server refused the connection ({number}). Check name, password.") from None
+            raise Unavailable(
+                f"The Dolt server refused the connection ({number}). Check name, password."
+            ) from None
 
     def run(self, sql: str, *values: object) -> list[Row]:
         """Return the rows of a statement."""
@@ -198,7 +222,9 @@ class DoltServer(Engine):
                 return list(cursor.fetchall())
         except (self._driver.Error, OSError) as error:
             if not self._connection.open:
-                raise Unavailable("The Dolt server does not answer any more. This is tried again.") from None
+                raise Unavailable(
+                    "The Dolt server does not answer any more. This is tried again."
+                ) from None
             raise EngineError(str(error.args[-1] if error.args else error)[:300]) from None
 
     def close(self) -> None:
@@ -228,7 +254,9 @@ class Doltlite(Engine):
 
     def __init__(self, address: DoltAddress) -> None:
         if find_spec("doltlite") is None:
-            raise Invalid('A file of doltlite needs the package doltlite: pip install "ricordo[doltlite]"')
+            raise Invalid(
+                'A file of doltlite needs the package doltlite: pip install "ricordo[doltlite]"'
+            )
         address.require_usable()
         assert address.path  # noqa: S101 - it is a file
         address.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -263,7 +291,9 @@ class Doltlite(Engine):
             answer = None
         if answer is None:
             self.process.kill()
-            raise Unavailable("doltlite has stopped, or does not answer. This is tried again; check the file's folder.")
+            raise Unavailable(
+                "doltlite has stopped, or does not answer. This is tried again; check the file's folder."
+            )
         if "error" in answer:
             raise EngineError(answer["error"])
         rows: list[Row] = answer["rows"]
@@ -274,10 +304,15 @@ def open_engine(address: DoltAddress) -> Engine:
     return Doltlite(address) if address.path else DoltServer(address)
 
 
-def require_few(engine: Engine, source: str, values: Sequence[object], most: int, *texts: str) -> None:
+def require_few(
+    engine: Engine, source: str, values: Sequence[object], most: int, *texts: str
+) -> None:
     """Raise TooLong where a table has more rows, or more in these texts, than are read at once: others fill it."""
     size = " + ".join(f"LENGTH(COALESCE({text}, ''))" for text in texts)
-    ((count, length),) = engine.run(f"SELECT COUNT(*), COALESCE(SUM({size}), 0) FROM {source}", *values)  # noqa: S608
+    ((count, length),) = engine.run(
+        f"SELECT COUNT(*), COALESCE(SUM({size}), 0) FROM {source}",  # noqa: S608
+        *values,
+    )
     if int(count) > most or int(length) > MOST_BYTES:
         raise TooLong(
             f"The remote holds {count} rows with {int(length)} characters in one table, of which {most} and {MOST_BYTES} "

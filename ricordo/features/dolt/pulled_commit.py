@@ -42,19 +42,27 @@ def take_over(tx: Transaction, remote: Remote, owner: Actor, step: RemoteCommit)
     # What came from there is there; only what was written here has to be pushed.
     after = versions.lock(tx, owned.chain.id) or chain
     followed = after.versions if remote.followed == chain.versions else remote.followed
-    noted = replace(remote, seen=step.commit, followed=followed, last_error=" ".join(conflicts) or None)
+    noted = replace(
+        remote, seen=step.commit, followed=followed, last_error=" ".join(conflicts) or None
+    )
     remotes.note(tx, noted)
     return noted
 
 
-def _metadata(tx: Transaction, owned: UserMemory, owner: Actor, step: RemoteCommit) -> ChangeMetadata:
+def _metadata(
+    tx: Transaction, owned: UserMemory, owner: Actor, step: RemoteCommit
+) -> ChangeMetadata:
     """The author, date and message of a commit; the author is the owner where it stands for commits of several.
 
     Versions stay in the order of their dates, and none is of the future.
     """
     authors = CommitAuthors(tx, owned.scope, owner)
     newest = next(iter(history.page(tx, owned.chain.id, limit=1)), None)
-    made_at = None if step.at is None else min(max(step.at, newest.created_at if newest else 0), tx.clock.now())
+    made_at = (
+        None
+        if step.at is None
+        else min(max(step.at, newest.created_at if newest else 0), tx.clock.now())
+    )
     return replace(authors.metadata(authors.only(step.authors), step.message), made_at=made_at)
 
 

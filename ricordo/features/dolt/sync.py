@@ -34,7 +34,14 @@ from ricordo.features.dolt.database import (
     trailer_of,
     version_message,
 )
-from ricordo.features.dolt.engines import DoltAddress, Engine, claim, marker_of, open_engine, read_address
+from ricordo.features.dolt.engines import (
+    DoltAddress,
+    Engine,
+    claim,
+    marker_of,
+    open_engine,
+    read_address,
+)
 from ricordo.features.dolt.pulled_commit import open_conflicts, take_over
 from ricordo.features.erasure.service import forgotten_names
 from ricordo.features.remotes import queries as remotes
@@ -59,11 +66,15 @@ class DoltRemotes:
     def read(self, asked: Access, settings: Settings) -> Access:
         """Check the address, and take a password out of it."""
         if asked.options or asked.username:
-            raise Invalid("A Dolt remote takes no options, and its user name is a part of its address.")
+            raise Invalid(
+                "A Dolt remote takes no options, and its user name is a part of its address."
+            )
         found = _address(asked, settings)
         return Access(found.address, None, found.password)
 
-    async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
+    async def sync(
+        self, store: Store, remote: Remote, access: Access, settings: Settings
+    ) -> Remote:
         """Bring the database and the memory together.
 
         Raises Unavailable where it cannot be reached or refuses, Conflict or Invalid where what is there cannot be pulled; nothing
@@ -125,7 +136,9 @@ class _DoltSync:
         return await until_settled(self._attempt)
 
     async def _attempt(self) -> Remote:
-        self.remote = await self._store.read(lambda tx: remotes.get(tx, self._scope, self.remote.id))
+        self.remote = await self._store.read(
+            lambda tx: remotes.get(tx, self._scope, self.remote.id)
+        )
         await self._pull()
         await self._push()
         return self.remote
@@ -154,8 +167,12 @@ class _DoltSync:
             except RicordoError:
                 if len(steps) - number < 2:
                     raise
-                authors = frozenset[tuple[str, str]]().union(*(one.authors for one in steps[number:]))
-                await self._take_over_step(replace(steps[-1], commit=head, before=step.before, authors=authors))
+                authors = frozenset[tuple[str, str]]().union(
+                    *(one.authors for one in steps[number:])
+                )
+                await self._take_over_step(
+                    replace(steps[-1], commit=head, before=step.before, authors=authors)
+                )
                 return
 
     async def _take_over_step(self, step: RemoteCommit) -> None:
@@ -178,7 +195,9 @@ class _DoltSync:
             if newest is None or newest.number == self.remote.followed:
                 head = await asyncio.to_thread(self._level, rows, newest, now)
                 await asyncio.to_thread(self._sync_branches, waiting, head)
-                head = await asyncio.to_thread(task_tables.bring_in_step, self._database, self._name, tasks, head, now)
+                head = await asyncio.to_thread(
+                    task_tables.bring_in_step, self._database, self._name, tasks, head, now
+                )
                 self.remote = replace(self.remote, seen=head)
                 return
 
@@ -189,7 +208,9 @@ class _DoltSync:
         """Commit a version; one that approved a proposal merges its branch, while that is as it was made."""
         merged = None
         if last.proposal_id is not None:
-            of_proposal = (one for one in self._database.branches() if one.proposal_id == last.proposal_id)
+            of_proposal = (
+                one for one in self._database.branches() if one.proposal_id == last.proposal_id
+            )
             merged = next((one for one in of_proposal if one.is_ours), None)
         return self._database.commit(self.remote.seen or "", edit, merged)
 
@@ -197,11 +218,17 @@ class _DoltSync:
         """Commit what no version tells of, titles and schemas; returns the head."""
         head = self.remote.seen or self._database.head()
         there = self._database.rows(head)
-        differing = {label: rows.get(label) for label in {*there, *rows} if there.get(label) != rows.get(label)}
+        differing = {
+            label: rows.get(label)
+            for label in {*there, *rows}
+            if there.get(label) != rows.get(label)
+        }
         if not differing or last is None:
             return head
         message = version_message(last, f"Bring {', '.join(sorted(differing))} in step")
-        return self._database.commit(head, DoltEdit(differing, signature(self._owner), date_of(now), message))
+        return self._database.commit(
+            head, DoltEdit(differing, signature(self._owner), date_of(now), message)
+        )
 
     def _sync_branches(self, waiting: list[Proposal], head: str) -> None:
         wanted = {branch_of(self._name, proposal): proposal for proposal in waiting}
@@ -223,9 +250,13 @@ class _DoltSync:
         changes: dict[str, DoltRow | None] = {proposal.label: None}
         if proposal.value is not None:
             title, schema_ref = (row.title, row.schema_ref) if row else (None, None)
-            changes[proposal.new_label or proposal.label] = DoltRow(title, proposal.value, schema_ref)
+            changes[proposal.new_label or proposal.label] = DoltRow(
+                title, proposal.value, schema_ref
+            )
         date, message = date_of(proposal.created_at), proposal_message(proposal)
-        self._database.open_branch(name, head, DoltEdit(changes, signature(proposal.author), date, message))
+        self._database.open_branch(
+            name, head, DoltEdit(changes, signature(proposal.author), date, message)
+        )
 
     def _portion(self, tx: Transaction) -> list[tuple[DoltEdit, BlockVersion]]:
         """The next versions as edits, each with the last version in it; versions of one git commit are one edit."""
@@ -241,7 +272,9 @@ class _DoltSync:
         groups = [list(group) for _, group in groupby(found, key=lambda version: version.id)]
         return [(self._edit(tx, group, now), group[-1]) for group in groups]
 
-    def _edit(self, tx: Transaction, group: list[BlockVersion], now: Mapping[str, DoltRow]) -> DoltEdit:
+    def _edit(
+        self, tx: Transaction, group: list[BlockVersion], now: Mapping[str, DoltRow]
+    ) -> DoltEdit:
         changes: dict[str, DoltRow | None] = {}
         before: dict[str, str] = {}
         for version in group:
@@ -259,12 +292,24 @@ class _DoltSync:
         last = group[-1]
         latest = {label: row.body for label, row in now.items()}
         return DoltEdit(
-            changes, signature(last.author), date_of(last.created_at), version_message(last), before, latest
+            changes,
+            signature(last.author),
+            date_of(last.created_at),
+            version_message(last),
+            before,
+            latest,
         )
 
-    def _memory(self, tx: Transaction) -> tuple[dict[str, DoltRow], BlockVersion | None, list[Proposal], int]:
+    def _memory(
+        self, tx: Transaction
+    ) -> tuple[dict[str, DoltRow], BlockVersion | None, list[Proposal], int]:
         last = next(iter(history.page(tx, self.remote.chain_id, limit=1)), None)
-        return self._rows(tx), last, list(proposals.waiting(tx, self.remote.chain_id)), tx.clock.now()
+        return (
+            self._rows(tx),
+            last,
+            list(proposals.waiting(tx, self.remote.chain_id)),
+            tx.clock.now(),
+        )
 
     def _rows(self, tx: Transaction) -> dict[str, DoltRow]:
         return {
@@ -295,7 +340,11 @@ def look(database: Database, remote: Remote) -> SeenHead:
     if known is not None:
         log = database.log(known)
     trailers = ((commit.hash, trailer_of(commit.message)) for commit in log)
-    ours = [(hash, trailer) for hash, trailer in trailers if trailer and trailer.chain_id == remote.chain_id]
+    ours = [
+        (hash, trailer)
+        for hash, trailer in trailers
+        if trailer and trailer.chain_id == remote.chain_id
+    ]
     return SeenHead(head, known, tuple(sorted(ours, key=lambda one: -one[1].number)))
 
 
@@ -321,7 +370,11 @@ async def _add_missing(runtime: Runtime, _job: Job, _report: Report) -> None:
     for organization_id in await runtime.store.read(remotes.organization_ids):
         if asked := database_of_all(runtime.settings, organization_id):
             await add_for_all(
-                runtime, runtime.remotes[_KIND], organization_id, asked, partial(is_forgotten, organization_id)
+                runtime,
+                runtime.remotes[_KIND],
+                organization_id,
+                asked,
+                partial(is_forgotten, organization_id),
             )
 
 

@@ -21,11 +21,30 @@ from ricordo.storage.engine.store import Transaction
 # By table its columns behind user_id; the first is the key beside it.
 _TABLES: Mapping[str, tuple[str, ...]] = {
     "background_tasks": (
-        *("name", "agent_id", "course", "instructions", "cron", "idle_minutes", "cooldown_minutes", "active_days"),
+        *(
+            "name",
+            "agent_id",
+            "course",
+            "instructions",
+            "cron",
+            "idle_minutes",
+            "cooldown_minutes",
+            "active_days",
+        ),
         *("enabled", "updated_at"),
     ),
     "task_runs": (
-        *("id", "task", "due_at", "trigger_type", "status", "run_id", "problem", "changes", "prompt_tokens"),
+        *(
+            "id",
+            "task",
+            "due_at",
+            "trigger_type",
+            "status",
+            "run_id",
+            "problem",
+            "changes",
+            "prompt_tokens",
+        ),
         *("completion_tokens", "created_at", "ended_at"),
     ),
     "user_activity": ("kind", "last_active_at"),
@@ -41,9 +60,17 @@ def rows_of(tx: Transaction, user: User) -> Rows:
     runs = queries.newest_of_user(tx, user.id, _MOST_RUNS)
     if not runs:
         return {}
-    tasks = {id: task for id in dict.fromkeys(run.task_id for run in runs) if (task := queries.by_id(tx, id))}
-    found: dict[str, list[dict[str, Any]]] = {"background_tasks": [asdict(task) for task in tasks.values()]}
-    found["user_activity"] = [{"kind": "turn", "last_active_at": queries.last_active_at(tx, user.id)}]
+    tasks = {
+        id: task
+        for id in dict.fromkeys(run.task_id for run in runs)
+        if (task := queries.by_id(tx, id))
+    }
+    found: dict[str, list[dict[str, Any]]] = {
+        "background_tasks": [asdict(task) for task in tasks.values()]
+    }
+    found["user_activity"] = [
+        {"kind": "turn", "last_active_at": queries.last_active_at(tx, user.id)}
+    ]
     found["task_runs"] = [
         asdict(run)
         | asdict(run.usage)
@@ -72,9 +99,12 @@ def bring_in_step(database: Database, name: str, wanted: Rows, expected: str, no
     for table, columns in _TABLES.items():
         texts = ", ".join(f"{column} LONGTEXT" for column in columns[1:])
         key = f"user_id VARCHAR(255) NOT NULL, {columns[0]} VARCHAR(255) NOT NULL"
-        engine.run(f"CREATE TABLE IF NOT EXISTS {table} ({key}, {texts}, PRIMARY KEY (user_id, {columns[0]})){ending}")
+        engine.run(
+            f"CREATE TABLE IF NOT EXISTS {table} ({key}, {texts}, PRIMARY KEY (user_id, {columns[0]})){ending}"
+        )
     if engine.run(
-        "SELECT table_name FROM dolt_status WHERE status = 'new table' AND table_name IN (?, ?, ?)", *_TABLES
+        "SELECT table_name FROM dolt_status WHERE status = 'new table' AND table_name IN (?, ?, ?)",
+        *_TABLES,
     ):
         _commit(database, "Make the tables of background tasks", now)
         raise RemoteMoved  # by this commit, which is pulled as anybody's
@@ -82,7 +112,11 @@ def bring_in_step(database: Database, name: str, wanted: Rows, expected: str, no
         if database.head() != expected:
             raise RemoteMoved
         changed = [_write(database, table, name, wanted.get(table, {})) for table in _TABLES]
-        return _commit(database, f"Bring the background tasks of {name} in step", now) if any(changed) else expected
+        return (
+            _commit(database, f"Bring the background tasks of {name} in step", now)
+            if any(changed)
+            else expected
+        )
 
 
 def _commit(database: Database, message: str, now: int) -> str:
@@ -97,7 +131,9 @@ def _write(database: Database, table: str, name: str, wanted: Mapping[str, Row])
     engine, columns = database.engine, _TABLES[table]
     listed = ", ".join(columns)
     found = engine.run(f"SELECT {listed} FROM {table} WHERE user_id = ?", name)  # noqa: S608 - our own words
-    there = {str(row[0]): tuple(None if cell is None else str(cell) for cell in row) for row in found}
+    there = {
+        str(row[0]): tuple(None if cell is None else str(cell) for cell in row) for row in found
+    }
     for key in there.keys() - wanted.keys():
         engine.run(f"DELETE FROM {table} WHERE user_id = ? AND {columns[0]} = ?", name, key)  # noqa: S608
     places = ", ".join("?" for _ in columns)

@@ -23,19 +23,28 @@ _ALWAYS = (
 )
 
 
-def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()) -> Erasure:
+def erase_files(
+    data_dir: Path, database: Path | None, erasure: Erasure, others: Sequence[str] = ()
+) -> Erasure:
     """Remove repositories, remotes in the data folder and backups that hold the user; returns what was done. Raises Unavailable."""
     done = erasure.model_copy(deep=True)
     done.note_elsewhere(_ALWAYS)
     try:
         for chain_id in erasure.chains:
-            done.files.update({_name(path, data_dir): "removed" for path in delete_chain_files(data_dir, chain_id)})
+            done.files.update(
+                {
+                    _name(path, data_dir): "removed"
+                    for path in delete_chain_files(data_dir, chain_id)
+                }
+            )
         _remove_remotes(data_dir, erasure, others, done)
         for path in _backups(data_dir, database):
             # What is no SQLite file, as a dump, cannot be looked into: one from before the user came is without them.
             is_theirs = holds(path, erasure.user_id) if path.suffix == ".db" else None
             if is_theirs is None:
-                is_theirs = erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
+                is_theirs = (
+                    erasure.began_at is None or path.stat().st_mtime * SECOND >= erasure.began_at
+                )
             if is_theirs:
                 remove_database(path)
                 done.files[_name(path, data_dir)] = "removed, since it held the user"
@@ -44,7 +53,9 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
                 continue
             if is_half_copied(path) and is_unused(path):
                 remove_database(path)
-                done.files[_name(path, data_dir)] = "removed, since it was half a copy that held the user"
+                done.files[_name(path, data_dir)] = (
+                    "removed, since it was half a copy that held the user"
+                )
             else:
                 done.elsewhere.append(
                     f"{path.name} in the data folder is another database that holds the user. Forget them there too, with "
@@ -59,7 +70,9 @@ def erase_files(data_dir: Path, database: Path | None, erasure: Erasure, others:
 
 def note_sweep(done: Erasure, swept: Sweep, data_dir: Path) -> None:
     """Note what a sweep removed, and what it could not remove."""
-    done.files.update({_name(path, data_dir): "removed, since a killed process left it" for path in swept.removed})
+    done.files.update(
+        {_name(path, data_dir): "removed, since a killed process left it" for path in swept.removed}
+    )
     done.note_elsewhere(
         f"{path} was left by a killed process and cannot be removed. It may hold the user: delete it."
         for path in swept.failed
@@ -88,7 +101,9 @@ def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], don
         else:
             for each in (path, *(path.with_name(beside.format(path.name)) for beside in _BESIDE)):
                 if each.exists():
-                    shutil.rmtree(each) if each.is_dir() and not each.is_symlink() else each.unlink()
+                    shutil.rmtree(
+                        each
+                    ) if each.is_dir() and not each.is_symlink() else each.unlink()
                     done.files[_name(each, own.parent)] = "removed"
     # Repositories whose remote was removed before still say whose they are.
     for marker in sorted(own.rglob(OWNER_FILE)):
@@ -100,7 +115,9 @@ def _remove_remotes(data_dir: Path, erasure: Erasure, others: Sequence[str], don
     left = own.iterdir() if own.is_dir() else ()
     unused = [path for path in left if not any(path in (other, *other.parents) for other in used)]
     of_each = (path.rglob("*") if path.is_dir() else [path] for path in unused)
-    if count := sum(any(file.is_file() and file.stat().st_size for file in files) for files in of_each):
+    if count := sum(
+        any(file.is_file() and file.stat().st_size for file in files) for files in of_each
+    ):
         done.elsewhere.append(
             f"{REMOTES} in the data folder holds things at which no memory is followed any more: {count}. Where one was a remote "
             "of the user's memory, removed before, it still has a copy: delete it."

@@ -70,11 +70,15 @@ class ErasureWork:
             for owner_id in sorted(self.erasure.partitions):
                 await self._flush(owner_id)
             await self._erase_files()
-            remaining = {str(one): len(await self._named(one)) for one in queries.columns_that_remain()}
+            remaining = {
+                str(one): len(await self._named(one)) for one in queries.columns_that_remain()
+            }
             remaining["messages.name"] = len(await self._find(service.named_like(self.erasure)))
             await self._write(partial(queries.erase_user, remaining=+Counter(remaining)))
         if self.erasure.finished_at is None:
-            touched = [name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)]
+            touched = [
+                name.partition(".")[0] for name in (*self.erasure.removed, *self.erasure.changed)
+            ]
             # The words of the index that this process caches go too; a search reads them again.
             from ricordo.search.reader import IndexCache  # brings numpy
 
@@ -101,12 +105,20 @@ class ErasureWork:
         user_id = self.erasure.user_id
         conversation_ids = await self._hide_conversations()
         said, tables = service.said_as(self.erasure), queries.tables_of_rows()
-        found = [(table, await self._find(queries.rows_of(table, user_id, said))) for table in tables]
+        found = [
+            (table, await self._find(queries.rows_of(table, user_id, said))) for table in tables
+        ]
         ids = {row.id for _, rows in found for row in rows if "id" in row._fields}
         if ids:
-            quoting = await self._find(queries.QUOTES, lambda row: queries.quotes(row, ids) and row.id not in ids)
+            quoting = await self._find(
+                queries.QUOTES, lambda row: queries.quotes(row, ids) and row.id not in ids
+            )
             await self._each(partial(queries.cover_quotes, erased=ids), [row.id for row in quoting])
-        remotes = [one for one in await self._store.read(queries.remotes) if one.chain_id in self.erasure.chains]
+        remotes = [
+            one
+            for one in await self._store.read(queries.remotes)
+            if one.chain_id in self.erasure.chains
+        ]
         await self._note(remotes={without_password(one.address): one.kind for one in remotes})
         self._known |= {*ids, *conversation_ids, *self.erasure.chains, *(one.id for one in remotes)}
         await self._stop_jobs()
@@ -142,7 +154,11 @@ class ErasureWork:
         seeing = await self._store.read(lambda tx: queries.conversations_showing(tx, archives))
         agents, now = {*self.erasure.agents, *seeing.values()}, self._store.clock.now()
         await self._wait(
-            lambda tx: not any(run.agent_id in agents and run.created_at <= now for run in runs.open_runs(tx)),
+            lambda tx: (
+                not any(
+                    run.agent_id in agents and run.created_at <= now for run in runs.open_runs(tx)
+                )
+            ),
             "Turns that had read what the user said still run. It is tried again after them.",
         )
         await self._repeat(queries.purge_traces)
@@ -150,7 +166,9 @@ class ErasureWork:
         await self._each(queries.cover_conversation, sorted(shown), size=1)
         await self._each(queries.cover_messages, sorted({*seeing} - shown), size=1)
         for column in queries.columns_to_blank():
-            await self._each(partial(queries.blank_column, column=column), await self._named(column))
+            await self._each(
+                partial(queries.blank_column, column=column), await self._named(column)
+            )
         scope = Scope(self.erasure.organization_id)
         await self._runtime.organization_providers.of(scope.organization_id)
         for id in sorted({*shown, *seeing}):
@@ -219,7 +237,9 @@ class ErasureWork:
             after += queries.AT_ONCE
         return found
 
-    async def _each(self, change: Callable[..., object], items: Sequence[Any], size: int = queries.PORTION) -> None:
+    async def _each(
+        self, change: Callable[..., object], items: Sequence[Any], size: int = queries.PORTION
+    ) -> None:
         for some in portions(items, size):
             await self._repeat(partial(change, items=some))
 
@@ -245,9 +265,13 @@ class ErasureWork:
         return is_more
 
     async def _note(self, **more: Any) -> None:
-        await self._write(lambda _tx, erasure: [getattr(erasure, name).update(new) for name, new in more.items()])
+        await self._write(
+            lambda _tx, erasure: [getattr(erasure, name).update(new) for name, new in more.items()]
+        )
 
-    async def _wait(self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None) -> Any:
+    async def _wait(
+        self, work: Callable[[Transaction], Any], otherwise: str, transact: Any = None
+    ) -> Any:
         """Do the work, in reads unless told otherwise, until it returns something; returns that. Raises Unavailable."""
         for _ in range(_TRIES):
             with suppress(Collision):
@@ -272,7 +296,9 @@ def _names(job: Any, known: set[str]) -> bool:
 async def _erase(runtime: Runtime, job: Job, report: Report) -> None:
     erasure = await ErasureWork(runtime, job, report).run()
     data_dir = runtime.settings.data_dir
-    await asyncio.to_thread(lambda: receipts.write(data_dir, receipts.receipt_of(Secret(data_dir), erasure)))
+    await asyncio.to_thread(
+        lambda: receipts.write(data_dir, receipts.receipt_of(Secret(data_dir), erasure))
+    )
     log.info("a user was forgotten", extra={"receipt": erasure.id})
 
 

@@ -9,7 +9,20 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Select, String, Table, cast, delete, exists, func, or_, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Select,
+    String,
+    Table,
+    cast,
+    delete,
+    exists,
+    func,
+    or_,
+    select,
+    update,
+)
 
 from ricordo.agents.deletion import before_purge, purge_portion
 from ricordo.domain.job import Job
@@ -57,16 +70,31 @@ _ATTEMPTS = 1_000_000
 QUOTES = select(messages.c.seq, messages.c.id, messages.c.parts).where(
     messages.c.role == "tool", cast(messages.c.parts, String).contains('"sources"')
 )
-JOBS = select(jobs.c.seq, jobs.c.id, jobs.c.user_id, jobs.c.key, jobs.c.payload).where(jobs.c.kind != JOB)
+JOBS = select(jobs.c.seq, jobs.c.id, jobs.c.user_id, jobs.c.key, jobs.c.payload).where(
+    jobs.c.kind != JOB
+)
 
 
 def tables_of_rows() -> list[Table]:
-    return [table for table in metadata.sorted_tables if _owners(table) and table.name not in ("users", "jobs")]
+    return [
+        table
+        for table in metadata.sorted_tables
+        if _owners(table) and table.name not in ("users", "jobs")
+    ]
 
 
 def columns_to_blank() -> list[Column[Any]]:
-    every = (column for table in metadata.sorted_tables for column in table.c if erasure_of(column) == "blank")
-    return [one for one in every if one.name in ("user_id", "sender_id", "author_id") or one.name.endswith("_by")]
+    every = (
+        column
+        for table in metadata.sorted_tables
+        for column in table.c
+        if erasure_of(column) == "blank"
+    )
+    return [
+        one
+        for one in every
+        if one.name in ("user_id", "sender_id", "author_id") or one.name.endswith("_by")
+    ]
 
 
 def columns_that_remain() -> list[Column[Any]]:
@@ -89,12 +117,20 @@ def conversations_of(user_id: str) -> Select[Any]:
 def rows_of(table: Table, user_id: str, said: ColumnElement[bool]) -> Select[Any]:
     """The rows of the table that are the user's, each with what it refers to; also messages that the user `said` by a name."""
     own_conversations = select(conversations.c.id).where(conversations.c.user_id == user_id)
-    own_runs = select(runs.c.id).where(or_(runs.c.user_id == user_id, runs.c.conversation_id.in_(own_conversations)))
+    own_runs = select(runs.c.id).where(
+        or_(runs.c.user_id == user_id, runs.c.conversation_id.in_(own_conversations))
+    )
     is_own: ColumnElement[bool] = or_(*(column == user_id for column in _owners(table)))
     if table is messages:
         leaving = own_conversations.where(conversations.c.is_default.is_(False))
-        is_prompt_that_stays = (messages.c.role == "system") & messages.c.conversation_id.not_in(leaving)
-        is_own |= messages.c.conversation_id.in_(own_conversations) | messages.c.run_id.in_(own_runs) | said
+        is_prompt_that_stays = (messages.c.role == "system") & messages.c.conversation_id.not_in(
+            leaving
+        )
+        is_own |= (
+            messages.c.conversation_id.in_(own_conversations)
+            | messages.c.run_id.in_(own_runs)
+            | said
+        )
         is_own &= ~is_prompt_that_stays
     elif table is passages:
         own_steps = select(steps.c.id).where(steps.c.run_id.in_(own_runs))
@@ -147,15 +183,21 @@ def conversations_showing(tx: Transaction, archive_ids: Sequence[str]) -> dict[s
     """The conversations whose prompts show the tags of these archives, each with its agent."""
     joined = agents_archives.c.agent_id == conversations.c.agent_id
     found = select(conversations.c.id, conversations.c.agent_id).join(agents_archives, joined)
-    is_seeing = is_in(agents_archives.c.archive_id, archive_ids) & conversations.c.deleted_at.is_(None)
+    is_seeing = is_in(agents_archives.c.archive_id, archive_ids) & conversations.c.deleted_at.is_(
+        None
+    )
     return {row.id: row.agent_id for row in tx.all(found.where(is_seeing))}
 
 
 def remotes(tx: Transaction) -> Sequence[Any]:
-    return tx.all(select(*(memory_remotes.c[name] for name in ("id", "chain_id", "kind", "address"))))
+    return tx.all(
+        select(*(memory_remotes.c[name] for name in ("id", "chain_id", "kind", "address")))
+    )
 
 
-def purge_rows(tx: Transaction, erasure: Erasure, items: Sequence[Any], table: Table, own: Collection[str]) -> bool:
+def purge_rows(
+    tx: Transaction, erasure: Erasure, items: Sequence[Any], table: Table, own: Collection[str]
+) -> bool:
     """Purge these rows of the user, what refers to them first; conversations that are not their `own` show what is erased."""
     is_more = _purge(tx, erasure, table, "seq", [row.seq for row in items])
     for row in (item._asdict() for item in items):
@@ -169,8 +211,12 @@ def purge_rows(tx: Transaction, erasure: Erasure, items: Sequence[Any], table: T
             erasure.partitions[partition] = table.name
     if table is runs and not is_more:
         # Versions of agents' own memory stay, and the operator should know where to look.
-        count = select(chains.c.owner_id, func.count().label("versions")).join(commits, commits.c.chain == chains.c.seq)
-        is_caused = commits.c.run_id.in_([row.id for row in items]) & (chains.c.owner_kind == "agent")
+        count = select(chains.c.owner_id, func.count().label("versions")).join(
+            commits, commits.c.chain == chains.c.seq
+        )
+        is_caused = commits.c.run_id.in_([row.id for row in items]) & (
+            chains.c.owner_kind == "agent"
+        )
         for row in tx.all(count.where(is_caused).group_by(chains.c.owner_id)):
             erasure.agents[row.owner_id] = erasure.agents.get(row.owner_id, 0) + row.versions
     return is_more
@@ -185,16 +231,24 @@ def purge_by_id(tx: Transaction, erasure: Erasure, items: Sequence[str], table: 
 
 def purge_owner(tx: Transaction, erasure: Erasure, id: str) -> bool:
     erasure.partitions.pop(id, None)
-    return purge_portion(tx, "agent" if id in erasure.own_agents else "archive", id, counts=erasure.removed)
+    return purge_portion(
+        tx, "agent" if id in erasure.own_agents else "archive", id, counts=erasure.removed
+    )
 
 
 def purge_traces(tx: Transaction, erasure: Erasure) -> bool:
     found = select(traces.c.seq).join(runs, runs.c.id == traces.c.run_id).limit(PORTION)
-    found = found.where(is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0))
-    return deletion.purge(tx, traces, "seq", [row.seq for row in tx.all(found)], before_purge, erasure.removed)
+    found = found.where(
+        is_in(runs.c.agent_id, erasure.agents), traces.c.created_at >= (erasure.began_at or 0)
+    )
+    return deletion.purge(
+        tx, traces, "seq", [row.seq for row in tx.all(found)], before_purge, erasure.removed
+    )
 
 
-def _purge(tx: Transaction, erasure: Erasure, table: Table, column: str, values: Sequence[Any]) -> bool:
+def _purge(
+    tx: Transaction, erasure: Erasure, table: Table, column: str, values: Sequence[Any]
+) -> bool:
     done = erasure.removed[table.name]
     is_changed = deletion.purge(tx, table, column, values, before_purge, erasure.removed)
     return is_changed and erasure.removed[table.name] == done
@@ -206,9 +260,13 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
     for chain_id in sorted({row.chain_id for row in items}):
         # Otherwise a version that is being written could rely on a text that is deleted at this moment.
         versions.lock(tx, chain_id)
-        found = select(git_objects.c.data).where(is_in_chain(git_objects), git_objects.c.kind == "tree")
+        found = select(git_objects.c.data).where(
+            is_in_chain(git_objects), git_objects.c.kind == "tree"
+        )
         trees[chain_id] = [bytes(row.data) for row in tx.all(found, {"chain_id": chain_id})]
-    erasure.removed["proposals"] += tx.run(delete(proposals).where(proposals.c.seq.in_([row.seq for row in items])))
+    erasure.removed["proposals"] += tx.run(
+        delete(proposals).where(proposals.c.seq.in_([row.seq for row in items]))
+    )
     for row in items:
         # What came with a merge is in no version, but in a tree of the merged commits.
         if row.blob and not any(bytes(row.blob) in tree for tree in trees[row.chain_id]):
@@ -232,12 +290,16 @@ def stop_jobs(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
     """Delete these jobs; one that runs is told to stop, and is still there."""
     these = jobs.c.id.in_(items)
     is_running = jobs.c.status == "running"
-    tx.run(update(jobs).where(these, is_running).values(status="cancelled", ended_at=tx.clock.now()))
+    tx.run(
+        update(jobs).where(these, is_running).values(status="cancelled", ended_at=tx.clock.now())
+    )
     has_stopped = (jobs.c.status != "cancelled") | jobs.c.worker.is_(None)
     erasure.removed["jobs"] += tx.run(delete(jobs).where(these, has_stopped))
 
 
-def blank_column(tx: Transaction, erasure: Erasure, items: Sequence[Any], column: Column[Any]) -> None:
+def blank_column(
+    tx: Transaction, erasure: Erasure, items: Sequence[Any], column: Column[Any]
+) -> None:
     """Take the user's id out of this column of others' rows, and with it their name and words where it cannot be empty."""
     table: Any = column.table
     required = [one.name for one in table.c if not one.nullable and erasure_of(one) == "blank"]
@@ -255,7 +317,9 @@ def erase_user(tx: Transaction, erasure: Erasure, remaining: Counter[str]) -> No
     erasure.shown_in, erasure.defaults = set(), set()
 
 
-def cover_quotes(tx: Transaction, erasure: Erasure, items: Sequence[str], erased: Collection[str]) -> None:
+def cover_quotes(
+    tx: Transaction, erasure: Erasure, items: Sequence[str], erased: Collection[str]
+) -> None:
     """Cover the results in these messages that quote what is erased; search finds these messages no more."""
     index.unindex_messages(tx, items)
     for message in message_rows.by_ids(tx, items):
@@ -303,19 +367,28 @@ def cover_conversation(tx: Transaction, erasure: Erasure, items: Sequence[str]) 
 
 
 def cover_messages(
-    tx: Transaction, erasure: Erasure, items: Sequence[str], since: int | None = None, more: Sequence[str] = ()
+    tx: Transaction,
+    erasure: Erasure,
+    items: Sequence[str],
+    since: int | None = None,
+    more: Sequence[str] = (),
 ) -> None:
     """Cover prompts and summaries of this conversation written since the user came; an empty prompt is rendered anew."""
     (id,) = items
     since = (erasure.began_at or 0) if since is None else since
     is_shown = messages.c.role.in_(("summary", "system")) & (messages.c.created_at >= since)
-    found = [row.id for row in tx.all(select(messages.c.id).where(messages.c.conversation_id == id, is_shown))]
+    found = [
+        row.id
+        for row in tx.all(select(messages.c.id).where(messages.c.conversation_id == id, is_shown))
+    ]
     for message in message_rows.by_ids(tx, list(dict.fromkeys((*found, *more)))):
         covered = message
         if message.role == "system":
             covered = message.with_text("")
         elif message.role == "summary":
-            parts = (TextPart(COVERED) if isinstance(part, TextPart) else part for part in message.parts)
+            parts = (
+                TextPart(COVERED) if isinstance(part, TextPart) else part for part in message.parts
+            )
             covered = replace(message, parts=tuple(parts))
         if covered != message:
             message_rows.rewrite(tx, covered)
@@ -334,17 +407,27 @@ def save(tx: Transaction, job_id: str, erasure: Erasure) -> None:
 
 
 def known(tx: Transaction) -> list[tuple[Job, Erasure]]:
-    found = job_rows.ROWS.all(tx, job_rows.ROWS.select.where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc()))
+    found = job_rows.ROWS.all(
+        tx, job_rows.ROWS.select.where(jobs.c.kind == JOB).order_by(jobs.c.seq.desc())
+    )
     return [(job, Erasure.model_validate(job.payload)) for job in found]
 
 
 def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
     """Add jobs for erasures whose job somebody deleted; `begin` gives one by user and organization. Returns how many."""
     latest = {erasure.id: (job, erasure) for job, erasure in reversed(known(tx))}
-    left = [(job.organization_id, one) for job, one in latest.values() if job.status in ("failed", "cancelled")]
+    left = [
+        (job.organization_id, one)
+        for job, one in latest.values()
+        if job.status in ("failed", "cancelled")
+    ]
     at_work = {erasure.user_id for _, erasure in latest.values()}
-    hidden = [row.id for row in tx.all(select(users.c.id).where(users.c.organization_id == DELETED))]
-    left += [(LOCAL_ORGANIZATION, begin(id, LOCAL_ORGANIZATION)) for id in hidden if id not in at_work]
+    hidden = [
+        row.id for row in tx.all(select(users.c.id).where(users.c.organization_id == DELETED))
+    ]
+    left += [
+        (LOCAL_ORGANIZATION, begin(id, LOCAL_ORGANIZATION)) for id in hidden if id not in at_work
+    ]
     for organization_id, erasure in left:
         add_job(tx, organization_id, erasure)
     return len(left)
@@ -353,11 +436,17 @@ def take_up(tx: Transaction, begin: Callable[[str, str], Erasure]) -> int:
 def claim_flush(tx: Transaction, erasure: Erasure, owner_id: str) -> Job | None:
     """Claim the job that flushes this partition of the index; None while somebody else is at work on it."""
     write_buffer.add_flush_job(tx, owner_id, erasure.organization_id)
-    is_it = (jobs.c.kind == write_buffer.FLUSH) & (jobs.c.key == owner_id) & (jobs.c.status == "waiting")
+    is_it = (
+        (jobs.c.kind == write_buffer.FLUSH)
+        & (jobs.c.key == owner_id)
+        & (jobs.c.status == "waiting")
+    )
     row = tx.first(select(jobs.c.id).where(is_it))
     return job_rows.claim_one(tx, f"erasure-{erasure.id}", row.id) if row else None
 
 
 def is_embedding(tx: Transaction, owner_id: str) -> bool:
-    is_it = jobs.c.key.in_([owner_id, f"{partitions.EMBED}:{owner_id}"]) & (jobs.c.kind != write_buffer.FLUSH)
+    is_it = jobs.c.key.in_([owner_id, f"{partitions.EMBED}:{owner_id}"]) & (
+        jobs.c.kind != write_buffer.FLUSH
+    )
     return tx.first(select(jobs.c.id).where(is_it, jobs.c.status == "running")) is not None

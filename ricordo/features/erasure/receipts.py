@@ -47,9 +47,13 @@ class ErasureFacts(BaseModel):
     ricordo: str = __version__
     database: str = ""
     removed: Counter[str] = Field(default_factory=Counter, description="Deleted rows, by table.")
-    changed: Counter[str] = Field(default_factory=Counter, description="What was covered or blanked in others' rows.")
+    changed: Counter[str] = Field(
+        default_factory=Counter, description="What was covered or blanked in others' rows."
+    )
     files: dict[str, str] = {}
-    remaining: Counter[str] = Field(default_factory=Counter, description="Rows that name the user and cannot go.")
+    remaining: Counter[str] = Field(
+        default_factory=Counter, description="Rows that name the user and cannot go."
+    )
     elsewhere: list[str] = []
 
 
@@ -91,7 +95,9 @@ def subject_of(user_id: str) -> str:
 
 
 def hash_of_name(secret: Secret, organization_id: str, name: str) -> str:
-    return hmac.digest(secret.derive("names of the forgotten"), f"{organization_id}\0{name}".encode(), "sha256").hex()
+    return hmac.digest(
+        secret.derive("names of the forgotten"), f"{organization_id}\0{name}".encode(), "sha256"
+    ).hex()
 
 
 def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
@@ -102,7 +108,12 @@ def receipt_of(secret: Secret, erasure: Erasure) -> Receipt:
         "status": "done",
         "memory": [{"chain": id, **facts} for id, facts in sorted(erasure.chains.items())],
         "agents": [
-            {"id": id, "versions": count, "is_deleted": id in erasure.own_agents, "stays": erasure.kept_agents.get(id)}
+            {
+                "id": id,
+                "versions": count,
+                "is_deleted": id in erasure.own_agents,
+                "stays": erasure.kept_agents.get(id),
+            }
             for id, count in sorted(agents.items())
         ],
     }
@@ -118,12 +129,19 @@ def verify(receipt: Mapping[str, Any], secret: Secret | None = None) -> bool:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     signature = receipt.get("signature")
-    signature = signature if isinstance(signature, dict) and signature.get("algorithm") == "ed25519" else {}
+    signature = (
+        signature if isinstance(signature, dict) and signature.get("algorithm") == "ed25519" else {}
+    )
     try:
-        public, value = (base64.b64decode(str(signature.get(name)), validate=True) for name in ("public_key", "value"))
+        public, value = (
+            base64.b64decode(str(signature.get(name)), validate=True)
+            for name in ("public_key", "value")
+        )
         key = Ed25519PublicKey.from_public_bytes(public)
     except ValueError:
-        raise Invalid("This is no receipt of Ricordo: it has no signature. Give the file as it was written.") from None
+        raise Invalid(
+            "This is no receipt of Ricordo: it has no signature. Give the file as it was written."
+        ) from None
     try:
         key.verify(value, _signed_bytes(receipt))
     except InvalidSignature:
@@ -137,13 +155,17 @@ def write(data_dir: Path, receipt: Receipt) -> None:
     draft = path.with_suffix(".new")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft.write_bytes(orjson.dumps(receipt, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        draft.write_bytes(
+            orjson.dumps(receipt, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+        )
         draft.chmod(0o600)
         with draft.open("rb") as written:
             os.fsync(written.fileno())
         draft.replace(path)
     except OSError as error:
-        raise Unavailable(f"The receipt {path} cannot be written: {error.strerror}. Check the folder.") from error
+        raise Unavailable(
+            f"The receipt {path} cannot be written: {error.strerror}. Check the folder."
+        ) from error
 
 
 def find(data_dir: Path, receipt_id: str) -> Receipt | None:
@@ -153,10 +175,15 @@ def find(data_dir: Path, receipt_id: str) -> Receipt | None:
 def find_by_name(data_dir: Path, name: str) -> Receipt | None:
     """Return the newest receipt of a user with this name, as `hash_of_name` gives it, or None."""
     try:
-        paths = sorted((data_dir / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        paths = sorted(
+            (data_dir / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True
+        )
     except OSError:
         return None
-    return next((receipt for path in paths if (receipt := read(path)) and name in receipt.get("names", ())), None)
+    return next(
+        (receipt for path in paths if (receipt := read(path)) and name in receipt.get("names", ())),
+        None,
+    )
 
 
 def names_of_all(data_dir: Path) -> set[str]:
@@ -174,7 +201,9 @@ def read(path: Path) -> Receipt | None:
     except (OSError, ValueError):
         found = None
     if not isinstance(found, dict):
-        raise Invalid(f"{path} is no receipt of Ricordo: it cannot be read. Give the file as it was written.")
+        raise Invalid(
+            f"{path} is no receipt of Ricordo: it cannot be read. Give the file as it was written."
+        )
     return found
 
 

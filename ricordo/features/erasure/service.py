@@ -35,7 +35,9 @@ NAMELESS = (
 )
 
 
-async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False) -> Receipt:
+async def forget(
+    runtime: Runtime, scope: Scope, name: str, *, with_agents: bool = False
+) -> Receipt:
     """Forget the user (`with_agents` theirs too); returns state or receipt, also when asked again. Raises NotFound, Conflict."""
     user = await runtime.store.read(lambda tx: users.find(tx, scope, name))
     if user is None:
@@ -65,7 +67,9 @@ async def forget(runtime: Runtime, scope: Scope, name: str, *, with_agents: bool
         for run in late:
             close_run(tx, run, "cancelled")
         deletion.prepare(tx)
-        is_there = (users_table.c.id == user.id) & (users_table.c.organization_id == scope.organization_id)
+        is_there = (users_table.c.id == user.id) & (
+            users_table.c.organization_id == scope.organization_id
+        )
         if not tx.run(
             update(users_table)
             .where(is_there)
@@ -97,12 +101,16 @@ async def forgotten_names(runtime: Runtime) -> Callable[[str, str], bool]:
     secret, known = Secret(data_dir), await runtime.store.read(queries.known)
     found = {name for _, erasure in known for name in erasure.names}
     found |= await asyncio.to_thread(receipts.names_of_all, data_dir)
-    return lambda organization_id, name: bool(found) and receipts.hash_of_name(secret, organization_id, name) in found
+    return lambda organization_id, name: (
+        bool(found) and receipts.hash_of_name(secret, organization_id, name) in found
+    )
 
 
 async def _asked_before(runtime: Runtime, scope: Scope, name: str) -> Receipt:
     data_dir = runtime.settings.data_dir
-    hashed = await asyncio.to_thread(receipts.hash_of_name, Secret(data_dir), scope.organization_id, name)
+    hashed = await asyncio.to_thread(
+        receipts.hash_of_name, Secret(data_dir), scope.organization_id, name
+    )
     receipt = await _known(runtime, lambda erasure: hashed in erasure.names)
     receipt = receipt or await asyncio.to_thread(receipts.find_by_name, data_dir, hashed)
     if receipt is None:
@@ -116,7 +124,11 @@ async def _known(runtime: Runtime, which: Callable[[Erasure], bool]) -> Receipt 
         if which(erasure):
             is_done = job.status == "done"
             secret = Secret(runtime.settings.data_dir)
-            return await asyncio.to_thread(receipts.receipt_of, secret, erasure) if is_done else _state(erasure)
+            return (
+                await asyncio.to_thread(receipts.receipt_of, secret, erasure)
+                if is_done
+                else _state(erasure)
+            )
     return None
 
 
@@ -153,7 +165,11 @@ def begin(runtime: Runtime, scope: Scope, user: User, name: str) -> Erasure:
 
 
 def _running(tx: Transaction, about: set[str]) -> list[Run]:
-    return [run for run in runs.open_runs(tx) if about & {run.user_id, run.conversation_id, run.agent_id}]
+    return [
+        run
+        for run in runs.open_runs(tx)
+        if about & {run.user_id, run.conversation_id, run.agent_id}
+    ]
 
 
 async def _cancel(runtime: Runtime, running: list[Run]) -> None:
@@ -174,7 +190,11 @@ def hide_memory(tx: Transaction, erasure: Erasure) -> None:
 def hide_conversations(tx: Transaction, erasure: Erasure, items: Sequence[str]) -> None:
     """Hide these conversations, and let those that are nobody's be the user's; agents' default ones stay."""
     these = is_in(conversations.c.id, items)
-    tx.run(update(conversations).where(these, conversations.c.user_id.is_(None)).values(user_id=erasure.user_id))
+    tx.run(
+        update(conversations)
+        .where(these, conversations.c.user_id.is_(None))
+        .values(user_id=erasure.user_id)
+    )
     is_visible = conversations.c.is_default.is_(False) & conversations.c.deleted_at.is_(None)
     tx.run(update(conversations).where(these, is_visible).values(deleted_at=tx.clock.now()))
 
@@ -183,21 +203,28 @@ def hide_agents(tx: Transaction, scope: Scope, erasure: Erasure) -> None:
     """Hide the agents that are the user's alone, with the archives and the memory that no other agent has."""
     talked = select(conversations.c.agent_id).where(conversations.c.user_id == erasure.user_id)
     is_known = (agents.c.created_by == erasure.user_id) | agents.c.id.in_(talked)
-    found = select(agents.c.id, agents.c.created_by).where(agents.c.organization_id == scope.organization_id, is_known)
+    found = select(agents.c.id, agents.c.created_by).where(
+        agents.c.organization_id == scope.organization_id, is_known
+    )
     for row in tx.all(found.order_by(agents.c.id)):
         if reason := _why_kept(tx, row.id, row.created_by, erasure.user_id):
             erasure.kept_agents[row.id] = reason
         else:
             erasure.own_agents.append(row.id)
     deletion.hide(tx, "agent", erasure.own_agents)
-    erasure.own_archives = _attached_to_these_alone(tx, agents_archives.c.archive_id, erasure.own_agents)
+    erasure.own_archives = _attached_to_these_alone(
+        tx, agents_archives.c.archive_id, erasure.own_agents
+    )
     deletion.hide(tx, "archive", erasure.own_archives)
     own_blocks = _attached_to_these_alone(tx, agents_blocks.c.block_id, erasure.own_agents)
     is_loose = (chains.c.owner_kind == "block") & chains.c.id.in_(
         select(blocks.c.chain_id).where(is_in(blocks.c.id, own_blocks))
     )
     _hide_chains(
-        tx, erasure, is_loose | ((chains.c.owner_kind == "agent") & is_in(chains.c.owner_id, erasure.own_agents))
+        tx,
+        erasure,
+        is_loose
+        | ((chains.c.owner_kind == "agent") & is_in(chains.c.owner_id, erasure.own_agents)),
     )
 
 
@@ -208,23 +235,33 @@ def _why_kept(tx: Transaction, agent_id: str, made_by: str | None, user_id: str)
     # A conversation that is about nobody is the user's in an agent that they made themselves.
     about = {user_id, None} if made_by == user_id else {user_id}
     talks = (conversations.c.agent_id == agent_id) & conversations.c.deleted_at.is_(None)
-    if not {row.user_id for row in tx.all(select(conversations.c.user_id).where(talks).distinct())} <= about:
+    if (
+        not {row.user_id for row in tx.all(select(conversations.c.user_id).where(talks).distinct())}
+        <= about
+    ):
         return "others talk with it"
     own = select(blocks.c.id).join(chains, chains.c.id == blocks.c.chain_id)
     own = own.where(chains.c.owner_kind == "agent", chains.c.owner_id == agent_id)
-    shared = select(agents_blocks.c.seq).where(agents_blocks.c.agent_id != agent_id, agents_blocks.c.block_id.in_(own))
+    shared = select(agents_blocks.c.seq).where(
+        agents_blocks.c.agent_id != agent_id, agents_blocks.c.block_id.in_(own)
+    )
     return "another agent has a block of its own" if tx.first(shared) else None
 
 
 def _attached_to_these_alone(tx: Transaction, column: Any, agent_ids: list[str]) -> list[str]:
     is_theirs = is_in(column.table.c.agent_id, agent_ids)
-    found = select(column).where(is_theirs, column.not_in(select(column).where(~is_theirs))).distinct()
+    found = (
+        select(column).where(is_theirs, column.not_in(select(column).where(~is_theirs))).distinct()
+    )
     return [row[0] for row in tx.all(found.order_by(column))]
 
 
 def _hide_chains(tx: Transaction, erasure: Erasure, which: ColumnElement[bool]) -> None:
     for row in tx.all(select(chains.c.id, chains.c.head, chains.c.versions).where(which)):
-        erasure.chains[row.id] = {"head": row.head.hex() if row.head else None, "versions": row.versions}
+        erasure.chains[row.id] = {
+            "head": row.head.hex() if row.head else None,
+            "versions": row.versions,
+        }
         for table in (blocks, proposals):
             tx.run(update(table).where(table.c.chain_id == row.id).values(organization_id=DELETED))
         own = select(blocks.c.id).where(blocks.c.chain_id == row.id)
@@ -233,13 +270,19 @@ def _hide_chains(tx: Transaction, erasure: Erasure, which: ColumnElement[bool]) 
 
 def said_as(erasure: Erasure) -> ColumnElement[bool]:
     """Messages that name their sender by identifier, or by a name no other user has, since before the erasure began."""
-    column, names = messages.c, sorted({erasure.user_id, erasure.identifier, erasure.name, *erasure.former} - {""})
+    column, names = (
+        messages.c,
+        sorted({erasure.user_id, erasure.identifier, erasure.name, *erasure.former} - {""}),
+    )
     has_name = (users_table.c.name == column.name) | (users_table.c.identifier == column.name)
-    is_anothers = exists().where((users_table.c.organization_id == erasure.organization_id) & has_name)
+    is_anothers = exists().where(
+        (users_table.c.organization_id == erasure.organization_id) & has_name
+    )
     senders = [name for name in (erasure.identifier, *erasure.former) if name]
     # A former name may be another user's by now, who sent what came since.
     has_sender = exists().where(
-        users_table.c.organization_id == erasure.organization_id, users_table.c.identifier == column.sender_id
+        users_table.c.organization_id == erasure.organization_id,
+        users_table.c.identifier == column.sender_id,
     )
     is_sent = (column.sender_id == erasure.identifier) if erasure.identifier else false()
     is_sent |= column.sender_id.in_(senders) & ~has_sender
@@ -249,7 +292,9 @@ def said_as(erasure: Erasure) -> ColumnElement[bool]:
 
 def named_like(erasure: Erasure) -> Select[Any]:
     """Messages whose sender or name is the user's in other capitals, or also another user's: nobody knows whose they are."""
-    names = sorted({name.lower() for name in (erasure.identifier, erasure.name, *erasure.former)} - {""})
+    names = sorted(
+        {name.lower() for name in (erasure.identifier, erasure.name, *erasure.former)} - {""}
+    )
     # Where there is a sender, it alone says who it was.
     is_like = func.lower(func.coalesce(messages.c.sender_id, messages.c.name)).in_(names)
     return select(messages.c.seq).where(_from_people(erasure) & is_like)

@@ -35,7 +35,8 @@ class FilesPlugin:
             LazyRouter("ricordo.features.files.routes", ("/v1/folders", "/v1/sources")),
             LazyRouter("ricordo.features.files.folder_pages", ("/ui/files",)),
             LazyRouter(
-                "ricordo.features.files.agent_routes", (f"{agents}/folders", f"{agents}/sources", f"{agents}/files")
+                "ricordo.features.files.agent_routes",
+                (f"{agents}/folders", f"{agents}/sources", f"{agents}/files"),
             ),
         ]
 
@@ -61,7 +62,9 @@ class FilesPlugin:
 
         return with_directories(tx, state)
 
-    def complete_agents(self, tx: "Transaction", states: "Sequence[AgentState]") -> "Sequence[AgentState]":
+    def complete_agents(
+        self, tx: "Transaction", states: "Sequence[AgentState]"
+    ) -> "Sequence[AgentState]":
         """The same for many agents."""
         if not any(state.agent.settings.get("has_folders") for state in states):
             return states
@@ -69,7 +72,9 @@ class FilesPlugin:
 
         return with_all_directories(tx, states)
 
-    def set_folders(self, tx: "Transaction", scope: "Scope", agent_id: str, folder_ids: "Sequence[str]") -> None:
+    def set_folders(
+        self, tx: "Transaction", scope: "Scope", agent_id: str, folder_ids: "Sequence[str]"
+    ) -> None:
         from ricordo.features.files.service import set_folders
 
         set_folders(tx, scope, agent_id, folder_ids)

@@ -58,7 +58,9 @@ def list_files(
     here: Here,
     agent_id: str,
     paging: Paged,
-    is_open: Annotated[bool | None, Query(description="Only files that are open, or that are closed.")] = None,
+    is_open: Annotated[
+        bool | None, Query(description="Only files that are open, or that are closed.")
+    ] = None,
     cursor: Annotated[str | None, Query(description="The older name of `after`.")] = None,
 ) -> Json:
     """The files of the agent's folders that can be read, the last looked at first; which are open, and what of them is seen.
@@ -120,10 +122,14 @@ def _file(tx: Transaction, here: RequestContext, view: View, file_id: str) -> Fi
     return windows.require_readable(view, file)
 
 
-def _json(tx: Transaction, view: View, window: AgentFile, file: File, beginnings: Mapping[str, str]) -> Json:
+def _json(
+    tx: Transaction, view: View, window: AgentFile, file: File, beginnings: Mapping[str, str]
+) -> Json:
     folder = next(one for one in view.folders if one.id == file.folder_id)
     limit = view.agent.file_char_limit
-    text = windows.shown(tx, file, window, limit, beginnings.get(file.id)) if window.is_open else None
+    text = (
+        windows.shown(tx, file, window, limit, beginnings.get(file.id)) if window.is_open else None
+    )
     return AgentFileResponse.of(
         window,
         file_name=view.path_of(file),

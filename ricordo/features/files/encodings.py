@@ -79,7 +79,10 @@ def _decodes(data: bytes, name: str) -> bool:
         text = data.decode(name)
     except UnicodeDecodeError:
         return False
-    odd = sum(unicodedata.category(sign) in ("Cn", "Co", "Cc") and sign not in "\r\n\t" for sign in text[:4096])
+    odd = sum(
+        unicodedata.category(sign) in ("Cn", "Co", "Cc") and sign not in "\r\n\t"
+        for sign in text[:4096]
+    )
     return odd * 50 <= len(text[:4096])
 
 
@@ -88,7 +91,9 @@ def guess(data: bytes) -> GuessedEncoding:
     some = data[:_LOOKED_AT]
     if len(some) < len(data):
         some = some[: some.rfind(b"\n") + 1] or some
-    readings = sorted((oddity, _CANDIDATES.index(name), name, text) for oddity, name, text in _readings(some))
+    readings = sorted(
+        (oddity, _CANDIDATES.index(name), name, text) for oddity, name, text in _readings(some)
+    )
     if not readings:
         return GuessedEncoding("cp1252", is_unsure=True)
     oddity, _, name, text = readings[0]
@@ -99,7 +104,10 @@ def guess(data: bytes) -> GuessedEncoding:
 def _readings(data: bytes) -> Iterator[tuple[float, str, str]]:
     from charset_normalizer import from_bytes  # 20 ms, which a server's start does not wait for
 
-    likely = {match.encoding: match.coherence for match in from_bytes(data, cp_isolation=list(_CANDIDATES))}
+    likely = {
+        match.encoding: match.coherence
+        for match in from_bytes(data, cp_isolation=list(_CANDIDATES))
+    }
     for name in _CANDIDATES:
         try:
             text = data.decode(name)
@@ -116,7 +124,9 @@ def _oddity(text: str, name: str) -> float:
     if not foreign:
         return 0.0
     usual = _FREQUENT.get(name, "")
-    odd = sum(_weight(sign, name) for sign in foreign) - 0.3 * sum(sign in usual for sign in foreign)
+    odd = sum(_weight(sign, name) for sign in foreign) - 0.3 * sum(
+        sign in usual for sign in foreign
+    )
     odd += 2.0 * len(_INSIDE.findall(text))
     for word in _WORD.findall(text):
         if word.isascii():
@@ -130,9 +140,13 @@ def _weight(sign: str, name: str) -> float:
     number, category = ord(sign), unicodedata.category(sign)
     if category in ("Cc", "Co", "Cn", "Cs"):
         return 3.0
-    if 0xFF61 <= number <= 0xFF9F or 0x2500 <= number <= 0x25FF:  # half-width katakana; lines and blocks
+    if (
+        0xFF61 <= number <= 0xFF9F or 0x2500 <= number <= 0x25FF
+    ):  # half-width katakana; lines and blocks
         return 1.0
-    if name in _COMMON and (0x3400 <= number <= 0x9FFF or 0xAC00 <= number <= 0xD7A3 or 0xF900 <= number <= 0xFAFF):
+    if name in _COMMON and (
+        0x3400 <= number <= 0x9FFF or 0xAC00 <= number <= 0xD7A3 or 0xF900 <= number <= 0xFAFF
+    ):
         codec, first, last = _COMMON[name]
         try:
             lead = sign.encode(codec)[0]

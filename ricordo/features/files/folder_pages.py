@@ -25,7 +25,11 @@ async def list_folders(request: Request) -> Response:
 @_writes
 async def make_folder(request: Request) -> Response:
     form = await form_of(request)
-    sent = {name: form[name].strip() for name in ("name", "description", "instructions") if form.get(name, "").strip()}
+    sent = {
+        name: form[name].strip()
+        for name in ("name", "description", "instructions")
+        if form.get(name, "").strip()
+    }
     try:
         made = await Api(request).ask("POST", "/v1/folders/", sent)
     except RefusedByApi as error:
@@ -73,24 +77,44 @@ async def change_agents(request: Request, folder_id: str) -> Response:
     """Give the folder to an agent, or take it away."""
     form = await form_of(request)
     do = "detach" if form.get("do") == "detach" else "attach"
-    agent = await Api(request).ask("PATCH", f"/v1/agents/{form.get('agent', '')}/folders/{do}/{folder_id}")
+    agent = await Api(request).ask(
+        "PATCH", f"/v1/agents/{form.get('agent', '')}/folders/{do}/{folder_id}"
+    )
     words = "no longer has this folder" if do == "detach" else "can read these files now"
     return done(request, f"/ui/files/{folder_id}", f"{agent['name']} {words}.")
 
 
-async def _list(request: Request, form: dict[str, str], problem: str = "", status: int = 200) -> Response:
+async def _list(
+    request: Request, form: dict[str, str], problem: str = "", status: int = 200
+) -> Response:
     after = request.query_params.get("after")
     found = await Api(request).get("/v1/folders/", limit=_EACH + 1, after=after)
     older = address_of("/ui/files", after=found[_EACH - 1]["id"]) if len(found) > _EACH else ""
-    given: dict[str, str] = {name: form.get(name, "") for name in ("name", "description", "instructions")}
-    return await render(request, _LIST, status=status, folders=found[:_EACH], older=older, form=given, problem=problem)
+    given: dict[str, str] = {
+        name: form.get(name, "") for name in ("name", "description", "instructions")
+    }
+    return await render(
+        request,
+        _LIST,
+        status=status,
+        folders=found[:_EACH],
+        older=older,
+        form=given,
+        problem=problem,
+    )
 
 
 async def _show(request: Request, folder_id: str, problem: str = "", status: int = 200) -> Response:
     api, home = Api(request), f"/v1/folders/{folder_id}"
     folder = await api.get(home)
-    files: list[Any] = await api.get(f"{home}/files", limit=_EACH + 1, after=request.query_params.get("after"))
-    older = address_of(f"/ui/files/{folder_id}", after=files[_EACH - 1]["id"]) if len(files) > _EACH else ""
+    files: list[Any] = await api.get(
+        f"{home}/files", limit=_EACH + 1, after=request.query_params.get("after")
+    )
+    older = (
+        address_of(f"/ui/files/{folder_id}", after=files[_EACH - 1]["id"])
+        if len(files) > _EACH
+        else ""
+    )
     ids = await api.get(f"{home}/agents", limit=_EACH)
     agents = await api.find("/v1/agents/", limit=_EACH) or []
     return await render(

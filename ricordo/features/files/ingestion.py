@@ -24,13 +24,19 @@ _PURGED = 100
 
 
 def add_ingestion(tx: Transaction, file: File) -> None:
-    jobs.add(tx, Job(INGEST, file.organization_id, {"file_id": file.id}, key=file.id, user_id=file.user_id))
+    jobs.add(
+        tx,
+        Job(INGEST, file.organization_id, {"file_id": file.id}, key=file.id, user_id=file.user_id),
+    )
 
 
 def delete_file(tx: Transaction, file: File) -> None:
     """Hide the file at once; a job purges it."""
     queries.hide_files(tx, [file.id])
-    jobs.add(tx, Job(PURGE, file.organization_id, {"file_id": file.id}, key=file.id, user_id=file.user_id))
+    jobs.add(
+        tx,
+        Job(PURGE, file.organization_id, {"file_id": file.id}, key=file.id, user_id=file.user_id),
+    )
 
 
 async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
@@ -51,7 +57,9 @@ async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
             return
         text, (type, note) = content.text, content.notes_for(file.type)
         file = replace(file, type=type, error_message=note)
-        file = replace(file, lines=text.count("\n") + bool(text and text[-1] != "\n"), characters=len(text))
+        file = replace(
+            file, lines=text.count("\n") + bool(text and text[-1] != "\n"), characters=len(text)
+        )
     chunks = await offload(lambda: list(chunks_of(text)), len(text))
     pieces = None
     if file.status != "embedding":
@@ -60,7 +68,9 @@ async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
     while file.status != "completed":
         some = chunks[file.chunks_done : file.chunks_done + _PORTION]
         done = file.chunks_done + len(some)
-        file = replace(file, chunks_done=done, status="completed" if done == len(chunks) else "embedding")
+        file = replace(
+            file, chunks_done=done, status="completed" if done == len(chunks) else "embedding"
+        )
         if not await store.write(partial(_store, file=file, chunks=some, pieces=pieces)):
             return
         pieces = None
@@ -74,7 +84,9 @@ async def purge(runtime: Runtime, job: Job, _report: Report) -> None:
     for begin in range(0, count, _PURGED):
         ids = [chunk_id(file_id, number) for number in range(begin, begin + _PURGED)]
         await runtime.store.write(partial(queries.purge_chunks, ids=ids, before=before_purge))
-    while await runtime.store.write(partial(queries.purge_file, file_id=file_id, before=before_purge)):
+    while await runtime.store.write(
+        partial(queries.purge_file, file_id=file_id, before=before_purge)
+    ):
         pass
 
 
@@ -92,7 +104,9 @@ def _set(tx: Transaction, file: File) -> None:
         queries.delete_upload(tx, file.id)
 
 
-def _store(tx: Transaction, file: File, chunks: Sequence[Chunk], pieces: Sequence[FilePiece] | None) -> bool:
+def _store(
+    tx: Transaction, file: File, chunks: Sequence[Chunk], pieces: Sequence[FilePiece] | None
+) -> bool:
     """Store a portion of the chunks and how far the file is, with its text first of all; whether the file is still there."""
     if queries.lock_file(tx, file.id) is None:
         return False

@@ -48,7 +48,10 @@ class LineSearch:
 
     def __post_init__(self) -> None:
         """Raise Invalid for a pattern that RE2 does not read."""
-        self._line, self._text = compiled_pattern(self.pattern), compiled_pattern(f"(?m){self.pattern}")
+        self._line, self._text = (
+            compiled_pattern(self.pattern),
+            compiled_pattern(f"(?m){self.pattern}"),
+        )
         self._until = time.monotonic() + _SECONDS
 
     @property
@@ -74,8 +77,12 @@ class LineSearch:
                 self.counts[file.id] += 1
                 self.total += 1
                 if self.skip < self.total <= self.skip + PAGE:
-                    near = range(max(0, number - self.around), min(len(lines), number + self.around + 1))
-                    self.shown.append(LineMatch(file, number, [(each, lines[each]) for each in near]))
+                    near = range(
+                        max(0, number - self.around), min(len(lines), number + self.around + 1)
+                    )
+                    self.shown.append(
+                        LineMatch(file, number, [(each, lines[each]) for each in near])
+                    )
                 if self.is_full:
                     return
 

@@ -4,7 +4,15 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from ricordo.api.models.base import IN_ONE_PROJECT, AuthorFields, From, Json, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import (
+    IN_ONE_PROJECT,
+    AuthorFields,
+    From,
+    Json,
+    RequestModel,
+    ResponseModel,
+    Timestamp,
+)
 from ricordo.api.models.models import EmbeddingConfigResponse, EmbeddingFields
 from ricordo.features.files.records import FileStatus
 
@@ -15,25 +23,33 @@ Words = Annotated[str, Field(max_length=20_000)]
 class FolderUpdate(RequestModel):
     """What changes of a folder. A field that is left out stays."""
 
-    ignored: ClassVar = IN_ONE_PROJECT | {"embedding_config": "What is stored stays embedded by its model."}
+    ignored: ClassVar = IN_ONE_PROJECT | {
+        "embedding_config": "What is stored stays embedded by its model."
+    }
 
     name: Name | None = None
     description: Words | None = None
-    instructions: Words | None = Field(None, description="How the agents shall use the folder; their prompts hold it.")
+    instructions: Words | None = Field(
+        None, description="How the agents shall use the folder; their prompts hold it."
+    )
     metadata: Json | None = None
 
 
 class FolderRequest(EmbeddingFields):
     """A folder to make."""
 
-    ignored: ClassVar = IN_ONE_PROJECT | {"embedding_chunk_size": "Chunks end where lines and paragraphs end."}
+    ignored: ClassVar = IN_ONE_PROJECT | {
+        "embedding_chunk_size": "Chunks end where lines and paragraphs end."
+    }
 
     name: Name
     description: Words | None = None
     instructions: Words | None = None
     metadata: Json | None = None
     user: str | None = Field(
-        None, max_length=500, description="Whose folder it is, by id or name; left out: everybody's."
+        None,
+        max_length=500,
+        description="Whose folder it is, by id or name; left out: everybody's.",
     )
 
 
@@ -47,7 +63,9 @@ class FolderResponse(AuthorFields):
     metadata: Json
     embedding_config: EmbeddingConfigResponse | None
     vector_db_provider: str = "native"
-    user_id: Annotated[str | None, Field(description="Whose folder it is; null: the organization's.")]
+    user_id: Annotated[
+        str | None, Field(description="Whose folder it is; null: the organization's.")
+    ]
     created_at: Timestamp
     updated_at: Timestamp
 

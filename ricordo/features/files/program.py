@@ -45,12 +45,16 @@ def unpacked(data: bytes) -> io.BytesIO:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         size = sum(one.file_size for one in archive.infolist())
     if size > MOST_UNPACKED:
-        raise Unreadable(f"It unpacks to {size // 2**20} MB, and {MOST_UNPACKED // 2**20} are the most.")
+        raise Unreadable(
+            f"It unpacks to {size // 2**20} MB, and {MOST_UNPACKED // 2**20} are the most."
+        )
     return io.BytesIO(data)
 
 
 def row_of(cells: Iterable[Any]) -> str:
-    return " | ".join(" ".join(str("" if cell is None else cell).split()) for cell in cells).rstrip(" |")
+    return " | ".join(" ".join(str("" if cell is None else cell).split()) for cell in cells).rstrip(
+        " |"
+    )
 
 
 def parts_of_docx(data: bytes) -> Iterator[str]:
@@ -63,7 +67,9 @@ def parts_of_docx(data: bytes) -> Iterator[str]:
         elif part.text.strip():
             style = (part.style.name if part.style else "") or ""
             level = style.removeprefix("Heading ")
-            mark = "#" * int(level) + " " if style.startswith("Heading ") and level.isdecimal() else ""
+            mark = (
+                "#" * int(level) + " " if style.startswith("Heading ") and level.isdecimal() else ""
+            )
             mark = "- " if style.startswith("List") else mark
             yield mark + part.text
 
@@ -78,7 +84,11 @@ def slides_of(data: bytes) -> Iterator[str]:
                 texts.append(shape.text_frame.text)
             elif shape.has_table:
                 texts += [row_of(cell.text for cell in row.cells) for row in shape.table.rows]
-        if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) and notes.text.strip():
+        if (
+            slide.has_notes_slide
+            and (notes := slide.notes_slide.notes_text_frame)
+            and notes.text.strip()
+        ):
             texts.append(f"Notes: {notes.text}")
         yield "\n".join(texts)
 
@@ -94,7 +104,9 @@ def sheets_of(data: bytes) -> Iterator[str]:
             line = row_of(row)
             size += len(line)
             if count >= MOST_ROWS or size > MOST:
-                raise Unreadable(f"The sheet {sheet.title} has more than {MOST_ROWS} rows. Save it as several files.")
+                raise Unreadable(
+                    f"The sheet {sheet.title} has more than {MOST_ROWS} rows. Save it as several files."
+                )
             if line:
                 lines.append(line)
         yield "\n".join(lines)
@@ -109,7 +121,9 @@ def text_of_html(data: bytes) -> str:
         one.decompose()
     made = MarkdownConverter(heading_style="ATX", strip=["img"]).convert_soup(soup)
     lines = [line.rstrip() for line in made.splitlines()]
-    return "\n".join(line for line, before in zip(lines, ["", *lines], strict=False) if line or before).strip()
+    return "\n".join(
+        line for line, before in zip(lines, ["", *lines], strict=False) if line or before
+    ).strip()
 
 
 def parts_of_email(data: bytes) -> Iterator[str]:

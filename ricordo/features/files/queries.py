@@ -11,10 +11,25 @@ from sqlalchemy import Integer, bindparam, delete, func, insert, select, update
 from ricordo.domain.scope import Scope
 from ricordo.errors import NotFound
 from ricordo.features.files.records import READABLE, AgentFile, File, FilePiece, Folder
-from ricordo.features.files.tables import file_pieces, file_uploads, files, files_agents, folders, folders_agents
+from ricordo.features.files.tables import (
+    file_pieces,
+    file_uploads,
+    files,
+    files_agents,
+    folders,
+    folders_agents,
+)
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.deletion import BeforePurge, purge
-from ricordo.storage.engine.repository import Missing, Page, Repository, equal, known_to, one_of, read_page
+from ricordo.storage.engine.repository import (
+    Missing,
+    Page,
+    Repository,
+    equal,
+    known_to,
+    one_of,
+    read_page,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import agents, passages
 
@@ -25,12 +40,20 @@ _FOLDERS, _FILES = Repository(Folder, folders), Repository(File, files)
 _PIECES, _OPENED = Repository(FilePiece, file_pieces), Repository(AgentFile, files_agents)
 _IS_THERE = files.c.deleted_at.is_(None)
 get_folder, insert_folder = _FOLDERS.get, _FOLDERS.insert
-update_folder = _FOLDERS.updates("name", "description", "instructions", "metadata", "updated_by", "updated_at")
+update_folder = _FOLDERS.updates(
+    "name", "description", "instructions", "metadata", "updated_by", "updated_at"
+)
 insert_file = _FILES.insert
-update_file = _FILES.updates(*(name for name in _FILES.changeable() if name not in ("folder_id", "user_id")))
+update_file = _FILES.updates(
+    *(name for name in _FILES.changeable() if name not in ("folder_id", "user_id"))
+)
 _FIND = _FILES.select.where(equal(files, "id"), _IS_THERE)
 _LOCK = _FIND.with_for_update()
-_HIDE = update(files).where(one_of(files.c.id, "file_ids")).values(deleted_at=bindparam("now"), name=files.c.id)
+_HIDE = (
+    update(files)
+    .where(one_of(files.c.id, "file_ids"))
+    .values(deleted_at=bindparam("now"), name=files.c.id)
+)
 _ALL_PIECES = _PIECES.select.where(one_of(file_pieces.c.file_id, "file_ids")).order_by(
     file_pieces.c.file_id, file_pieces.c.number
 )
@@ -44,17 +67,24 @@ _SOME_PIECES = (
     .limit(bindparam("most"))
 )
 _BEGINNINGS = select(
-    file_pieces.c.file_id, func.substr(file_pieces.c.text, 1, bindparam("most", type_=Integer)).label("text")
+    file_pieces.c.file_id,
+    func.substr(file_pieces.c.text, 1, bindparam("most", type_=Integer)).label("text"),
 ).where(one_of(file_pieces.c.file_id, "file_ids"), file_pieces.c.number == 0)
 _DELETE_PIECES = delete(file_pieces).where(equal(file_pieces, "file_id"))
-_UPLOAD = select(file_uploads.c.data).where(equal(file_uploads, "file_id")).order_by(file_uploads.c.number)
+_UPLOAD = (
+    select(file_uploads.c.data)
+    .where(equal(file_uploads, "file_id"))
+    .order_by(file_uploads.c.number)
+)
 _DELETE_UPLOAD = delete(file_uploads).where(equal(file_uploads, "file_id"))
 
 
 # Folders
 
 
-def page_of_folders(tx: Transaction, scope: Scope, wanted: Page, *, name: str | None = None) -> list[Folder]:
+def page_of_folders(
+    tx: Transaction, scope: Scope, wanted: Page, *, name: str | None = None
+) -> list[Folder]:
     return _FOLDERS.page(tx, scope, wanted, name=name)
 
 
@@ -62,23 +92,33 @@ def count_folders(tx: Transaction, scope: Scope) -> int:
     return _FOLDERS.count(tx, scope)
 
 
-def find_folder(tx: Transaction, organization_id: str, name: str, user_id: str | None) -> Folder | None:
+def find_folder(
+    tx: Transaction, organization_id: str, name: str, user_id: str | None
+) -> Folder | None:
     """Return the folder with this very name: this user's, or with None the organization's."""
     is_owned = folders.c.user_id == user_id if user_id else folders.c.user_id.is_(None)
-    statement = _FOLDERS.select.where(folders.c.organization_id == organization_id, folders.c.name == name, is_owned)
+    statement = _FOLDERS.select.where(
+        folders.c.organization_id == organization_id, folders.c.name == name, is_owned
+    )
     return next(iter(_FOLDERS.all(tx, statement)), None)
 
 
 def hide_folder(tx: Transaction, folder_id: str, organization_id: str) -> None:
     """Move the folder to the organization that nobody belongs to, and free its name."""
-    tx.run(update(folders).where(folders.c.id == folder_id).values(organization_id=organization_id, name=folder_id))
+    tx.run(
+        update(folders)
+        .where(folders.c.id == folder_id)
+        .values(organization_id=organization_id, name=folder_id)
+    )
 
 
 def agents_of(tx: Transaction, folder: Folder) -> list[str]:
     """Return the ids of all agents that have the folder attached."""
     found = select(agents.c.id).join(folders_agents, folders_agents.c.agent_id == agents.c.id)
     is_there = agents.c.organization_id == folder.organization_id
-    return [row.id for row in tx.all(found.where(folders_agents.c.folder_id == folder.id, is_there))]
+    return [
+        row.id for row in tx.all(found.where(folders_agents.c.folder_id == folder.id, is_there))
+    ]
 
 
 def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, wanted: Page) -> list[str]:
@@ -86,7 +126,10 @@ def page_of_agents(tx: Transaction, scope: Scope, folder_id: str, wanted: Page) 
     statement = (
         select(agents.c.id)
         .join(folders_agents, folders_agents.c.agent_id == agents.c.id)
-        .where(folders_agents.c.folder_id == folder_id, agents.c.organization_id == scope.organization_id)
+        .where(
+            folders_agents.c.folder_id == folder_id,
+            agents.c.organization_id == scope.organization_id,
+        )
         .where(*may_use(scope))
     )
     marks = known_to(agents, scope, lambda agent: may_use(scope, agent.c.id))
@@ -111,7 +154,9 @@ def find_file(tx: Transaction, file_id: str) -> File | None:
 
 def chunks_of_hidden(tx: Transaction, file_id: str) -> int:
     """Return how many chunks a deleted file may have; 0 where it is gone, or not deleted."""
-    hidden = select(files.c.total_chunks).where(files.c.id == file_id, files.c.deleted_at.is_not(None))
+    hidden = select(files.c.total_chunks).where(
+        files.c.id == file_id, files.c.deleted_at.is_not(None)
+    )
     return sum(row.total_chunks for row in tx.all(hidden))
 
 
@@ -128,7 +173,10 @@ def hide_files(tx: Transaction, file_ids: Sequence[str]) -> None:
 
 
 def ids_of_files(tx: Transaction, folder_id: str) -> list[str]:
-    return [row.id for row in tx.all(select(files.c.id).where(files.c.folder_id == folder_id, _IS_THERE))]
+    return [
+        row.id
+        for row in tx.all(select(files.c.id).where(files.c.folder_id == folder_id, _IS_THERE))
+    ]
 
 
 def files_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[File]:
@@ -137,11 +185,15 @@ def files_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[File
     return [
         file
         for file in found
-        if file.organization_id == scope.organization_id and file.deleted_at is None and scope.sees(file.user_id)
+        if file.organization_id == scope.organization_id
+        and file.deleted_at is None
+        and scope.sees(file.user_id)
     ]
 
 
-def page_of_files(tx: Transaction, scope: Scope, folder_ids: Sequence[str], wanted: Page) -> list[File]:
+def page_of_files(
+    tx: Transaction, scope: Scope, folder_ids: Sequence[str], wanted: Page
+) -> list[File]:
     return _FILES.page(tx, scope, wanted, _IS_THERE, files.c.folder_id.in_(folder_ids))
 
 
@@ -160,11 +212,18 @@ def find_by_name(tx: Transaction, folder_id: str, name: str) -> File | None:
 def names_in(tx: Transaction, folder_id: str, start: str) -> set[str]:
     """Return the names of the folder's files that begin with this."""
     begins = files.c.name.startswith(start, autoescape=True)
-    return {row.name for row in tx.all(select(files.c.name).where(files.c.folder_id == folder_id, _IS_THERE, begins))}
+    return {
+        row.name
+        for row in tx.all(
+            select(files.c.name).where(files.c.folder_id == folder_id, _IS_THERE, begins)
+        )
+    }
 
 
 def count_files(tx: Transaction, folder_ids: Sequence[str]) -> dict[str, int]:
-    counted = select(files.c.folder_id, func.count().label("count")).where(files.c.folder_id.in_(folder_ids), _IS_THERE)
+    counted = select(files.c.folder_id, func.count().label("count")).where(
+        files.c.folder_id.in_(folder_ids), _IS_THERE
+    )
     return {row.folder_id: row.count for row in tx.all(counted.group_by(files.c.folder_id))}
 
 
@@ -210,7 +269,12 @@ def read_lines(
     At most so many characters are returned, however long the lines are.
     """
     limit = most // PIECE + 3
-    wanted = {"file_id": file_id, "start": start, "end": 2**62 if end is None else end, "most": limit}
+    wanted = {
+        "file_id": file_id,
+        "start": start,
+        "end": 2**62 if end is None else end,
+        "most": limit,
+    }
     pieces = _PIECES.all(tx, _SOME_PIECES, wanted)
     if not pieces:
         return "", False
@@ -243,7 +307,9 @@ def replace_text(tx: Transaction, file_id: str, pieces: Sequence[FilePiece]) -> 
 
 
 def insert_upload(tx: Transaction, file_id: str, parts: Sequence[bytes]) -> None:
-    rows = [{"file_id": file_id, "number": number, "data": part} for number, part in enumerate(parts)]
+    rows = [
+        {"file_id": file_id, "number": number, "data": part} for number, part in enumerate(parts)
+    ]
     tx.run(insert(file_uploads), rows)
 
 
@@ -299,12 +365,15 @@ _NEWEST = (
 _OF_AGENTS = _OPENED.select.where(one_of(files_agents.c.agent_id, "agent_ids")).order_by(
     files_agents.c.last_accessed_at
 )
-_OF_AGENT = _OPENED.select.where(equal(files_agents, "agent_id")).order_by(files_agents.c.last_accessed_at)
+_OF_AGENT = _OPENED.select.where(equal(files_agents, "agent_id")).order_by(
+    files_agents.c.last_accessed_at
+)
 _INSERT_OPENED = Missing(files_agents)
 _update_opened = _OPENED.updates("is_open", "start_line", "end_line", "last_accessed_at")
 _CLOSE_FILES = delete(files_agents).where(one_of(files_agents.c.file_id, "file_ids"))
 _CLOSE_FOLDER = delete(files_agents).where(
-    equal(files_agents, "agent_id"), files_agents.c.file_id.in_(select(files.c.id).where(equal(files, "folder_id")))
+    equal(files_agents, "agent_id"),
+    files_agents.c.file_id.in_(select(files.c.id).where(equal(files, "folder_id"))),
 )
 
 
@@ -321,13 +390,21 @@ def detach_folder(tx: Transaction, agent_id: str, folder_id: str) -> None:
 def folders_by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Folder]:
     """Return those of these folders that are there and that the scope sees."""
     found = _FOLDERS.by_ids(tx, ids) if ids else []
-    return [one for one in found if one.organization_id == scope.organization_id and scope.sees(one.user_id)]
+    return [
+        one
+        for one in found
+        if one.organization_id == scope.organization_id and scope.sees(one.user_id)
+    ]
 
 
 def folders_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[Folder]:
     """Return the attached folders that the scope sees, in the order of attachment."""
     found = _FOLDERS.all(tx, _ATTACHED, {"agent_id": agent_id})
-    return [one for one in found if one.organization_id == scope.organization_id and scope.sees(one.user_id)]
+    return [
+        one
+        for one in found
+        if one.organization_id == scope.organization_id and scope.sees(one.user_id)
+    ]
 
 
 def folders_of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, list[Folder]]:
@@ -338,7 +415,9 @@ def folders_of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, li
     return found
 
 
-def newest_files(tx: Transaction, folder_ids: Sequence[str], most: int) -> tuple[list[File], dict[str, int]]:
+def newest_files(
+    tx: Transaction, folder_ids: Sequence[str], most: int
+) -> tuple[list[File], dict[str, int]]:
     """Return the newest files of each folder, so many of each user's, the newest first; and how many each folder has."""
     rows = tx.all(_NEWEST, {"folder_ids": list(folder_ids), "most": most})
     return [_FILES.of(row[:-1]) for row in rows], {row.folder_id: row[-1] for row in rows}
@@ -352,7 +431,9 @@ def opened_by_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, lis
     return found
 
 
-def page_of_agents_folders(tx: Transaction, scope: Scope, agent_id: str, wanted: Page) -> list[Folder]:
+def page_of_agents_folders(
+    tx: Transaction, scope: Scope, agent_id: str, wanted: Page
+) -> list[Folder]:
     attached = select(folders_agents.c.folder_id).where(folders_agents.c.agent_id == agent_id)
     return _FOLDERS.page(tx, scope, wanted, folders.c.id.in_(attached))
 
@@ -362,7 +443,9 @@ def opened_by_agent(tx: Transaction, agent_id: str, user_id: str | None) -> list
 
     None: in turns with nobody. Files may be deleted meanwhile.
     """
-    return [one for one in _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id}) if one.user_id == user_id]
+    return [
+        one for one in _OPENED.all(tx, _OF_AGENT, {"agent_id": agent_id}) if one.user_id == user_id
+    ]
 
 
 def save_opened(tx: Transaction, *opened: AgentFile) -> None:

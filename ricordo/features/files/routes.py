@@ -39,7 +39,9 @@ def folder_json(here: RequestContext, folder: Folder) -> Json:
     return FolderResponse.of(folder, embedding_config=embedding_of(here, folder.embedding))
 
 
-def create(tx: Transaction, here: RequestContext, body: FolderRequest, embedding: str | None) -> Folder:
+def create(
+    tx: Transaction, here: RequestContext, body: FolderRequest, embedding: str | None
+) -> Folder:
     owner = users.require(tx, here.scope, body.user).id if body.user else here.scope.subject
     folder = Folder(
         id="",
@@ -58,12 +60,17 @@ def create(tx: Transaction, here: RequestContext, body: FolderRequest, embedding
 async def create_folder(here: Here, body: FolderRequest) -> Json:
     """Make a folder. A user's is that user's alone: others do not see it, and it is erased with them."""
     embedding = await here.runtime.models.embedders.choose(body.embedding_handle)
-    return folder_json(here, await here.store.write(partial(create, here=here, body=body, embedding=embedding)))
+    return folder_json(
+        here, await here.store.write(partial(create, here=here, body=body, embedding=embedding))
+    )
 
 
 def list_folders(tx: Transaction, here: Here, paging: Paged, name: str | None = None) -> list[Json]:
     """Folders, by default newest first; or those with this very name."""
-    return [folder_json(here, one) for one in queries.page_of_folders(tx, here.scope, paging.page(), name=name)]
+    return [
+        folder_json(here, one)
+        for one in queries.page_of_folders(tx, here.scope, paging.page(), name=name)
+    ]
 
 
 def count_folders(tx: Transaction, here: Here) -> int:
@@ -71,10 +78,14 @@ def count_folders(tx: Transaction, here: Here) -> int:
     return queries.count_folders(tx, here.scope)
 
 
-def read_sizes(tx: Transaction, here: Here, include_detailed_per_source_metadata: bool = False) -> Json:
+def read_sizes(
+    tx: Transaction, here: Here, include_detailed_per_source_metadata: bool = False
+) -> Json:
     """How much all folders hold."""
     found = queries.page_of_folders(tx, here.scope, Page(limit=_MOST_COUNTED, order="asc"))
-    stored = queries.page_of_files(tx, here.scope, [one.id for one in found], Page(limit=_MOST_COUNTED, order="asc"))
+    stored = queries.page_of_files(
+        tx, here.scope, [one.id for one in found], Page(limit=_MOST_COUNTED, order="asc")
+    )
     files: dict[str, list[File]] = {one.id: [] for one in found}
     for file in stored:
         files[file.folder_id].append(file)
@@ -101,7 +112,9 @@ def read_sizes(tx: Transaction, here: Here, include_detailed_per_source_metadata
 def find_id(tx: Transaction, here: Here, folder_name: str) -> str:
     """The id of the folder with this name; the caller's own before the organization's."""
     owners = dict.fromkeys((here.scope.subject, None))
-    found = (queries.find_folder(tx, here.scope.organization_id, folder_name, owner) for owner in owners)
+    found = (
+        queries.find_folder(tx, here.scope.organization_id, folder_name, owner) for owner in owners
+    )
     folder = next((one for one in found if one), None)
     if folder is None:
         raise NotFound(f"There is no folder named {folder_name[:100]}.")
@@ -116,7 +129,11 @@ def retrieve(tx: Transaction, here: Here, folder_id: str) -> Json:
 def modify(tx: Transaction, here: Here, folder_id: str, body: FolderUpdate) -> Json:
     """Change a folder; fields that are left out stay."""
     folder = queries.get_folder(tx, here.scope, folder_id)
-    sent = {name: getattr(body, name) for name in ("description", "instructions") if name in body.model_fields_set}
+    sent = {
+        name: getattr(body, name)
+        for name in ("description", "instructions")
+        if name in body.model_fields_set
+    }
     changed = replace(
         folder,
         name=body.name or folder.name,
@@ -136,8 +153,12 @@ async def upload(
     here: Here,
     folder_id: str,
     file: Annotated[UploadFile, Sent()],
-    duplicate_handling: Annotated[Duplicates, Query(description="Of a name that is there already.")] = "suffix",
-    name: Annotated[str | None, Query(description="Its name in the folder, instead of the file's own.")] = None,
+    duplicate_handling: Annotated[
+        Duplicates, Query(description="Of a name that is there already.")
+    ] = "suffix",
+    name: Annotated[
+        str | None, Query(description="Its name in the folder, instead of the file's own.")
+    ] = None,
 ) -> Json:
     """Put a file into the folder. It is read in the background: its `processing_status` says how far that is."""
     # One that may not write is told so before anything about the file.
@@ -147,10 +168,13 @@ async def upload(
     if not is_readable(given, data):
         types = ", ".join(sorted(suffix[1:] for suffix in PARSED))
         raise HTTPException(
-            415, f"Files such as {given[-40:]} cannot be read. Here are: text of all kinds, and {types}."
+            415,
+            f"Files such as {given[-40:]} cannot be read. Here are: text of all kinds, and {types}.",
         )
     sent = Upload(given, data, duplicate_handling)
-    return FileResponse.of(await here.store.write(lambda tx: service.add_file(tx, here.scope, folder_id, sent)))
+    return FileResponse.of(
+        await here.store.write(lambda tx: service.add_file(tx, here.scope, folder_id, sent))
+    )
 
 
 def list_agents(tx: Transaction, here: Here, folder_id: str, paging: Paged) -> list[str]:
@@ -162,18 +186,29 @@ def list_agents(tx: Transaction, here: Here, folder_id: str, paging: Paged) -> l
 def list_passages(tx: Transaction, here: Here, folder_id: str, paging: Paged) -> list[Json]:
     """The chunks of the folder's files."""
     folder = queries.get_folder(tx, here.scope, folder_id)
-    found: Sequence[Passage] = archives.page_of_passages(tx, [folder.archive_id], paging.page(default=100))
-    named = {file.id: file.name for file in queries.files_by_ids(tx, here.scope, [*{file_of(one) for one in found}])}
+    found: Sequence[Passage] = archives.page_of_passages(
+        tx, [folder.archive_id], paging.page(default=100)
+    )
+    named = {
+        file.id: file.name
+        for file in queries.files_by_ids(tx, here.scope, [*{file_of(one) for one in found}])
+    }
     return [
         PassageResponse.of(
-            one, source_id=folder_id, archive_id=None, file_id=file_of(one), file_name=named[file_of(one)]
+            one,
+            source_id=folder_id,
+            archive_id=None,
+            file_id=file_of(one),
+            file_name=named[file_of(one)],
         )
         for one in found
         if file_of(one) in named
     ]
 
 
-def list_files(tx: Transaction, here: Here, folder_id: str, paging: Paged, include_content: bool = False) -> list[Json]:
+def list_files(
+    tx: Transaction, here: Here, folder_id: str, paging: Paged, include_content: bool = False
+) -> list[Json]:
     """The files of the folder; with their text where that is asked for, as far as a million characters go."""
     queries.get_folder(tx, here.scope, folder_id)
     found = queries.page_of_files(tx, here.scope, [folder_id], paging.page(default=1000))
@@ -186,9 +221,13 @@ def list_files(tx: Transaction, here: Here, folder_id: str, paging: Paged, inclu
     return made
 
 
-def retrieve_file(tx: Transaction, here: Here, folder_id: str, file_id: str, include_content: bool = False) -> Json:
+def retrieve_file(
+    tx: Transaction, here: Here, folder_id: str, file_id: str, include_content: bool = False
+) -> Json:
     """One file; with its text where that is asked for."""
-    return file_json(tx, queries.get_file(tx, here.scope, file_id, folder_id), has_content=include_content)
+    return file_json(
+        tx, queries.get_file(tx, here.scope, file_id, folder_id), has_content=include_content
+    )
 
 
 def delete_file(tx: Transaction, here: Here, folder_id: str, file_id: str) -> Response:
@@ -221,7 +260,9 @@ def _routes(prefix: str, tag: str) -> Routes:
     made.get("/{folder_id}/passages", response_model=list[PassageResponse])(reads(list_passages))
     made.get("/{folder_id}/files", response_model=list[FileResponse])(reads(list_files))
     made.get("/{folder_id}/files/{file_id}", response_model=FileResponse)(reads(retrieve_file))
-    made.delete("/{folder_id}/{file_id}", status_code=204, response_class=Response)(writes(delete_file))
+    made.delete("/{folder_id}/{file_id}", status_code=204, response_class=Response)(
+        writes(delete_file)
+    )
     return made
 
 

@@ -40,7 +40,9 @@ def require_may_write(scope: Scope, user_id: str | None) -> None:
     """Raise Forbidden where the caller may not change this user's folders (None: the organization's)."""
     scope.require_owns(user_id)
     if user_id is None and not scope.may("archives:write"):
-        raise Forbidden("Your key lacks the scope archives:write, so it can make and change folders of its own alone.")
+        raise Forbidden(
+            "Your key lacks the scope archives:write, so it can make and change folders of its own alone."
+        )
 
 
 def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
@@ -48,11 +50,20 @@ def create_folder(tx: Transaction, scope: Scope, folder: Folder) -> Folder:
     require_may_write(scope, folder.user_id)
     id, now = folder.id or new_id(FOLDER.rstrip("-")), tx.clock.now()
     made = replace(
-        folder, id=id, archive_id=id, created_by=scope.user_id, updated_by=scope.user_id, created_at=now, updated_at=now
+        folder,
+        id=id,
+        archive_id=id,
+        created_by=scope.user_id,
+        updated_by=scope.user_id,
+        created_at=now,
+        updated_at=now,
     )
     _require_free(tx, scope, made)
     archives.insert_one(
-        tx, Archive(id, made.organization_id, id, embedding=made.embedding, created_at=now, updated_at=now)
+        tx,
+        Archive(
+            id, made.organization_id, id, embedding=made.embedding, created_at=now, updated_at=now
+        ),
     )
     queries.insert_folder(tx, made)
     return made
@@ -65,7 +76,9 @@ def make_folder_for(tx: Transaction, scope: Scope, agent: Agent) -> None:
     while queries.find_folder(tx, scope.organization_id, free, scope.subject):
         number += 1
         free = f"{name} ({number})"
-    folder = Folder("", scope.organization_id, "", free, embedding=agent.embedding, user_id=scope.subject)
+    folder = Folder(
+        "", scope.organization_id, "", free, embedding=agent.embedding, user_id=scope.subject
+    )
     attach_folders(tx, scope, agent.id, [create_folder(tx, scope, folder).id])
 
 
@@ -120,7 +133,9 @@ def add_file(tx: Transaction, scope: Scope, folder_id: str, upload: Upload) -> F
     )
     queries.insert_file(tx, file)
     data = upload.data
-    queries.insert_upload(tx, file.id, [data[start : start + _PART] for start in range(0, max(len(data), 1), _PART)])
+    queries.insert_upload(
+        tx, file.id, [data[start : start + _PART] for start in range(0, max(len(data), 1), _PART)]
+    )
     add_ingestion(tx, file)
     return file
 
@@ -176,8 +191,12 @@ def _detach(tx: Transaction, organization_id: str, agent_id: str, folder_id: str
 
 
 def _require_may_attach(scope: Scope, folder: Folder) -> None:
-    if not scope.may("agents:write") and (folder.user_id is None or folder.user_id != scope.subject):
-        raise Forbidden("Your key lacks the scope agents:write, so it can give an agent folders of its own alone.")
+    if not scope.may("agents:write") and (
+        folder.user_id is None or folder.user_id != scope.subject
+    ):
+        raise Forbidden(
+            "Your key lacks the scope agents:write, so it can give an agent folders of its own alone."
+        )
 
 
 def name_of(name: str) -> str:
@@ -187,7 +206,9 @@ def name_of(name: str) -> str:
     if not last or last in (".", ".."):
         raise Invalid("The file has no name. Send one, such as notes.md.")
     if len(last) > _LONGEST_NAME:
-        raise Invalid(f"The name of the file has {len(last)} characters, and {_LONGEST_NAME} are the most. Shorten it.")
+        raise Invalid(
+            f"The name of the file has {len(last)} characters, and {_LONGEST_NAME} are the most. Shorten it."
+        )
     return last
 
 

@@ -35,7 +35,9 @@ folders = table(
     *strings("created_by", "updated_by", erasure="blank"),
     *timestamps("created_at", "updated_at"),
     UniqueConstraint("archive_id"),
-    partial_index("folders_by_name", "organization_id", "name", where="user_id IS NULL", unique=True),
+    partial_index(
+        "folders_by_name", "organization_id", "name", where="user_id IS NULL", unique=True
+    ),
     partial_index("folders_of_users", "user_id", "name", where="user_id IS NOT NULL", unique=True),
     Index("folders_by_time", "organization_id", "created_at", "seq"),
     erasure="delete",

@@ -83,7 +83,11 @@ def type_of(name: str) -> str:
 def is_readable(name: str, data: bytes) -> bool:
     """Whether a file of this name can be read: it is of a known type, or looks like text."""
     some = data[:_LOOKED_AT]
-    return PurePosixPath(name).suffix.lower() in PARSED or _is_text(some) or _known_encoding(some) is not None
+    return (
+        PurePosixPath(name).suffix.lower() in PARSED
+        or _is_text(some)
+        or _known_encoding(some) is not None
+    )
 
 
 async def text_of(settings: Settings, name: str, data: bytes) -> FileText:
@@ -143,7 +147,9 @@ def _decoded(data: bytes) -> tuple[str, GuessedEncoding | None]:
 
 def _known_encoding(data: bytes) -> str | None:
     """Return the encoding that a mark says, or the places of its zeros."""
-    return next((name for mark, name in _MARKS if data.startswith(mark)), None) or wide_encoding(data)
+    return next((name for mark, name in _MARKS if data.startswith(mark)), None) or wide_encoding(
+        data
+    )
 
 
 def _is_text(data: bytes) -> bool:
@@ -158,17 +164,27 @@ def _tidy(text: str) -> str:
 
 async def _parsed(settings: Settings, kind: str, data: bytes) -> str:
     sandbox = sandbox_of(settings)
-    result = await sandbox.run_python(program_beside(__file__), kind.encode() + b"\n" + data, limits=_LIMITS)
+    result = await sandbox.run_python(
+        program_beside(__file__), kind.encode() + b"\n" + data, limits=_LIMITS
+    )
     try:
         answer = orjson.loads(result.answer)
         text, error, missing = (answer.get(name) for name in ("text", "error", "missing"))
     except (ValueError, AttributeError):
         text = error = missing = None
     if missing:
-        raise Unavailable(f"Files of this type need the extra `files` ({missing} is missing): install ricordo[files].")
+        raise Unavailable(
+            f"Files of this type need the extra `files` ({missing} is missing): install ricordo[files]."
+        )
     if not isinstance(text, str):
-        why = error if isinstance(error, str) else result.reason or "The program that reads it failed."
+        why = (
+            error
+            if isinstance(error, str)
+            else result.reason or "The program that reads it failed."
+        )
         raise Invalid(f"It cannot be read as {kind}. {why[:500]}")
     if not text.strip():
-        raise Invalid("It holds no text. A scanned page has none until it went through text recognition.")
+        raise Invalid(
+            "It holds no text. A scanned page has none until it went through text recognition."
+        )
     return text

@@ -26,8 +26,12 @@ class FileRequest(BaseModel):
     """A file to open, and which of its lines."""
 
     file_name: str = Field(description="Its name, as your prompt shows it.")
-    offset: int | None = Field(None, description="The first line to see, counted from 0. Left out: the first.")
-    length: int | None = Field(None, description="How many lines to see. Left out: all that follow.")
+    offset: int | None = Field(
+        None, description="The first line to see, counted from 0. Left out: the first."
+    )
+    length: int | None = Field(
+        None, description="How many lines to see. Left out: all that follow."
+    )
 
 
 async def open_files(
@@ -49,19 +53,32 @@ async def open_files(
         wanted = [(file, *bounds[name]) for name, file in found.items()]
         for file, start, _ in wanted:
             if start is not None and start >= max(file.lines, 1):
-                raise Invalid(f"{view.path_of(file)} has {file.lines} lines, so none begins at the offset {start}.")
+                raise Invalid(
+                    f"{view.path_of(file)} has {file.lines} lines, so none begins at the offset {start}."
+                )
         before, closed = windows.open_windows(tx, view, wanted, closes_others=close_all_others)
-        told = [_opened(view, file, *bounds[name], was) for name, (file, was) in zip(found, before, strict=True)]
+        told = [
+            _opened(view, file, *bounds[name], was)
+            for name, (file, was) in zip(found, before, strict=True)
+        ]
         lines = (
-            [f"* Opened {told[0]}" if len(told) == 1 else f"* Opened {len(told)} files: {', '.join(told)}"]
+            [
+                f"* Opened {told[0]}"
+                if len(told) == 1
+                else f"* Opened {len(told)} files: {', '.join(told)}"
+            ]
             if told
             else []
         )
         names = ", ".join(map(view.path_of, closed))
         if closed and close_all_others:
-            lines.append(f"Note: Closed {len(closed)} file(s) due to close_all_others=True: {names}")
+            lines.append(
+                f"Note: Closed {len(closed)} file(s) due to close_all_others=True: {names}"
+            )
         elif closed:
-            lines.append(f"Note: Closed {len(closed)} least recently used file(s) due to open file limit: {names}")
+            lines.append(
+                f"Note: Closed {len(closed)} least recently used file(s) due to open file limit: {names}"
+            )
         return "\n".join(lines) or "No files were named, and none were open."
 
     return await context.store.write(work)
@@ -78,7 +95,9 @@ def _bounds(request: FileRequest) -> tuple[int | None, int | None]:
     return start, None if length is None else min((start or 0) + length, 2**53)
 
 
-def _opened(view: View, file: File, start: int | None, end: int | None, was: AgentFile | None) -> str:
+def _opened(
+    view: View, file: File, start: int | None, end: int | None, was: AgentFile | None
+) -> str:
     text = f"{view.path_of(file)} ({_range(file, start, end)})"
     return f"{text} (previously {_range(file, was.start_line, was.end_line)})" if was else text
 
@@ -89,7 +108,11 @@ def _range(file: File, start: int | None, end: int | None) -> str:
 
 
 async def grep_files(
-    context: ToolContext, pattern: str, include: str | None = None, context_lines: int = 1, offset: int | None = None
+    context: ToolContext,
+    pattern: str,
+    include: str | None = None,
+    context_lines: int = 1,
+    offset: int | None = None,
 ) -> str:
     """Find lines by a regular expression in all your files, also in closed ones. Upper and lower case are the same.
 
@@ -103,7 +126,9 @@ async def grep_files(
 
     def find(tx: Transaction) -> tuple[View, list[File]]:
         view = _view(tx, context)
-        return view, [file for file in queries.readable_files(tx, view.folder_ids) if file.characters]
+        return view, [
+            file for file in queries.readable_files(tx, view.folder_ids) if file.characters
+        ]
 
     view, found = await context.store.read(find)
     wanted = found if include is None else _included(view, found, include)
@@ -113,7 +138,9 @@ async def grep_files(
         return f"No files match filter pattern '{include}'"
     batches, too_large = _batches(wanted)
     for batch in batches:
-        pieces = await context.store.read(partial(queries.pieces_of, file_ids=[file.id for file in batch]))
+        pieces = await context.store.read(
+            partial(queries.pieces_of, file_ids=[file.id for file in batch])
+        )
         await search.through(batch, pieces)
         if search.is_full:
             break
@@ -144,7 +171,11 @@ def _included(view: View, files: Sequence[File], include: str) -> list[File]:
     named = [
         file
         for file, path in paths
-        if (fnmatch(path, include) or fnmatch(file.name, include) if has_wildcard else include in path)
+        if (
+            fnmatch(path, include) or fnmatch(file.name, include)
+            if has_wildcard
+            else include in path
+        )
     ]
     if named:
         return named
@@ -158,20 +189,28 @@ def _included(view: View, files: Sequence[File], include: str) -> list[File]:
 def _told(search: LineSearch, view: View, too_large: int) -> str:
     skipped = f"Note: Skipped {too_large} files due to size limits" if too_large else ""
     if not search.total:
-        return "\n".join(filter(None, (f"No matches found for pattern: '{search.pattern}'", skipped)))
+        return "\n".join(
+            filter(None, (f"No matches found for pattern: '{search.pattern}'", skipped))
+        )
     total, begin = f"{search.total}{'+' if search.is_full else ''}", search.skip
     if not search.shown:
         return f"There are {total} matches, so none stands behind the first {begin}."
     end = begin + len(search.shown)
     count = len(search.files)
-    lines = [f"Found {total} total matches across {count} files (showing matches {begin + 1}-{end} of {total})"]
-    lines += [_LINE, "Files with matches:"]
-    lines += [f"  - {view.path_of(file)}: {search.counts[id]} matches" for id, file in search.files.items()][
-        :_MOST_LISTED
+    lines = [
+        f"Found {total} total matches across {count} files (showing matches {begin + 1}-{end} of {total})"
     ]
+    lines += [_LINE, "Files with matches:"]
+    lines += [
+        f"  - {view.path_of(file)}: {search.counts[id]} matches"
+        for id, file in search.files.items()
+    ][:_MOST_LISTED]
     for match in search.shown:
         lines += ["", f"=== {view.path_of(match.file)}:{match.line + 1} ==="]
-        lines += [f"{'>' if each == match.line else ' '} {each + 1}: {_short(text)}" for each, text in match.lines]
+        lines += [
+            f"{'>' if each == match.line else ' '} {each + 1}: {_short(text)}"
+            for each, text in match.lines
+        ]
     quoted = search.pattern.replace('"', '\\"')
     more = f'To see more matches, call: grep_files(pattern="{quoted}", offset={end})'
     lines += ["", more if end < search.total else "No more matches to show."]
@@ -192,10 +231,17 @@ async def semantic_search_files(context: ToolContext, query: str, limit: int = 5
         return _NOTHING
     most = min(max(limit, 1), 20)
     wanted = PassageFilter(tuple(view.folder_ids), subject_id=view.scope.subject_id)
-    hits = await context.recall.passages(query, wanted, most + 5)  # some may be of a file that is being deleted
+    hits = await context.recall.passages(
+        query, wanted, most + 5
+    )  # some may be of a file that is being deleted
     ids = [str(hit.passage.metadata.get("file_id")) for hit in hits]
-    found = {file.id: file for file in await context.store.read(lambda tx: queries.files_by_ids(tx, view.scope, ids))}
-    kept = [(found[id], hit.passage) for id, hit in zip(ids, hits, strict=True) if id in found][:most]
+    found = {
+        file.id: file
+        for file in await context.store.read(lambda tx: queries.files_by_ids(tx, view.scope, ids))
+    }
+    kept = [(found[id], hit.passage) for id, hit in zip(ids, hits, strict=True) if id in found][
+        :most
+    ]
     if not kept:
         return f"No semantic matches found for query: '{query}'"
     lines = [
@@ -211,7 +257,11 @@ async def semantic_search_files(context: ToolContext, query: str, limit: int = 5
             f"=== {view.path_of(file)} (passage #{passage.metadata.get('number', 0) + 1}, from line {first}) ===",
         ]
         lines += map(_short, shown[:_MOST_LINES])
-        lines += [f"  … [truncated {len(shown) - _MOST_LINES} more lines]"] if len(shown) > _MOST_LINES else []
+        lines += (
+            [f"  … [truncated {len(shown) - _MOST_LINES} more lines]"]
+            if len(shown) > _MOST_LINES
+            else []
+        )
     await context.store.write(lambda tx: windows.touch(tx, view, found))
     return "\n".join(lines)
 
@@ -221,4 +271,8 @@ def _view(tx: Transaction, context: ToolContext) -> View:
 
 
 def _short(line: str) -> str:
-    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}… [line cut: {len(line)} characters]"
+    return (
+        line
+        if len(line) <= _LONGEST_LINE
+        else f"{line[:_LONGEST_LINE]}… [line cut: {len(line)} characters]"
+    )

@@ -22,7 +22,10 @@ from ricordo.storage.engine.store import Transaction
 
 MOST_NAMED = 100  # files that a prompt names
 _CUT = "...[TRUNCATED]\n# NOTE: This block is truncated, use functions to view the full content."
-_SHARE, _CHARACTERS = 2, 4  # open files have half of the context window; so many characters are about a token
+_SHARE, _CHARACTERS = (
+    2,
+    4,
+)  # open files have half of the context window; so many characters are about a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +68,32 @@ def all_windows(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
     windows = windows_of(tx, view)
     known = {file.id for _, file in windows}
     others = (
-        [file for file in queries.readable_files(tx, view.folder_ids) if file.id not in known] if view.folders else []
+        [file for file in queries.readable_files(tx, view.folder_ids) if file.id not in known]
+        if view.folders
+        else []
     )
-    closed = [(replace(view.window_of(file.id), last_accessed_at=file.created_at), file) for file in others]
+    closed = [
+        (replace(view.window_of(file.id), last_accessed_at=file.created_at), file)
+        for file in others
+    ]
     return _by_access([*closed, *windows])
 
 
 def _stored_windows(tx: Transaction, view: View) -> list[tuple[AgentFile, File]]:
     windows = queries.opened_by_agent(tx, view.agent.id, view.user_id)
-    stored = queries.files_by_ids(tx, view.scope, [one.file_id for one in windows]) if windows else []
+    stored = (
+        queries.files_by_ids(tx, view.scope, [one.file_id for one in windows]) if windows else []
+    )
     known = {one.id: one for one in stored if one.folder_id in view.folder_ids}
     return [(one, known[one.file_id]) for one in windows if one.file_id in known]
 
 
 def _newest(tx: Transaction, view: View) -> list[File]:
-    return queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=MOST_NAMED)) if view.folders else []
+    return (
+        queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=MOST_NAMED))
+        if view.folders
+        else []
+    )
 
 
 def _by_access(windows: Iterable[tuple[AgentFile, File]]) -> list[tuple[AgentFile, File]]:
@@ -94,13 +108,22 @@ def untouched_windows(
     fresh = [file for file in newest if file.id not in known and file.status in READABLE]
     room = max(0, view.agent.max_files_open - len(stored))
     return [
-        (replace(view.window_of(file.id), is_open=place < room, last_accessed_at=file.created_at), file)
+        (
+            replace(
+                view.window_of(file.id), is_open=place < room, last_accessed_at=file.created_at
+            ),
+            file,
+        )
         for place, file in enumerate(fresh)
     ]
 
 
 def open_windows(
-    tx: Transaction, view: View, wanted: Sequence[tuple[File, int | None, int | None]], *, closes_others: bool = False
+    tx: Transaction,
+    view: View,
+    wanted: Sequence[tuple[File, int | None, int | None]],
+    *,
+    closes_others: bool = False,
 ) -> tuple[list[tuple[File, AgentFile | None]], list[File]]:
     """Open these files at these lines, and close those that were not looked at for longest where too many are open.
 
@@ -108,15 +131,27 @@ def open_windows(
     """
     most = view.agent.max_files_open
     if len(wanted) > most:
-        raise Invalid(f"{len(wanted)} files are too many to open at once: {most} are the most. Ask for fewer.")
+        raise Invalid(
+            f"{len(wanted)} files are too many to open at once: {most} are the most. Ask for fewer."
+        )
     now = tx.clock.now()
     before = {file.id: (window, file) for window, file in windows_of(tx, view)}
     opened = [
-        replace(view.window_of(file.id), is_open=True, start_line=start, end_line=end, last_accessed_at=now + place)
+        replace(
+            view.window_of(file.id),
+            is_open=True,
+            start_line=start,
+            end_line=end,
+            last_accessed_at=now + place,
+        )
         for place, (file, start, end) in enumerate(wanted)
     ]
     asked = {one.file_id for one in opened}
-    others = [(window, file) for window, file in before.values() if window.is_open and file.id not in asked]
+    others = [
+        (window, file)
+        for window, file in before.values()
+        if window.is_open and file.id not in asked
+    ]
     count = len(others) if closes_others else max(0, len(others) + len(opened) - most)
     closed = [replace(window, is_open=False) for window, _ in others[:count]]
     queries.save_opened(tx, *closed, *(window for window, _ in others[count:]), *opened)
@@ -129,7 +164,9 @@ def close_windows(tx: Transaction, view: View, file_id: str | None = None) -> li
     is_open = [(window, file) for window, file in windows_of(tx, view) if window.is_open]
     closed = [(window, file) for window, file in is_open if file_id in (None, file.id)]
     ids = {file.id for _, file in closed}
-    queries.save_opened(tx, *(replace(window, is_open=file.id not in ids) for window, file in is_open))
+    queries.save_opened(
+        tx, *(replace(window, is_open=file.id not in ids) for window, file in is_open)
+    )
     return [file for _, file in closed]
 
 
@@ -141,7 +178,11 @@ def touch(tx: Transaction, view: View, file_ids: Iterable[str]) -> None:
     if not any(file.id in ids for _, file in (*stored, *fresh)):
         return
     kept = [window for window, file in fresh if file.id not in ids]
-    touched = [replace(window, last_accessed_at=now) for window, file in (*stored, *fresh) if file.id in ids]
+    touched = [
+        replace(window, last_accessed_at=now)
+        for window, file in (*stored, *fresh)
+        if file.id in ids
+    ]
     queries.save_opened(tx, *kept, *touched)
 
 
@@ -159,8 +200,16 @@ def find_file(tx: Transaction, view: View, name: str) -> File:
             f'Several folders have a file named "{own}": {", ".join(map(view.path_of, named))}. Name one of these.'
         )
     if not named:
-        some = queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=10)) if view.folders else []
-        there = f"Some that are: {', '.join(map(view.path_of, some))}." if some else "No files are attached."
+        some = (
+            queries.page_of_files(tx, view.scope, view.folder_ids, Page(limit=10))
+            if view.folders
+            else []
+        )
+        there = (
+            f"Some that are: {', '.join(map(view.path_of, some))}."
+            if some
+            else "No files are attached."
+        )
         raise NotFound(f'No file named "{name[:200]}" is attached. {there}')
     return require_readable(view, named[0])
 
@@ -170,15 +219,21 @@ def require_readable(view: View, file: File) -> File:
     if file.folder_id not in view.folder_ids:
         raise NotFound(f"File with ID {file.id} is in no folder of this agent")
     if file.status == "error":
-        raise Conflict(f"{view.path_of(file)} could not be read when it was uploaded: {file.error_message}")
+        raise Conflict(
+            f"{view.path_of(file)} could not be read when it was uploaded: {file.error_message}"
+        )
     if file.status in ("pending", "parsing"):
-        raise Conflict(f"{view.path_of(file)} was just uploaded and is not read yet. Try again in a moment.")
+        raise Conflict(
+            f"{view.path_of(file)} was just uploaded and is not read yet. Try again in a moment."
+        )
     return file
 
 
 def beginnings_of(tx: Transaction, windows: Iterable[tuple[AgentFile, int]]) -> dict[str, str]:
     """Return the first characters, as many as the limits say, of the files whose open windows begin with the first line."""
-    whole = {window.file_id: limit for window, limit in windows if window.is_open and _is_whole(window)}
+    whole = {
+        window.file_id: limit for window, limit in windows if window.is_open and _is_whole(window)
+    }
     short = {id: limit for id, limit in whole.items() if limit <= queries.PIECE}
     return queries.beginnings_of(tx, sorted(short), max(short.values(), default=0))
 
@@ -187,7 +242,9 @@ def _is_whole(window: AgentFile) -> bool:
     return not window.start_line and window.end_line is None
 
 
-def shown(tx: Transaction, file: File, window: AgentFile, limit: int, beginning: str | None = None) -> str:
+def shown(
+    tx: Transaction, file: File, window: AgentFile, limit: int, beginning: str | None = None
+) -> str:
     """Return what a prompt shows of an open file: a line that says which lines these are, then each with its number, from 1.
 
     `beginning` has the first characters of a file of which all lines are seen, where they were read already.
@@ -222,31 +279,50 @@ def with_all_directories(tx: Transaction, states: Sequence[AgentState]) -> list[
     """Return the states of a list with their folders: five statements for all, and one for each file seen in part."""
     having = [state.agent.id for state in states if state.agent.settings.get("has_folders")]
     attached, opened = queries.folders_of_agents(tx, having), queries.opened_by_agents(tx, having)
-    newest, counts = queries.newest_files(tx, [one.id for some in attached.values() for one in some], MOST_NAMED)
+    newest, counts = queries.newest_files(
+        tx, [one.id for some in attached.values() for one in some], MOST_NAMED
+    )
     ids = [one.file_id for some in opened.values() for one in some]
     known = (
-        {one.id: one for one in queries.files_by_ids(tx, Scope(states[0].agent.organization_id), ids)} if ids else {}
+        {
+            one.id: one
+            for one in queries.files_by_ids(tx, Scope(states[0].agent.organization_id), ids)
+        }
+        if ids
+        else {}
     )
     views: list[tuple[View, list[tuple[AgentFile, File]], list[File]]] = []
     for state in states:
         agent, user_id = state.agent, state.conversation.user_id
         scope = Scope(agent.organization_id, subject_id=user_id or NOBODY)
-        folders = [one for one in attached.get(agent.id, ()) if one.organization_id == agent.organization_id]
+        folders = [
+            one
+            for one in attached.get(agent.id, ())
+            if one.organization_id == agent.organization_id
+        ]
         view = View(agent, scope, user_id, tuple(one for one in folders if scope.sees(one.user_id)))
         seen = {
-            id: file for id, file in known.items() if file.folder_id in view.folder_ids and scope.sees(file.user_id)
+            id: file
+            for id, file in known.items()
+            if file.folder_id in view.folder_ids and scope.sees(file.user_id)
         }
         stored = [
             (one, seen[one.file_id])
             for one in opened.get(agent.id, ())
             if one.user_id == user_id and one.file_id in seen
         ]
-        named = [one for one in newest if one.folder_id in view.folder_ids and scope.sees(one.user_id)][:MOST_NAMED]
+        named = [
+            one for one in newest if one.folder_id in view.folder_ids and scope.sees(one.user_id)
+        ][:MOST_NAMED]
         views.append((view, _by_access([*stored, *untouched_windows(view, stored, named)]), named))
-    limited = ((window, view.agent.file_char_limit) for view, windows, _ in views for window, _ in windows)
+    limited = (
+        (window, view.agent.file_char_limit) for view, windows, _ in views for window, _ in windows
+    )
     beginnings = beginnings_of(tx, limited)
     return [
-        replace(state, directories=_directories(tx, view, _Named(windows, named, counts, beginnings)))
+        replace(
+            state, directories=_directories(tx, view, _Named(windows, named, counts, beginnings))
+        )
         for state, (view, windows, named) in zip(states, views, strict=True)
     ]
 
@@ -272,14 +348,27 @@ def _directories(tx: Transaction, view: View, named: _Named) -> tuple[PromptDire
             contents[file.id] = text
             left = max(0, left - len(text))
             still_open.append(file)
-    files = sorted({file.id: file for file in (*named.newest, *still_open)}.values(), key=lambda file: file.name)
+    files = sorted(
+        {file.id: file for file in (*named.newest, *still_open)}.values(),
+        key=lambda file: file.name,
+    )
     made = []
     for folder in view.folders:
         own = [file for file in files if file.folder_id == folder.id]
         entries = tuple(
-            OpenFile(view.path_of(file), file.id in contents, limit, content=contents.get(file.id, ""), id=file.id)
+            OpenFile(
+                view.path_of(file),
+                file.id in contents,
+                limit,
+                content=contents.get(file.id, ""),
+                id=file.id,
+            )
             for file in own
         )
         more = named.counts.get(folder.id, 0) - len(own)
-        made.append(PromptDirectory(folder.name, entries, folder.description, folder.instructions, more, folder.id))
+        made.append(
+            PromptDirectory(
+                folder.name, entries, folder.description, folder.instructions, more, folder.id
+            )
+        )
     return tuple(made)

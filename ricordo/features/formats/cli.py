@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from ricordo.domain.block_schema import BlockSchema
     from ricordo.settings import Settings
 
-app = typer.Typer(help="Block schemas: the fields that memory blocks are made of.", no_args_is_help=True)
+app = typer.Typer(
+    help="Block schemas: the fields that memory blocks are made of.", no_args_is_help=True
+)
 
 
 @app.command("list")
@@ -111,7 +113,8 @@ def _of_blocks(
         with read_beside(settings) as tx:
             found = [block for block in blocks.with_schema(tx) if block.organization_id != DELETED]
             organizations, chain_ids = (
-                {getattr(block, name) for block in found} for name in ("organization_id", "chain_id")
+                {getattr(block, name) for block in found}
+                for name in ("organization_id", "chain_id")
             )
             owners = {
                 chain_id: (kind, (user and user.name) or id)

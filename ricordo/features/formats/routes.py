@@ -71,7 +71,9 @@ async def _archive(here: RequestContext, user_id: str, chain: Chain) -> AsyncIte
 
     with zipfile.ZipFile(cast(IO[bytes], sink), "w") as archive:
         for label, (blob, _) in sorted(chain.files.items()):
-            text = await here.store.read(lambda tx, blob=blob: versions.read_text(tx, chain.id, blob))  # type: ignore[misc]
+            text = await here.store.read(
+                lambda tx, blob=blob: versions.read_text(tx, chain.id, blob)
+            )  # type: ignore[misc]
             with begin(f"blocks/{label.translate(_ODD)}.md") as file:
                 await asyncio.to_thread(file.write, text.encode())
             yield sink.take()
@@ -82,7 +84,9 @@ async def _archive(here: RequestContext, user_id: str, chain: Chain) -> AsyncIte
         ):
             with begin(name) as file:
                 async for portion in portions:
-                    lines = b"".join(orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE) for item in portion)
+                    lines = b"".join(
+                        orjson.dumps(item, option=orjson.OPT_APPEND_NEWLINE) for item in portion
+                    )
                     await asyncio.to_thread(file.write, lines)
                     yield sink.take()
     yield sink.take()
@@ -93,7 +97,8 @@ async def _settings(here: RequestContext, user_id: str) -> AsyncIterator[list[di
         owned = user_memory.open_memory(tx, here.scope, user_id)
         waiting = proposals.waiting_counts(tx, owned.chain.id)
         shown = (
-            UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in user_memory.listed(tx, owned)
+            UserBlockResponse.of(block, pending=waiting.get(block.label, 0))
+            for block in user_memory.listed(tx, owned)
         )
         return [{name: value for name, value in one.items() if name != "body"} for one in shown]
 
@@ -106,7 +111,10 @@ async def _history(here: RequestContext, chain: Chain) -> AsyncIterator[list[dic
     def read(tx: Transaction) -> list[dict[str, Any]]:
         found = history.page(tx, chain.id, limit=_PORTION, before=before)
         texts = versions.read_texts(tx, chain.id, [one.blob for one in found if one.blob])
-        return [{**VersionResponse.of(one), "body": texts[one.blob] if one.blob else None} for one in found]
+        return [
+            {**VersionResponse.of(one), "body": texts[one.blob] if one.blob else None}
+            for one in found
+        ]
 
     while before > 1:
         portion = await here.store.read(read)
@@ -118,7 +126,9 @@ async def _proposals(here: RequestContext, chain: Chain) -> AsyncIterator[list[d
     wanted, after = ProposalFilter(chain_id=chain.id), None
     while True:
         page = Page(limit=_PORTION, after=after)
-        found = await here.store.read(lambda tx, page=page: list(proposals.page(tx, here.scope, page, wanted)))  # type: ignore[misc]
+        found = await here.store.read(
+            lambda tx, page=page: list(proposals.page(tx, here.scope, page, wanted))
+        )  # type: ignore[misc]
         if not found:
             return
         after = found[-1].id

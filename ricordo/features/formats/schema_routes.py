@@ -60,7 +60,9 @@ async def list_schemas(here: Here) -> Sequence[Json]:
 @router.get("/{schema_name}", response_model=SchemaResponse)
 async def retrieve(here: Here, schema_name: str) -> Json:
     """One block schema with its fields."""
-    schema = await asyncio.to_thread(read_schema, schema_name, here.runtime.settings.data_dir / FOLDER)
+    schema = await asyncio.to_thread(
+        read_schema, schema_name, here.runtime.settings.data_dir / FOLDER
+    )
     return SchemaResponse.of(schema, text=starting_text(schema))
 
 

@@ -13,7 +13,14 @@ from typing import Any, Literal, cast
 
 from ricordo.domain.block import require_label
 from ricordo.domain.block_format import BlockFormat, ParsedBlock
-from ricordo.domain.block_schema import RESERVED, BlockSchema, FieldKind, FieldValue, SchemaField, same_headings
+from ricordo.domain.block_schema import (
+    RESERVED,
+    BlockSchema,
+    FieldKind,
+    FieldValue,
+    SchemaField,
+    same_headings,
+)
 from ricordo.errors import Invalid
 from ricordo.memory import sections
 from ricordo.memory.schemas import Lines, read_toml
@@ -22,7 +29,15 @@ from ricordo.memory.schemas import Lines, read_toml
 Form = Literal["complete", "incomplete", "free"]
 _MARKED: tuple[Form, ...] = ("incomplete", "free")  # what `format` can say
 
-_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
+_ESCAPES = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\f": "\\f",
+    "\r": "\\r",
+}
 _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1f\x7f]')
 # In a text of several lines, line breaks and tabs stand as they are. Of three quotes in a row the third is escaped, and the last
 # one of the text, as the closing quotes come behind it.
@@ -30,11 +45,19 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _NEEDS_LONG_ESCAPE = re.compile(rf'\\|{_CONTROL.pattern}|(?<="")"|"\Z')
 _WIDEST = 100
 
-_KINDS: dict[type, FieldKind] = {bool: "boolean", str: "text", int: "integer", float: "number", date: "date"}
+_KINDS: dict[type, FieldKind] = {
+    bool: "boolean",
+    str: "text",
+    int: "integer",
+    float: "number",
+    date: "date",
+}
 _FENCE = "---"
 _PAIR = re.compile(r"([A-Za-z_]+):(.*)")
 # Labels that look like words stand without quotes; programs that read YAML take the others for something else.
-_WORDS = re.compile(r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ .-]*[\w/.-])?", re.IGNORECASE)
+_WORDS = re.compile(
+    r"(?!(?:yes|no|on|off|true|false|null|y|n)\Z)[^\W\d](?:[\w/ .-]*[\w/.-])?", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +70,11 @@ class ParsedText(ParsedBlock):
 
 def to_markdown(block_label: str, text: str, schema: BlockSchema | None) -> str:
     """The text below a front matter with the block's label and schema, and with a `format` where it does not follow the schema."""
-    label = block_label if _WORDS.fullmatch(block_label) else json.dumps(block_label, ensure_ascii=False)
+    label = (
+        block_label
+        if _WORDS.fullmatch(block_label)
+        else json.dumps(block_label, ensure_ascii=False)
+    )
     form = _form(sections.read_sections(text, schema)) if schema else "complete"
     marked = [f"format: {form}"] if form in _MARKED else []
     if schema:
@@ -65,7 +92,9 @@ def from_markdown(text: str, schema: BlockSchema | None) -> ParsedText:
     named = head.get("schema")
     if schema is not None and named not in (None, schema.name):
         schema = None
-    parsed = _checked(head.get("block"), below, schema, head.get("format"), lambda line: line + first_line - 1)
+    parsed = _checked(
+        head.get("block"), below, schema, head.get("format"), lambda line: line + first_line - 1
+    )
     return replace(parsed, schema_ref=named)
 
 
@@ -94,13 +123,26 @@ def from_toml(text: str, schema: BlockSchema | None) -> ParsedText:
         sections.refuse(problems)
     label, form = table.get("block"), table.get("format")
     if "body" in table:
-        return _checked(label, table["body"], schema, form, lambda line: lines.line_in(table["body"], line, "body"))
+        return _checked(
+            label,
+            table["body"],
+            schema,
+            form,
+            lambda line: lines.line_in(table["body"], line, "body"),
+        )
     meant = schema or _as_written(fields, lines)
     values, problems, missing = _values(fields, meant, lines)
     if problems := problems + ([] if form == "incomplete" else missing):
         sections.refuse(problems)
-    written = sections.write_sections(values, meant, cast(sections.Layout, table.get("layout", sections.LAYOUTS[0])))
-    return ParsedText(label, written, values, "free" if schema is None else "incomplete" if missing else "complete")
+    written = sections.write_sections(
+        values, meant, cast(sections.Layout, table.get("layout", sections.LAYOUTS[0]))
+    )
+    return ParsedText(
+        label,
+        written,
+        values,
+        "free" if schema is None else "incomplete" if missing else "complete",
+    )
 
 
 def _form(reading: sections.ParsedSections) -> Form:
@@ -108,7 +150,11 @@ def _form(reading: sections.ParsedSections) -> Form:
 
 
 def _checked(
-    label: str | None, text: str, schema: BlockSchema | None, marked: str | None, line_of: Callable[[int], int]
+    label: str | None,
+    text: str,
+    schema: BlockSchema | None,
+    marked: str | None,
+    line_of: Callable[[int], int],
 ) -> ParsedText:
     """The text with its fields, unless it follows the schema less than it is marked to; `line_of` places its lines."""
     if schema is None:
@@ -125,7 +171,9 @@ def _checked(
 def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem]]:
     """The front matter, the text below it, and what is wrong with the former. A last line break ends the file, not the text."""
     lines = text.split("\n")
-    is_there = len(lines) > 1 and lines[0].rstrip() == _FENCE and bool(_PAIR.fullmatch(lines[1].rstrip()))
+    is_there = (
+        len(lines) > 1 and lines[0].rstrip() == _FENCE and bool(_PAIR.fullmatch(lines[1].rstrip()))
+    )
     if lines[0].endswith("\r") and (is_there or text.count("\r\n") == text.count("\n")):
         # We write no such line ends: the editor changed all of them.
         text = text.replace("\r\n", "\n")
@@ -148,12 +196,16 @@ def _front_matter(text: str) -> tuple[dict[str, str], str, list[sections.Problem
         elif key != "format":
             problems.append(
                 sections.Problem(
-                    number, f'"{key}" is not known here. Use block, schema and format, or put it below the second ---.'
+                    number,
+                    f'"{key}" is not known here. Use block, schema and format, or put it below the second ---.',
                 )
             )
         elif value not in _MARKED:
             problems.append(
-                sections.Problem(number, f'"format" can be {" or ".join(_MARKED)}. Write one, or take the line out.')
+                sections.Problem(
+                    number,
+                    f'"format" can be {" or ".join(_MARKED)}. Write one, or take the line out.',
+                )
             )
         head[key] = value
     return head, "", [sections.Problem(1, "the front matter has no end. Put a line --- below it.")]
@@ -177,7 +229,9 @@ def _label_problem(label: str, line: int) -> list[sections.Problem]:
     return []
 
 
-def _odd_words(table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines) -> list[sections.Problem]:
+def _odd_words(
+    table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines
+) -> list[sections.Problem]:
     """What is wrong with the keys of a TOML that are not fields, and with what stands beside them."""
     problems: list[sections.Problem] = []
     for key in ("block", "body"):
@@ -185,14 +239,28 @@ def _odd_words(table: Mapping[str, Any], fields: Mapping[str, Any], lines: Lines
             problems.append(lines.problem(f'"{key}" must be text. Put it in quotes.', key))
         elif key == "block" and key in table:
             problems += _label_problem(table[key], lines.place(key).line)
-    for key, words in (("format", _MARKED if "body" in table else _MARKED[:1]), ("layout", sections.LAYOUTS)):
+    for key, words in (
+        ("format", _MARKED if "body" in table else _MARKED[:1]),
+        ("layout", sections.LAYOUTS),
+    ):
         if table.get(key, words[0]) not in words:
-            problems.append(lines.problem(f'"{key}" must be {" or ".join(words)} here. Or take the line out.', key))
+            problems.append(
+                lines.problem(
+                    f'"{key}" must be {" or ".join(words)} here. Or take the line out.', key
+                )
+            )
     if "body" in table:
         beside = [key for key in table if key in fields or key == "layout"]
-        problems += [lines.problem(f'"{key}" cannot be used with "body". Keep one of the two.', key) for key in beside]
+        problems += [
+            lines.problem(f'"{key}" cannot be used with "body". Keep one of the two.', key)
+            for key in beside
+        ]
     elif not fields:
-        problems.append(lines.problem('there are neither fields nor a "body". Write body = "" to empty the block.'))
+        problems.append(
+            lines.problem(
+                'there are neither fields nor a "body". Write body = "" to empty the block.'
+            )
+        )
     return problems
 
 
@@ -207,9 +275,19 @@ def _values(
         each = by_name.get(name)
         if each is None:
             known = ", ".join(one.name for one in schema.fields)
-            problems.append(lines.problem(f'"{name}" is no field of "{schema.name}". Use one of: {known}.', name))
+            problems.append(
+                lines.problem(
+                    f'"{name}" is no field of "{schema.name}". Use one of: {known}.', name
+                )
+            )
             continue
-        values[name] = tuple(written) if isinstance(written, list) else each.empty if written == "" else written
+        values[name] = (
+            tuple(written)
+            if isinstance(written, list)
+            else each.empty
+            if written == ""
+            else written
+        )
         if fault := each.fault(values[name]):
             problems.append(lines.problem(f'"{name}" {fault}', name))
     missing = []
@@ -217,7 +295,11 @@ def _values(
         if name in fields:
             missing.append(lines.problem(f'"{name}" is required and empty. Fill it in.', name))
         else:
-            missing.append(lines.problem(f'"{name}" is required and missing. Add a line that begins with {name} ='))
+            missing.append(
+                lines.problem(
+                    f'"{name}" is required and missing. Add a line that begins with {name} ='
+                )
+            )
     return values, problems, missing
 
 
@@ -230,7 +312,9 @@ def _as_written(fields: Mapping[str, Any], lines: Lines) -> BlockSchema:
         kind = "list" if is_list else _KINDS.get(type(value))  # a time is a date to isinstance
         if kind is None:
             problems.append(
-                lines.problem(f'"{name}" must be text, a list of texts, a number, true, false or a day.', name)
+                lines.problem(
+                    f'"{name}" must be text, a list of texts, a number, true, false or a day.', name
+                )
             )
             continue
         found.append(SchemaField(name, kind))
@@ -261,7 +345,11 @@ def _toml_value(value: FieldValue) -> str:
         case tuple():
             items = [_short(item) for item in value]
             line = f"[{', '.join(items)}]"
-            return line if len(line) <= _WIDEST else "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+            return (
+                line
+                if len(line) <= _WIDEST
+                else "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+            )
 
 
 def _short(text: str) -> str:

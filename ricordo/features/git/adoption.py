@@ -60,13 +60,17 @@ def adopt(
     if chain is None:
         raise Conflict("This memory was erased a moment ago. Nothing was changed.")
     if chain.head != adoption.expected:
-        raise Stale("The memory changed since you fetched it. Fetch and merge first, then push again.")
+        raise Stale(
+            "The memory changed since you fetched it. Fetch and merge first, then push again."
+        )
     now = {block.label: block for block in blocks.of_user(tx, scope, chain.owner_id)}
     if is_push:
         _require_no_read_only(now, adoption.main)
     after = _after(tx, chain, now, adoption.main, metadata)
     rows: list[dict[str, Any]] = []
-    metadata_of = describe(tx, chain) if describe else lambda commit: replace(metadata, reason=commit.message)
+    metadata_of = (
+        describe(tx, chain) if describe else lambda commit: replace(metadata, reason=commit.message)
+    )
     for one in adoption.main:
         chain = _versions(tx, chain, one, metadata_of(one.commit), rows)
     versions.insert_rows(tx, rows)
@@ -79,7 +83,9 @@ def adopt(
     return _normalised(tx, chain, now, after)
 
 
-def _normalised(tx: Transaction, chain: Chain, now: Mapping[str, Block], after: Mapping[str, Block]) -> Chain:
+def _normalised(
+    tx: Transaction, chain: Chain, now: Mapping[str, Block], after: Mapping[str, Block]
+) -> Chain:
     """The chain with a version for each text that came in another form than the normal one: commits keep their ids."""
     before = {block.id: block for block in now.values()}
     odd = [block for id, block in after.items() if block != before.get(id) and not is_normal(block)]
@@ -102,14 +108,20 @@ def _require_no_read_only(now: Mapping[str, Block], main: Sequence[MainCommit]) 
 
 
 def _after(
-    tx: Transaction, chain: Chain, now: Mapping[str, Block], main: Sequence[MainCommit], metadata: ChangeMetadata
+    tx: Transaction,
+    chain: Chain,
+    now: Mapping[str, Block],
+    main: Sequence[MainCommit],
+    metadata: ChangeMetadata,
 ) -> dict[str, Block]:
     """The blocks by id as they are after the commits. Asks the policy of each that is touched, and its limit."""
     live = dict(now)
     deleted: dict[str, Block] = {}
     for one in main:
         for change in one.changes:
-            block = live.pop(change.old_label or change.label, None) or deleted.pop(change.label, None)
+            block = live.pop(change.old_label or change.label, None) or deleted.pop(
+                change.label, None
+            )
             if block is None and change.value is not None:
                 # Also an id that was deleted in this push may come back, under the label that it had.
                 taken = {each.id for each in (*now.values(), *live.values(), *deleted.values())}
@@ -121,22 +133,33 @@ def _after(
                 deleted[change.label] = block
                 continue
             block.require_fits(change.value)
-            live[change.label] = replace(block, label=change.label, value=change.value, head=one.commit.id)
+            live[change.label] = replace(
+                block, label=change.label, value=change.value, head=one.commit.id
+            )
     for label in sorted(live.keys() - now.keys()):
         replace(chain, files=dict.fromkeys(live, (b"", 0))).require_told_apart(label)
     return {block.id: block for block in live.values()}
 
 
-def _new(tx: Transaction, chain: Chain, label: str, metadata: ChangeMetadata, taken: Collection[str]) -> Block:
+def _new(
+    tx: Transaction, chain: Chain, label: str, metadata: ChangeMetadata, taken: Collection[str]
+) -> Block:
     """A new block; one that was deleted comes back with the settings it had, and its id unless that is taken."""
     given = dict[str, Any]()
     if deleted := history.last_deleted(tx, chain.id, label):
-        given = {**deleted.settings, **({} if deleted.block_id in taken else {"id": deleted.block_id})}
+        given = {
+            **deleted.settings,
+            **({} if deleted.block_id in taken else {"id": deleted.block_id}),
+        }
     return new_in(chain, label, metadata.author.id, tx.clock.now(), **given)
 
 
 def _versions(
-    tx: Transaction, chain: Chain, one: MainCommit, metadata: ChangeMetadata, rows: list[dict[str, Any]]
+    tx: Transaction,
+    chain: Chain,
+    one: MainCommit,
+    metadata: ChangeMetadata,
+    rows: list[dict[str, Any]],
 ) -> Chain:
     """Store the texts of a commit and note the rows of its versions; returns the chain with the commit as its tip."""
     files, commit = dict(chain.files), one.commit
@@ -149,20 +172,35 @@ def _versions(
             base = (*stored, change.before) if stored and change.before is not None else None
             files[change.label] = versions.put_text(tx, chain.id, change.value, base)
             blob = files[change.label][0]
-        row = versions.row_of(replace(chain, versions=before), change, metadata, commit.id, blob, now)
+        row = versions.row_of(
+            replace(chain, versions=before), change, metadata, commit.id, blob, now
+        )
         rows.append({**row, "other_parent": other})
     return replace(chain, head=commit.id, versions=chain.versions + len(one.changes), files=files)
 
 
 def _store_blocks(
-    tx: Transaction, chain: Chain, now: Mapping[str, Block], after: Mapping[str, Block], metadata: ChangeMetadata
+    tx: Transaction,
+    chain: Chain,
+    now: Mapping[str, Block],
+    after: Mapping[str, Block],
+    metadata: ChangeMetadata,
 ) -> None:
     """Bring the rows of blocks from what they are now to what they are after, both by id."""
     for id, block in now.items():
         if id not in after:
             queries.delete_block(tx, block)
-            blocks.log(tx, block, {"deleted": {name: getattr(block, name) for name in blocks.SETTINGS}}, metadata)
-    queries.relabel(tx, [block for id, block in after.items() if id in now and block.label != now[id].label], now)
+            blocks.log(
+                tx,
+                block,
+                {"deleted": {name: getattr(block, name) for name in blocks.SETTINGS}},
+                metadata,
+            )
+    queries.relabel(
+        tx,
+        [block for id, block in after.items() if id in now and block.label != now[id].label],
+        now,
+    )
     for id, block in after.items():
         before = now.get(id)
         if before is None:

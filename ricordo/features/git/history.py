@@ -48,7 +48,9 @@ def begin(tx: Transaction, chain_id: str, after: int) -> HistoryPortion:
     """An empty portion that ends with the version of this number. Raises NotFound."""
     chain = queries.chain_of(tx, chain_id)
     if after > chain.versions:
-        raise NotFound(f"This memory has {chain.versions} versions, and none with the number {after}.")
+        raise NotFound(
+            f"This memory has {chain.versions} versions, and none with the number {after}."
+        )
     files: dict[str, bytes] = {}
     head: bytes | None = None
     for row in tx.all(queries.CHANGES, {"chain_id": chain_id, "until": after}) if after else ():
@@ -105,7 +107,12 @@ class _ObjectMaker:
     """Makes the objects of one portion. `size` is that of their bodies together, in bytes."""
 
     def __init__(
-        self, tx: Transaction, chain_id: str, before: HistoryPortion, known: AbstractSet[bytes], rows: Sequence[Any]
+        self,
+        tx: Transaction,
+        chain_id: str,
+        before: HistoryPortion,
+        known: AbstractSet[bytes],
+        rows: Sequence[Any],
     ) -> None:
         self.objects: dict[bytes, GitObject] = {}
         self.files = dict(before.files)
@@ -126,7 +133,9 @@ class _ObjectMaker:
         tree = tree_of(self.files)
         for id, body in tree.bodies.items():
             self._add(GitObject("tree", id, body))
-        parents = tuple(parent for parent in (first.parent, first.other_parent) if parent is not None)
+        parents = tuple(
+            parent for parent in (first.parent, first.other_parent) if parent is not None
+        )
         for parent in parents:
             self.add_pushed(parent)
         if first.id in self._pushed_ids:
@@ -148,7 +157,11 @@ class _ObjectMaker:
         waiting = [id]
         while waiting:
             id = waiting.pop()
-            if self._has(id) or id in self._main or queries.number_of(self._tx, self._chain_id, id) is not None:
+            if (
+                self._has(id)
+                or id in self._main
+                or queries.number_of(self._tx, self._chain_id, id) is not None
+            ):
                 continue  # versions come in their own place
             found = queries.pushed(self._tx, self._chain_id, id)
             if found is None:
@@ -168,7 +181,9 @@ class _ObjectMaker:
         found = queries.pushed(self._tx, self._chain_id, id)
         commit = read_commit(found.body) if found else None
         if commit is None or commit.tree != tree:
-            raise Conflict(f"Version {id.hex()} came with another tree than its texts make. Restore a backup.")
+            raise Conflict(
+                f"Version {id.hex()} came with another tree than its texts make. Restore a backup."
+            )
         self._add(GitObject("commit", id, commit.body))
         for parent in commit.parents:
             self.add_pushed(parent)
@@ -189,7 +204,9 @@ class _ObjectMaker:
         if row is None or (row.base is not None and row.base not in self.objects):
             text = versions.read_text(self._tx, self._chain_id, blob).encode()
         else:
-            text = versions.unpack(row.data, self.objects[row.base].body if row.base is not None else None)
+            text = versions.unpack(
+                row.data, self.objects[row.base].body if row.base is not None else None
+            )
         made = git_object("blob", text)
         if made.id != blob:
             raise Conflict(f"The stored text {blob.hex()} is damaged. Restore a backup.")

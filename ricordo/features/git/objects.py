@@ -79,18 +79,26 @@ def read_commit(body: bytes) -> Commit:
     id = object_id("commit", body)
     short = id.hex()[:10]
     if len(body) > MOST_COMMIT:
-        raise Invalid(f"Commit {short} has {len(body)} bytes, of which {MOST_COMMIT} are allowed. Shorten its message.")
+        raise Invalid(
+            f"Commit {short} has {len(body)} bytes, of which {MOST_COMMIT} are allowed. Shorten its message."
+        )
     found = _COMMIT.match(body)
     if not found or b"\0" in body:
         raise Invalid(f"Commit {short} is malformed. Make it again with git.")
     try:
         message = body[found.end() :].decode()
     except UnicodeDecodeError:
-        raise Invalid(f"The message of commit {short} is not UTF-8. Rewrite it with `git commit --amend`.") from None
+        raise Invalid(
+            f"The message of commit {short} is not UTF-8. Rewrite it with `git commit --amend`."
+        ) from None
     parents = tuple(bytes.fromhex(parent.decode()) for parent in _PARENT.findall(found[2]))
     # Old commits may be in another encoding; a name is shown as well as it can be.
-    name, address, _, committer = (part.decode(errors="replace").strip() for part in found.groups()[2:])
-    return Commit(id, bytes.fromhex(found[1].decode()), parents, message, body, (name, address), committer)
+    name, address, _, committer = (
+        part.decode(errors="replace").strip() for part in found.groups()[2:]
+    )
+    return Commit(
+        id, bytes.fromhex(found[1].decode()), parents, message, body, (name, address), committer
+    )
 
 
 def read_tree(body: bytes) -> Iterator[TreeEntry]:
@@ -111,7 +119,9 @@ class Lacking(Invalid):
 
 MOST_OBJECTS = 20_000  # in a pack
 MOST_BYTES = 64 * 1024 * 1024  # of them together, once they are unpacked
-_MOST_READ = 4 * MOST_BYTES  # bytes of what is here already, for objects that are sent as their differences from it
+_MOST_READ = (
+    4 * MOST_BYTES
+)  # bytes of what is here already, for objects that are sent as their differences from it
 Find = Callable[[bytes], GitObject | None]
 
 
@@ -142,13 +152,17 @@ def _unpack(pack: bytes, count: int) -> "list[UnpackedObject]":
         digits, end = _number(pack, place)
         kind, size = digits[0] >> 4 & 7, digits[0] & 15 | _value(digits[1:]) << 4
         if kind == _TAG:
-            raise Invalid("This push holds a tag, which memory has no place for. Push branches only.")
+            raise Invalid(
+                "This push holds a tag, which memory has no place for. Push branches only."
+            )
         if kind not in (*KINDS, _BY_OFFSET, _BY_ID):
             raise Invalid(_BROKEN)
         if kind == _BY_OFFSET:
             _number(pack, end)
         if size > left:
-            raise TooLong(f"This push unpacks to more than {MOST_BYTES} bytes. Push fewer commits at once.")
+            raise TooLong(
+                f"This push unpacks to more than {MOST_BYTES} bytes. Push fewer commits at once."
+            )
         left -= size
         try:
             one, place = unpack_object_at(pack, place, _sha1)
@@ -179,7 +193,9 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
             if base is None and isinstance(key, bytes) and (base := find(key)):
                 left_to_read -= len(base.body)
                 if left_to_read < 0:
-                    raise TooLong("This push differs from more than can be read at once. Push fewer commits at once.")
+                    raise TooLong(
+                        "This push differs from more than can be read at once. Push fewer commits at once."
+                    )
             if base is None:  # it comes later
                 pending.setdefault(key, []).append(one)
                 continue
@@ -188,7 +204,9 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
         at[offset] = found[made.id] = made
         waiting += pending.pop(offset, []) + pending.pop(made.id, [])
     if pending:
-        raise Lacking("This push counts on objects that are not here. Fetch first, then push again.")
+        raise Lacking(
+            "This push counts on objects that are not here. Fetch first, then push again."
+        )
     return found
 
 
@@ -198,7 +216,9 @@ def _applied(base: bytes, delta: bytes, left: int) -> bytes:
 
     _, place = _number(delta, 0)  # the size of the base, then that of the result
     if _value(_number(delta, place)[0]) > left:
-        raise TooLong("This push unpacks to more than is allowed at once. Push fewer commits at once.")
+        raise TooLong(
+            "This push unpacks to more than is allowed at once. Push fewer commits at once."
+        )
     try:
         return b"".join(apply_delta(base, delta))
     except (ApplyDeltaError, AssertionError):

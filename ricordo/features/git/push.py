@@ -25,8 +25,12 @@ _MOST_ENTRIES = 500_000  # entries of all its trees that are looked at
 _DEEPEST = 255  # characters of a path, as of a label
 MERGE_MESSAGE = "Merge what was committed elsewhere"
 _TOO_MANY = f"This push holds more than {MOST_COMMITS} commits. Push older ones first: git push origin <commit>:main"
-_TOO_WIDE = f"A commit of this push holds more than {MOST_FILES} files and folders. Push fewer files."
-_TOO_LARGE = "The trees of this push hold too many files. Push fewer commits, or fewer files, at once."
+_TOO_WIDE = (
+    f"A commit of this push holds more than {MOST_FILES} files and folders. Push fewer files."
+)
+_TOO_LARGE = (
+    "The trees of this push hold too many files. Push fewer commits, or fewer files, at once."
+)
 _NOT_FORWARD = "The memory has commits that yours do not come after. Fetch and merge first; a forced push is refused."
 _ODD_FILES = {
     b"100755": "an executable file. Take that from it with `git update-index --chmod=-x`",
@@ -87,9 +91,13 @@ class Push:
         merged_files = [file for commit in merged for file in self.files_of(commit.id).items()]
         texts = {blob: self.text_of(blob, label) for label, blob in merged_files}
         if sum(len(one.changes) for one in commits) > MOST_CHANGES:
-            self._fault(f"This push changes more than {MOST_CHANGES} texts. Push older commits first.")
+            self._fault(
+                f"This push changes more than {MOST_CHANGES} texts. Push older commits first."
+            )
         self.require_faultless(order)
-        return Adoption(tip, tuple(commits), self._commits_with_trees(merged), tuple(texts.values()))
+        return Adoption(
+            tip, tuple(commits), self._commits_with_trees(merged), tuple(texts.values())
+        )
 
     def changes(self, before: bytes, after: bytes) -> list[Change]:
         return list(self._changes(self.files_of(before), self.files_of(after)))
@@ -102,7 +110,9 @@ class Push:
             faults_before = len(self._faults)
             found = dict(self._walk(tree, ""))
             if len(self._faults) == faults_before and tree_of(found).id != tree:
-                self._fault("A tree of this push is malformed. Check the repository with `git fsck --strict`.")
+                self._fault(
+                    "A tree of this push is malformed. Check the repository with `git fsck --strict`."
+                )
             self._files[tree] = found
         return self._files[tree]
 
@@ -114,7 +124,9 @@ class Push:
                 self._texts[blob] = body.decode()
             except UnicodeDecodeError as error:
                 line = body[: error.start].count(b"\n") + 1
-                self._fault(f"{path_of(label)}, line {line}: this is not UTF-8. Memory holds text only.")
+                self._fault(
+                    f"{path_of(label)}, line {line}: this is not UTF-8. Memory holds text only."
+                )
                 self._texts[blob] = ""
         text = self._texts[blob]
         if blob in self.new and (blob, label) not in self._checked:
@@ -140,7 +152,9 @@ class Push:
                 if new > MOST_COMMITS:
                     raise Refused([_TOO_MANY])
                 waiting.append((id, True))
-                waiting += [(parent, False) for parent in self._commit(id).parents if parent not in seen]
+                waiting += [
+                    (parent, False) for parent in self._commit(id).parents if parent not in seen
+                ]
         return order
 
     def _commit(self, id: bytes) -> objects.Commit:
@@ -149,7 +163,11 @@ class Push:
         return self._commits[id]
 
     def _object(self, id: bytes, kind: str) -> objects.GitObject:
-        found = self.new.get(id) or self.find(id) or (objects.EMPTY_TREE if id == objects.EMPTY_TREE.id else None)
+        found = (
+            self.new.get(id)
+            or self.find(id)
+            or (objects.EMPTY_TREE if id == objects.EMPTY_TREE.id else None)
+        )
         if found is None or found.kind != kind:
             raise objects.Lacking(
                 f"The push lacks the {kind} {id.hex()[:10]}. Fetch first; a shallow clone may need --unshallow."
@@ -195,10 +213,14 @@ class Push:
         if entry.mode == objects.FOLDER:
             return None
         if entry.mode != objects.FILE:
-            what = _ODD_FILES.get(entry.mode, f"something of the mode {entry.mode.decode(errors='replace')}")
+            what = _ODD_FILES.get(
+                entry.mode, f"something of the mode {entry.mode.decode(errors='replace')}"
+            )
             return f"{path}: only plain files can be memory (mode 100644); this is {what}."
         if not path.endswith(SUFFIX):
-            return f"{path}: each file is a memory block, called <label>{SUFFIX}. Remove or rename it."
+            return (
+                f"{path}: each file is a memory block, called <label>{SUFFIX}. Remove or rename it."
+            )
         label = path.removesuffix(SUFFIX)
         if label not in self._labels:
             self._labels[label] = self._fault_of_label(label, path)
@@ -236,7 +258,9 @@ class Push:
     def _check_text(self, text: str, label: str) -> None:
         path = path_of(label)
         if (nul := text.find("\0")) >= 0:
-            self._fault(f"{path}, line {_line(text, nul)}: memory cannot hold NUL characters. Leave them out.")
+            self._fault(
+                f"{path}, line {_line(text, nul)}: memory cannot hold NUL characters. Leave them out."
+            )
         limit = self.limits.get(label, DEFAULT_LIMIT)
         if len(text) > limit:
             self._fault(
@@ -244,13 +268,17 @@ class Push:
             )
             return
         if (clean := redact(text, is_strict=True).text) != text:
-            place = next((place for place, (a, b) in enumerate(zip(text, clean, strict=False)) if a != b), 0)
+            place = next(
+                (place for place, (a, b) in enumerate(zip(text, clean, strict=False)) if a != b), 0
+            )
             self._fault(
                 f"{path}, line {_line(text, place)}: this looks like a password or key, which memory does not keep. Take it out "
                 "of the commit."
             )
 
-    def _commits_with_trees(self, commits: Iterable[objects.Commit]) -> tuple[objects.GitObject, ...]:
+    def _commits_with_trees(
+        self, commits: Iterable[objects.Commit]
+    ) -> tuple[objects.GitObject, ...]:
         found: dict[bytes, objects.GitObject] = {}
         for commit in commits:
             found[commit.id] = objects.GitObject("commit", commit.id, commit.body)
@@ -258,7 +286,11 @@ class Push:
             while waiting:
                 tree = self._object(waiting.pop(), "tree")
                 found[tree.id] = tree
-                folders = (entry.id for entry in objects.read_tree(tree.body) if entry.mode == objects.FOLDER)
+                folders = (
+                    entry.id
+                    for entry in objects.read_tree(tree.body)
+                    if entry.mode == objects.FOLDER
+                )
                 waiting += [id for id in folders if id not in found]
         return tuple(found.values())
 
@@ -273,12 +305,16 @@ class Push:
             for what, text in (("message", commit.message), ("author", "\n".join(people))):
                 if redact(text, is_strict=True).kinds:
                     short = commit.id.hex()[:10]
-                    self._fault(f"The {what} of commit {short} holds what looks like a password or key. Amend it.")
+                    self._fault(
+                        f"The {what} of commit {short} holds what looks like a password or key. Amend it."
+                    )
         if self._faults:
             raise Refused(list(self._faults))
 
 
-def _main_line(order: Sequence[objects.Commit], tip: bytes | None, new_tip: bytes) -> list[objects.Commit]:
+def _main_line(
+    order: Sequence[objects.Commit], tip: bytes | None, new_tip: bytes
+) -> list[objects.Commit]:
     """The way from the tip to the new one, by first parents as far as they lead there. Raises Stale where there is none."""
     commits = {commit.id: commit for commit in order}
     reaching = {tip} if tip is not None else {None, *commits}
@@ -303,10 +339,14 @@ def known_parents(push: Push, theirs: bytes) -> list[bytes]:
     """The parents of the new commits that the memory has: where they go on from it."""
     order = push.new_commits(theirs)
     new = {commit.id for commit in order}
-    return list(dict.fromkeys(parent for commit in order for parent in commit.parents if parent not in new))
+    return list(
+        dict.fromkeys(parent for commit in order for parent in commit.parents if parent not in new)
+    )
 
 
-def merged(push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor, now: int) -> Adoption:
+def merged(
+    push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor, now: int
+) -> Adoption:
     """The adoption that merges `theirs` into `tip`; `base` is the newest commit of both. Raises Conflict with blocks, Refused."""
     sides = [push.files_of(commit) if commit else {} for commit in (base, tip, theirs)]
     files: dict[str, bytes] = {}
@@ -336,6 +376,10 @@ def merged(push: Push, base: bytes | None, tip: bytes, theirs: bytes, by: Actor,
         )
     tree = tree_of(files)
     made += [objects.GitObject("tree", id, body) for id, body in tree.bodies.items()]
-    made.append(objects.git_object("commit", commit_body(tree.id, (tip, theirs), signature(by), now, MERGE_MESSAGE)))
+    made.append(
+        objects.git_object(
+            "commit", commit_body(tree.id, (tip, theirs), signature(by), now, MERGE_MESSAGE)
+        )
+    )
     new = {**push.new, **{one.id: one for one in made}}
     return Push(new, push.find, push.limits).adoption(tip, made[-1].id)

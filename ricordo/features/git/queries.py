@@ -46,8 +46,14 @@ _HEAD_AT = (
     .order_by(commits.c.number.desc())
     .limit(1)
 )
-_PUSHED = select(git_objects.c.kind, git_objects.c.data).where(is_in_chain(git_objects), git_objects.c.id == _ID)
-_BETWEEN = (_IN_CHAIN, commits.c.number >= bindparam("first"), commits.c.number <= bindparam("last"))
+_PUSHED = select(git_objects.c.kind, git_objects.c.data).where(
+    is_in_chain(git_objects), git_objects.c.id == _ID
+)
+_BETWEEN = (
+    _IN_CHAIN,
+    commits.c.number >= bindparam("first"),
+    commits.c.number <= bindparam("last"),
+)
 _PUSHED_IDS = select(git_objects.c.id).where(
     is_in_chain(git_objects), git_objects.c.id.in_(select(commits.c.id).where(*_BETWEEN))
 )
@@ -61,7 +67,9 @@ _AS_EXPECTED = blocks.c.version == bindparam("expected")
 _write_block = _BLOCKS.updates(*_WRITTEN, where=_AS_EXPECTED)
 _DELETE_BLOCK = delete(blocks).where(blocks.c.id == bindparam("block_id"), _AS_EXPECTED)
 _RELABEL = setter(blocks, "label", where=blocks.c.id == bindparam("relabelled"))
-_RELABEL_ATTACHED = setter(agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled"))
+_RELABEL_ATTACHED = setter(
+    agents_blocks, "label", where=agents_blocks.c.block_id == bindparam("relabelled")
+)
 
 
 def chain_of(tx: Transaction, chain_id: str) -> Any:
@@ -97,14 +105,22 @@ def pushed(tx: Transaction, chain_id: str, id: bytes) -> GitObject | None:
     return GitObject(row.kind, id, row.data) if row else None
 
 
-def stored_between(tx: Transaction, chain_id: str, first: int, last: int) -> tuple[dict[bytes, Any], set[bytes]]:
+def stored_between(
+    tx: Transaction, chain_id: str, first: int, last: int
+) -> tuple[dict[bytes, Any], set[bytes]]:
     numbers = {"chain_id": chain_id, "first": first, "last": last}
-    return {row.id: row for row in tx.all(_TEXTS, numbers)}, {row.id for row in tx.all(_PUSHED_IDS, numbers)}
+    return {row.id: row for row in tx.all(_TEXTS, numbers)}, {
+        row.id for row in tx.all(_PUSHED_IDS, numbers)
+    }
 
 
 def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> None:
     tx.run(
-        _INSERT_PUSHED, [{"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body} for one in objects]
+        _INSERT_PUSHED,
+        [
+            {"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body}
+            for one in objects
+        ],
     )
 
 
@@ -127,7 +143,9 @@ def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block])
     for statement in (_RELABEL, _RELABEL_ATTACHED):
         # By way of labels that no block has: two blocks may have exchanged theirs.
         tx.run(statement, [{"new_label": block.id, "relabelled": block.id} for block in renamed])
-    tx.run(_RELABEL_ATTACHED, [{"new_label": block.label, "relabelled": block.id} for block in renamed])
+    tx.run(
+        _RELABEL_ATTACHED, [{"new_label": block.label, "relabelled": block.id} for block in renamed]
+    )
     for block in renamed:
         proposals.follow(tx, block.chain_id, now[block.id].label, block.id)
     for block in renamed:
@@ -136,4 +154,6 @@ def relabel(tx: Transaction, renamed: Sequence[Block], now: Mapping[str, Block])
 
 def _require(rows: int, block: Block) -> None:
     if not rows:
-        raise Overtaken(f'Block "{block.label}" changed a moment ago. Fetch and merge, then push again.')
+        raise Overtaken(
+            f'Block "{block.label}" changed a moment ago. Fetch and merge, then push again.'
+        )

@@ -11,7 +11,14 @@ from io import BytesIO
 from typing import NamedTuple
 
 from dulwich.errors import GitProtocolError, HangupException
-from dulwich.protocol import SIDE_BAND_CHANNEL_DATA, SIDE_BAND_CHANNEL_PROGRESS, ZERO_SHA, Protocol, pkt_line, pkt_seq
+from dulwich.protocol import (
+    SIDE_BAND_CHANNEL_DATA,
+    SIDE_BAND_CHANNEL_PROGRESS,
+    ZERO_SHA,
+    Protocol,
+    pkt_line,
+    pkt_seq,
+)
 
 from ricordo.domain.authors import author_of
 from ricordo.domain.block import Block, Chain
@@ -24,7 +31,13 @@ from ricordo.features.git import history
 from ricordo.features.git.adoption import Describe, adopt
 from ricordo.features.git.objects import MOST_BYTES, Commit, Lacking, read_pack
 from ricordo.features.git.push import EntryBudget, Push, Refused
-from ricordo.features.git.repository import BRANCH, find_object, open_repository, rebuilt_if_damaged, refreshed
+from ricordo.features.git.repository import (
+    BRANCH,
+    find_object,
+    open_repository,
+    rebuilt_if_damaged,
+    refreshed,
+)
 from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.memory.merge import merge_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, expiry_of, propose
@@ -36,7 +49,9 @@ from ricordo.storage.versions import Change
 
 PROPOSE = b"refs/heads/propose/"
 FLUSH = pkt_line(None)
-_CAPABILITIES = b"report-status side-band-64k delete-refs ofs-delta object-format=sha1 agent=ricordo"
+_CAPABILITIES = (
+    b"report-status side-band-64k delete-refs ofs-delta object-format=sha1 agent=ricordo"
+)
 _HEX = frozenset(b"0123456789abcdef")
 _MOST_COMMANDS = 100
 _UNREADABLE = "The push cannot be read. Push with git 1.7 or newer."
@@ -91,17 +106,23 @@ def read_push(body: bytes) -> PushRequest:
                 raise Invalid(_UNREADABLE)
             commands.append(PushCommand(_id(old), _id(new), branch))
             if len(commands) > _MOST_COMMANDS:
-                raise Invalid(f"This push names more than {_MOST_COMMANDS} branches. Push main alone.")
+                raise Invalid(
+                    f"This push names more than {_MOST_COMMANDS} branches. Push main alone."
+                )
     except (GitProtocolError, HangupException):
         raise Invalid(_UNREADABLE) from None
     return PushRequest(tuple(commands), capabilities, stream.read())
 
 
-def push_report(outcomes: Sequence[PushOutcome], capabilities: frozenset[bytes], fault: str | None = None) -> bytes:
+def push_report(
+    outcomes: Sequence[PushOutcome], capabilities: frozenset[bytes], fault: str | None = None
+) -> bytes:
     """What the client reads after a push; `fault` is why its pack could not be read."""
     lines = [b"unpack " + (b"ok" if fault is None else _one_line(fault))]
     for branch, refusal, _ in outcomes:
-        lines.append(b"ok " + branch if refusal is None else b"ng %s %s" % (branch, _one_line(refusal)))
+        lines.append(
+            b"ok " + branch if refusal is None else b"ng %s %s" % (branch, _one_line(refusal))
+        )
     report = pkt_seq(*(each + b"\n" for each in lines))
     if b"side-band-64k" not in capabilities:
         return report
@@ -177,15 +198,23 @@ class PushReceiver:
             return await self.store.write(lambda tx: self._propose(tx, commit, changes))
         metadata = ChangeMetadata(self.scope.actor)
         adoption = await offload(partial(push.adoption, command.old, new), MOST_BYTES)
-        describe = partial(_described, metadata, adoption.main[-1].commit if adoption.main else None)
-        await self.store.write(
-            lambda tx: adopt(tx, self.scope, self.chain.id, adoption, metadata, describe, is_push=True)
+        describe = partial(
+            _described, metadata, adoption.main[-1].commit if adoption.main else None
         )
-        texts = {change.label: change.value or "" for one in adoption.main for change in one.changes}
+        await self.store.write(
+            lambda tx: adopt(
+                tx, self.scope, self.chain.id, adoption, metadata, describe, is_push=True
+            )
+        )
+        texts = {
+            change.label: change.value or "" for one in adoption.main for change in one.changes
+        }
         told = [f"{path_of(label)} is a new version now." for label in sorted(texts)]
         for label in sorted(texts):
             if not (is_normal_name(label) and is_normal_text(texts[label])):
-                told.append(f"{path_of(label)} was brought into the normal form of text by one more version. {_FETCH}")
+                told.append(
+                    f"{path_of(label)} was brought into the normal form of text by one more version. {_FETCH}"
+                )
         return told
 
     def _propose(self, tx: Transaction, commit: Commit, changes: Sequence[Change]) -> list[str]:
@@ -197,7 +226,9 @@ class PushReceiver:
             block = now.get(label)
             value = _value(change, block)
             if block is not None and metadata.policy_decision(block.rule, chain) == "refuse":
-                raise Forbidden(f"{path_of(label)}: this block is read-only; only its owner may change it.")
+                raise Forbidden(
+                    f"{path_of(label)}: this block is read-only; only its owner may change it."
+                )
             if value is not None:
                 (block or Block("", chain.organization_id, chain.id, label, "")).require_fits(value)
             new_label = change.label if change.old_label else None
@@ -208,11 +239,15 @@ class PushReceiver:
                 told.append(f"{path_of(label)}: {answer}")
                 continue
             is_what = f"waits for the owner already, as {made.id}" if made.is_repeated else None
-            told.append(f"{path_of(label)} {is_what or f'is proposed as {made.id} and waits for the owner'}.")
+            told.append(
+                f"{path_of(label)} {is_what or f'is proposed as {made.id} and waits for the owner'}."
+            )
         return told
 
 
-def _described(pusher: ChangeMetadata, newest: Commit | None, tx: Transaction, chain: Chain) -> Describe:
+def _described(
+    pusher: ChangeMetadata, newest: Commit | None, tx: Transaction, chain: Chain
+) -> Describe:
     """The metadata of pushed commits: the pusher's, and of others' commits those of somebody at a remote.
 
     Of a user without an e-mail address the address by which the newest commit was made is theirs, unless it is another user's.
@@ -232,7 +267,9 @@ def _refusal(command: PushCommand, tip: bytes | None) -> str | None:
         what = "branches" if command.branch.startswith(b"refs/heads/") else "tags"
         return f"Memory keeps no other {what}. Push to main, or to propose/<any name> for the owner to decide."
     if command.new is None:
-        return "A branch of memory cannot be deleted. Delete files and push that, or erase the user."
+        return (
+            "A branch of memory cannot be deleted. Delete files and push that, or erase the user."
+        )
     return _STALE if command.branch == BRANCH and command.old != tip else None
 
 
@@ -240,14 +277,20 @@ def _proposed(push: Push, new: bytes) -> tuple[Commit, list[Change]]:
     """The last commit of a branch of proposals, and what it changes against the commit of the memory that it came from."""
     order = push.new_commits(new)
     if not order:
-        raise Refused(["This branch holds no commit that the memory does not have. Commit your proposal first."])
+        raise Refused(
+            [
+                "This branch holds no commit that the memory does not have. Commit your proposal first."
+            ]
+        )
     # From the newest commit back by first parents to the first that is here.
     by_id = {commit.id: commit for commit in order}
     base: bytes | None = order[-1].id
     while base in by_id:
         base = next(iter(by_id[base].parents), None)
     if base is None:
-        raise Refused(["This branch has no commit of the memory below it. Fetch, and make it from main."])
+        raise Refused(
+            ["This branch has no commit of the memory below it. Fetch, and make it from main."]
+        )
     changes = push.changes(base, new)
     push.require_faultless(order)
     if not changes:

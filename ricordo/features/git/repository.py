@@ -41,7 +41,9 @@ def repository_path(data_dir: Path, chain_id: str) -> Path:
     return data_dir / chain_files.FOLDER / f"{chain_id}.git"
 
 
-async def read_repository(store: Store, data_dir: Path, chain_id: str, work: Callable[[Path], T]) -> T:
+async def read_repository(
+    store: Store, data_dir: Path, chain_id: str, work: Callable[[Path], T]
+) -> T:
     """What `work` reads in a thread from a chain's current repository, rebuilt once if damaged. Raises NotFound, Unavailable."""
     path = await refreshed(store, data_dir, chain_id)
     try:
@@ -49,13 +51,18 @@ async def read_repository(store: Store, data_dir: Path, chain_id: str, work: Cal
     except Exception as error:
         # A client's own fault is no reason to read every object, or to try again.
         is_ours = isinstance(error, RicordoError)
-        if not await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours) and is_ours:
+        if (
+            not await rebuilt_if_damaged(store, data_dir, chain_id, is_thorough=not is_ours)
+            and is_ours
+        ):
             raise
     # Also where it was rebuilt by another request meanwhile.
     return await asyncio.to_thread(work, await refreshed(store, data_dir, chain_id))
 
 
-async def rebuilt_if_damaged(store: Store, data_dir: Path, chain_id: str, *, is_thorough: bool = True) -> bool:
+async def rebuilt_if_damaged(
+    store: Store, data_dir: Path, chain_id: str, *, is_thorough: bool = True
+) -> bool:
     """Rebuild the repository if it is damaged; tells whether it was. Call it after an error that damage would explain."""
     path = repository_path(data_dir, chain_id)
     if not await asyncio.to_thread(is_damaged, path, is_thorough=is_thorough):
@@ -122,7 +129,9 @@ def packed(objects: Collection[GitObject]) -> "list[UnpackedObject]":
     from dulwich.pack import UnpackedObject
 
     return [
-        UnpackedObject(_NUMBERS[made.kind], sha=made.id, decomp_chunks=[made.body], decomp_len=len(made.body))
+        UnpackedObject(
+            _NUMBERS[made.kind], sha=made.id, decomp_chunks=[made.body], decomp_len=len(made.body)
+        )
         for made in objects
     ]
 
@@ -222,7 +231,9 @@ async def _locked(data_dir: Path, chain_id: str) -> AsyncIterator[None]:
         async with AsyncFileLock(lock, timeout=chain_files.PATIENCE, thread_local=False):
             yield
     except Timeout:
-        raise Unavailable("This memory is being prepared for git by another request. Try again in a minute.") from None
+        raise Unavailable(
+            "This memory is being prepared for git by another request. Try again in a minute."
+        ) from None
 
 
 def _is_whole(repository: "Repo") -> bool:

@@ -30,13 +30,22 @@ from ricordo.domain.ids import is_id
 from ricordo.domain.scope import User
 from ricordo.errors import Invalid, NotFound, RicordoError, TooLong
 from ricordo.features.git import history
-from ricordo.features.git.receiver import FLUSH, PushOutcome, PushReceiver, push_advertisement, push_report, read_push
+from ricordo.features.git.receiver import (
+    FLUSH,
+    PushOutcome,
+    PushReceiver,
+    push_advertisement,
+    push_report,
+    read_push,
+)
 from ricordo.features.git.repository import copy_whole, open_repository, read_repository
 from ricordo.memory.user_memory import open_memory
 from ricordo.storage import versions
 from ricordo.storage.engine.store import Transaction
 
-router = Routes(prefix="/users/{user_id}/memory.git", tags=["git"], scope="memory", include_in_schema=False)
+router = Routes(
+    prefix="/users/{user_id}/memory.git", tags=["git"], scope="memory", include_in_schema=False
+)
 
 _READ, _WRITE = "git-upload-pack", "git-receive-pack"
 _ON_DISK_FROM = 1024 * 1024
@@ -45,7 +54,9 @@ _HAVE = re.compile(rb"have ([0-9a-f]{40})")
 _ODD = re.compile(rb"[0-9a-f]{4}(?:shallow|deepen)|filter[= ]")
 _CLONE = re.compile(rb"(?:[0-9a-f]{4}want [0-9a-f]{40}[^\n]*\n)+00000009done\n")
 _MOST_HAVES = 256
-_MOST_SENT = 2 * 1024**3  # bytes of a push that are read past, so that its sender hears why it is refused
+_MOST_SENT = (
+    2 * 1024**3
+)  # bytes of a push that are read past, so that its sender hears why it is refused
 _TOO_LONG = "This push is longer than {} MB, which is the most that is taken at once. Push older commits first."
 _WANTED = re.compile(rb"want ([0-9a-f]{40})")
 _FILTER = re.compile(rb"([0-9a-f]{4})filter ")
@@ -53,7 +64,11 @@ _SHALLOW = re.compile(rb"0034shallow ([0-9a-f]{40})|0035shallow ([0-9a-f]{40})\n
 _DEEPEN = re.compile(rb"[0-9a-f]{4}deepen")
 _WANTS = re.compile(rb"(?:[0-9a-f]{4}want [^\n]*\n)+")
 # Whoever may read a memory may have each object of it, so a partial clone may ask for those that it left out.
-_ANY_OBJECT = (b"allow-tip-sha1-in-want", b"allow-reachable-sha1-in-want", b"allow-any-sha1-in-want")
+_ANY_OBJECT = (
+    b"allow-tip-sha1-in-want",
+    b"allow-reachable-sha1-in-want",
+    b"allow-any-sha1-in-want",
+)
 _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no-cache"}
 
 
@@ -67,7 +82,9 @@ async def branches(here: Here, user_id: str, service: str = "") -> Response:
         return _answer(service, "advertisement", push_advertisement(chain.head if chain else None))
     told = FLUSH
     if chain and chain.head:
-        told = await read_repository(here.store, here.runtime.settings.data_dir, chain.id, _advertised)
+        told = await read_repository(
+            here.store, here.runtime.settings.data_dir, chain.id, _advertised
+        )
     return _answer(service, "advertisement", pkt_seq(b"# service=git-upload-pack\n") + told)
 
 
@@ -81,13 +98,17 @@ async def read(here: Here, user_id: str) -> Response:
         raise NotFound("There is nothing in this memory yet. Write a block first.")
     work = partial(_packed, body=body, lacking=await _lacking(here, chain.id, body))
     answer = await read_repository(here.store, here.runtime.settings.data_dir, chain.id, work)
-    return StreamingResponse(_pieces(answer), media_type=f"application/x-{_READ}-result", headers=_FRESH)
+    return StreamingResponse(
+        _pieces(answer), media_type=f"application/x-{_READ}-result", headers=_FRESH
+    )
 
 
 @router.post(f"/{_WRITE}", max_body_size=_MOST_SENT)
 async def write(here: Here, user_id: str) -> Response:
     """Make versions or proposals of what is pushed."""
-    if here.scope.subject_id is not None or is_id(user_id, "user"):  # no user is made: refused before anything is read
+    if here.scope.subject_id is not None or is_id(
+        user_id, "user"
+    ):  # no user is made: refused before anything is read
         await _memory(here, user_id, makes=False)
     body, is_whole = await _body(here, _WRITE)
     request = read_push(body)
@@ -145,10 +166,14 @@ async def _body(here: RequestContext, service: str) -> tuple[bytes, bool]:
     request = here.request
     # A web page cannot send this type without asking first.
     if request.headers.get("content-type") != f"application/x-{service}-request":
-        raise Invalid(f"The body must have the type application/x-{service}-request, as git sends it.")
+        raise Invalid(
+            f"The body must have the type application/x-{service}-request, as git sends it."
+        )
     packing = request.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "gzip", "x-gzip"):
-        raise Invalid(f"The body is packed with {packing[:40]}, which is not read here. Send it plain or with gzip.")
+        raise Invalid(
+            f"The body is packed with {packing[:40]}, which is not read here. Send it plain or with gzip."
+        )
     most = here.runtime.settings.max_body_mb * 1024 * 1024
     pieces = _unpacked(request, most) if packing != "identity" else request.stream()
     body = bytearray()
@@ -158,7 +183,9 @@ async def _body(here: RequestContext, service: str) -> tuple[bytes, bool]:
             body += piece
         if len(body) > most:
             if service == _READ:
-                raise TooLong(f"The request is longer than {most} bytes. Fetch with a newer git, or clone again.")
+                raise TooLong(
+                    f"The request is longer than {most} bytes. Fetch with a newer git, or clone again."
+                )
             is_whole = False
             del body[_ON_DISK_FROM:]
     return bytes(body), is_whole
@@ -171,13 +198,17 @@ async def _unpacked(request: Request, most: int) -> AsyncIterator[bytes]:
         async for piece in request.stream():
             packed = piece
             while packed and left >= 0:
-                part = unpacker.decompress(packed, _ON_DISK_FROM)  # so little that others need not wait
+                part = unpacker.decompress(
+                    packed, _ON_DISK_FROM
+                )  # so little that others need not wait
                 packed = unpacker.unconsumed_tail
                 left -= len(part)
                 yield part
                 await asyncio.sleep(0)
             if left < 0:
-                raise TooLong(f"The request unpacks to more than {most} bytes. Push fewer commits at once.")
+                raise TooLong(
+                    f"The request unpacks to more than {most} bytes. Push fewer commits at once."
+                )
     except zlib.error as error:
         raise Invalid("The body is not packed with gzip, as it says. Send it again.") from error
     if not unpacker.eof:
@@ -196,7 +227,10 @@ def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
     try:
         if _CLONE.fullmatch(body) and b"side-band-64k" in body and not _ODD.search(body):
             answer.write(pkt_line(b"NAK\n"))
-            copy_whole(path, partial(Protocol(answer.read, answer.write).write_sideband, SIDE_BAND_CHANNEL_DATA))
+            copy_whole(
+                path,
+                partial(Protocol(answer.read, answer.write).write_sideband, SIDE_BAND_CHANNEL_DATA),
+            )
             answer.write(FLUSH)
         else:
             _serve(path, body, answer.write, lacking, advertises=False)
@@ -208,15 +242,24 @@ def _packed(path: Path, body: bytes, lacking: list[bytes] | None) -> IO[bytes]:
 
 
 def _serve(
-    path: Path, body: bytes, write: Callable[[bytes], int], lacking: list[bytes] | None, *, advertises: bool
+    path: Path,
+    body: bytes,
+    write: Callable[[bytes], int],
+    lacking: list[bytes] | None,
+    *,
+    advertises: bool,
 ) -> None:
     failure: Exception | None = None
     with closing(open_repository(path)) as repository:
         wanted, shallow = _WANTED.findall(body), []
-        if not _DEEPEN.search(body):  # without it the library cannot read where the client's history ends
+        if not _DEEPEN.search(
+            body
+        ):  # without it the library cannot read where the client's history ends
             shallow = [plain or line for plain, line in _SHALLOW.findall(body)]
             body = _SHALLOW.sub(b"", body)
-        protocol = ReceivableProtocol(BytesIO(_with_filter_first(body, repository, wanted)).read, write)
+        protocol = ReceivableProtocol(
+            BytesIO(_with_filter_first(body, repository, wanted)).read, write
+        )
         offered: Any = _OfferedRepository(repository, wanted, lacking, shallow)
         backend = DictBackend({"/": offered})
         handler = _Upload(backend, ["/"], protocol, stateless_rpc=True, advertise_refs=advertises)
@@ -262,7 +305,11 @@ class _OfferedRepository:
     """
 
     def __init__(
-        self, repository: Repo, wanted: list[bytes], lacking: list[bytes] | None, shallow: list[bytes]
+        self,
+        repository: Repo,
+        wanted: list[bytes],
+        lacking: list[bytes] | None,
+        shallow: list[bytes],
     ) -> None:
         self._repository, self._lacking, self._shallow = repository, lacking, shallow
         # Whatever is in there belongs to this memory, so whoever may read it may have it all.
@@ -274,14 +321,18 @@ class _OfferedRepository:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._repository, name)
 
-    def find_missing_objects(self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any) -> Any:
+    def find_missing_objects(
+        self, determine_wants: Any, graph_walker: Any, progress: Any, **options: Any
+    ) -> Any:
         def determine(_refs: Any, depth: int | None = None) -> Any:
             wants = determine_wants(self.get_refs(), depth)
             graph_walker.shallow.update(self._shallow)
             return wants
 
         if self._lacking is None:
-            return self._repository.find_missing_objects(determine, graph_walker, progress, **options)
+            return self._repository.find_missing_objects(
+                determine, graph_walker, progress, **options
+            )
         if not determine(None):
             return []
         # This is where both agree on what the client has, line by line.

@@ -35,7 +35,13 @@ from ricordo.features.git.objects import MOST_BYTES, Commit, GitObject, git_obje
 from ricordo.features.git.push import Push, known_parents, merged
 from ricordo.features.git.repository import BRANCH, find_object, open_repository, refreshed
 from ricordo.features.git.transport import GitAddress
-from ricordo.features.remotes.service import FolderMarker, RemoteMoved, owner_of, require_lease, until_settled
+from ricordo.features.remotes.service import (
+    FolderMarker,
+    RemoteMoved,
+    owner_of,
+    require_lease,
+    until_settled,
+)
 from ricordo.memory import approval, schemas
 from ricordo.memory.commit_authors import CommitAuthors
 from ricordo.offload import offload
@@ -68,8 +74,12 @@ class GitRemotes:
         address = _address(asked, settings)
         place = address.require_usable()
         if address.is_folder:
-            if within := next((one for one in Path(place).parents if (one / "HEAD").is_file()), None):
-                raise Invalid(f"{within} is a git repository, and no folder for others. Choose a folder beside it.")
+            if within := next(
+                (one for one in Path(place).parents if (one / "HEAD").is_file()), None
+            ):
+                raise Invalid(
+                    f"{within} is a git repository, and no folder for others. Choose a folder beside it."
+                )
             return Access(place, options=asked.options)
         username = None if asked.password is None else address.username
         return Access(address.address, username, asked.password, asked.options)
@@ -80,10 +90,19 @@ class GitRemotes:
         is_folder = GitAddress(address).is_folder
         return FolderMarker(folder.resolve() / OWNER_FILE, folder / "HEAD") if is_folder else None
 
-    async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
+    async def sync(
+        self, store: Store, remote: Remote, access: Access, settings: Settings
+    ) -> Remote:
         """Bring repository and memory together; a failure loses nothing. Raises Unavailable, Conflict, Invalid."""
         user = await store.read(lambda tx: owner_of(tx, remote))
-        sync = _GitSync(store, settings.data_dir, remote, user, _address(access, settings), self.marker(access.address))
+        sync = _GitSync(
+            store,
+            settings.data_dir,
+            remote,
+            user,
+            _address(access, settings),
+            self.marker(access.address),
+        )
         return await until_settled(sync.attempt)
 
 
@@ -130,8 +149,12 @@ class _GitSync:
             if tip is not None:
                 await self._move(path, seen, {CONFLICT_BRANCH: tip})
             raise
-        number = await self._store.read(lambda tx: history.number_of(tx, self._chain_id, tip) if tip else 0)
-        return replace(self._remote, followed=number or 0, seen=tip.hex() if tip else None, last_error=None)
+        number = await self._store.read(
+            lambda tx: history.number_of(tx, self._chain_id, tip) if tip else 0
+        )
+        return replace(
+            self._remote, followed=number or 0, seen=tip.hex() if tip else None, last_error=None
+        )
 
     async def _pull(self, path: Path, theirs: bytes, tip: bytes | None) -> None:
         """Make versions of what is committed at the remote, by a merge where the memory went on too."""
@@ -140,16 +163,24 @@ class _GitSync:
         with closing(open_repository(path)) as repository:
             find = partial(find_object, repository)
             push = Push(
-                await offload(partial(read_pack, pack, find), MOST_BYTES), find, {one.label: one.limit for one in now}
+                await offload(partial(read_pack, pack, find), MOST_BYTES),
+                find,
+                {one.label: one.limit for one in now},
             )
             parents = await asyncio.to_thread(known_parents, push, theirs)
             base = await self._store.read(
-                lambda tx: max(parents, key=lambda id: history.number_of(tx, self._chain_id, id) or 0, default=None)
+                lambda tx: max(
+                    parents,
+                    key=lambda id: history.number_of(tx, self._chain_id, id) or 0,
+                    default=None,
+                )
             )
 
             new = await asyncio.to_thread(push.new_commits, theirs)
             by = await self._store.read(
-                lambda tx: CommitAuthors(tx, self._scope, self._owner).only(one.author for one in new)
+                lambda tx: CommitAuthors(tx, self._scope, self._owner).only(
+                    one.author for one in new
+                )
             )
 
             def plan() -> Adoption:
@@ -159,7 +190,9 @@ class _GitSync:
 
             adoption = await offload(plan, MOST_BYTES)
         metadata = ChangeMetadata(self._owner)
-        await self._store.write(lambda tx: adopt(tx, self._scope, self._chain_id, adoption, metadata, self._described))
+        await self._store.write(
+            lambda tx: adopt(tx, self._scope, self._chain_id, adoption, metadata, self._described)
+        )
 
     def _described(self, tx: Transaction, chain: Chain) -> Describe:
         """The metadata of pulled commits: their authors as they say, or of a merged proposal what is known of that."""
@@ -176,7 +209,9 @@ class _GitSync:
 
     async def _push(self, path: Path, seen: Refs, tip: bytes | None) -> None:
         waiting = await self._store.read(lambda tx: open_branches(tx, self._chain_id))
-        if await self._store.read(lambda tx: any(queries.pushed(tx, self._chain_id, each.commit) for each in waiting)):
+        if await self._store.read(
+            lambda tx: any(queries.pushed(tx, self._chain_id, each.commit) for each in waiting)
+        ):
             await self._store.write(lambda tx: approve_merged(tx, self._chain_id, self._owner))
             waiting = await self._store.read(lambda tx: open_branches(tx, self._chain_id))
         made = {branch.name: branch.objects for branch in waiting}
@@ -205,7 +240,9 @@ class _GitSync:
         if changed:
             extra = {one.id: one for name in changed for one in (made or {}).get(name, ())}
             await require_lease(self._store)
-            await asyncio.to_thread(transport.push, self._address, path, seen, changed, list(extra.values()))
+            await asyncio.to_thread(
+                transport.push, self._address, path, seen, changed, list(extra.values())
+            )
 
 
 def _has(path: Path, commit: bytes) -> bool:
@@ -236,7 +273,9 @@ def approve_merged(tx: Transaction, chain_id: str, by: Actor) -> None:
         if not queries.pushed(tx, chain_id, branch.commit):
             continue
         now, note = tx.clock.now(), "Merged at a remote"
-        approved = replace(branch.proposal, status="approved", resolved_at=now, resolved_by=by.id, note=note)
+        approved = replace(
+            branch.proposal, status="approved", resolved_at=now, resolved_by=by.id, note=note
+        )
         proposals.settle(tx, replace(approved, result=chain.head if chain else None))
 
 
@@ -252,10 +291,15 @@ def _branch(tx: Transaction, proposal: Proposal) -> ProposalBranch:
     tree = tree_of(files)
     made += [GitObject("tree", id, body) for id, body in tree.bodies.items()]
     parents = (base,) if base else ()
-    body = commit_body(tree.id, parents, signature(proposal.author), proposal.created_at, _message(proposal))
+    body = commit_body(
+        tree.id, parents, signature(proposal.author), proposal.created_at, _message(proposal)
+    )
     made.append(git_object("commit", body))
     # A branch's name may not hold all that a label may.
-    parts = [_NOT_IN_REFS.sub("-", part).strip(".").removesuffix(".lock") or "-" for part in proposal.label.split("/")]
+    parts = [
+        _NOT_IN_REFS.sub("-", part).strip(".").removesuffix(".lock") or "-"
+        for part in proposal.label.split("/")
+    ]
     name = PREFIX + "/".join([*parts, proposal.id]).encode()
     return ProposalBranch(proposal, name, tuple(made))
 
@@ -274,15 +318,20 @@ def toml_commit(
 ) -> tuple[GitObject, ...]:
     """The objects of the branch's commit, which is the last of them; the same memory gives the same commit."""
     files = {
-        f"blocks/{block.label}.toml": to_toml(block.label, block.value, _schema_of(block, schema_folder)).encode()
+        f"blocks/{block.label}.toml": to_toml(
+            block.label, block.value, _schema_of(block, schema_folder)
+        ).encode()
         for block in blocks.of_user(tx, scope, owner.id)
     }
     waiting = proposals.waiting(tx, chain_id)
     files |= {
-        f"pending_diffs/{one.id}.json": orjson.dumps(_diff(one, owner), option=orjson.OPT_INDENT_2) for one in waiting
+        f"pending_diffs/{one.id}.json": orjson.dumps(_diff(one, owner), option=orjson.OPT_INDENT_2)
+        for one in waiting
     }
     newest = stored_history.page(tx, chain_id, limit=1)
-    changed_at = max([one.created_at for one in newest] + [one.created_at for one in waiting], default=0)
+    changed_at = max(
+        [one.created_at for one in newest] + [one.created_at for one in waiting], default=0
+    )
     texts = {path: git_object("blob", content) for path, content in files.items()}
     tree = tree_of({path: text.id for path, text in texts.items()}, suffix="")
     trees = [GitObject("tree", id, body) for id, body in tree.bodies.items()]

@@ -32,7 +32,9 @@ T = TypeVar("T")
 _CONNECT = 10.0  # seconds to wait for a machine
 _TIMEOUT = 60.0  # and then for the next sign of life
 _LONGEST = 600.0  # and for all of an exchange: a thread waits for it, and so does the server's end
-_MOST_TOLD = 16 * 1024 * 1024  # bytes of a remote's answers beside a pack: the names of its branches above all
+_MOST_TOLD = (
+    16 * 1024 * 1024
+)  # bytes of a remote's answers beside a pack: the names of its branches above all
 _ZERO = b"0" * 40
 Refs = Mapping[bytes, bytes]
 
@@ -57,7 +59,9 @@ class GitAddress:
             require_callable(self.address, allow_private=self.allow_private, setting=PRIVATE)
             return self.address
         if not Path(self.address).is_absolute():
-            raise Invalid("A remote is an address that begins with https:// or the absolute path of a folder.")
+            raise Invalid(
+                "A remote is an address that begins with https:// or the absolute path of a folder."
+            )
         return str(require_folder(Path(self.address), self.folders))
 
 
@@ -70,7 +74,11 @@ def branches(address: GitAddress) -> dict[bytes, bytes]:
         refs = client.get_refs(path.encode()).refs
         if getattr(client, "dumb", False):
             raise Unavailable("The remote does not speak git's smart protocol. Check the address.")
-        return {name: bytes.fromhex(id.decode()) for name, id in refs.items() if id and name.startswith(b"refs/heads/")}
+        return {
+            name: bytes.fromhex(id.decode())
+            for name, id in refs.items()
+            if id and name.startswith(b"refs/heads/")
+        }
 
     return _ask(address, ask)
 
@@ -127,9 +135,13 @@ def push(
                 return count + len(more), chain(records, more)
 
             result = client.send_pack(path.encode(), update, pack)
-        if refused := {name: message for name, message in (result.ref_status or {}).items() if message}:
+        if refused := {
+            name: message for name, message in (result.ref_status or {}).items() if message
+        }:
             name, message = next(iter(refused.items()))
-            raise Unavailable(f"The remote refused the branch {name.decode(errors='replace')}: {message}")
+            raise Unavailable(
+                f"The remote refused the branch {name.decode(errors='replace')}: {message}"
+            )
 
     _ask(address, ask)
 
@@ -145,7 +157,10 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], most: int = 
             return ask(LocalGitClient(), place)
         with _GitConnections(address) as connections:
             try:
-                return ask(_http_client(address, connections, most + _MOST_TOLD), urlsplit(address.address).path)
+                return ask(
+                    _http_client(address, connections, most + _MOST_TOLD),
+                    urlsplit(address.address).path,
+                )
             except Exception as error:
                 if connections.is_over:
                     raise Unavailable(
@@ -155,9 +170,20 @@ def _ask(address: GitAddress, ask: Callable[["GitClient", str], T], most: int = 
     except HTTPUnauthorized as error:
         raise Forbidden("The remote requires another name or token. Enter it again.") from error
     except NotGitRepository as error:
-        raise Unavailable("There is no git repository at the remote. Make one there, empty.") from error
-    except (GitProtocolError, HangupException, HTTPException, OSError, ValueError, AssertionError) as error:
-        raise Unavailable(f"The remote could not be reached or understood ({type(error).__name__}).") from error
+        raise Unavailable(
+            "There is no git repository at the remote. Make one there, empty."
+        ) from error
+    except (
+        GitProtocolError,
+        HangupException,
+        HTTPException,
+        OSError,
+        ValueError,
+        AssertionError,
+    ) as error:
+        raise Unavailable(
+            f"The remote could not be reached or understood ({type(error).__name__})."
+        ) from error
 
 
 class _GitConnections(ExitStack):
@@ -176,8 +202,12 @@ class _GitConnections(ExitStack):
     def ask(self, url: str, headers: Mapping[str, str], data: Any) -> HTTPResponse:
         parts = urlsplit(url)
         is_tls, host = parts.scheme == "https", parts.hostname or ""
-        connection = HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)
-        opened = connect(host, connection.port, _CONNECT, allow_private=self._allow_private, setting=PRIVATE)
+        connection = (
+            HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)
+        )
+        opened = connect(
+            host, connection.port, _CONNECT, allow_private=self._allow_private, setting=PRIVATE
+        )
         self._sockets.append(self.enter_context(opened))
         opened.settimeout(_TIMEOUT)
         if is_tls:

@@ -47,7 +47,11 @@ class GroupsPlugin:
 
     async def after_turn(self, runtime: Any, run: Any) -> None:
         """Let a talk go on whose member waited for an approval, and was answered by itself."""
-        if "group_id" in run.metadata and "talk_id" not in run.metadata and run.stop_reason != "requires_approval":
+        if (
+            "group_id" in run.metadata
+            and "talk_id" not in run.metadata
+            and run.stop_reason != "requires_approval"
+        ):
             from ricordo.features.groups.talk import resume_talk
 
             await resume_talk(runtime, run)

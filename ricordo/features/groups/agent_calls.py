@@ -38,7 +38,9 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
     agent_id = agent_id.strip()
     require_may_ask(context, agent_id)
     if not text.strip():
-        raise Invalid("There is nothing in this message. Write what the other agent shall know or do.")
+        raise Invalid(
+            "There is nothing in this message. Write what the other agent shall know or do."
+        )
     scope, sender = caller_of(context), context.state.agent
     conversation_id = await conversation_with(context.runtime, scope, agent_id)
     message = NewMessage(
@@ -50,7 +52,9 @@ async def new_request(context: ToolContext, agent_id: str, text: str, how: str) 
         is_untrusted=context.step.is_untrusted(),
     )
     callers = (*context.step.callers, sender.id)
-    return TurnRequest(scope, agent_id, (message,), conversation_id=conversation_id, callers=callers)
+    return TurnRequest(
+        scope, agent_id, (message,), conversation_id=conversation_id, callers=callers
+    )
 
 
 def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
@@ -73,7 +77,11 @@ def require_may_ask(context: ToolContext, agent_id: str | None = None) -> None:
 def caller_of(context: ToolContext) -> Scope:
     """Return the scope in which the tool acts: the caller's, for the user whose conversation this is."""
     user_id = context.state.conversation.user_id
-    return context.scope if context.scope.subject_id or not user_id else replace(context.scope, subject_id=user_id)
+    return (
+        context.scope
+        if context.scope.subject_id or not user_id
+        else replace(context.scope, subject_id=user_id)
+    )
 
 
 async def conversation_with(runtime: Runtime, scope: Scope, agent_id: str) -> str:
@@ -105,12 +113,17 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
 
         try:
             async with asyncio.timeout(seconds):
-                turn = await begin_when_free(context.runtime, request, lambda busy: wait_for(busy.run_id))
+                turn = await begin_when_free(
+                    context.runtime, request, lambda busy: wait_for(busy.run_id)
+                )
                 answer = await collect(turn, hear)
         except TimeoutError:
             run_id = _WAITS.get(context.step.run_id)
             state = "it still works on it" if turn else "it is busy with another message"
-            return [*texts_of(said), f"<no answer within {seconds:g} seconds: {state} (run {run_id})>"]
+            return [
+                *texts_of(said),
+                f"<no answer within {seconds:g} seconds: {state} (run {run_id})>",
+            ]
         except asyncio.CancelledError:
             if turn:  # whoever stops a turn wants nothing of what came of it to go on
                 await turn.cancel()
@@ -120,7 +133,9 @@ async def ask(context: ToolContext, request: TurnRequest) -> list[str]:
     return answer_texts(answer)
 
 
-async def begin_when_free(runtime: Runtime, request: TurnRequest, on_busy: Callable[[Busy], None]) -> LiveTurn:
+async def begin_when_free(
+    runtime: Runtime, request: TurnRequest, on_busy: Callable[[Busy], None]
+) -> LiveTurn:
     """Begin the turn, once the conversation is free; `on_busy` hears of each run that is waited for. Raises RicordoError."""
     pause = _FIRST_PAUSE
     while True:
@@ -144,7 +159,9 @@ def _waiting(context: ToolContext) -> Iterator[Callable[[str | None], None]]:
         while last in _WAITS and last != own:
             last = _WAITS[last]
         if last == own:
-            raise Invalid("The other agent waits for what comes of this very turn. Answer first, and ask it later.")
+            raise Invalid(
+                "The other agent waits for what comes of this very turn. Answer first, and ask it later."
+            )
         _WAITS[own] = run_id
 
     try:
@@ -172,15 +189,25 @@ def texts_of(messages: Sequence[Message]) -> list[str]:
 
 
 def _waiting_text(messages: Sequence[Message], run: Run) -> str:
-    names = [call.name for message in messages if message.is_waiting for call in message.tool_calls if call.is_gated]
+    names = [
+        call.name
+        for message in messages
+        if message.is_waiting
+        for call in message.tool_calls
+        if call.is_gated
+    ]
     calls = ", ".join(dict.fromkeys(names)) or "a tool"
     return f"<no answer yet: its call of {calls} waits for an approval (run {run.id})>"
 
 
 def _deeds(messages: Sequence[Message]) -> str:
     """Return a sentence with the tools that an agent called which said nothing."""
-    calls = Counter(call.name for message in messages for call in message.tool_calls if call.name != SPEECH_TOOL)
+    calls = Counter(
+        call.name for message in messages for call in message.tool_calls if call.name != SPEECH_TOOL
+    )
     if not calls:
         return _NO_RESPONSE
-    named = ", ".join(name if count == 1 else f"{name} ({count} times)" for name, count in calls.items())
+    named = ", ".join(
+        name if count == 1 else f"{name} ({count} times)" for name, count in calls.items()
+    )
     return f"<It answered without words. The tools that it called: {named}.>"

@@ -50,7 +50,9 @@ def delivery_of(request: TurnRequest) -> Job:
         "scope": {name: getattr(scope, name) for name in _SCOPE} | {"scopes": sorted(scope.scopes)},
     }
     key = f"{KIND}:{request.conversation_id}"
-    job = Job(KIND, scope.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=scope.subject)
+    job = Job(
+        KIND, scope.organization_id, payload, key, most_attempts=_ATTEMPTS, user_id=scope.subject
+    )
     return replace(job, id=f"job-{message.otid}")
 
 
@@ -77,7 +79,9 @@ def _look_at(job: Job, run: Run, now: int) -> Job:
     """Return the job that looks at this run later."""
     number = job.payload.get("look", 0) + 1
     payload = job.payload | {"run_id": run.id, "look": number}
-    look = Job(KIND, job.organization_id, payload, job.key, most_attempts=_ATTEMPTS, user_id=job.user_id)
+    look = Job(
+        KIND, job.organization_id, payload, job.key, most_attempts=_ATTEMPTS, user_id=job.user_id
+    )
     id = uuid5(NAMESPACE_URL, f"{payload['otid']}/{number}")
     return replace(look, id=f"job-{id}", not_before=now + _LOOK_AGAIN * number)
 

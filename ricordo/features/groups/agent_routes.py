@@ -28,5 +28,12 @@ def list_of_agent(
     """The groups in which the agent is a member, not those that it manages; by default the newest first."""
     agents.require(tx, here.scope, agent_id)
     page = paging.page(default=100)
-    found = queries.page(tx, here.scope, page, shows_hidden=True, agent_id=agent_id, **given(manager_type=manager_type))
+    found = queries.page(
+        tx,
+        here.scope,
+        page,
+        shows_hidden=True,
+        agent_id=agent_id,
+        **given(manager_type=manager_type),
+    )
     return shown(tx, here.scope, found)

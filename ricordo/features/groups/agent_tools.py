@@ -7,7 +7,14 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.scope import Scope
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.errors import RicordoError
-from ricordo.features.groups.agent_calls import ANSWERED, ONE_WAY, ask, caller_of, new_request, require_may_ask
+from ricordo.features.groups.agent_calls import (
+    ANSWERED,
+    ONE_WAY,
+    ask,
+    caller_of,
+    new_request,
+    require_may_ask,
+)
 from ricordo.features.groups.agent_jobs import delivery_of
 from ricordo.storage import agents
 from ricordo.storage.engine.repository import Page, tagged_with
@@ -22,7 +29,9 @@ _CUT = " … [the rest was cut]"
 SENT = "Successfully sent message"
 
 
-async def send_message_to_agent_and_wait_for_reply(context: ToolContext, message: str, other_agent_id: str) -> str:
+async def send_message_to_agent_and_wait_for_reply(
+    context: ToolContext, message: str, other_agent_id: str
+) -> str:
     """Send a message to another agent and wait for its answer, which is the result.
 
     Args:
@@ -47,26 +56,34 @@ async def send_message_to_agents_matching_tags(
     """
     require_may_ask(context)
     scope, own_id = caller_of(context), context.state.agent.id
-    others = await context.store.read(lambda tx: _matching(tx, scope, own_id, match_all, match_some))
+    others = await context.store.read(
+        lambda tx: _matching(tx, scope, own_id, match_all, match_some)
+    )
     answers = [(agent_id, await _ask_or_say_why(context, agent_id, message)) for agent_id in others]
     limit = _limit_of_each(context, "send_message_to_agents_matching_tags", len(answers))
     return repr([_fitted(agent_id, texts, limit) for agent_id, texts in answers])
 
 
-async def send_message_to_agent_async(context: ToolContext, message: str, other_agent_id: str) -> str:
+async def send_message_to_agent_async(
+    context: ToolContext, message: str, other_agent_id: str
+) -> str:
     """Send a message to another agent without waiting for an answer: none will come.
 
     Args:
         message: What the other agent shall read. It knows nothing of this conversation.
         other_agent_id: The id of the other agent, which begins with "agent-".
     """
-    context.step.jobs.append(delivery_of(await new_request(context, other_agent_id, message, ONE_WAY)))
+    context.step.jobs.append(
+        delivery_of(await new_request(context, other_agent_id, message, ONE_WAY))
+    )
     return SENT
 
 
 # The turns that the first two begin are saved, whatever becomes of the step.
 TOOLS = (
-    ServerTool(send_message_to_agent_and_wait_for_reply, "letta_multi_agent_core", acts_outside=True),
+    ServerTool(
+        send_message_to_agent_and_wait_for_reply, "letta_multi_agent_core", acts_outside=True
+    ),
     ServerTool(send_message_to_agents_matching_tags, "letta_multi_agent_core", acts_outside=True),
     ServerTool(send_message_to_agent_async, "letta_multi_agent_core"),
 )
@@ -107,7 +124,10 @@ def _is_behind(state: AgentState) -> bool:
 
 def _limit_of_each(context: ToolContext, name: str, count: int) -> int:
     """Return how many characters each of so many answers may have in this tool's result."""
-    limit = next((tool.return_limit for tool in context.state.tools if tool.name == name), DEFAULT_RETURN_LIMIT)
+    limit = next(
+        (tool.return_limit for tool in context.state.tools if tool.name == name),
+        DEFAULT_RETURN_LIMIT,
+    )
     return min(_LONGEST_ANSWER, limit // max(count, 1) - len(", []"))
 
 

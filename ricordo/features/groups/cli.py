@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 app = typer.Typer(help="Groups of agents that talk together.", no_args_is_help=True)
-_SERVER = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
+_SERVER = typer.Option(
+    None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+)
 _WHICH = typer.Argument(help="Id of the group, or its description.")
 # What `show` tells of a group, where it is set.
 _SETTINGS = {
@@ -38,7 +40,9 @@ def list_groups(server: str | None = _SERVER) -> None:
         manager = group["manager_agent_id"]
         led = f", led by {names.get(manager, manager)}" if manager else ""
         about = shortened(group["description"], 60)
-        typer.echo(printable(f"{group['id']}  {group['manager_type']:<11} {about} ({members}{led})"))
+        typer.echo(
+            printable(f"{group['id']}  {group['manager_type']:<11} {about} ({members}{led})")
+        )
     if not groups:
         typer.echo("There are no groups.", err=True)
 
@@ -52,19 +56,27 @@ def show_group(group: str = _WHICH, server: str | None = _SERVER) -> None:
     with any_server(server, lambda _settings: None) as client:
         found = _group(client, group)
         names = _names(client, found)
-        said = client.ask("GET", f"/v1/groups/{found['id']}/messages", query={"limit": 20, "order": "desc"})
+        said = client.ask(
+            "GET", f"/v1/groups/{found['id']}/messages", query={"limit": 20, "order": "desc"}
+        )
     lines = [f"{found['id']}  {found['manager_type']}", found["description"]]
     lines += [f"member   {names[id]}  {id}" for id in found["agent_ids"]]
     if manager := found["manager_agent_id"]:
         lines.append(f"manager  {names[manager]}  {manager}")
-    lines += [f"{words}: {found[name]}" for name, words in _SETTINGS.items() if found[name] is not None]
+    lines += [
+        f"{words}: {found[name]}" for name, words in _SETTINGS.items() if found[name] is not None
+    ]
     lines += [line for message in reversed(said) for line in _spoken(message)]
     for line in lines:
         typer.echo(printable(line))
 
 
 @app.command("say")
-def say(group: str = _WHICH, message: str = typer.Argument(help="What to say."), server: str | None = _SERVER) -> None:
+def say(
+    group: str = _WHICH,
+    message: str = typer.Argument(help="What to say."),
+    server: str | None = _SERVER,
+) -> None:
     """Say something to a group, and show the answers."""
     from ricordo.cli.client import any_server
     from ricordo.cli.screen import AnswerPrinter, screen
@@ -92,7 +104,10 @@ def _with_names(events: Iterator[str]) -> Iterator[Json]:
 
 def _spoken(message: Mapping[str, Any]) -> list[str]:
     """Return a message as a line, where it is one that people read."""
-    speakers = {"user_message": message.get("name") or "user", "assistant_message": message.get("name") or "agent"}
+    speakers = {
+        "user_message": message.get("name") or "user",
+        "assistant_message": message.get("name") or "agent",
+    }
     speaker = speakers.get(str(message["message_type"]))
     return [f"{speaker}: {_text(message['content'])}"] if speaker else []
 
@@ -112,7 +127,9 @@ def _group(client: "Client", name: str) -> Json:
     if not found:
         raise NotFound(f'There is no group "{name}". List them with: ricordo group list')
     if len(found) > 1:
-        raise Invalid(f'{len(found)} groups are described as "{name}". Give the id of one: ricordo group list')
+        raise Invalid(
+            f'{len(found)} groups are described as "{name}". Give the id of one: ricordo group list'
+        )
     return found[0]
 
 

@@ -75,7 +75,8 @@ _READINGS = Repository(Reading, readings)
 _ADD, _ADD_BLOCK = Missing(readings), insert(document_blocks)
 _LOCK = _READINGS.select.where(equal(readings, "id")).with_for_update()
 _IS_ATTACHED = and_(
-    folders_agents.c.agent_id == readings.c.agent_id, folders_agents.c.folder_id == readings.c.folder_id
+    folders_agents.c.agent_id == readings.c.agent_id,
+    folders_agents.c.folder_id == readings.c.folder_id,
 )
 _IS_THERE = and_(files.c.id == readings.c.file_id, files.c.deleted_at.is_(None))
 _NEW = (
@@ -83,7 +84,10 @@ _NEW = (
     .join(folders_agents, folders_agents.c.agent_id == groups.c.manager_agent_id)
     .join(folders, folders.c.id == folders_agents.c.folder_id)
     .join(files, files.c.folder_id == folders.c.id)
-    .outerjoin(readings, and_(readings.c.agent_id == groups.c.manager_agent_id, readings.c.file_id == files.c.id))
+    .outerjoin(
+        readings,
+        and_(readings.c.agent_id == groups.c.manager_agent_id, readings.c.file_id == files.c.id),
+    )
     # A folder of one user is for that user's turns alone, and its text must not come into a block that others see.
     .where(groups.c.manager_type.in_(ASLEEP), folders.c.user_id.is_(None), readings.c.id.is_(None))
     .where(files.c.status == "completed", files.c.deleted_at.is_(None))
@@ -165,7 +169,8 @@ def note_block(tx: Transaction, made: DocumentBlock) -> None:
 def blocks_left(tx: Transaction) -> list[DocumentBlock]:
     """Return the blocks that were made for folders which were detached."""
     return [
-        DocumentBlock(row.organization_id, row.agent_id, row.folder_id, row.block_id) for row in tx.all(_BLOCKS_LEFT)
+        DocumentBlock(row.organization_id, row.agent_id, row.folder_id, row.block_id)
+        for row in tx.all(_BLOCKS_LEFT)
     ]
 
 

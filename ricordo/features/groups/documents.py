@@ -40,7 +40,9 @@ PURPOSE = "sleeptime"
 _SECONDS = 30.0
 _MOST_STEPS = 10
 _ATTEMPTS = 3  # of one portion
-_CHARACTERS = 16_000  # of one portion at most; of a small window a quarter, at three characters for a token
+_CHARACTERS = (
+    16_000  # of one portion at most; of a small window a quarter, at three characters for a token
+)
 _MOST_PORTIONS = 100
 _RESERVED = ("persona", "instructions")  # the one-off agent's own blocks
 _RICORDO = Actor("system", "ricordo", "Ricordo")
@@ -101,7 +103,10 @@ async def _take_back(runtime: Runtime) -> None:
 
         try:
             await runtime.store.write(remove)
-        except (Forbidden, Conflict):  # its policy leaves the block to somebody else, or it changes at this moment
+        except (
+            Forbidden,
+            Conflict,
+        ):  # its policy leaves the block to somebody else, or it changes at this moment
             log.info("a block of a detached folder stays for now", extra={"block": made.block_id})
 
 
@@ -111,7 +116,9 @@ def _forget(tx: Transaction, reading: Reading) -> None:
     is_unread = reading.portions_done == 0
     if is_unread or not queries.is_attached(tx, reading.agent_id, reading.folder_id):
         return
-    block = _block(tx, reading.organization_id, queries.block_of(tx, reading.agent_id, reading.folder_id))
+    block = _block(
+        tx, reading.organization_id, queries.block_of(tx, reading.agent_id, reading.folder_id)
+    )
     if block is None:
         return
     with suppress(Forbidden):
@@ -153,7 +160,9 @@ async def _read_all(runtime: Runtime, begun: Reading, report: Report) -> Reading
         return None
     await _make_reader(runtime, begun, source)
     content = await runtime.store.read(lambda tx: files.text_of(tx, begun.file_id))
-    portions = await offload(lambda: portions_of(content, source.agent.context_window), len(content))
+    portions = await offload(
+        lambda: portions_of(content, source.agent.context_window), len(content)
+    )
     reading = begun
     while reading.portions_done < len(portions) and reading.attempts < _ATTEMPTS:
         reading = await _send(runtime, reading, source, portions)
@@ -187,7 +196,10 @@ def _source(tx: Transaction, reading: Reading) -> Source | None:
     if agent is None or not agent.has_sleeptime or file is None:
         return None
     agents.lock(tx, scope, agent.id)
-    folder = next((one for one in files.folders_of_agent(tx, scope, agent.id) if one.id == reading.folder_id), None)
+    folder = next(
+        (one for one in files.folders_of_agent(tx, scope, agent.id) if one.id == reading.folder_id),
+        None,
+    )
     if folder is None:
         return None
     block_id = queries.block_of(tx, agent.id, folder.id)
@@ -198,15 +210,22 @@ def _source(tx: Transaction, reading: Reading) -> Source | None:
 def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> Block:
     """Return the agent's block with the folder's label: one that a person made serves, and is never taken away."""
     label = label_of(folder)
-    attached = next((block for block in blocks.attached(tx, agent.id) if block.label == label), None)
+    attached = next(
+        (block for block in blocks.attached(tx, agent.id) if block.label == label), None
+    )
     if attached is not None:
         return attached
     chain = versions.of_owner(tx, scope, "agent", agent.id)
     new_chains = [] if chain else [Chain(new_id("chain"), scope.organization_id, "agent", agent.id)]
-    about = folder.description or f'What the files of the folder "{folder.name}" say, and where in them.'
+    about = (
+        folder.description
+        or f'What the files of the folder "{folder.name}" say, and where in them.'
+    )
     spec = BlockSpec(label, description=about[:2000], policy="direct")
     block = new_block(tx, scope, spec, chain or new_chains[0])
-    (block,) = blocks.insert_all(tx, [block], new_chains, ChangeMetadata(_RICORDO, "Make a block for a folder"))
+    (block,) = blocks.insert_all(
+        tx, [block], new_chains, ChangeMetadata(_RICORDO, "Make a block for a folder")
+    )
     blocks.attach(tx, agent.id, [block])
     queries.note_block(tx, DocumentBlock(scope.organization_id, agent.id, folder.id, block.id))
     return block
@@ -251,7 +270,9 @@ async def _make_reader(runtime: Runtime, reading: Reading, source: Source) -> No
     await runtime.store.write(insert)
 
 
-async def _send(runtime: Runtime, reading: Reading, source: Source, portions: Sequence[str]) -> Reading:
+async def _send(
+    runtime: Runtime, reading: Reading, source: Source, portions: Sequence[str]
+) -> Reading:
     """Send the next portion; returns the reading as it is after it. Raises ModelError where it is tried again."""
     number = reading.portions_done
     document = disarm(portions[number], "document")
@@ -260,7 +281,10 @@ async def _send(runtime: Runtime, reading: Reading, source: Source, portions: Se
         f'Work it into the block labelled "{source.block.label}".\n\n<document>\n{document}\n</document>'
     )
     message = NewMessage(
-        "user", (TextPart(words),), otid=f"{reading.id}:{number}:{reading.attempts}", is_untrusted=True
+        "user",
+        (TextPart(words),),
+        otid=f"{reading.id}:{number}:{reading.attempts}",
+        is_untrusted=True,
     )
     request = TurnRequest(
         scope=Scope(reading.organization_id),
@@ -279,7 +303,10 @@ async def _send(runtime: Runtime, reading: Reading, source: Source, portions: Se
     await runtime.store.write(lambda tx: queries.save(tx, failed))
     if failed.attempts >= _ATTEMPTS:
         return failed
-    raise ModelError("llm_error", answer.failure.message[:500] if answer.failure else "The reading of a file failed.")
+    raise ModelError(
+        "llm_error",
+        answer.failure.message[:500] if answer.failure else "The reading of a file failed.",
+    )
 
 
 async def _delete_reader(runtime: Runtime, reading: Reading) -> None:

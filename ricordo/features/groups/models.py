@@ -4,7 +4,15 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
-from ricordo.api.models.base import IN_ONE_PROJECT, MAX_COUNT, Items, Json, RequestModel, ResponseModel, TolerantPart
+from ricordo.api.models.base import (
+    IN_ONE_PROJECT,
+    MAX_COUNT,
+    Items,
+    Json,
+    RequestModel,
+    ResponseModel,
+    TolerantPart,
+)
 from ricordo.features.groups.records import MANAGED, Group, ManagerType
 
 AgentId = Annotated[str, Field(pattern="^agent-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
@@ -17,14 +25,27 @@ class ManagerConfigRequest(TolerantPart):
     shown_as: ClassVar[str] = "manager_config"
 
     manager_type: ManagerType
-    manager_agent_id: AgentId | None = Field(None, description="Of all kinds but round_robin: the agent that leads.")
-    termination_token: str | None = Field(None, max_length=200, description="Of dynamic: what ends a talk; `DONE!`.")
-    max_turns: int | None = Field(None, ge=0, le=MAX_COUNT, description="Of round_robin and dynamic: turns of members.")
-    sleeptime_agent_frequency: int | None = Field(
-        None, ge=0, le=MAX_COUNT, description="Of sleeptime: each how many turns; null: after each, 0: never."
+    manager_agent_id: AgentId | None = Field(
+        None, description="Of all kinds but round_robin: the agent that leads."
     )
-    max_message_buffer_length: int | None = Field(None, le=MAX_COUNT, description="Of voice_sleeptime.")
-    min_message_buffer_length: int | None = Field(None, le=MAX_COUNT, description="Of voice_sleeptime.")
+    termination_token: str | None = Field(
+        None, max_length=200, description="Of dynamic: what ends a talk; `DONE!`."
+    )
+    max_turns: int | None = Field(
+        None, ge=0, le=MAX_COUNT, description="Of round_robin and dynamic: turns of members."
+    )
+    sleeptime_agent_frequency: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_COUNT,
+        description="Of sleeptime: each how many turns; null: after each, 0: never.",
+    )
+    max_message_buffer_length: int | None = Field(
+        None, le=MAX_COUNT, description="Of voice_sleeptime."
+    )
+    min_message_buffer_length: int | None = Field(
+        None, le=MAX_COUNT, description="Of voice_sleeptime."
+    )
 
 
 class GroupRequest(RequestModel):
@@ -83,12 +104,16 @@ class GroupResponse(ResponseModel):
     hidden: bool | None
 
     @classmethod
-    def from_group(cls, group: Group, turns: int | None = None, last_message: str | None = None) -> Json:
+    def from_group(
+        cls, group: Group, turns: int | None = None, last_message: str | None = None
+    ) -> Json:
         """Return the group, with how many turns were counted since its sleeping agents ran, and what they read last."""
         return cls.of(
             group,
             shared_block_ids=list(group.block_ids),
-            turns_counter=None if group.sleeptime_agent_frequency is None else (-1 if turns is None else turns),
+            turns_counter=None
+            if group.sleeptime_agent_frequency is None
+            else (-1 if turns is None else turns),
             last_processed_message_id=last_message,
         )
 

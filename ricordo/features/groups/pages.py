@@ -21,7 +21,14 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     "sleeptime": ("sleeptime_agent_frequency",),
     "voice_sleeptime": ("max_message_buffer_length", "min_message_buffer_length"),
 }
-_NUMBERS = {*("max_turns", "sleeptime_agent_frequency", "max_message_buffer_length", "min_message_buffer_length")}
+_NUMBERS = {
+    *(
+        "max_turns",
+        "sleeptime_agent_frequency",
+        "max_message_buffer_length",
+        "min_message_buffer_length",
+    )
+}
 # Colours of speakers, by their place in the group.
 _COLOURS = 6
 
@@ -42,7 +49,11 @@ async def make_group(request: Request) -> Response:
         config["manager_agent_id"] = form.get("manager") or None
     body = {
         "description": form.get("description", "").strip(),
-        "agent_ids": [value for name, value in fields if name == "member" and value != config.get("manager_agent_id")],
+        "agent_ids": [
+            value
+            for name, value in fields
+            if name == "member" and value != config.get("manager_agent_id")
+        ],
         "manager_config": config,
     }
     try:
@@ -63,7 +74,10 @@ async def change_group(request: Request, group_id: str) -> Response:
     """Change the description and the settings of the group's kind."""
     api, form = Api(request), await form_of(request)
     group = await api.get(f"/v1/groups/{group_id}")
-    config: dict[str, Any] = {"manager_type": group["manager_type"], "manager_agent_id": group["manager_agent_id"]}
+    config: dict[str, Any] = {
+        "manager_type": group["manager_type"],
+        "manager_agent_id": group["manager_agent_id"],
+    }
     for name in _SETTINGS.get(group["manager_type"], ()):
         if name in form:
             config[name] = _setting(name, form[name].strip())
@@ -109,7 +123,9 @@ def _setting(name: str, text: str) -> int | str | None:
     return int(text) if name in _NUMBERS and text.isdecimal() else text
 
 
-async def _list(request: Request, form: dict[str, str] | None = None, problem: str = "", status: int = 200) -> Response:
+async def _list(
+    request: Request, form: dict[str, str] | None = None, problem: str = "", status: int = 200
+) -> Response:
     api, after = Api(request), request.query_params.get("after")
     groups: list[Any] = await api.get("/v1/groups/", limit=_EACH + 1, after=after)
     older = address_of("/ui/groups", after=groups[_EACH - 1]["id"]) if len(groups) > _EACH else ""
@@ -127,17 +143,26 @@ async def _list(request: Request, form: dict[str, str] | None = None, problem: s
     )
 
 
-async def _show(request: Request, group_id: str, problem: str = "", status: int = 200, *, draft: str = "") -> Response:
+async def _show(
+    request: Request, group_id: str, problem: str = "", status: int = 200, *, draft: str = ""
+) -> Response:
     api, asked = Api(request), request.query_params
     group: Any = await api.get(f"/v1/groups/{group_id}")
     names = await names_in(request, [group])
     before = asked.get("before")
     # The talk is left out for those who may read no messages.
     found = await api.find(
-        f"/v1/groups/{group_id}/messages", limit=_MESSAGES + 1, order="desc", **({"after": before} if before else {})
+        f"/v1/groups/{group_id}/messages",
+        limit=_MESSAGES + 1,
+        order="desc",
+        **({"after": before} if before else {}),
     )
     messages = found or []
-    older = address_of(f"/ui/groups/{group_id}", before=messages[_MESSAGES - 1]["id"]) if messages[_MESSAGES:] else ""
+    older = (
+        address_of(f"/ui/groups/{group_id}", before=messages[_MESSAGES - 1]["id"])
+        if messages[_MESSAGES:]
+        else ""
+    )
     run = await api.find(f"/v1/runs/{asked['run']}") if asked.get("run") else None
     speakers = [id for id in (*group["agent_ids"], group["manager_agent_id"]) if id]
     colours = {names.get(id, id): place % _COLOURS for place, id in enumerate(speakers)}

@@ -7,7 +7,15 @@ from typing import Any
 from ricordo.agents.agent_types import chosen_system, traits_of
 from ricordo.agents.lifecycle import AgentSpec, BlockSpec, insert_agent
 from ricordo.agents.request import TurnContext
-from ricordo.domain.agent import ENABLE_SLEEPTIME, MANAGES, MESSAGE_BUFFER, SLEEPS_FOR, Agent, AgentState, AgentType
+from ricordo.domain.agent import (
+    ENABLE_SLEEPTIME,
+    MANAGES,
+    MESSAGE_BUFFER,
+    SLEEPS_FOR,
+    Agent,
+    AgentState,
+    AgentType,
+)
 from ricordo.domain.ids import new_id
 from ricordo.domain.message import Message
 from ricordo.domain.run import Run
@@ -36,7 +44,9 @@ class PairKind:
 
 
 _USUAL = PairKind(
-    "sleeptime_agent", "sleep_persona", {"manager_type": "sleeptime", "sleeptime_agent_frequency": FREQUENCY}
+    "sleeptime_agent",
+    "sleep_persona",
+    {"manager_type": "sleeptime", "sleeptime_agent_frequency": FREQUENCY},
 )
 # Wire facts, but for the last.
 _VOICE = PairKind(
@@ -55,7 +65,9 @@ _VOICE = PairKind(
 class PairFollower:
     """Keeps pairs together: see `AgentFollower`."""
 
-    def set_sleeptime(self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool) -> None:
+    def set_sleeptime(
+        self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
+    ) -> None:
         """Make the pair of the agent, or switch it on or off where it is there already. Raises Conflict."""
         agent = state.agent
         group = queries.of_manager(tx, agent.organization_id, agent.id)
@@ -63,14 +75,18 @@ class PairFollower:
             service.change_settings(tx, scope, agent.id, **{ENABLE_SLEEPTIME: is_on or None})
             return
         if group:
-            raise Conflict(f"The agent manages the group {group.id}. Delete that first, or leave enable_sleeptime out.")
+            raise Conflict(
+                f"The agent manages the group {group.id}. Delete that first, or leave enable_sleeptime out."
+            )
         _make(tx, runtime, scope, state)
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
         """Return the sleeping agents of an agent that is deleted; the group of a sleeping agent is deleted with it."""
         everything = Scope(scope.organization_id)
         gone: list[str] = []
-        if MANAGES in agent.settings and (group := queries.of_manager(tx, agent.organization_id, agent.id)):
+        if MANAGES in agent.settings and (
+            group := queries.of_manager(tx, agent.organization_id, agent.id)
+        ):
             if group.manager_type not in ASLEEP:
                 raise Conflict(f"The agent manages the group {group.id}. Delete the group first.")
             gone = [id for id in group.agent_ids if _sleeps_for(tx, everything, id) == agent.id]
@@ -79,16 +95,22 @@ class PairFollower:
             for group in queries.of_member(tx, agent.id):
                 if group.manager_type in ASLEEP and group.manager_agent_id:
                     service.delete(tx, everything, group.id)
-                    service.change_settings(tx, everything, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
+                    service.change_settings(
+                        tx, everything, group.manager_agent_id, **{ENABLE_SLEEPTIME: None}
+                    )
         return gone
 
-    def groups(self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]) -> Mapping[str, dict[str, Any]]:
+    def groups(
+        self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]
+    ) -> Mapping[str, dict[str, Any]]:
         """Return the groups that these agents manage as JSON, by the manager's id."""
         found = queries.of_managers(tx, organization_id, agent_ids)
         answers = shown(tx, Scope(organization_id), [*found.values()])
         return dict(zip(found, answers, strict=True))
 
-    def end_turn(self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> Sequence[str]:
+    def end_turn(
+        self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]
+    ) -> Sequence[str]:
         """Plan the runs of sleeping agents that follow this turn; returns their ids."""
         return sleeptime.end_turn(tx, turn, run, new)
 
@@ -98,7 +120,9 @@ def _sleeps_for(tx: Transaction, scope: Scope, agent_id: str) -> str | None:
     return agent.is_asleep_for if agent else None
 
 
-def spec_beside(runtime: Runtime, agent: Agent, agent_type: AgentType, prompt_key: str, **fields: Any) -> AgentSpec:
+def spec_beside(
+    runtime: Runtime, agent: Agent, agent_type: AgentType, prompt_key: str, **fields: Any
+) -> AgentSpec:
     """Return the spec of an agent that works beside this one, on the same models. `fields` are what else it has."""
     return AgentSpec(
         agent_type=agent_type,
@@ -134,7 +158,9 @@ def _make(tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState) ->
         settings={SLEEPS_FOR: agent.id, **pair.settings},
         blocks=(persona,),
     )
-    sleeper = insert_agent(tx, runtime, Scope(scope.organization_id, user_id=scope.user_id), spec, info).agent
+    sleeper = insert_agent(
+        tx, runtime, Scope(scope.organization_id, user_id=scope.user_id), spec, info
+    ).agent
     if state.user_ids:
         keep_to(tx, scope, sleeper.id, state.user_ids)
     group = Group(

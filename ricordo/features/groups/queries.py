@@ -15,7 +15,17 @@ from ricordo.features.groups.records import ASLEEP, Group
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import flag, numbers, reference, root, seq, strings, table, texts, timestamps
+from ricordo.storage.schema.columns import (
+    flag,
+    numbers,
+    reference,
+    root,
+    seq,
+    strings,
+    table,
+    texts,
+    timestamps,
+)
 
 groups = table(
     "groups",
@@ -100,7 +110,11 @@ transcripts = table(
 TABLES = (groups, groups_agents, groups_blocks, sleep_counters, sleep_marks, transcripts)
 
 _GROUPS = Repository(Group, groups)
-_OF_MANAGER = _GROUPS.select.where(equal(groups, "manager_agent_id", "organization_id")).order_by(groups.c.seq).limit(1)
+_OF_MANAGER = (
+    _GROUPS.select.where(equal(groups, "manager_agent_id", "organization_id"))
+    .order_by(groups.c.seq)
+    .limit(1)
+)
 _MEMBERS = (
     select(groups_agents.c.group_id, groups_agents.c.agent_id)
     .where(one_of(groups_agents.c.group_id, "group_ids"))
@@ -120,14 +134,25 @@ _ASLEEP_FOR = (
     )
     .select_from(groups)
     .outerjoin(groups_agents, groups_agents.c.group_id == groups.c.id)
-    .outerjoin(sleep_counters, (sleep_counters.c.group_id == groups.c.id) & equal(sleep_counters, "user_id"))
-    .where(equal(groups, "manager_agent_id"), or_(*(groups.c.manager_type == kind for kind in ASLEEP)))
+    .outerjoin(
+        sleep_counters,
+        (sleep_counters.c.group_id == groups.c.id) & equal(sleep_counters, "user_id"),
+    )
+    .where(
+        equal(groups, "manager_agent_id"), or_(*(groups.c.manager_type == kind for kind in ASLEEP))
+    )
     .order_by(groups.c.seq, groups_agents.c.place)
 )
 _LOCK = select(groups.c.id).where(equal(groups, "id")).with_for_update()
 _ADD_BLOCK, _ADD_MEMBER = Missing(groups_blocks), insert(groups_agents)
 _CHANGING = (
-    *("description", "manager_agent_id", "termination_token", "max_turns", "sleeptime_agent_frequency"),
+    *(
+        "description",
+        "manager_agent_id",
+        "termination_token",
+        "max_turns",
+        "sleeptime_agent_frequency",
+    ),
     *("max_message_buffer_length", "min_message_buffer_length", "hidden", "updated_at"),
 )
 _change = _GROUPS.updates(*_CHANGING)
@@ -157,13 +182,21 @@ def lock(tx: Transaction, group_id: str) -> None:
 
 def get(tx: Transaction, scope: Scope, group_id: str) -> Group:
     """Return the group, where the caller may use all its agents. Raises NotFound."""
-    listed = _GROUPS.select.where(groups.c.id == group_id, groups.c.organization_id == scope.organization_id)
+    listed = _GROUPS.select.where(
+        groups.c.id == group_id, groups.c.organization_id == scope.organization_id
+    )
     group = _GROUPS.first(tx, listed.where(*_is_usable(scope)), {})
     return _whole(tx, [found(group, "Group", group_id)])[0]
 
 
 def page(
-    tx: Transaction, scope: Scope, wanted: Page, *, shows_hidden: bool, agent_id: str | None = None, **equal: Any
+    tx: Transaction,
+    scope: Scope,
+    wanted: Page,
+    *,
+    shows_hidden: bool,
+    agent_id: str | None = None,
+    **equal: Any,
 ) -> list[Group]:
     """Return one page of the groups whose agents the caller may use all; with `agent_id` those it is a member of."""
     members = select(groups_agents.c.group_id).where(groups_agents.c.agent_id == agent_id)
@@ -179,11 +212,15 @@ def count(tx: Transaction, scope: Scope) -> int:
 
 def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | None:
     """Return the group that the agent manages; None where it manages none."""
-    group = _GROUPS.first(tx, _OF_MANAGER, {"manager_agent_id": agent_id, "organization_id": organization_id})
+    group = _GROUPS.first(
+        tx, _OF_MANAGER, {"manager_agent_id": agent_id, "organization_id": organization_id}
+    )
     return _whole(tx, [group])[0] if group else None
 
 
-def asleep_for(tx: Transaction, agent_id: str, user_id: str) -> tuple[Group, int | None, bool] | None:
+def asleep_for(
+    tx: Transaction, agent_id: str, user_id: str
+) -> tuple[Group, int | None, bool] | None:
     """Return the group of those that work on the agent's memory, without its blocks; None where there is none.
 
     With it comes how many turns of this user were counted (None: none was), and whether the user said "not now".
@@ -196,7 +233,9 @@ def asleep_for(tx: Transaction, agent_id: str, user_id: str) -> tuple[Group, int
     return replace(group, agent_ids=members), rows[0].turns, bool(rows[0].is_paused)
 
 
-def of_managers(tx: Transaction, organization_id: str, agent_ids: Sequence[str]) -> dict[str, Group]:
+def of_managers(
+    tx: Transaction, organization_id: str, agent_ids: Sequence[str]
+) -> dict[str, Group]:
     """Return the groups that these agents manage, by the manager's id."""
     listed = _GROUPS.select.where(
         groups.c.manager_agent_id.in_(agent_ids), groups.c.organization_id == organization_id
@@ -207,7 +246,9 @@ def of_managers(tx: Transaction, organization_id: str, agent_ids: Sequence[str])
 def of_member(tx: Transaction, agent_id: str) -> list[Group]:
     """Return the groups in which the agent is a member."""
     members = select(groups_agents.c.group_id).where(groups_agents.c.agent_id == agent_id)
-    return _whole(tx, _GROUPS.all(tx, _GROUPS.select.where(groups.c.id.in_(members)).order_by(groups.c.seq)))
+    return _whole(
+        tx, _GROUPS.all(tx, _GROUPS.select.where(groups.c.id.in_(members)).order_by(groups.c.seq))
+    )
 
 
 def add_blocks(tx: Transaction, group_id: str, block_ids: Iterable[str]) -> None:
@@ -215,11 +256,18 @@ def add_blocks(tx: Transaction, group_id: str, block_ids: Iterable[str]) -> None
 
 
 def remove_block(tx: Transaction, group_id: str, block_id: str) -> None:
-    tx.run(delete(groups_blocks).where(groups_blocks.c.group_id == group_id, groups_blocks.c.block_id == block_id))
+    tx.run(
+        delete(groups_blocks).where(
+            groups_blocks.c.group_id == group_id, groups_blocks.c.block_id == block_id
+        )
+    )
 
 
 def _add_members(tx: Transaction, group: Group) -> None:
-    rows = [{"group_id": group.id, "agent_id": id, "place": place} for place, id in enumerate(group.agent_ids)]
+    rows = [
+        {"group_id": group.id, "agent_id": id, "place": place}
+        for place, id in enumerate(group.agent_ids)
+    ]
     tx.run(_ADD_MEMBER, rows)
 
 
@@ -235,7 +283,9 @@ def _whole(tx: Transaction, listed: Sequence[Group]) -> list[Group]:
     for row in tx.all(_BLOCKS, ids):
         blocks.setdefault(row.group_id, []).append(row.block_id)
     return [
-        replace(one, agent_ids=tuple(members.get(one.id, ())), block_ids=tuple(blocks.get(one.id, ())))
+        replace(
+            one, agent_ids=tuple(members.get(one.id, ())), block_ids=tuple(blocks.get(one.id, ()))
+        )
         for one in listed
     ]
 
@@ -244,6 +294,13 @@ def _is_usable(scope: Scope) -> list[ColumnElement[bool]]:
     """Return the conditions that the caller may use every agent of a group."""
     if scope.uses_every_agent:
         return []
-    (member,), (manager,) = may_use(scope, groups_agents.c.agent_id), may_use(scope, groups.c.manager_agent_id)
-    kept = select(groups_agents.c.seq).where(groups_agents.c.group_id == groups.c.id, ~member).correlate(groups)
+    (member,), (manager,) = (
+        may_use(scope, groups_agents.c.agent_id),
+        may_use(scope, groups.c.manager_agent_id),
+    )
+    kept = (
+        select(groups_agents.c.seq)
+        .where(groups_agents.c.group_id == groups.c.id, ~member)
+        .correlate(groups)
+    )
     return [~kept.exists(), or_(groups.c.manager_agent_id.is_(None), manager)]

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-ManagerType = Literal["round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"]
+ManagerType = Literal[
+    "round_robin", "supervisor", "dynamic", "sleeptime", "voice_sleeptime", "swarm"
+]
 MANAGER_TYPES: tuple[ManagerType, ...] = get_args(ManagerType)
 # Of these kinds the manager is another agent than the members.
 MANAGED: tuple[ManagerType, ...] = ("supervisor", "dynamic", "sleeptime", "voice_sleeptime")

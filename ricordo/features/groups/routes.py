@@ -30,7 +30,13 @@ def list_groups(
     return shown(
         tx,
         here.scope,
-        queries.page(tx, here.scope, page, shows_hidden=show_hidden_groups, **given(manager_type=manager_type)),
+        queries.page(
+            tx,
+            here.scope,
+            page,
+            shows_hidden=show_hidden_groups,
+            **given(manager_type=manager_type),
+        ),
     )
 
 

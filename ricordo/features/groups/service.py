@@ -41,7 +41,9 @@ def create(tx: Transaction, scope: Scope, asked: GroupRequest, *, id: str | None
     config, now = asked.manager_config, tx.clock.now()
     kind = config.manager_type
     if kind == "swarm":
-        raise Invalid("Groups of the kind swarm cannot be made. Use round_robin, dynamic or supervisor.")
+        raise Invalid(
+            "Groups of the kind swarm cannot be made. Use round_robin, dynamic or supervisor."
+        )
     settings = {name: getattr(config, name) for name in OF_KIND[kind]}
     if kind == "dynamic" and settings["termination_token"] is None:
         settings["termination_token"] = DEFAULT_TOKEN
@@ -64,7 +66,11 @@ def create(tx: Transaction, scope: Scope, asked: GroupRequest, *, id: str | None
 
 
 def store_new(
-    tx: Transaction, scope: Scope, group: Group, members: Sequence[Agent], block_ids: Sequence[str] = ()
+    tx: Transaction,
+    scope: Scope,
+    group: Group,
+    members: Sequence[Agent],
+    block_ids: Sequence[str] = (),
 ) -> Group:
     """Store a group whose agents were looked up, and make its manager and members what it says. Raises Conflict, NotFound."""
     queries.insert_group(tx, group)
@@ -95,7 +101,9 @@ def change(tx: Transaction, scope: Scope, group_id: str, asked: GroupUpdate) -> 
     has_new_members = group.agent_ids != before.agent_ids
     queries.change(tx, group, has_new_members=has_new_members)
     if group.manager_type == "voice_sleeptime" and group.manager_agent_id:
-        change_settings(tx, scope, group.manager_agent_id, **{MESSAGE_BUFFER: list(buffer_of(group))})
+        change_settings(
+            tx, scope, group.manager_agent_id, **{MESSAGE_BUFFER: list(buffer_of(group))}
+        )
     if has_new_members:
         _change_members(tx, scope, before, group)
     if asked.shared_block_ids is not None:
@@ -153,7 +161,9 @@ def _configured(group: Group, config: ManagerConfigRequest) -> Group:
             f"A group of the kind {group.manager_type} cannot become {config.manager_type}. Make a new group."
         )
     names = OF_KIND[group.manager_type]
-    changes: dict[str, Any] = {name: getattr(config, name) for name in names if name in config.model_fields_set}
+    changes: dict[str, Any] = {
+        name: getattr(config, name) for name in names if name in config.model_fields_set
+    }
     if group.manager_type in MANAGED and config.manager_agent_id:
         changes["manager_agent_id"] = config.manager_agent_id
     group = replace(group, **changes)
@@ -167,7 +177,9 @@ def _require_buffer(group: Group) -> None:
     if most is None and least is None:
         return
     if most is None or least is None:
-        raise Invalid("Give both max_message_buffer_length and min_message_buffer_length, or neither.")
+        raise Invalid(
+            "Give both max_message_buffer_length and min_message_buffer_length, or neither."
+        )
     if least <= _LEAST_BUFFER or most <= _LEAST_BUFFER or most <= least:
         raise Invalid(
             f"max_message_buffer_length ({most}) and min_message_buffer_length ({least}) must both be greater than "
@@ -189,13 +201,22 @@ def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]
         raise Invalid("The manager of a group is not one of its members. Take it out of agent_ids.")
     members = [found[id] for id in group.agent_ids]
     names = [member.name for member in members]
-    if group.manager_type == "dynamic" and (same := next((name for name in names if names.count(name) > 1), None)):
-        raise Invalid(f'Two members are called "{same}", and the manager calls them by name. Rename one of them.')
+    if group.manager_type == "dynamic" and (
+        same := next((name for name in names if names.count(name) > 1), None)
+    ):
+        raise Invalid(
+            f'Two members are called "{same}", and the manager calls them by name. Rename one of them.'
+        )
     manager = found.get(group.manager_agent_id or "")
     if manager and manager.settings.get(MANAGES, group.id) != group.id:
-        raise Conflict(f"The agent {manager.id} manages another group. An agent manages one at most.")
+        raise Conflict(
+            f"The agent {manager.id} manages another group. An agent manages one at most."
+        )
     if group.manager_type in ASLEEP:
-        busy = next((one for one in members if one.is_asleep_for not in (None, group.manager_agent_id)), None)
+        busy = next(
+            (one for one in members if one.is_asleep_for not in (None, group.manager_agent_id)),
+            None,
+        )
         if busy:
             raise Conflict(f"The agent {busy.id} works on the memory of another agent already.")
     return members
@@ -203,7 +224,10 @@ def _require_members(tx: Transaction, scope: Scope, group: Group) -> list[Agent]
 
 def _change_manager(tx: Transaction, scope: Scope, before: Group, group: Group) -> None:
     _wake(tx, scope, before, before.agent_ids)
-    for manager_id, managed in ((before.manager_agent_id, None), (group.manager_agent_id, group.id)):
+    for manager_id, managed in (
+        (before.manager_agent_id, None),
+        (group.manager_agent_id, group.id),
+    ):
         if manager_id:
             change_settings(tx, scope, manager_id, **{MANAGES: managed, MESSAGE_BUFFER: None})
     for block_id in group.block_ids:
@@ -258,5 +282,7 @@ def change_settings(tx: Transaction, scope: Scope, agent_id: str, **changes: Any
     agent = agents.find(tx, everything, agent_id)
     if agent is None:
         return
-    kept = {name: value for name, value in {**agent.settings, **changes}.items() if value is not None}
+    kept = {
+        name: value for name, value in {**agent.settings, **changes}.items() if value is not None
+    }
     agents.update(tx, replace(agent, settings=kept))

@@ -15,4 +15,6 @@ def shown(tx: Transaction, scope: Scope, groups: Sequence[Group]) -> list[Json]:
     asleep = [group.id for group in groups if group.manager_type in ASLEEP]
     turns = sleep_queries.turns(tx, asleep, scope.subject) if asleep else {}
     read = sleep_queries.last_read(tx, asleep, scope.subject) if asleep else {}
-    return [GroupResponse.from_group(group, turns.get(group.id), read.get(group.id)) for group in groups]
+    return [
+        GroupResponse.from_group(group, turns.get(group.id), read.get(group.id)) for group in groups
+    ]

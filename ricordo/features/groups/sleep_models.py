@@ -12,7 +12,9 @@ from ricordo.features.groups.sleep_view import Pair, SleepWork
 class SleeptimeRequest(RequestModel):
     """What changes for the caller."""
 
-    paused: bool = Field(description="Whether nothing that the caller says is read by sleeping agents: not now.")
+    paused: bool = Field(
+        description="Whether nothing that the caller says is read by sleeping agents: not now."
+    )
 
 
 class SleeptimeResponse(ResponseModel):

@@ -21,21 +21,41 @@ async def list_pairs(request: Request) -> Response:
     api, asked = Api(request), request.query_params
     user, after = asked.get("user") or None, asked.get("after")
     groups: list[Any] = await api.get(
-        "/v1/groups/", manager_type="sleeptime", show_hidden_groups=True, limit=_PAIRS + 1, after=after
+        "/v1/groups/",
+        manager_type="sleeptime",
+        show_hidden_groups=True,
+        limit=_PAIRS + 1,
+        after=after,
     )
-    older = address_of("/ui/sleeptime", user=user, after=groups[_PAIRS - 1]["id"]) if groups[_PAIRS:] else ""
+    older = (
+        address_of("/ui/sleeptime", user=user, after=groups[_PAIRS - 1]["id"])
+        if groups[_PAIRS:]
+        else ""
+    )
     groups = groups[:_PAIRS]
     if not after:  # voice agents are few: they are all on the first page
         groups += await api.get(
-            "/v1/groups/", manager_type="voice_sleeptime", show_hidden_groups=True, limit=_MOST_VOICES
+            "/v1/groups/",
+            manager_type="voice_sleeptime",
+            show_hidden_groups=True,
+            limit=_MOST_VOICES,
         )
     pairs = [
         (group, pair)
         for group in groups
-        if (pair := await api.find(f"/v1/agents/{group['manager_agent_id']}/sleeptime", user_id=user))
+        if (
+            pair := await api.find(
+                f"/v1/agents/{group['manager_agent_id']}/sleeptime", user_id=user
+            )
+        )
     ]
     return await render(
-        request, "groups/pairs.html", pairs=pairs, names=await names_in(request, groups), older=older, user=user
+        request,
+        "groups/pairs.html",
+        pairs=pairs,
+        names=await names_in(request, groups),
+        older=older,
+        user=user,
     )
 
 
@@ -47,8 +67,14 @@ async def show_pair(request: Request, agent_id: str) -> Response:
     user, home = asked.get("user") or None, f"/v1/agents/{agent_id}/sleeptime"
     pair = await api.get(home, user_id=user)
     group = await api.get(f"/v1/groups/{pair['group_id']}")
-    work: list[Any] = await api.get(f"{home}/transcripts", user_id=user, limit=_EACH + 1, after=asked.get("after"))
-    older = address_of(f"/ui/sleeptime/{agent_id}", user=user, after=work[_EACH - 1]["id"]) if work[_EACH:] else ""
+    work: list[Any] = await api.get(
+        f"{home}/transcripts", user_id=user, limit=_EACH + 1, after=asked.get("after")
+    )
+    older = (
+        address_of(f"/ui/sleeptime/{agent_id}", user=user, after=work[_EACH - 1]["id"])
+        if work[_EACH:]
+        else ""
+    )
     return await render(
         request,
         "groups/pair.html",
@@ -66,10 +92,21 @@ async def pause(request: Request, agent_id: str) -> Response:
     form = await form_of(request)
     user, is_paused = form.get("user") or None, form.get("do") == "pause"
     await Api(request).ask(
-        "PATCH", f"/v1/agents/{agent_id}/sleeptime", {"paused": is_paused}, query={"user_id": user} if user else None
+        "PATCH",
+        f"/v1/agents/{agent_id}/sleeptime",
+        {"paused": is_paused},
+        query={"user_id": user} if user else None,
     )
-    words = "Nothing you say is read from now on." if is_paused else "What you say from now on is read again."
-    return done(request, address_of(f"/ui/sleeptime/{agent_id}", user=user), words if user is None else "It is noted.")
+    words = (
+        "Nothing you say is read from now on."
+        if is_paused
+        else "What you say from now on is read again."
+    )
+    return done(
+        request,
+        address_of(f"/ui/sleeptime/{agent_id}", user=user),
+        words if user is None else "It is noted.",
+    )
 
 
 @router.post("/{agent_id}/frequency")
@@ -85,4 +122,6 @@ async def change_frequency(request: Request, agent_id: str) -> Response:
         "sleeptime_agent_frequency": int(text) if text.isdecimal() else text or None,
     }
     await api.ask("PATCH", f"/v1/groups/{group.get('id', '')}", {"manager_config": config})
-    return done(request, f"/ui/agents/{agent_id}/settings", "How often its memory is worked on was changed.")
+    return done(
+        request, f"/ui/agents/{agent_id}/settings", "How often its memory is worked on was changed."
+    )

@@ -12,7 +12,15 @@ from sqlalchemy import bindparam, case, func, select, update
 
 from ricordo.domain.scope import Scope
 from ricordo.features.groups.queries import sleep_counters, sleep_marks, transcripts
-from ricordo.storage.engine.repository import Missing, Page, Replacing, Repository, equal, one_of, setter
+from ricordo.storage.engine.repository import (
+    Missing,
+    Page,
+    Replacing,
+    Repository,
+    equal,
+    one_of,
+    setter,
+)
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
 
@@ -71,7 +79,8 @@ _COUNT = setter(
 _PAUSE = setter(
     sleep_counters,
     "is_paused",
-    where=(sleep_counters.c.group_id == bindparam("of_group")) & (sleep_counters.c.user_id == bindparam("of_user")),
+    where=(sleep_counters.c.group_id == bindparam("of_group"))
+    & (sleep_counters.c.user_id == bindparam("of_user")),
 )
 _THIS_MARK = (
     (sleep_marks.c.group_id == bindparam("of_group"))
@@ -87,11 +96,15 @@ _UNREAD = (
 )
 _SKIP = (
     update(sleep_marks)
-    .where(sleep_marks.c.group_id == bindparam("of_group"), sleep_marks.c.user_id == bindparam("of_user"))
+    .where(
+        sleep_marks.c.group_id == bindparam("of_group"),
+        sleep_marks.c.user_id == bindparam("of_user"),
+    )
     # Of a voice agent, less may be said by now than was left out before.
     .values(
         read_to=case(
-            (sleep_marks.c.read_to > sleep_marks.c.said_to, sleep_marks.c.read_to), else_=sleep_marks.c.said_to
+            (sleep_marks.c.read_to > sleep_marks.c.said_to, sleep_marks.c.read_to),
+            else_=sleep_marks.c.said_to,
         )
     )
 )
@@ -104,18 +117,20 @@ _LAST_READ = (
     .group_by(sleep_marks.c.group_id)
 )
 # By the run alone: SQLite would take the index of its conversation for the better one, and read all of that.
-_SPAN_OF_RUN = select(func.min(messages.c.seq).label("first"), func.max(messages.c.seq).label("last")).where(
-    equal(messages, "run_id")
-)
+_SPAN_OF_RUN = select(
+    func.min(messages.c.seq).label("first"), func.max(messages.c.seq).label("last")
+).where(equal(messages, "run_id"))
 _IDS = select(messages.c.seq, messages.c.id).where(one_of(messages.c.seq, "numbers"))
-_BEGUN = _TRANSCRIPTS.select.where(equal(transcripts, "agent_id"), transcripts.c.status == "begun").order_by(
-    transcripts.c.seq
-)
+_BEGUN = _TRANSCRIPTS.select.where(
+    equal(transcripts, "agent_id"), transcripts.c.status == "begun"
+).order_by(transcripts.c.seq)
 insert_transcript = _TRANSCRIPTS.insert
 save_transcript = _TRANSCRIPTS.updates("run_id", "status", "attempts", "ended_at")
 
 
-def count_turn(tx: Transaction, group_id: str, user_id: str | None, frequency: int, counted: int | None) -> int:
+def count_turn(
+    tx: Transaction, group_id: str, user_id: str | None, frequency: int, counted: int | None
+) -> int:
     """Count a turn of this user, from 0 to below `frequency`, and return the count.
 
     `counted` is the count that was read (None: there was none); where another turn was counted since, it is read again.
@@ -141,13 +156,18 @@ def is_paused(tx: Transaction, group_id: str, user_id: str | None) -> bool:
 
 
 def _begin_counter(tx: Transaction, group_id: str, user_id: str | None) -> None:
-    tx.run(_NEW_COUNTER, {"group_id": group_id, "user_id": user_id or NO_USER, "turns": -1, "is_paused": False})
+    tx.run(
+        _NEW_COUNTER,
+        {"group_id": group_id, "user_id": user_id or NO_USER, "turns": -1, "is_paused": False},
+    )
 
 
 def set_paused(tx: Transaction, group_id: str, user_id: str | None, *, is_paused: bool) -> None:
     """Note that the user wants nothing of theirs read from now on, or wants it again; what was said meanwhile stays unread."""
     _begin_counter(tx, group_id, user_id)
-    tx.run(_PAUSE, {"of_group": group_id, "of_user": user_id or NO_USER, "new_is_paused": is_paused})
+    tx.run(
+        _PAUSE, {"of_group": group_id, "of_user": user_id or NO_USER, "new_is_paused": is_paused}
+    )
     skip(tx, group_id, user_id)
 
 
@@ -185,7 +205,11 @@ def turns(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Map
 def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, str]:
     """Return by group the id of the newest message of this user's talk that was read."""
     rows = tx.all(_LAST_READ, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
-    ids = {row.seq: row.id for row in tx.all(_IDS, {"numbers": [row.read_to for row in rows]})} if rows else {}
+    ids = (
+        {row.seq: row.id for row in tx.all(_IDS, {"numbers": [row.read_to for row in rows]})}
+        if rows
+        else {}
+    )
     return {row.group_id: ids[row.read_to] for row in rows if row.read_to in ids}
 
 
@@ -200,9 +224,15 @@ def begun(tx: Transaction, agent_id: str) -> list[Transcript]:
     return _TRANSCRIPTS.all(tx, _BEGUN, {"agent_id": agent_id})
 
 
-def page_of_transcripts(tx: Transaction, scope: Scope, wanted: Page, **equal: Any) -> list[Transcript]:
+def page_of_transcripts(
+    tx: Transaction, scope: Scope, wanted: Page, **equal: Any
+) -> list[Transcript]:
     return _TRANSCRIPTS.page(tx, scope, wanted, **equal)
 
 
 def _of_mark(mark: Mark) -> dict[str, str]:
-    return {"of_group": mark.group_id, "of_agent": mark.agent_id, "of_conversation": mark.conversation_id}
+    return {
+        "of_group": mark.group_id,
+        "of_agent": mark.agent_id,
+        "of_conversation": mark.conversation_id,
+    }

@@ -4,7 +4,11 @@ from ricordo.api.call import Here, Paged
 from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
 from ricordo.features.groups import sleep_view
-from ricordo.features.groups.sleep_models import SleeptimeRequest, SleeptimeResponse, SleepWorkResponse
+from ricordo.features.groups.sleep_models import (
+    SleeptimeRequest,
+    SleeptimeResponse,
+    SleepWorkResponse,
+)
 from ricordo.storage.engine.store import Transaction
 
 router = Routes(prefix="/v1/agents/{agent_id}/sleeptime", tags=["groups"], scope="memory")
@@ -19,7 +23,9 @@ def retrieve(tx: Transaction, here: Here, agent_id: str) -> Json:
 @router.patch("", response_model=SleeptimeResponse)
 def modify(tx: Transaction, here: Here, agent_id: str, body: SleeptimeRequest) -> Json:
     """Say "not now" for what the caller says, or take that back. What was said meanwhile is not read later."""
-    return SleeptimeResponse.from_pair(sleep_view.set_paused(tx, here.scope, agent_id, is_paused=body.paused))
+    return SleeptimeResponse.from_pair(
+        sleep_view.set_paused(tx, here.scope, agent_id, is_paused=body.paused)
+    )
 
 
 @router.get("/transcripts", response_model=list[SleepWorkResponse])

@@ -51,7 +51,9 @@ def pair_of(tx: Transaction, scope: Scope, agent_id: str) -> Pair:
         agent = agents.get(tx, scope, agent.is_asleep_for)
     group = queries.of_manager(tx, scope.organization_id, agent.id)
     if group is None or group.manager_type not in ASLEEP:
-        raise NotFound(f"No other agent works on the memory of {agent_id}. Set its enable_sleeptime to make one.")
+        raise NotFound(
+            f"No other agent works on the memory of {agent_id}. Set its enable_sleeptime to make one."
+        )
     return Pair(agent, group, sleep_queries.is_paused(tx, group.id, scope.subject))
 
 
@@ -64,17 +66,23 @@ def set_paused(tx: Transaction, scope: Scope, agent_id: str, *, is_paused: bool)
 
 def work_of(tx: Transaction, scope: Scope, group: Group, page: Page) -> list[SleepWork]:
     """Return what the group's sleeping agents did; of a caller who is a user, with what they themselves said."""
-    transcripts = sleep_queries.page_of_transcripts(tx, scope, page, group_id=group.id, user_id=scope.subject)
+    transcripts = sleep_queries.page_of_transcripts(
+        tx, scope, page, group_id=group.id, user_id=scope.subject
+    )
     run_ids = [transcript.run_id for transcript in transcripts if transcript.run_id]
     known = {run.id: run for run in runs.by_ids(tx, run_ids)} if run_ids else {}
     changes = _changes_of(tx, scope, run_ids)
     return [
-        SleepWork(transcript, known.get(transcript.run_id or ""), changes.get(transcript.run_id or "", []))
+        SleepWork(
+            transcript, known.get(transcript.run_id or ""), changes.get(transcript.run_id or "", [])
+        )
         for transcript in transcripts
     ]
 
 
-def _changes_of(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> dict[str, list[MemoryChange]]:
+def _changes_of(
+    tx: Transaction, scope: Scope, run_ids: Sequence[str]
+) -> dict[str, list[MemoryChange]]:
     """Return by run what it changed in blocks, and what it proposed that waits."""
     changes: dict[str, list[MemoryChange]] = {}
     if not run_ids:

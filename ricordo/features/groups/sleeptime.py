@@ -63,7 +63,10 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
     in_view = [message.seq for message in turn.window[1:] if message.seq]
     before = min([*in_view, first]) - 1
     said_by = run.user_id or NO_USER
-    marks = [Mark(group.id, member_id, run.conversation_id, said_by, before, last) for member_id in group.agent_ids]
+    marks = [
+        Mark(group.id, member_id, run.conversation_id, said_by, before, last)
+        for member_id in group.agent_ids
+    ]
     # What a voice agent has in view is read once it leaves that.
     is_voice = group.manager_type == "voice_sleeptime"
     readable_to = _last_evicted(tx, turn, new) if is_voice else last
@@ -79,7 +82,13 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
         for mark in marks:
             sleep_queries.say(tx, mark)  # what is in view now is not read later either
         sleep_queries.skip(tx, group.id, run.user_id)
-    if is_paused or not readable_to or frequency == 0 or count or not any(message.role != "user" for message in new):
+    if (
+        is_paused
+        or not readable_to
+        or frequency == 0
+        or count
+        or not any(message.role != "user" for message in new)
+    ):
         return []
     planned = [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
     return [run_id for run_id in planned if run_id]
@@ -89,7 +98,9 @@ def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) ->
     """Return the seq of the last message that left the window with this turn; 0 where none did."""
     gone = evicted([*turn.window, *new], turn.state.agent)
     stored = messages.by_ids(tx, [message.id for message in gone]) if gone else []
-    own = [message.seq for message in stored if message.conversation_id == turn.state.conversation.id]
+    own = [
+        message.seq for message in stored if message.conversation_id == turn.state.conversation.id
+    ]
     return max(own, default=0)
 
 
@@ -99,14 +110,19 @@ def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: 
     None where the sleeping agent has no conversation and cannot get one: that is no failure of the other agent's turn.
     """
     conversation_id = (
-        conversations.users_default_id(member_id, run.user_id) if run.user_id else conversations.default_id(member_id)
+        conversations.users_default_id(member_id, run.user_id)
+        if run.user_id
+        else conversations.default_id(member_id)
     )
     if conversations.get(tx, conversation_id) is None:
         scope = Scope(group.organization_id, subject_id=run.user_id)
         try:
             begin_default(tx, runtime, scope, member_id)
         except RicordoError as error:
-            log.warning("a sleeping agent cannot begin", extra={"agent": member_id, "kind": type(error).__name__})
+            log.warning(
+                "a sleeping agent cannot begin",
+                extra={"agent": member_id, "kind": type(error).__name__},
+            )
             return None
     planned = Run(
         id=new_id("run"),
@@ -128,7 +144,10 @@ def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: 
 def add_job(tx: Transaction, organization_id: str, member_id: str) -> None:
     """Add the job that carries out what is planned for a sleeping agent, unless one waits already."""
     key, payload = f"{KIND}:{member_id}", {"agent_id": member_id}
-    jobs.add(tx, Job(KIND, organization_id, payload, key=key, is_single=True, most_attempts=_JOB_ATTEMPTS))
+    jobs.add(
+        tx,
+        Job(KIND, organization_id, payload, key=key, is_single=True, most_attempts=_JOB_ATTEMPTS),
+    )
 
 
 async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
@@ -137,7 +156,10 @@ async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
     A failure of one user's run holds up no other user's; the job is then tried again later.
     """
     agent_id, done = job.payload["agent_id"], 0
-    if await runtime.store.read(lambda tx: agents.find(tx, Scope(job.organization_id), agent_id)) is None:
+    if (
+        await runtime.store.read(lambda tx: agents.find(tx, Scope(job.organization_id), agent_id))
+        is None
+    ):
         return
     if await put_off(runtime, job, agent_id):
         return
@@ -155,7 +177,10 @@ async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
 
 
 async def _attempt(
-    runtime: Runtime, user_id: str | None, failed: dict[str | None, RicordoError], work: Coroutine[Any, Any, None]
+    runtime: Runtime,
+    user_id: str | None,
+    failed: dict[str | None, RicordoError],
+    work: Coroutine[Any, Any, None],
 ) -> None:
     try:
         await work
@@ -186,7 +211,11 @@ async def _sleep(runtime: Runtime, run: Run) -> None:
             message_count=batch.count,
         )
         message = NewMessage(
-            "user", (batch.event(),), otid=transcript.id, group_id=batch.group.id, is_untrusted=batch.is_untrusted
+            "user",
+            (batch.event(),),
+            otid=transcript.id,
+            group_id=batch.group.id,
+            is_untrusted=batch.is_untrusted,
         )
         planned = run.id if batch.is_last else None
         await _work(runtime, batch.scope, transcript, message, planned_run=planned, batch=batch)
@@ -231,7 +260,9 @@ def _next_batch(tx: Transaction, run: Run) -> Batch | None:
     held = runs.lock(tx, run.id)
     if held is None or held.ended_at is not None:
         return None
-    group = next((one for one in queries.of_member(tx, run.agent_id) if one.manager_type in ASLEEP), None)
+    group = next(
+        (one for one in queries.of_member(tx, run.agent_id) if one.manager_type in ASLEEP), None
+    )
     scope = _scope(tx, run.organization_id, run.user_id)
     manager = agents.find(tx, Scope(run.organization_id), (group and group.manager_agent_id) or "")
     if group is None or scope is None or manager is None or not manager.has_sleeptime:
@@ -267,7 +298,9 @@ def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
     room = _room(state)
     left, number = room, 0
     for mark in batch.marks:
-        for message in messages.between(tx, mark.conversation_id, mark.read_to, mark.said_to, MOST_MESSAGES + 1):
+        for message in messages.between(
+            tx, mark.conversation_id, mark.read_to, mark.said_to, MOST_MESSAGES + 1
+        ):
             lines = [shortened(line, room) for line in batch.lines_of(message)]
             tokens = sum(map(text_tokens, lines))
             if number == MOST_MESSAGES or (tokens > left and batch.lines):
@@ -323,7 +356,9 @@ async def _finish(runtime: Runtime, transcript: Transcript) -> None:
         parts, otid = said.parts, said.otid
         if transcript.attempts or not is_open:
             parts, otid = (go_on_event(),), f"{transcript.id}:{transcript.attempts}"
-        message = NewMessage("user", parts, otid, group_id=transcript.group_id, is_untrusted=said.is_untrusted)
+        message = NewMessage(
+            "user", parts, otid, group_id=transcript.group_id, is_untrusted=said.is_untrusted
+        )
         await _work(runtime, scope, transcript, message)
     else:
         await runtime.store.write(lambda tx: _close(tx, transcript, "failed"))
@@ -374,7 +409,8 @@ async def _note_outcome(runtime: Runtime, transcript: Transcript, answer: Answer
         return
     await runtime.store.write(lambda tx: sleep_queries.save_transcript(tx, failed))
     raise ModelError(
-        "llm_error", answer.failure.message[:500] if answer.failure else "The sleeping agent's turn failed."
+        "llm_error",
+        answer.failure.message[:500] if answer.failure else "The sleeping agent's turn failed.",
     )
 
 
@@ -385,7 +421,9 @@ def _begin(tx: Transaction, transcript: Transcript, batch: Batch | None) -> None
         return
     now = {
         mark.conversation_id: mark
-        for mark in sleep_queries.unread(tx, transcript.group_id, transcript.agent_id, transcript.user_id)
+        for mark in sleep_queries.unread(
+            tx, transcript.group_id, transcript.agent_id, transcript.user_id
+        )
     }
     for mark in batch.marks:
         if mark.conversation_id in batch.read_to:
@@ -420,7 +458,9 @@ async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
     """Add the job again of every sleeping agent whose planned runs wait for long: its attempts were used up."""
 
     def look(tx: Transaction) -> None:
-        for organization_id, agent_id in runs.agents_with_planned(tx, PURPOSE, tx.clock.now() - _FORGOTTEN):
+        for organization_id, agent_id in runs.agents_with_planned(
+            tx, PURPOSE, tx.clock.now() - _FORGOTTEN
+        ):
             add_job(tx, organization_id, agent_id)
 
     await runtime.store.write(look)

@@ -58,7 +58,12 @@ from ricordo.features.groups.talk_record import (
     with_totals,
     words_of,
 )
-from ricordo.features.groups.talk_start import StartedTalk, require_leader, start_talk, talk_conversation
+from ricordo.features.groups.talk_start import (
+    StartedTalk,
+    require_leader,
+    start_talk,
+    talk_conversation,
+)
 from ricordo.features.groups.talk_tool import ASK_ALL, SUPERVISED, SUPERVISOR_RULES, ask_all
 from ricordo.runtime import LiveTurn, Runtime
 from ricordo.storage import conversations, runs, users
@@ -76,7 +81,9 @@ async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> Liv
     The request names the group's leader and the conversation of talks (see `talk_conversation`). Raises NotFound, Busy,
     Conflict, Invalid.
     """
-    if not (request.messages or request.approval) or not all(message.parts for message in request.messages):
+    if not (request.messages or request.approval) or not all(
+        message.parts for message in request.messages
+    ):
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
@@ -89,11 +96,17 @@ async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
     group_id = str(answered_run.metadata["group_id"])
     for scope in await runtime.store.read(lambda tx: _scopes_of(tx, answered_run)):
         try:
-            group = await runtime.store.read(lambda tx, scope=scope: queries.get(tx, scope, group_id))  # type: ignore[misc]
-            request = TurnRequest(scope, require_leader(group), conversation_id=talk_conversation(scope, group))
+            group = await runtime.store.read(
+                lambda tx, scope=scope: queries.get(tx, scope, group_id)
+            )  # type: ignore[misc]
+            request = TurnRequest(
+                scope, require_leader(group), conversation_id=talk_conversation(scope, group)
+            )
             started = await start_talk(runtime, group_id, request, answered_run)
         except RicordoError as error:
-            log.info("no talk of the group goes on", extra={"run": answered_run.id, "reason": error})
+            log.info(
+                "no talk of the group goes on", extra={"run": answered_run.id, "reason": error}
+            )
             continue
         if isinstance(started, StartedTalk):
             talk = Talk(runtime, started)
@@ -143,7 +156,12 @@ class _TurnEnd:
 
     @property
     def text(self) -> str:
-        return "\n".join(part.text for one in self.words for part in one.message.parts if isinstance(part, TextPart))
+        return "\n".join(
+            part.text
+            for one in self.words
+            for part in one.message.parts
+            if isinstance(part, TextPart)
+        )
 
 
 class Talk(LiveRun):
@@ -168,7 +186,9 @@ class Talk(LiveRun):
         if self._leftover:
             await deliver(self._runtime, self._request.scope, self._leftover)
         record, run_id = self._record, self._run.id
-        self._told = await self._runtime.store.read(lambda tx: told_in(tx, record, run_id, has_turns=False))
+        self._told = await self._runtime.store.read(
+            lambda tx: told_in(tx, record, run_id, has_turns=False)
+        )
         if record.before:
             last = record.before[-1]
             words = await self._runtime.store.read(lambda tx: words_of(tx, record.plan, last))
@@ -182,7 +202,11 @@ class Talk(LiveRun):
         except _OutOfTurns:
             reason = "max_steps"
         busy = await self._deliver() if reason != "requires_approval" else []
-        yield RunEnded(await self._runtime.store.write(lambda tx: self._finish(tx, reason, has_busy=bool(busy))))
+        yield RunEnded(
+            await self._runtime.store.write(
+                lambda tx: self._finish(tx, reason, has_busy=bool(busy))
+            )
+        )
 
     async def _turns(self) -> AsyncIterator[Event]:
         """Take the turns of the talk, first the rest of one that waited."""
@@ -193,7 +217,11 @@ class Talk(LiveRun):
             more = self._options(speaker) | {"approval": self._request.approval}
             async for event in self._turn(speaker, "resumed", beside, **more):
                 yield event
-        kinds = {"round_robin": self._round_robin, "dynamic": self._dynamic, "supervisor": self._supervisor}
+        kinds = {
+            "round_robin": self._round_robin,
+            "dynamic": self._dynamic,
+            "supervisor": self._supervisor,
+        }
         async for event in kinds[self._plan.kind]():
             yield event
 
@@ -220,8 +248,13 @@ class Talk(LiveRun):
                 speaker = named_member(self._last_text(), plan.members, last)
             if speaker is None:
                 speaker = next_in_order(plan.members, last)
-                self._notes.append(f"The manager named nobody, so {speaker.name} spoke as the next in order.")
-                log.info("the manager of a group named nobody", extra={"run": self._run.id, "agent": speaker.id})
+                self._notes.append(
+                    f"The manager named nobody, so {speaker.name} spoke as the next in order."
+                )
+                log.info(
+                    "the manager of a group named nobody",
+                    extra={"run": self._run.id, "agent": speaker.id},
+                )
             async for event in self._speak(speaker):
                 yield event
 
@@ -234,14 +267,20 @@ class Talk(LiveRun):
                 "(RICORDO_GROUP_TURNS)."
             )
         said = self._told.missing(self._plan.manager.id)
-        async for event in self._turn(self._plan.manager, "manager", said, **self._options(self._plan.manager)):
+        async for event in self._turn(
+            self._plan.manager, "manager", said, **self._options(self._plan.manager)
+        ):
             yield event
 
     async def _speak(self, member: Speaker) -> AsyncIterator[Event]:
         """Let a member take its turn, and tell it what was said since its last one."""
         said = self._told.missing(member.id)
         if not said:
-            said = [NewMessage("user", (EventPart(_GO_ON),), otid=self._otid(), group_id=self._plan.group_id)]
+            said = [
+                NewMessage(
+                    "user", (EventPart(_GO_ON),), otid=self._otid(), group_id=self._plan.group_id
+                )
+            ]
         async for event in self._turn(member, "speaker", said, **self._options(member)):
             yield event
 
@@ -254,7 +293,11 @@ class Talk(LiveRun):
         names = [one.name for one in members if one.id != last_id or len(members) == 1]
         text = question_again(names) if is_again else question_for_manager(names, self._lines())
         asked = NewMessage(
-            "user", (TextPart(text),), otid=self._otid(), sender_id=manager.id, group_id=self._plan.group_id
+            "user",
+            (TextPart(text),),
+            otid=self._otid(),
+            sender_id=manager.id,
+            group_id=self._plan.group_id,
         )
         async for event in self._turn(manager, "manager", [asked], **self._options(manager)):
             yield event
@@ -327,7 +370,11 @@ class Talk(LiveRun):
             client_tools=asked.client_tools,
             client_skills=asked.client_skills,
             model=asked.model,
-            metadata={"group_id": self._plan.group_id, "speaker": speaker.name, "talk_id": self._run.id},
+            metadata={
+                "group_id": self._plan.group_id,
+                "speaker": speaker.name,
+                "talk_id": self._run.id,
+            },
             also_save=also_save,
             **options,
         )
@@ -341,7 +388,10 @@ class Talk(LiveRun):
         talk = runs.lock(tx, self._run.id)
         if talk and is_asked and was_cut_off(talk):
             heirs = runs.open_runs(tx, conversation_id=talk.conversation_id)
-            heir = next((one for one in heirs if one.metadata.get("plan", {}).get("key") == self._plan.key), talk)
+            heir = next(
+                (one for one in heirs if one.metadata.get("plan", {}).get("key") == self._plan.key),
+                talk,
+            )
             return runs.lock(tx, heir.id) or talk
         if talk is None or talk.ended_at is not None or talk.lease_token != self._run.lease_token:
             raise LeaseLost(f"{self._run.id} was ended by someone else.")
@@ -368,7 +418,9 @@ class Talk(LiveRun):
         match event:
             case StepSaved():
                 return replace(
-                    event, run_id=run_id, messages=tuple(replace(one, run_id=run_id) for one in event.messages)
+                    event,
+                    run_id=run_id,
+                    messages=tuple(replace(one, run_id=run_id) for one in event.messages),
                 )
             case ApprovalAsked():
                 return replace(event, run_id=run_id, message=replace(event.message, run_id=run_id))
@@ -405,14 +457,19 @@ class Talk(LiveRun):
         """Return the id of the member who spoke last in this talk."""
         manager_id = self._plan.manager and self._plan.manager.id
         done = (*self._record.before, *self._record.turns[: self._number])
-        return next((entry.agent_id for entry in reversed(done) if entry.agent_id != manager_id), None)
+        return next(
+            (entry.agent_id for entry in reversed(done) if entry.agent_id != manager_id), None
+        )
 
     def _last_text(self) -> str:
         return self._last.text if self._last else ""
 
     def _is_over(self) -> bool:
         """Return whether the last speaker said the token that ends the talk."""
-        token, manager_id = self._plan.termination_token, self._plan.manager and self._plan.manager.id
+        token, manager_id = (
+            self._plan.termination_token,
+            self._plan.manager and self._plan.manager.id,
+        )
         is_speaker = self._last is not None and self._last.agent_id != manager_id
         return bool(token) and is_speaker and str(token) in self._last_text()
 
@@ -431,7 +488,9 @@ class Talk(LiveRun):
         return f"{self._plan.key}-{len(self._record.before) + self._number}"
 
     async def _deliver(self) -> list[str]:
-        run = await self._runtime.store.read(lambda tx: runs.get(tx, self._request.scope, self._run.id))
+        run = await self._runtime.store.read(
+            lambda tx: runs.get(tx, self._request.scope, self._run.id)
+        )
         return await deliver(self._runtime, self._request.scope, run)
 
     def _finish(self, tx: Transaction, reason: StopReason, *, has_busy: bool) -> Run:
@@ -445,7 +504,9 @@ class Talk(LiveRun):
         add_callback(tx, ended)
         if has_busy:
             add_delivery(tx, ended)
-        conversations.save_window(tx, ended.conversation_id, (), "", added=len(self._request.messages), ended=ended)
+        conversations.save_window(
+            tx, ended.conversation_id, (), "", added=len(self._request.messages), ended=ended
+        )
         return ended
 
     def _counted(self, tx: Transaction, talk: Run) -> Run:
@@ -463,14 +524,21 @@ class Talk(LiveRun):
             if await self._deliver():
                 await self._runtime.store.write(lambda tx: add_delivery(tx, self._run))
         except RicordoError as error:
-            log.warning("a talk could not be told to its members", extra={"run": self._run.id, "reason": error})
+            log.warning(
+                "a talk could not be told to its members",
+                extra={"run": self._run.id, "reason": error},
+            )
 
-    def _close_in(self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None) -> Run | None:
+    def _close_in(
+        self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
+    ) -> Run | None:
         talk = runs.lock(tx, self._run.id)
         if talk is not None and talk.ended_at is None:
             runs.save_metadata(tx, self._counted(tx, talk))
         return close_run(tx, self._run, reason, error)
 
     async def _reread(self) -> list[Message]:
-        talk = await self._runtime.store.read(lambda tx: runs.get(tx, self._request.scope, self._run.id))
+        talk = await self._runtime.store.read(
+            lambda tx: runs.get(tx, self._request.scope, self._run.id)
+        )
         return await answer_of(self._runtime, talk)

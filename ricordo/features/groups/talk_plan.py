@@ -49,7 +49,9 @@ class TalkPlan:
     def from_json(cls, stored: dict[str, Any]) -> "TalkPlan":
         manager = stored.get("manager")
         members = tuple(Speaker(**one) for one in stored["members"])
-        return cls(**{**stored, "members": members, "manager": Speaker(**manager) if manager else None})
+        return cls(
+            **{**stored, "members": members, "manager": Speaker(**manager) if manager else None}
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,9 @@ def manager_instructions(plan: TalkPlan) -> str:
 def supervisor_instructions(plan: TalkPlan) -> str:
     """Return what a supervisor reads of its group."""
     names = _listed([one.name for one in plan.members])
-    return _section(_SUPERVISOR.strip().format(count=len(plan.members), names=names, about=_about(plan)))
+    return _section(
+        _SUPERVISOR.strip().format(count=len(plan.members), names=names, about=_about(plan))
+    )
 
 
 def question_for_manager(names: Sequence[str], lines: Sequence[tuple[str, str]]) -> str:
@@ -77,11 +79,19 @@ def message_of_supervisor(name: str, agent_id: str, message: str) -> str:
 
 
 def _about(plan: TalkPlan) -> str:
-    return f"About the group: {disarm(plan.description, 'group_chat')}" if plan.description.strip() else ""
+    return (
+        f"About the group: {disarm(plan.description, 'group_chat')}"
+        if plan.description.strip()
+        else ""
+    )
 
 
 def _described(member: Speaker) -> str:
-    return f": {disarm(_one_line(member.description), 'group_chat')}" if member.description.strip() else ""
+    return (
+        f": {disarm(_one_line(member.description), 'group_chat')}"
+        if member.description.strip()
+        else ""
+    )
 
 
 def _section(text: str) -> str:

@@ -54,7 +54,9 @@ class TalkRecord:
 
     def to_json(self) -> dict[str, Any]:
         lists = {"turns": self.turns, "before": self.before, "asked": self.asked}
-        stored: dict[str, Any] = {name: [entry.to_json() for entry in entries] for name, entries in lists.items()}
+        stored: dict[str, Any] = {
+            name: [entry.to_json() for entry in entries] for name, entries in lists.items()
+        }
         return {
             "run_type": "group",
             "group_id": self.plan.group_id,
@@ -67,7 +69,8 @@ class TalkRecord:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "TalkRecord":
         lists = {
-            name: tuple(Entry.from_json(one) for one in stored.get(name, ())) for name in ("turns", "before", "asked")
+            name: tuple(Entry.from_json(one) for one in stored.get(name, ()))
+            for name in ("turns", "before", "asked")
         }
         return cls(
             TalkPlan.from_json(stored["plan"]),
@@ -81,7 +84,9 @@ class TalkRecord:
         turns = list(self.turns)
         if number == len(turns):
             turns.append(entry)
-        turns[number] = replace(turns[number], run_ids=tuple(unique([*turns[number].run_ids, run_id])))
+        turns[number] = replace(
+            turns[number], run_ids=tuple(unique([*turns[number].run_ids, run_id]))
+        )
         return replace(self, turns=tuple(turns))
 
     def with_asked(self, agent_id: str, run_id: str) -> "TalkRecord":
@@ -105,7 +110,10 @@ def with_totals(tx: Transaction, run: Run, record: TalkRecord) -> Run:
     if record.plan.kind == "supervisor":
         own = {run_id for entry in record.turns for run_id in entry.run_ids}
         steps = sum(part.step_count for part in parts if part.id in own)
-    metadata = {**record.to_json(), "usage": {name: value for name, value in values.items() if value is not None}}
+    metadata = {
+        **record.to_json(),
+        "usage": {name: value for name, value in values.items() if value is not None},
+    }
     return replace(run, metadata=metadata, step_count=steps)
 
 
@@ -136,7 +144,9 @@ def words_of(tx: Transaction, plan: TalkPlan, entry: Entry) -> list[Utterance]:
     return [
         heard
         for message in stored
-        if message.step_id and message.role in ("assistant", "approval") and message.agent_id == entry.agent_id
+        if message.step_id
+        and message.role in ("assistant", "approval")
+        and message.agent_id == entry.agent_id
         for heard in heard_from(message, speaker, plan.group_id)
     ]
 
@@ -145,7 +155,16 @@ def input_of_talk(tx: Transaction, plan: TalkPlan, run_id: str) -> list[Utteranc
     """Return what came with the request of this run, without an answer to calls that waited."""
     return [
         Utterance(
-            None, NewMessage(one.role, one.parts, one.otid, one.name, one.sender_id, plan.group_id, one.is_untrusted)
+            None,
+            NewMessage(
+                one.role,
+                one.parts,
+                one.otid,
+                one.name,
+                one.sender_id,
+                plan.group_id,
+                one.is_untrusted,
+            ),
         )
         for one in messages.of_run(tx, run_id)
         if one.step_id is None and one.role in _INPUT
@@ -208,7 +227,15 @@ async def deliver(runtime: Runtime, scope: Scope, run: Run) -> list[str]:
 def add_delivery(tx: Transaction, run: Run) -> None:
     """Add the job that delivers to those who are busy now."""
     jobs.add(
-        tx, Job(DELIVERY, run.organization_id, {"run_id": run.id}, key=run.id, user_id=run.user_id, most_attempts=20)
+        tx,
+        Job(
+            DELIVERY,
+            run.organization_id,
+            {"run_id": run.id},
+            key=run.id,
+            user_id=run.user_id,
+            most_attempts=20,
+        ),
     )
 
 
@@ -218,7 +245,9 @@ async def _deliver_later(runtime: Runtime, job: Job, _report: Report) -> None:
     if not is_talk(run):
         raise Invalid(f"{run.id} is no talk with a group.")
     if await deliver(runtime, scope, run):
-        raise Unavailable("Agents of the group are busy. What they did not hear is told to them later.")
+        raise Unavailable(
+            "Agents of the group are busy. What they did not hear is told to them later."
+        )
 
 
 HANDLER = JobHandler(DELIVERY, _deliver_later)

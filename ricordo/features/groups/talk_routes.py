@@ -10,7 +10,14 @@ from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import INVALID_REQUEST, collect
 from ricordo.api.call import Here, Paged, RequestContext
 from ricordo.api.guard import refuse
-from ricordo.api.messages import MessageViewQuery, begin_async, keeps_some, stream_turn, turn_request, turn_response
+from ricordo.api.messages import (
+    MessageViewQuery,
+    begin_async,
+    keeps_some,
+    stream_turn,
+    turn_request,
+    turn_response,
+)
 from ricordo.api.models.base import Json
 from ricordo.api.models.messages import AnyMessage, messages_response
 from ricordo.api.models.runs import RunResponse
@@ -44,7 +51,9 @@ async def send(here: Here, group_id: str, body: SendRequest) -> Response:
     request = await turn_request(here, leader_id, body, conversation_id)
     result = await collect(await run_talk(here.runtime, group_id, request))
     if result.failure and result.failure.kind == INVALID_REQUEST:
-        raise Conflict(result.failure.message)  # such as a member that waits for an approval in a talk of its own
+        raise Conflict(
+            result.failure.message
+        )  # such as a member that waits for an approval in a talk of its own
     return turn_response(result, body)
 
 
@@ -64,7 +73,11 @@ async def send_async(here: Here, group_id: str, body: AsyncSendRequest) -> Run:
 
 @router.get("/messages", response_model=list[AnyMessage])
 def list_messages(
-    tx: Transaction, here: Here, group_id: str, paging: Paged, which: Annotated[MessageViewQuery, Depends()]
+    tx: Transaction,
+    here: Here,
+    group_id: str,
+    paging: Paged,
+    which: Annotated[MessageViewQuery, Depends()],
 ) -> list[Json]:
     """What was said in the group, each utterance once: users' messages, and what each agent said; by default newest first."""
     queries.get(tx, here.scope, group_id)
@@ -84,7 +97,9 @@ def modify_message(tx: Transaction, here: Here, group_id: str, message_id: str) 
     queries.get(tx, here.scope, group_id)
     if messages.get(tx, here.scope, message_id).group_id != group_id:
         raise NotFound(f"Message with ID {message_id} not found in this group")
-    return refuse(405, "A message cannot be changed. Send another one to the group, or reset its messages.")
+    return refuse(
+        405, "A message cannot be changed. Send another one to the group, or reset its messages."
+    )
 
 
 @router.patch("/reset-messages", response_model=NoneType)
@@ -103,6 +118,8 @@ def _begin(group_id: str) -> Begin:
 async def _place(here: RequestContext, group_id: str, body: SendRequest) -> tuple[str, str]:
     """Return the agent and the conversation that talks with the group are kept in. Raises NotFound, Invalid, Unsupported."""
     if body.override_system is not None:
-        raise Unsupported("override_system is not supported in a group: each of its agents has a prompt of its own.")
+        raise Unsupported(
+            "override_system is not supported in a group: each of its agents has a prompt of its own."
+        )
     group = await here.store.read(lambda tx: queries.get(tx, here.scope, group_id))
     return require_leader(group), talk_conversation(here.scope, group)

@@ -10,9 +10,21 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import NAMESPACE_URL, uuid5
 
-from ricordo.agents.repeats import input_of, require_own_otids, same_body, same_decision, was_cut_off
+from ricordo.agents.repeats import (
+    input_of,
+    require_own_otids,
+    same_body,
+    same_decision,
+    was_cut_off,
+)
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
-from ricordo.agents.turn_start import NOTHING_WAITS, STILL_WAITING, answered, new_run, resolve_conflict
+from ricordo.agents.turn_start import (
+    NOTHING_WAITS,
+    STILL_WAITING,
+    answered,
+    new_run,
+    resolve_conflict,
+)
 from ricordo.domain.agent import Conversation
 from ricordo.domain.clock import SECOND
 from ricordo.domain.message import Message
@@ -30,7 +42,9 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _ATTEMPTS = 5
-NOBODY = "The group has no agents, so nobody could answer. Add some with PATCH /v1/groups/{group_id}."
+NOBODY = (
+    "The group has no agents, so nobody could answer. Add some with PATCH /v1/groups/{group_id}."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +88,13 @@ async def start_talk(
     repeated: Run | None = None
     for _ in range(_ATTEMPTS):
         try:
-            opened = partial(_open, runtime=runtime, group_id=group_id, request=request, answered_run=answered_run)
+            opened = partial(
+                _open,
+                runtime=runtime,
+                group_id=group_id,
+                request=request,
+                answered_run=answered_run,
+            )
             return await runtime.store.write(partial(opened, cut_off=repeated))
         except Collision:
             repeated = await runtime.store.write(lambda tx: resolve_conflict(tx, runtime, request))
@@ -187,7 +207,9 @@ def _save_input(tx: Transaction, request: TurnRequest, run: Run, group: Group) -
 def _as_stored(request: TurnRequest, stored: Sequence[Message]) -> TurnRequest:
     """Return the request with its messages as they are stored: with an otid each, which is the same after a kill."""
     said = tuple(
-        NewMessage(one.role, one.parts, one.otid, one.name, one.sender_id, one.group_id, one.is_untrusted)
+        NewMessage(
+            one.role, one.parts, one.otid, one.name, one.sender_id, one.group_id, one.is_untrusted
+        )
         for one in stored
         if one.role != "approval"
     )
@@ -209,7 +231,9 @@ def _after_approval(
     parts = answered([waiting], approval).parts
     record = TalkRecord.from_json(paused.metadata)
     now, group_id = tx.clock.now(), record.plan.group_id
-    decision = NewMessage("approval", parts, approval.otid).signed(run.new_message("approval", parts, now))
+    decision = NewMessage("approval", parts, approval.otid).signed(
+        run.new_message("approval", parts, now)
+    )
     messages.insert_all(tx, [replace(decision, group_id=group_id)])
     group = queries.get(tx, request.scope, group_id)
     request = _as_stored(request, _save_input(tx, request, run, group))
@@ -251,5 +275,7 @@ def _waiting(tx: Transaction, scope: Scope, talk: Run) -> Message | None:
     entries = TalkRecord.from_json(talk.metadata).entries
     run = runs.find(tx, scope, entries[-1].run_ids[-1])
     conversation = conversations.get(tx, run.conversation_id) if run else None
-    last = messages.by_ids(tx, conversation.window[-1:]) if conversation and conversation.waits else []
+    last = (
+        messages.by_ids(tx, conversation.window[-1:]) if conversation and conversation.waits else []
+    )
     return last[0] if last and last[0].is_waiting and run and last[0].run_id == run.id else None

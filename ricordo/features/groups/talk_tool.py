@@ -45,7 +45,9 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     """
     ask = SUPERVISED.get()
     if ask is None:
-        raise Invalid("There is no group here. This tool works in a talk with a group that you supervise.")
+        raise Invalid(
+            "There is no group here. This tool works in a talk with a group that you supervise."
+        )
     return await ask(context, message)
 
 
@@ -77,7 +79,9 @@ async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: s
     return texts
 
 
-async def _ask(talk: "Talk", plan: TalkPlan, member: Speaker, context: ToolContext, message: str) -> Answer:
+async def _ask(
+    talk: "Talk", plan: TalkPlan, member: Speaker, context: ToolContext, message: str
+) -> Answer:
     runtime: Runtime = context.runtime
     manager = plan.manager or member
     otid = f"{plan.key}-{member.id}"
@@ -114,7 +118,11 @@ def _spoken(answer: Answer | str) -> Sequence[str]:
         return [answer]
     if answer.failure:
         return [f"<error: {answer.failure.message}>"]
-    texts = [str(piece["content"]) for piece in messages_response(answer.messages, _SPOKEN) if piece["content"]]
+    texts = [
+        str(piece["content"])
+        for piece in messages_response(answer.messages, _SPOKEN)
+        if piece["content"]
+    ]
     if texts:
         return texts
     names = [call.name for message in answer.messages for call in message.tool_calls]

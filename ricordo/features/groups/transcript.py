@@ -56,7 +56,11 @@ def _line(part: object) -> str:
         case ToolReturnPart() if part.content.strip() and part.content != SENT:
             return f"assistant: Tool call returned {part.content.strip()}"
         case ApprovalPart():
-            return "[User approved]" if part.approves else f"[User rejected: {part.reason or 'no reason'}]"
+            return (
+                "[User approved]"
+                if part.approves
+                else f"[User rejected: {part.reason or 'no reason'}]"
+            )
     return ""
 
 
@@ -81,7 +85,9 @@ def shortened(line: str, most_tokens: int) -> str:
 
 def transcript_event(lines: Sequence[str]) -> EventPart:
     """The event that gives a sleeping agent these lines to read."""
-    return EventPart("\n".join([_reminder("sleep_reminder"), "", "Messages:", *lines]), event="transcript")
+    return EventPart(
+        "\n".join([_reminder("sleep_reminder"), "", "Messages:", *lines]), event="transcript"
+    )
 
 
 def go_on_event() -> EventPart:

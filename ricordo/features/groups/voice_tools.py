@@ -66,7 +66,9 @@ async def search_memory(
     keywords = [word.strip() for word in convo_keyword_queries or () if word.strip()]
     if keywords:
         texts = {word: await _said(context, word, start, end) for word in keywords[:_MOST_KEYWORDS]}
-        results["convo_keyword_search_results"] = {word: found for word, found in texts.items() if found}
+        results["convo_keyword_search_results"] = {
+            word: found for word, found in texts.items() if found
+        }
     return results
 
 
@@ -127,15 +129,21 @@ VOICE_TOOLS = (
 )
 
 
-def _span(now: int, start_minutes_ago: int | None, end_minutes_ago: int | None) -> tuple[int | None, int | None]:
+def _span(
+    now: int, start_minutes_ago: int | None, end_minutes_ago: int | None
+) -> tuple[int | None, int | None]:
     """Return the time to search in, in microseconds; where one end is left out, it reaches to now."""
     if start_minutes_ago is None and end_minutes_ago is None:
         return None, None
-    ends = sorted(now - max(0, minutes or 0) * _MINUTE for minutes in (start_minutes_ago, end_minutes_ago))
+    ends = sorted(
+        now - max(0, minutes or 0) * _MINUTE for minutes in (start_minutes_ago, end_minutes_ago)
+    )
     return ends[0], ends[1]
 
 
-async def _said(context: ToolContext, keyword: str, start: int | None, end: int | None) -> list[str]:
+async def _said(
+    context: ToolContext, keyword: str, start: int | None, end: int | None
+) -> list[str]:
     """Return what was said, out of view, with this keyword in it."""
     wanted = MessageFilter(
         agent_ids=(context.state.agent.id,),
@@ -166,7 +174,11 @@ async def _utterance(context: ToolContext) -> str:
     def read(tx: Transaction) -> list[Message]:
         new = messages.of_run(tx, context.step.run_id)
         # A turn that goes on after an approval has the user's words in an earlier run.
-        return new if any(one.is_said for one in new) else messages.by_ids(tx, context.state.conversation.window)
+        return (
+            new
+            if any(one.is_said for one in new)
+            else messages.by_ids(tx, context.state.conversation.window)
+        )
 
     said = [message.text for message in await context.store.read(read) if message.is_said]
     return said[-1] if said else ""
@@ -181,7 +193,9 @@ async def _transcript(context: ToolContext) -> tuple[list[str], bool]:
 
     is_kept = False
     for message in reversed(await context.store.read(read)):
-        is_kept |= any(one.name == "store_memories" and one.status == "success" for one in message.tool_returns)
+        is_kept |= any(
+            one.name == "store_memories" and one.status == "success" for one in message.tool_returns
+        )
         if message.is_event and (lines := lines_in(message.text)):
             return lines, is_kept
     return [], False

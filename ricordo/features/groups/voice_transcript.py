@@ -30,7 +30,9 @@ def numbered_lines_of(message: Message) -> list[str]:
 
 def numbered_event(older: Sequence[str], newer: Sequence[str], kept: int) -> EventPart:
     """Return the event with these lines, numbered through; `kept` messages stay in the agent's view at least."""
-    numbered = [f"{_INDENT}{number}. {_indented(line)}" for number, line in enumerate([*older, *newer])]
+    numbered = [
+        f"{_INDENT}{number}. {_indented(line)}" for number, line in enumerate([*older, *newer])
+    ]
     lines = [
         text("voice_reminder").replace("{kept}", str(kept)),
         "",

@@ -36,7 +36,14 @@ async def ask_to_send(runtime: Runtime, run: Run) -> None:
 
 def _job(conversation_id: str, organization_id: str, user_id: str) -> Job:
     payload = {"conversation_id": conversation_id}
-    return Job("honcho.send", organization_id, payload, f"honcho:{conversation_id}", is_single=True, user_id=user_id)
+    return Job(
+        "honcho.send",
+        organization_id,
+        payload,
+        f"honcho:{conversation_id}",
+        is_single=True,
+        user_id=user_id,
+    )
 
 
 async def send(runtime: Runtime, job: Job, report: Report) -> None:
@@ -46,7 +53,9 @@ async def send(runtime: Runtime, job: Job, report: Report) -> None:
     store, done = FencedStore(runtime.store, job), 0
 
     def take(tx: Transaction) -> tuple[HonchoSession, list[Message], str, str] | None:
-        conversation = conversations.require(tx, Scope(job.organization_id), job.payload["conversation_id"])
+        conversation = conversations.require(
+            tx, Scope(job.organization_id), job.payload["conversation_id"]
+        )
         user = users.find(tx, Scope(job.organization_id), conversation.user_id or "")
         if user is None or conversation.hidden:  # a background task's own, which nobody said
             return None
@@ -66,11 +75,16 @@ async def send(runtime: Runtime, job: Job, report: Report) -> None:
             report(done, done)
 
 
-async def _deliver(honcho: Any, session: HonchoSession, new: list[Message], agent_id: str, user: str) -> None:
+async def _deliver(
+    honcho: Any, session: HonchoSession, new: list[Message], agent_id: str, user: str
+) -> None:
     from honcho.api_types import MessageCreateParams, SessionPeerConfig
 
     metadata = {"user_id": user, "chat_id": session.name.removeprefix("chat_")}
-    peers = [(session.user_id, SessionPeerConfig(observe_me=True)), (agent_id, SessionPeerConfig(observe_me=False))]
+    peers = [
+        (session.user_id, SessionPeerConfig(observe_me=True)),
+        (agent_id, SessionPeerConfig(observe_me=False)),
+    ]
     there = await honcho.aio.session(session.name, metadata=metadata, peers=peers)
     known: set[Any] = set()
     if session.tried > session.sent:

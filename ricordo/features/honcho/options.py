@@ -8,7 +8,9 @@ from ricordo.setting_types import Address, FeatureSettings, Key, about
 class HonchoSettings(FeatureSettings):
     """The Honcho that gets users' conversations and answers questions about users; none unless one is named."""
 
-    honcho_url: Address | None = about("Address of a Honcho server, to send users' conversations there and to ask it.")
+    honcho_url: Address | None = about(
+        "Address of a Honcho server, to send users' conversations there and to ask it."
+    )
     honcho_environment: Literal["local", "production"] | None = about(
         "In place of an address: local (http://localhost:8000), or production, Honcho's own service."
     )

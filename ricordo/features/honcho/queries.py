@@ -46,20 +46,27 @@ _sessions, _said = honcho_sessions.c, messages.c
 _OF_CONVERSATION = _SESSIONS.select.where(equal(honcho_sessions, "conversation_id"))
 _OF_USER = _SESSIONS.select.where(equal(honcho_sessions, "user_id"))
 _OF_OTHERS = (
-    select(_sessions.id).where(equal(honcho_sessions, "name"), _sessions.user_id != bindparam("user_id")).limit(1)
+    select(_sessions.id)
+    .where(equal(honcho_sessions, "name"), _sessions.user_id != bindparam("user_id"))
+    .limit(1)
 )
 _INSERT = insert(honcho_sessions)
 _PROGRESS = setter(honcho_sessions, "sent", "tried", where=_sessions.id == bindparam("this_id"))
 _SPOKEN = _said.role.in_(("user", "assistant")) & (_said.text != "")
 _NEXT = (
-    _MESSAGES.select.where(equal(messages, "conversation_id", "user_id"), _SPOKEN, _said.seq > bindparam("after"))
+    _MESSAGES.select.where(
+        equal(messages, "conversation_id", "user_id"), _SPOKEN, _said.seq > bindparam("after")
+    )
     .order_by(_said.seq)
     .limit(AT_ONCE)
 )
 _BEHIND = (
     select(conversations.c.id, conversations.c.organization_id, conversations.c.user_id)
     .join(
-        messages, (_said.conversation_id == conversations.c.id) & (_said.user_id == conversations.c.user_id) & _SPOKEN
+        messages,
+        (_said.conversation_id == conversations.c.id)
+        & (_said.user_id == conversations.c.user_id)
+        & _SPOKEN,
     )
     .outerjoin(honcho_sessions, _sessions.conversation_id == conversations.c.id)
     .where(_said.created_at > bindparam("since"), ~conversations.c.hidden)
@@ -79,7 +86,9 @@ def session_of(tx: Transaction, conversation: Conversation) -> HonchoSession:
     name = re.sub(r"[^A-Za-z0-9_-]", "-", name)[:200]
     if tx.first(_OF_OTHERS, {"name": name, "user_id": user_id}):
         name = f"{name}_{user_id}"
-    made = HonchoSession(new_id("honcho"), conversation.organization_id, user_id, conversation.id, name)
+    made = HonchoSession(
+        new_id("honcho"), conversation.organization_id, user_id, conversation.id, name
+    )
     tx.run(_INSERT, _SESSIONS.values(made))
     return made
 
@@ -90,7 +99,11 @@ def of_user(tx: Transaction, user_id: str) -> Sequence[HonchoSession]:
 
 def next_messages(tx: Transaction, session: HonchoSession) -> Sequence[Message]:
     """Return what is to be sent next, in its order: what the user and the agent said, no events, calls or prompts."""
-    values = {"conversation_id": session.conversation_id, "user_id": session.user_id, "after": session.sent}
+    values = {
+        "conversation_id": session.conversation_id,
+        "user_id": session.user_id,
+        "after": session.sent,
+    }
     return _MESSAGES.all(tx, _NEXT, values)
 
 

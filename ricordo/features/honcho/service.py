@@ -32,7 +32,9 @@ async def connected() -> AsyncIterator[Any]:
         module: Any = await asyncio.to_thread(import_module, "honcho")
         errors: Any = await asyncio.to_thread(import_module, "honcho.http.exceptions")
     except ImportError:
-        raise Unavailable('Honcho needs its client. Install it: pip install "ricordo[honcho]"') from None
+        raise Unavailable(
+            'Honcho needs its client. Install it: pip install "ricordo[honcho]"'
+        ) from None
     key = options.honcho_api_key
     honcho = module.Honcho(
         base_url=options.honcho_url,
@@ -50,6 +52,8 @@ async def connected() -> AsyncIterator[Any]:
         if 400 <= status < 500 and status not in (408, 429):
             told = f"Honcho at {options.shown} refuses ({status}). Check RICORDO_HONCHO_API_KEY and the workspace."
             raise Invalid(told) from None
-        raise Unavailable(f"Honcho at {options.shown} does not answer ({type(error).__name__}).") from None
+        raise Unavailable(
+            f"Honcho at {options.shown} does not answer ({type(error).__name__})."
+        ) from None
     finally:
         await http.close()

@@ -24,7 +24,9 @@ MOST_UNPACKED = 2**31  # bytes of JSON, however small they were packed
 LONGEST = 32 * 2**20  # bytes of one chat
 _BLOCK = 2**16
 _MOST_MESSAGES = 100_000  # of one chat
-_MEMBER = re.compile(r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE)
+_MEMBER = re.compile(
+    r"(conversations|chats?-export|chats?|memories)([-_]\d+)?\.json", re.IGNORECASE
+)
 _IN_TEXT, _OUTSIDE = re.compile(rb'["\\]'), re.compile(rb'["{}\[\],]')
 _LISTS = ("conversations", "results", "memories", "chats")
 _TOOLS = "what tools were asked and gave is not taken, what was said is"
@@ -62,7 +64,12 @@ class SkippedMember:
     name: str
 
 
-TITLES: Mapping[str, str] = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "mem0": "mem0"}
+TITLES: Mapping[str, str] = {
+    "chatgpt": "ChatGPT",
+    "claude": "Claude",
+    "openwebui": "Open WebUI",
+    "mem0": "mem0",
+}
 
 
 def kind_of(sent: Json) -> str | None:
@@ -110,11 +117,20 @@ class _Bounded:
     def read(self, size: int) -> bytes:
         try:
             data = self._stream.read(size)
-        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            OSError,
+            NotImplementedError,
+            RuntimeError,
+        ) as error:
             raise Invalid(f"The zip file is damaged: {error}. Download it again.") from error
         self._left[0] -= len(data)
         if self._left[0] < 0:
-            raise Invalid(f"The file holds more than {MOST_UNPACKED // 2**30} GB. Take it apart, and import the parts.")
+            raise Invalid(
+                f"The file holds more than {MOST_UNPACKED // 2**30} GB. Take it apart, and import the parts."
+            )
         return data
 
 
@@ -132,7 +148,9 @@ def _streams(file: IO[bytes]) -> Iterator["_Bounded | SkippedMember"]:
         raise Invalid(f"The zip file is damaged: {error}. Download it again.") from error
     names = [name for name in listed if _MEMBER.fullmatch(PurePosixPath(name).name)]
     if not names:
-        raise Invalid("The zip file holds no conversations.json. Choose the file as it was exported.")
+        raise Invalid(
+            "The zip file holds no conversations.json. Choose the file as it was exported."
+        )
     yield from (SkippedMember(name) for name in listed if name not in names)
     left = [MOST_UNPACKED]
     for name in names:
@@ -187,11 +205,15 @@ def _elements_of_object(begin: bytes, stream: _Bounded) -> Iterator[bytes]:
     while (block := stream.read(_BLOCK)) and len(whole) <= LONGEST:
         whole += block
     if len(whole) > LONGEST:
-        raise Invalid(f"The file is one object of more than {LONGEST // 2**20} MB. Export the chats as a list.")
+        raise Invalid(
+            f"The file is one object of more than {LONGEST // 2**20} MB. Export the chats as a list."
+        )
     try:
         sent = orjson.loads(bytes(whole))
     except orjson.JSONDecodeError as error:
-        raise Invalid(f"The file is no JSON: {error}. Choose the file as it was exported.") from error
+        raise Invalid(
+            f"The file is no JSON: {error}. Choose the file as it was exported."
+        ) from error
     if not isinstance(sent, dict):
         raise Invalid("The file holds no list of chats. Choose the file as it was exported.")
     listed = next((sent[name] for name in _LISTS if isinstance(sent.get(name), list)), [sent])
@@ -199,16 +221,24 @@ def _elements_of_object(begin: bytes, stream: _Bounded) -> Iterator[bytes]:
 
 
 def _chatgpt(sent: Json) -> ExportedChat:
-    chat = _chat(sent.get("conversation_id") or sent["id"], sent.get("title"), sent.get("create_time"))
+    chat = _chat(
+        sent.get("conversation_id") or sent["id"], sent.get("title"), sent.get("create_time")
+    )
     nodes = sent["mapping"]
     leaf = sent.get("current_node") or next(reversed(nodes), None)
     for id, node in _branch(nodes, leaf, "parent"):
         message = node.get("message")
-        if not message or (message.get("metadata") or {}).get("is_visually_hidden_from_conversation"):
+        if not message or (message.get("metadata") or {}).get(
+            "is_visually_hidden_from_conversation"
+        ):
             continue
         role, content = message["author"]["role"], message.get("content") or {}
         kind = content.get("content_type")
-        if role == "system" or kind in ("user_editable_context", "model_editable_context", "reasoning_recap"):
+        if role == "system" or kind in (
+            "user_editable_context",
+            "model_editable_context",
+            "reasoning_recap",
+        ):
             continue
         if role == "tool" or message.get("recipient") not in (None, "all"):
             chat.left.leave("uses of tools", "", _TOOLS)
@@ -216,7 +246,15 @@ def _chatgpt(sent: Json) -> ExportedChat:
         thoughts = "\n".join(str(one.get("content") or "") for one in content.get("thoughts") or ())
         texts = [_text_of(part, chat) for part in content.get("parts") or (content.get("text"),)]
         model = (message.get("metadata") or {}).get("model_slug")
-        _add(chat, id, role, "\n".join(filter(None, texts)), message.get("create_time"), thoughts, model)
+        _add(
+            chat,
+            id,
+            role,
+            "\n".join(filter(None, texts)),
+            message.get("create_time"),
+            thoughts,
+            model,
+        )
     return chat
 
 
@@ -232,16 +270,29 @@ def _claude(sent: Json) -> ExportedChat | list[ExportedChat]:
     for id, one in _branch(nodes, leaf, "parent_message_uuid") if is_tree else nodes.items():
         pieces = [piece for piece in one.get("content") or () if isinstance(piece, dict)]
         texts = [str(piece.get("text") or "") for piece in pieces if piece.get("type") == "text"]
-        thoughts = [str(piece.get("thinking") or "") for piece in pieces if piece.get("type") == "thinking"]
+        thoughts = [
+            str(piece.get("thinking") or "") for piece in pieces if piece.get("type") == "thinking"
+        ]
         texts = texts or [str(one.get("text") or "")]
         for attached in one.get("attachments") or ():
-            texts.append(f"{attached.get('file_name') or 'Attachment'}:\n{attached.get('extracted_content') or ''}")
+            texts.append(
+                f"{attached.get('file_name') or 'Attachment'}:\n{attached.get('extracted_content') or ''}"
+            )
         if any(piece.get("type") in ("tool_use", "tool_result") for piece in pieces):
             chat.left.leave("uses of tools", "", _TOOLS)
         for _ in one.get("files") or ():
-            chat.left.leave("pictures and files", "", "the export names them, and does not hold them")
+            chat.left.leave(
+                "pictures and files", "", "the export names them, and does not hold them"
+            )
         role = {"human": "user"}.get(one["sender"], one["sender"])
-        _add(chat, id, role, "\n".join(filter(None, texts)), one.get("created_at"), "\n".join(thoughts))
+        _add(
+            chat,
+            id,
+            role,
+            "\n".join(filter(None, texts)),
+            one.get("created_at"),
+            "\n".join(thoughts),
+        )
     return chat
 
 
@@ -254,7 +305,9 @@ def _claude_memories(sent: Json) -> list[ExportedChat]:
     memories = []
     for place, text in texts:
         if isinstance(text, str) and text.strip():
-            metadata = {"account_uuid": account} | ({} if place == "chats" else {"project_uuid": str(place)})
+            metadata = {"account_uuid": account} | (
+                {} if place == "chats" else {"project_uuid": str(place)}
+            )
             memory = {"text": text.strip(), "tags": ["memory"], "metadata": metadata}
             memories.append(ExportedChat(f"memory/{account}/{place}", text.strip(), memory=memory))
     if not memories:
@@ -265,14 +318,20 @@ def _claude_memories(sent: Json) -> list[ExportedChat]:
 def _openwebui(sent: Json) -> ExportedChat:
     held: Json = sent["chat"] if isinstance(sent.get("chat"), dict) else sent
     history = held.get("history") or {}
-    chat = _chat(sent["id"], held.get("title") or sent.get("title"), sent.get("created_at") or held.get("timestamp"))
+    chat = _chat(
+        sent["id"],
+        held.get("title") or sent.get("title"),
+        sent.get("created_at") or held.get("timestamp"),
+    )
     nodes = history.get("messages") or {one["id"]: one for one in held.get("messages") or ()}
     leaf = history.get("currentId") or next(reversed(nodes), None)
     for id, one in _branch(nodes, leaf, "parentId"):
         content = one.get("content")
         parts = content if isinstance(content, list) else [content]
         for _ in one.get("files") or ():
-            chat.left.leave("pictures and files", "", "the export names them, and does not hold them")
+            chat.left.leave(
+                "pictures and files", "", "the export names them, and does not hold them"
+            )
         text = "\n".join(filter(None, (_text_of(part, chat) for part in parts)))
         if one["role"] == "system":
             continue
@@ -282,7 +341,15 @@ def _openwebui(sent: Json) -> ExportedChat:
         for _ in range(max(answer.tools, outputs.tools)):
             chat.left.leave("uses of tools", "", _TOOLS)
         thoughts = "\n\n".join(answer.thoughts or outputs.thoughts)
-        _add(chat, id, one["role"], answer.text or outputs.text, one.get("timestamp"), thoughts, one.get("model"))
+        _add(
+            chat,
+            id,
+            one["role"],
+            answer.text or outputs.text,
+            one.get("timestamp"),
+            thoughts,
+            one.get("model"),
+        )
     return chat
 
 
@@ -291,18 +358,27 @@ def _mem0(sent: Json) -> ExportedChat:
     if not isinstance(text, str) or not text.strip():
         raise Invalid("it has no memory")
     metadata: Json = sent["metadata"] if isinstance(sent.get("metadata"), dict) else {}
-    named = {name: sent[name] for name in ("user_id", "agent_id", "run_id") if isinstance(sent.get(name), str)}
+    named = {
+        name: sent[name]
+        for name in ("user_id", "agent_id", "run_id")
+        if isinstance(sent.get(name), str)
+    }
     tags = [one for one in sent.get("categories") or () if isinstance(one, str)]
     at = _time(sent.get("created_at"))
     return ExportedChat(
-        str(sent.get("id") or text), text, at, memory={"text": text, "tags": tags, "metadata": {**metadata, **named}}
+        str(sent.get("id") or text),
+        text,
+        at,
+        memory={"text": text, "tags": tags, "metadata": {**metadata, **named}},
     )
 
 
 def _chat(id: Any, title: Any, at: Any) -> ExportedChat:
     if not isinstance(id, str) or not id:
         raise Invalid("it has no id")
-    return ExportedChat(id, title.replace("\0", "")[:500] if isinstance(title, str) else "", _time(at))
+    return ExportedChat(
+        id, title.replace("\0", "")[:500] if isinstance(title, str) else "", _time(at)
+    )
 
 
 def _branch(nodes: Mapping[str, Json], leaf: Any, parent: str) -> list[tuple[str, Json]]:
@@ -314,7 +390,15 @@ def _branch(nodes: Mapping[str, Json], leaf: Any, parent: str) -> list[tuple[str
     return [*reversed(found.items())]
 
 
-def _add(chat: ExportedChat, id: str, role: Any, text: str, at: Any, thoughts: str = "", model: Any = None) -> None:
+def _add(
+    chat: ExportedChat,
+    id: str,
+    role: Any,
+    text: str,
+    at: Any,
+    thoughts: str = "",
+    model: Any = None,
+) -> None:
     if role not in ("user", "assistant"):
         chat.left.leave("messages", chat.title, "neither the user nor the assistant said them")
     elif len(chat.messages) >= _MOST_MESSAGES:

@@ -21,12 +21,19 @@ _REPORT = typer.Option(None, "--report", help="File to write the report to, as J
 @app.command("letta")
 def import_letta(
     database: str = typer.Option(
-        envvar="LETTA_PG_URI", help="Its address: postgresql://user:password@host:5432/letta. It is only read."
+        envvar="LETTA_PG_URI",
+        help="Its address: postgresql://user:password@host:5432/letta. It is only read.",
     ),
-    organization: str | None = typer.Option(None, help="Id of the organization there.  [the one that has agents]"),
-    model: str | None = typer.Option(None, help="Handle of a model to give to every agent.  [the ones they had]"),
+    organization: str | None = typer.Option(
+        None, help="Id of the organization there.  [the one that has agents]"
+    ),
+    model: str | None = typer.Option(
+        None, help="Handle of a model to give to every agent.  [the ones they had]"
+    ),
     encryption_key: str | None = typer.Option(
-        None, envvar="LETTA_ENCRYPTION_KEY", help="Its LETTA_ENCRYPTION_KEY, for the secrets of its agents."
+        None,
+        envvar="LETTA_ENCRYPTION_KEY",
+        help="Its LETTA_ENCRYPTION_KEY, for the secrets of its agents.",
     ),
     report: Path | None = _REPORT,
 ) -> None:
@@ -42,7 +49,9 @@ def import_letta(
     tables.organization = organization
 
     async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
-        return await letta.import_letta(runtime, Scope(), tables, say, model=model, key=encryption_key)
+        return await letta.import_letta(
+            runtime, Scope(), tables, say, model=model, key=encryption_key
+        )
 
     try:
         _run("Letta", work, report)
@@ -51,19 +60,25 @@ def import_letta(
 
 
 def _add_command(kind: str, title: str, what: str) -> None:
-    @app.command(kind, help=f"Bring {what} that {title} exported, for one user and one agent. Repeatable.")
+    @app.command(
+        kind, help=f"Bring {what} that {title} exported, for one user and one agent. Repeatable."
+    )
     def _import_file(
         file: Path = typer.Argument(help="The file as it was exported: JSON, or a zip file."),
         user: str | None = typer.Option(
             None, help="Whose it is, by id or name; a new name makes a user.  [everybody's]"
         ),
-        agent: str | None = typer.Option(None, help=f"Id of the agent to give it to.  [one named {title}]"),
+        agent: str | None = typer.Option(
+            None, help=f"Id of the agent to give it to.  [one named {title}]"
+        ),
         report: Path | None = _REPORT,
     ) -> None:
         from ricordo.features.imports import service
 
         async def work(runtime: "Runtime", say: "Report") -> dict[str, Any]:
-            target = await service.target_of(runtime, await service.scope_for(runtime, user), kind, agent)
+            target = await service.target_of(
+                runtime, await service.scope_for(runtime, user), kind, agent
+            )
             with service.opened(file) as stream:
                 return await service.import_chats(runtime, target, stream, say)
 
@@ -76,7 +91,9 @@ _add_command("mem0", "mem0", "memories")
 
 
 def _run(
-    name: str, work: "Callable[[Runtime, Report], Coroutine[Any, Any, dict[str, Any]]]", report: Path | None
+    name: str,
+    work: "Callable[[Runtime, Report], Coroutine[Any, Any, dict[str, Any]]]",
+    report: Path | None,
 ) -> None:
     """Do the work on this installation's database, and show what was taken."""
     import json

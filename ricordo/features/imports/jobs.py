@@ -20,7 +20,12 @@ UPLOAD = "imports.upload"
 def add_upload(tx: Transaction, target: Target, data: bytes) -> Job:
     """Store an upload, and add the job that takes it in; two of one source never overlap."""
     scope = target.scope
-    payload: Json = {"kind": target.kind, "agent_id": target.agent_id, "source": target.source, "author": scope.user_id}
+    payload: Json = {
+        "kind": target.kind,
+        "agent_id": target.agent_id,
+        "source": target.source,
+        "author": scope.user_id,
+    }
     payload["takes_memories"] = target.takes_memories
     job = Job(UPLOAD, scope.organization_id, payload, key=target.source, user_id=scope.subject)
     queries.insert_parts(tx, job, data)

@@ -35,7 +35,16 @@ from ricordo.search.index import insert_messages
 from ricordo.storage import agent_access, archives, blocks, conversations, tools
 from ricordo.storage.engine.store import Transaction
 
-_COUNTED = ("identities", "tools", "sources", "files", "archives", "archival_passages", "agents", "messages")
+_COUNTED = (
+    "identities",
+    "tools",
+    "sources",
+    "files",
+    "archives",
+    "archival_passages",
+    "agents",
+    "messages",
+)
 # Tables of which nothing is taken, and why.
 _LEFT_OUT = {
     "mcp_server": "connect MCP servers here, then give agents their tools",
@@ -61,9 +70,13 @@ async def import_letta(
     """Take what was not taken yet, with `model` for every agent if given; returns the report. Raises Invalid, Unavailable."""
     run = LettaRun(runtime, scope, letta, report)
     await run.begin(_COUNTED)
-    held = sorted({str(row["organization_id"]) for row in await run.rows("agents", "organization_id")})
+    held = sorted(
+        {str(row["organization_id"]) for row in await run.rows("agents", "organization_id")}
+    )
     if len(held) > 1:
-        raise Invalid(f"The database has agents of {len(held)} organizations. Name one: --organization {held[0]}")
+        raise Invalid(
+            f"The database has agents of {len(held)} organizations. Name one: --organization {held[0]}"
+        )
     await letta_shared.take_users(run)
     await letta_shared.take_tools(run)
     await letta_shared.take_folders(run)
@@ -79,17 +92,23 @@ async def import_letta(
 
 
 async def _attach_blocks(run: LettaRun) -> None:
-    for row in await run.rows("identities_blocks", "identity_id block_id", order="identity_id block_id"):
+    for row in await run.rows(
+        "identities_blocks", "identity_id block_id", order="identity_id block_id"
+    ):
         block_id, user_id = run.id("block", row["block_id"]), run.users.get(row["identity_id"])
 
-        def attach(tx: Transaction, out: Outcome, block_id: str = block_id, user_id: str | None = user_id) -> None:
+        def attach(
+            tx: Transaction, out: Outcome, block_id: str = block_id, user_id: str | None = user_id
+        ) -> None:
             if user_id is None:
                 raise NotFound("its user was not taken")
             blocks.get(tx, run.scope, block_id)
             attach_block(tx, block_id, user_id)
             out.take("blocks of users")
 
-        await run.once(f"{row['identity_id']}/{row['block_id']}", "blocks of users", block_id, attach)
+        await run.once(
+            f"{row['identity_id']}/{row['block_id']}", "blocks of users", block_id, attach
+        )
 
 
 _AGENT = (
@@ -107,7 +126,9 @@ async def take_agents(
     """Take the agents. `model` takes the place of every agent's; `key` opens what was encrypted there."""
     there = {row["id"]: str(row["name"]) for row in await run.rows("tools", "id name")}
     for row in await run.rows("agents", _AGENT, order="created_at id"):
-        threads = await run.rows("conversations", _CONVERSATION, order="created_at id", agent_id=row["id"])
+        threads = await run.rows(
+            "conversations", _CONVERSATION, order="created_at id", agent_id=row["id"]
+        )
         is_there = row["id"] in run.done
         if not is_there:
             out, linked = Outcome(), await _links(run, row["id"], there)
@@ -118,9 +139,13 @@ async def take_agents(
                 run.refused.leave("agents", str(row["name"]), reason_of(error))
                 continue
             shared = [id for id in blocks_of.get(row["id"], ()) if id in run.done]
-            own = await letta_shared.texts_of(run, [id for id in blocks_of.get(row["id"], ()) if id not in run.done])
+            own = await letta_shared.texts_of(
+                run, [id for id in blocks_of.get(row["id"], ()) if id not in run.done]
+            )
             draft = _Draft(spec, info, linked, own, shared, threads, out)
-            is_there = await run.once(row["id"], "agents", row["name"], partial(_insert, run=run, draft=draft))
+            is_there = await run.once(
+                row["id"], "agents", row["name"], partial(_insert, run=run, draft=draft)
+            )
         if is_there:
             await take_messages(run, row, threads)
         run.step()
@@ -136,17 +161,27 @@ async def _links(run: LettaRun, theirs: str, tool_names: Mapping[str, str]) -> d
         ("archives_agents", "archive_id"),
         ("identities_agents", "identity_id"),
     ):
-        found[column] = sorted(str(one[column]) for one in await run.rows(table, column, agent_id=theirs))
+        found[column] = sorted(
+            str(one[column]) for one in await run.rows(table, column, agent_id=theirs)
+        )
     found["tool"] = [tool_names[id] for id in found["tool_id"] if id in tool_names]
     return found
 
 
 async def _prepared(
-    run: LettaRun, row: Row, links: Mapping[str, Any], out: Outcome, model: str | None, key: str | None
+    run: LettaRun,
+    row: Row,
+    links: Mapping[str, Any],
+    out: Outcome,
+    model: str | None,
+    key: str | None,
 ) -> tuple[AgentSpec, ModelInfo]:
     """Return the agent as it is to be made, without the fields that cannot be read here, and its model or the default one."""
     name = str(row["name"])
-    sent = {one: row.get(one) for one in AGENT_FIELDS} | {"metadata": row["metadata_"], "tags": links["tag"]}
+    sent = {one: row.get(one) for one in AGENT_FIELDS} | {
+        "metadata": row["metadata_"],
+        "tags": links["tag"],
+    }
     given: Json = {one: sent[one] for one in _NEEDED} | {"tool_rules": []}
     for rule in sent.pop("tool_rules") or ():  # one by one: some guard what others may do
         try:
@@ -162,21 +197,33 @@ async def _prepared(
             except REFUSALS as error:
                 out.leave("settings of agents", f"{name}: {field}", reason_of(error))
     secrets = await _secrets(run, row["id"], name, out, key)
-    spec = read_spec(run.here.runtime, given, {}, ImportOptions(suffix="", model=model, secrets=secrets))
+    spec = read_spec(
+        run.here.runtime, given, {}, ImportOptions(suffix="", model=model, secrets=secrets)
+    )
     try:
         return await prepare(run.runtime, run.scope, spec)
     except RicordoError as error:
         if model or not spec.model:
             raise
-        spec, info = await prepare(run.runtime, run.scope, replace(spec, model=None, context_window=None))
-        out.leave("models of agents", f"{name}: {given['llm_config'].get('handle')}", f"it has {info.handle}. {error}")
+        spec, info = await prepare(
+            run.runtime, run.scope, replace(spec, model=None, context_window=None)
+        )
+        out.leave(
+            "models of agents",
+            f"{name}: {given['llm_config'].get('handle')}",
+            f"it has {info.handle}. {error}",
+        )
         return spec, info
 
 
-async def _secrets(run: LettaRun, theirs: str, name: str, out: Outcome, key: str | None) -> dict[str, str]:
+async def _secrets(
+    run: LettaRun, theirs: str, name: str, out: Outcome, key: str | None
+) -> dict[str, str]:
     """Return the agent's variables; the value of one that cannot be opened is empty."""
     found = {}
-    for row in await run.rows("agent_environment_variables", "key value value_enc", order="key", agent_id=theirs):
+    for row in await run.rows(
+        "agent_environment_variables", "key value value_enc", order="key", agent_id=theirs
+    ):
         value, sealed = row["value"] or "", row["value_enc"]
         if not value and sealed:
             reason = "it is encrypted there: give the LETTA_ENCRYPTION_KEY of that server, or enter it here"
@@ -228,10 +275,16 @@ def _insert(tx: Transaction, out: Outcome, run: LettaRun, draft: _Draft) -> None
         if theirs in run.users:
             agent_access.attach_user(tx, agent_id, run.users[theirs])
         else:
-            out.leave("users of agents", f"{name}: {theirs}", "the user was not taken; see who may use the agent now")
+            out.leave(
+                "users of agents",
+                f"{name}: {theirs}",
+                "the user was not taken; see who may use the agent now",
+            )
     for thread in draft.threads:
         if thread["model"]:
-            out.leave("models of conversations", f"{name}: {thread['model']}", "they have their agents'")
+            out.leave(
+                "models of conversations", f"{name}: {thread['model']}", "they have their agents'"
+            )
         _insert_thread(tx, run, state, thread)
     out.take("agents")
     if draft.threads:
@@ -240,8 +293,12 @@ def _insert(tx: Transaction, out: Outcome, run: LettaRun, draft: _Draft) -> None
 
 def _insert_thread(tx: Transaction, run: LettaRun, state: AgentState, thread: Row) -> None:
     at = to_micros(thread["created_at"])
-    begun = Conversation(run.id("conv", thread["id"]), run.organization, state.agent.id, summary=thread["summary"])
+    begun = Conversation(
+        run.id("conv", thread["id"]), run.organization, state.agent.id, summary=thread["summary"]
+    )
     begun = replace(begun, created_by=run.scope.user_id, created_at=at, updated_at=at)
     prompt, key = system_message(tx, run.runtime, replace(state, conversation=begun))
-    conversations.insert_one(tx, replace(begun, window=(prompt.id,), prompt_key=key, message_count=1))
+    conversations.insert_one(
+        tx, replace(begun, window=(prompt.id,), prompt_key=key, message_count=1)
+    )
     insert_messages(tx, [prompt])

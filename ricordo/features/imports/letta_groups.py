@@ -21,13 +21,23 @@ _SETTINGS = (
 
 async def take_groups(run: LettaRun) -> None:
     """Take the groups whose agents were taken; one without the others is left out."""
-    sleepless = {row["id"] for row in await run.rows("agents", "id enable_sleeptime") if not row["enable_sleeptime"]}
+    sleepless = {
+        row["id"]
+        for row in await run.rows("agents", "id enable_sleeptime")
+        if not row["enable_sleeptime"]
+    }
     columns = f"id description manager_agent_id agent_ids hidden {_SETTINGS}"
     for row in await run.rows("groups", columns, order="created_at id"):
         members = row["agent_ids"] or [
-            one["agent_id"] for one in await run.rows("groups_agents", "agent_id", order="agent_id", group_id=row["id"])
+            one["agent_id"]
+            for one in await run.rows(
+                "groups_agents", "agent_id", order="agent_id", group_id=row["id"]
+            )
         ]
-        shared = [one["block_id"] for one in await run.rows("groups_blocks", "block_id", group_id=row["id"])]
+        shared = [
+            one["block_id"]
+            for one in await run.rows("groups_blocks", "block_id", group_id=row["id"])
+        ]
         take = partial(
             _take,
             run=run,
@@ -40,10 +50,18 @@ async def take_groups(run: LettaRun) -> None:
 
 
 def _take(
-    tx: Transaction, out: Outcome, run: LettaRun, row: Row, members: Sequence[str], shared: Sequence[str], is_off: bool
+    tx: Transaction,
+    out: Outcome,
+    run: LettaRun,
+    row: Row,
+    members: Sequence[str],
+    shared: Sequence[str],
+    is_off: bool,
 ) -> None:
     manager = row["manager_agent_id"]
-    if missing := next((id for id in (*members, *([manager] if manager else [])) if id not in run.done), None):
+    if missing := next(
+        (id for id in (*members, *([manager] if manager else [])) if id not in run.done), None
+    ):
         raise NotFound(f"its agent {missing} was not taken")
     config = {name: row[name] for name in _SETTINGS.split() if row[name] is not None}
     if manager:

@@ -48,7 +48,9 @@ async def take_messages(run: LettaRun, agent: Row, threads: Sequence[Row]) -> No
         homes[one["id"]] = _Thread(replace(own, conversation_id=run.id("conv", one["id"])))
     names: dict[str, str] = {}
     asked: dict[str, list[str]] = {}
-    async for batch in run.batches("messages", _MESSAGE, order="sequence_id created_at id", agent_id=agent["id"]):
+    async for batch in run.batches(
+        "messages", _MESSAGE, order="sequence_id created_at id", agent_id=agent["id"]
+    ):
         new = []
         for row in batch:
             thread = homes.get(row["conversation_id"])
@@ -67,7 +69,10 @@ async def take_messages(run: LettaRun, agent: Row, threads: Sequence[Row]) -> No
     windows: dict[str | None, list[str]] = {None: [str(one) for one in agent["message_ids"] or ()]}
     for one in threads:
         held = await run.rows(
-            "conversation_messages", "message_id in_context", order="position", conversation_id=one["id"]
+            "conversation_messages",
+            "message_id in_context",
+            order="position",
+            conversation_id=one["id"],
         )
         windows[one["id"]] = [str(row["message_id"]) for row in held if row["in_context"]]
     finish = partial(_finish, run=run, homes=homes, windows=windows, told=out)
@@ -93,7 +98,9 @@ def _read(
     if row["role"] == "system" and thread.prompt is None:
         thread.prompt = row["id"]
         return None
-    made = formats.from_af(sent, run.id("message", row["id"]), thread.home, to_micros(row["created_at"]))
+    made = formats.from_af(
+        sent, run.id("message", row["id"]), thread.home, to_micros(row["created_at"])
+    )
     names.update((call.call_id, call.name) for call in made.tool_calls)
     if made.role == "approval" and made.tool_calls:
         asked[row["id"]] = [call.call_id for call in made.tool_calls]
@@ -109,7 +116,9 @@ def _read(
 def _output(one: Mapping[str, Any]) -> dict[str, list[str]]:
     """What a tool printed, as lists also where it was one text."""
     given = {name: one.get(name) for name in ("stdout", "stderr")}
-    return {name: [value] if isinstance(value, str) else value or [] for name, value in given.items()}
+    return {
+        name: [value] if isinstance(value, str) else value or [] for name, value in given.items()
+    }
 
 
 def _insert_missing(tx: Transaction, some: Sequence[Message]) -> None:
@@ -133,8 +142,14 @@ def _finish(
         if conversation is None or not thread.count:
             continue
         wanted = [run.id("message", id) for id in windows.get(theirs, ()) if id != thread.prompt]
-        there = {one.id for one in messages.by_ids(tx, wanted) if one.conversation_id == conversation.id}
-        window = [*conversation.window[:1], *(id for id in wanted if id in there), *conversation.window[1:]]
+        there = {
+            one.id for one in messages.by_ids(tx, wanted) if one.conversation_id == conversation.id
+        }
+        window = [
+            *conversation.window[:1],
+            *(id for id in wanted if id in there),
+            *conversation.window[1:],
+        ]
         prompt = messages.by_ids(tx, conversation.window[:1])[0]
         messages.rewrite(tx, replace(prompt, created_at=min(prompt.created_at, thread.oldest - 1)))
         conversations.change(tx, conversation.id, window=window, prompt_key="")

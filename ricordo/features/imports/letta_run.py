@@ -20,14 +20,29 @@ from ricordo.storage.engine.store import Transaction
 SOURCE = "letta"
 Work = Callable[[Transaction, Outcome], None]
 # They say that one thing cannot be taken. With any other error the run ends, and the next goes on.
-REFUSALS = (Invalid, Conflict, NotFound, Forbidden, ValidationError, KeyError, TypeError, ValueError, AttributeError)
+REFUSALS = (
+    Invalid,
+    Conflict,
+    NotFound,
+    Forbidden,
+    ValidationError,
+    KeyError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)
 
 
 class LettaRun:
     """Where things come from and where they go. `refused` is what cannot be taken now, which the next run tries again."""
 
     def __init__(self, runtime: Runtime, scope: Scope, letta: LettaTables, report: Report) -> None:
-        self.runtime, self.scope, self.store, self.organization = runtime, scope, runtime.store, scope.organization_id
+        self.runtime, self.scope, self.store, self.organization = (
+            runtime,
+            scope,
+            runtime.store,
+            scope.organization_id,
+        )
         self.here = RequestContext(Request({"type": "http"}), runtime, scope)
         self.refused = Outcome()
         self.done: set[str] = set()
@@ -36,7 +51,9 @@ class LettaRun:
 
     async def begin(self, counted: Iterable[str]) -> None:
         """Read what was taken before; the rows of the counted tables are the progress."""
-        self.done = {*await self.store.read(lambda tx: queries.done_items(tx, self.organization, SOURCE))}
+        self.done = {
+            *await self.store.read(lambda tx: queries.done_items(tx, self.organization, SOURCE))
+        }
         self._total = sum([await self.count(name) for name in counted])
 
     async def count(self, table: str) -> int:
@@ -52,7 +69,9 @@ class LettaRun:
 
     async def rows(self, table: str, columns: str, *, order: str = "", **equal: str) -> list[Row]:
         """Return all rows: of a table that is never long, or has few with these values."""
-        return await asyncio.to_thread(lambda: [*self._letta.rows(table, columns, order=order, **equal)])
+        return await asyncio.to_thread(
+            lambda: [*self._letta.rows(table, columns, order=order, **equal)]
+        )
 
     def id(self, kind: str, theirs: str) -> str:
         return queries.kept_id(self.organization, kind, theirs)
@@ -85,7 +104,9 @@ def reason_of(error: BaseException) -> str:
         first = error.errors()[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     is_ours = isinstance(error, Invalid | Conflict | NotFound | Forbidden)
-    return str(error) if is_ours else f"it cannot be read ({type(error).__name__}: {str(error)[:100]})"
+    return (
+        str(error) if is_ours else f"it cannot be read ({type(error).__name__}: {str(error)[:100]})"
+    )
 
 
 def _some(rows: Iterator[Row], size: int) -> list[Row]:

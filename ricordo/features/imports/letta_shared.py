@@ -46,10 +46,14 @@ async def take_users(run: LettaRun) -> None:
         if users.named(tx, run.organization, key) is None:
             properties = tuple(one for one in row["properties"] or () if isinstance(one, dict))
             draft = UserDraft(str(row["name"] or key), key, None, row["identity_type"], properties)
-            users.create(tx, run.scope, replace(draft, id=run.id("user", users.user_id_of(row["id"]))))
+            users.create(
+                tx, run.scope, replace(draft, id=run.id("user", users.user_id_of(row["id"])))
+            )
         out.take("users")
 
-    rows = await run.rows("identities", "id identifier_key name identity_type properties", order="created_at id")
+    rows = await run.rows(
+        "identities", "id identifier_key name identity_type properties", order="created_at id"
+    )
     for row in rows:
         await run.once(row["id"], "users", row["name"], partial(take, row=row))
         run.step()
@@ -69,10 +73,16 @@ async def take_tools(run: LettaRun) -> None:
         if found is None:
             custom_tools.create(tx, run.scope, request, schema)
         elif found.source_code != request.source_code:
-            out.leave("tools", schema.name, "another tool of this name was here already, and agents use that")
+            out.leave(
+                "tools",
+                schema.name,
+                "another tool of this name was here already, and agents use that",
+            )
             return
         if row["npm_requirements"]:
-            out.leave("requirements of tools", schema.name, "packages of npm are not installed here")
+            out.leave(
+                "requirements of tools", schema.name, "packages of npm are not installed here"
+            )
         for told in notes.lines():
             out.leave("settings of tools", schema.name, told)
         out.take("tools")
@@ -83,7 +93,9 @@ async def take_tools(run: LettaRun) -> None:
             await run.once(row["id"], "tools", name, partial(take, row=row))
         elif not kind.startswith("letta_"):
             run.refused.leave(
-                "tools", name, f"tools of the type {kind} lie with a service that has to be connected here"
+                "tools",
+                name,
+                f"tools of the type {kind} lie with a service that has to be connected here",
             )
         run.step()
 
@@ -103,19 +115,27 @@ async def take_folders(run: LettaRun) -> None:
         if not text:
             out.leave("files", name, "its text was not kept there")
             return
-        kept = f"{name}.txt" if PurePosixPath(name).suffix.lower() in PARSED else name  # it is a text now
+        kept = (
+            f"{name}.txt" if PurePosixPath(name).suffix.lower() in PARSED else name
+        )  # it is a text now
         upload = folders.Upload(kept, text.encode(errors="replace"), id=run.id("file", row["id"]))
         folders.add_file(tx, run.scope, run.id("source", row["source_id"]), upload)
         out.take("files")
 
-    for row in await run.rows("sources", "id name description instructions metadata_", order="created_at id"):
+    for row in await run.rows(
+        "sources", "id name description instructions metadata_", order="created_at id"
+    ):
         await run.once(row["id"], "folders", row["name"], partial(take_folder, row=row))
         run.step()
-    for row in await run.rows("files", "id source_id file_name original_file_name", order="created_at id"):
+    for row in await run.rows(
+        "files", "id source_id file_name original_file_name", order="created_at id"
+    ):
         if row["id"] not in run.done:
             name = str(row["original_file_name"] or row["file_name"] or "file")
             texts = await run.rows("file_contents", "text", file_id=row["id"])
-            await run.once(row["id"], "files", name, partial(take_file, row=row, name=name, texts=texts))
+            await run.once(
+                row["id"], "files", name, partial(take_file, row=row, name=name, texts=texts)
+            )
         run.step()
 
 
@@ -127,7 +147,9 @@ async def take_archives(run: LettaRun) -> None:
         insert_archive(tx, archive)
         out.take("archives")
 
-    for row in await run.rows("archives", "id name description metadata_ created_at", order="created_at id"):
+    for row in await run.rows(
+        "archives", "id name description metadata_ created_at", order="created_at id"
+    ):
         id, at = run.id("archive", row["id"]), to_micros(row["created_at"])
         archive = Archive(id, run.organization, str(row["name"]), row["description"], embedding)
         archive = replace(archive, metadata=row["metadata_"] or {}, created_at=at, updated_at=at)
@@ -188,14 +210,23 @@ async def take_blocks(run: LettaRun) -> dict[str, list[str]]:
             holders[row["block_id"]] += 1
 
     def take(tx: Transaction, out: Outcome, found: list[BlockTexts]) -> None:
-        chain = Chain(new_id("chain"), run.organization, "block", run.id("block", found[0][0]["id"]))
+        chain = Chain(
+            new_id("chain"), run.organization, "block", run.id("block", found[0][0]["id"])
+        )
         insert_blocks(tx, run, chain, found, out)
 
     for row in await run.rows("block", "id label is_template", order="created_at id"):
         if row["is_template"]:
-            run.refused.leave("templates of blocks", str(row["label"]), "there are no templates here")
+            run.refused.leave(
+                "templates of blocks", str(row["label"]), "there are no templates here"
+            )
         elif holders[row["id"]] != 1 and row["id"] not in run.done:
-            await run.once(row["id"], "blocks", row["label"], partial(take, found=await texts_of(run, [row["id"]])))
+            await run.once(
+                row["id"],
+                "blocks",
+                row["label"],
+                partial(take, found=await texts_of(run, [row["id"]])),
+            )
     return blocks_of
 
 
@@ -207,7 +238,12 @@ async def texts_of(run: LettaRun, ids: Sequence[str]) -> list[BlockTexts]:
             tags = await run.rows("blocks_tags", "tag", block_id=id)
             row["tags"] = sorted(str(one["tag"]) for one in tags)
             found.append(
-                (row, await run.rows("block_history", "value created_at", order="sequence_number", block_id=id))
+                (
+                    row,
+                    await run.rows(
+                        "block_history", "value created_at", order="sequence_number", block_id=id
+                    ),
+                )
             )
     return found
 
@@ -221,7 +257,11 @@ def insert_blocks(
         replace(one, value=str(history[0]["value"] or "")) if history else one
         for one, (_, history) in zip(last, found, strict=True)
     ]
-    made = blocks.insert_all(tx, begun, [chain], ChangeMetadata(run.scope.actor, _REASON)) if begun else []
+    made = (
+        blocks.insert_all(tx, begun, [chain], ChangeMetadata(run.scope.actor, _REASON))
+        if begun
+        else []
+    )
     for place, (_, history) in enumerate(found):
         texts = [(str(one["value"] or ""), to_micros(one["created_at"])) for one in history[1:]]
         for text, made_at in (*texts, (last[place].value, None)):
@@ -234,14 +274,22 @@ def insert_blocks(
     return made
 
 
-def _block(tx: Transaction, run: LettaRun, chain: Chain, row: Row, history: Sequence[Row], out: Outcome) -> Block:
+def _block(
+    tx: Transaction, run: LettaRun, chain: Chain, row: Row, history: Sequence[Row], out: Outcome
+) -> Block:
     label, value = str(row["label"]), str(row["value"] or "")
     try:
         require_label(label)
     except Invalid as error:
         label = f"block {row['id'][-8:]}"
-        out.leave("labels of blocks", str(row["label"]), f"the block is taken under another label. {error}")
-    longest = max(len(value), *(len(one["value"] or "") for one in history), int(row["limit"] or 0), 1)
+        out.leave(
+            "labels of blocks",
+            str(row["label"]),
+            f"the block is taken under another label. {error}",
+        )
+    longest = max(
+        len(value), *(len(one["value"] or "") for one in history), int(row["limit"] or 0), 1
+    )
     return new_in(
         chain,
         label,

@@ -29,16 +29,22 @@ class LettaTables:
             import psycopg
             from psycopg.rows import dict_row
         except ImportError as error:
-            raise Unavailable('Reading PostgreSQL needs its library: pip install "ricordo[postgres]"') from error
+            raise Unavailable(
+                'Reading PostgreSQL needs its library: pip install "ricordo[postgres]"'
+            ) from error
         scheme, _, rest = url.partition("://")
         if scheme.partition("+")[0] not in ("postgresql", "postgres"):
-            raise Invalid("--database is an address such as postgresql://letta:password@localhost:5432/letta.")
+            raise Invalid(
+                "--database is an address such as postgresql://letta:password@localhost:5432/letta."
+            )
         self.organization: str | None = None  # whose rows are read; None: of all
         self._cursors = count(1)
         self._error = psycopg.Error
         self._sql = psycopg.sql
         try:
-            self._connection = psycopg.connect(f"postgresql://{rest}", connect_timeout=10, row_factory=dict_row)
+            self._connection = psycopg.connect(
+                f"postgresql://{rest}", connect_timeout=10, row_factory=dict_row
+            )
             self._connection.read_only = True
             self._connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             found = self._connection.execute(_COLUMNS).fetchall()
@@ -51,7 +57,9 @@ class LettaTables:
             self._columns.setdefault(row["table_name"], set()).add(row["column_name"])
         if missing := [name for name in _NEEDED if name not in self._columns]:
             self.close()
-            raise Invalid(f"This is no database of the retired Letta V1 server: it has no table {missing[0]}.")
+            raise Invalid(
+                f"This is no database of the retired Letta V1 server: it has no table {missing[0]}."
+            )
 
     def close(self) -> None:
         self._connection.close()
@@ -62,7 +70,10 @@ class LettaTables:
         if not known or not known.issuperset(equal):
             return
         name, sql = self._sql.Identifier, self._sql
-        wanted = [name(one) if one in known else sql.SQL("NULL AS {}").format(name(one)) for one in columns.split()]
+        wanted = [
+            name(one) if one in known else sql.SQL("NULL AS {}").format(name(one))
+            for one in columns.split()
+        ]
         query = sql.SQL("SELECT {} FROM {}").format(sql.SQL(", ").join(wanted), name(table))
         query += self._where(known, equal)
         if orders := [name(one) for one in order.split() if one in known]:
@@ -89,13 +100,17 @@ class LettaTables:
 
     def _unreadable(self, table: str, error: Exception) -> Unavailable:
         reason = " ".join(str(error).split())[:300]
-        return Unavailable(f"The table {table} cannot be read ({reason}). Run the command again to go on.")
+        return Unavailable(
+            f"The table {table} cannot be read ({reason}). Run the command again to go on."
+        )
 
     def _where(self, known: Set[str], equal: Mapping[str, str]) -> Any:
         sql, name = self._sql, self._sql.Identifier
         if self.organization and "organization_id" in known:
             equal = {**equal, "organization_id": self.organization}
-        conditions = [sql.SQL("{} = {}").format(name(one), sql.Literal(value)) for one, value in equal.items()]
+        conditions = [
+            sql.SQL("{} = {}").format(name(one), sql.Literal(value)) for one, value in equal.items()
+        ]
         if "is_deleted" in known:
             conditions.append(sql.SQL("NOT coalesce(is_deleted, false)"))
         return sql.SQL(" WHERE ") + sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("")

@@ -43,7 +43,9 @@ async def _list(request: Request, problem: str = "", status: int = 200) -> Respo
     agents = await api.find("/v1/agents/", limit=_AGENTS + 1, after=after) or []
     shown = {
         "agents": agents[:_AGENTS],
-        "older": address_of("/ui/imports", after=agents[_AGENTS - 1]["id"]) if len(agents) > _AGENTS else "",
+        "older": address_of("/ui/imports", after=agents[_AGENTS - 1]["id"])
+        if len(agents) > _AGENTS
+        else "",
         "jobs": await api.find("/v1/jobs/", kind="imports.upload", limit=_SHOWN) or [],
         # Whoever sees everybody chooses a person first.
         "memory_of": me.subject if me.may("memory:read") else None,

@@ -11,7 +11,15 @@ from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import json_value, numbers, root, seq, strings, table, timestamps
+from ricordo.storage.schema.columns import (
+    json_value,
+    numbers,
+    root,
+    seq,
+    strings,
+    table,
+    timestamps,
+)
 from ricordo.storage.schema.core_tables import jobs
 
 # What was taken of one thing elsewhere, written in the transaction that took it. Its id is made of the organization, the source
@@ -67,7 +75,9 @@ _ITEMS = select(imported_items.c.item, imported_items.c.outcome).where(
     equal(imported_items, "organization_id", "source")
 )
 _ORDERED = _ITEMS.order_by(imported_items.c.seq)
-_PARTS = select(import_parts.c.data).where(equal(import_parts, "job_id")).order_by(import_parts.c.number)
+_PARTS = (
+    select(import_parts.c.data).where(equal(import_parts, "job_id")).order_by(import_parts.c.number)
+)
 _OPEN_JOBS = select(jobs.c.id).where(jobs.c.status.in_(("waiting", "running")))
 _DELETE_LEFT = delete(import_parts).where(import_parts.c.job_id.not_in(_OPEN_JOBS))
 _DELETE_PARTS = delete(import_parts).where(import_parts.c.job_id == bindparam("of_job"))
@@ -113,7 +123,9 @@ def insert_item(
     tx.run(insert(imported_items), row)
 
 
-def forget_items(tx: Transaction, organization_id: str, source: str, item: str | None = None) -> None:
+def forget_items(
+    tx: Transaction, organization_id: str, source: str, item: str | None = None
+) -> None:
     """Forget that this was taken, or all of the source."""
     them = delete(imported_items).where(imported_items.c.organization_id == organization_id)
     them = them.where(imported_items.c.source == source)
@@ -139,7 +151,12 @@ def report_of(tx: Transaction, organization_id: str, source: str) -> dict[str, A
         "source": source,
         "taken": dict(sorted(taken.items())),
         "left_out": [
-            {"what": kind, "reason": reason, "count": len(names), "names": sorted(filter(None, names))[:_SHOWN]}
+            {
+                "what": kind,
+                "reason": reason,
+                "count": len(names),
+                "names": sorted(filter(None, names))[:_SHOWN],
+            }
             for (kind, reason), names in sorted(left.items())
         ],
     }
@@ -152,7 +169,9 @@ def report_text(report: dict[str, Any]) -> str:
         lines.append("Left out:")
     for one in report["left_out"]:
         names = ", ".join(one["names"]) + (" …" if one["count"] > len(one["names"]) > 0 else "")
-        lines.append(f"  {one['count']:,} {one['what']}{f' ({names})' if names else ''}: {one['reason']}")
+        lines.append(
+            f"  {one['count']:,} {one['what']}{f' ({names})' if names else ''}: {one['reason']}"
+        )
     return "\n".join(lines)
 
 
@@ -161,7 +180,10 @@ def insert_parts(tx: Transaction, job: Job, data: bytes) -> None:
     tx.run(_DELETE_LEFT)
     starts = range(0, max(len(data), 1), _PART)
     owned = {"job_id": job.id, "user_id": job.user_id}
-    tx.run(insert(import_parts), [owned | {"number": at // _PART, "data": data[at : at + _PART]} for at in starts])
+    tx.run(
+        insert(import_parts),
+        [owned | {"number": at // _PART, "data": data[at : at + _PART]} for at in starts],
+    )
 
 
 def read_upload(tx: Transaction, job_id: str) -> bytes:

@@ -32,7 +32,9 @@ class UploadForm(BaseModel):
     user: str | None = Field(
         None, description="Whose it is, by id or name; by default the caller's own, or everybody's."
     )
-    agent: str | None = Field(None, description="Id of the agent to give it to; by default one is made for it.")
+    agent: str | None = Field(
+        None, description="Id of the agent to give it to; by default one is made for it."
+    )
 
 
 class ImportJobResponse(ResponseModel):
@@ -61,7 +63,10 @@ async def upload(here: Here, body: Annotated[UploadForm, File()]) -> Json:
         )
     if body.kind == "mem0" and not here.scope.may("archives:write", "memory:write"):
         raise Forbidden("Your key lacks the scope archives:write, so it can archive no memories.")
-    target, data = await target_of(here.runtime, here.scope, body.kind, body.agent or None), await body.file.read()
+    target, data = (
+        await target_of(here.runtime, here.scope, body.kind, body.agent or None),
+        await body.file.read(),
+    )
     target = replace(target, takes_memories=here.scope.may("archives:write", "memory:write"))
     return await here.store.write(lambda tx: _response(tx, add_upload(tx, target, data)))
 

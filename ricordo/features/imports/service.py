@@ -56,14 +56,18 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
     except FileNotFoundError:
         raise NotFound(f"There is no file {path}. Name the file that was exported.") from None
     except OSError as error:
-        raise Invalid(f"{path} cannot be read: {error.strerror}. Name the file that was exported.") from error
+        raise Invalid(
+            f"{path} cannot be read: {error.strerror}. Name the file that was exported."
+        ) from error
 
 
 async def scope_for(runtime: Runtime, user: str | None) -> Scope:
     """Return the scope of the operator of the server, who acts for this user."""
     if user is None:
         return Scope()
-    return Scope().acting_for(await runtime.store.write(lambda tx: users.find_or_make(tx, Scope(), user)))
+    return Scope().acting_for(
+        await runtime.store.write(lambda tx: users.find_or_make(tx, Scope(), user))
+    )
 
 
 async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | None) -> Target:
@@ -76,7 +80,12 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
         return target
     if await runtime.store.read(lambda tx: agents.find(tx, scope, id) is not None):
         return target
-    asked = AgentSpec(id=id, name=TITLES[kind], user=scope.subject, description=f"Made for what was in {TITLES[kind]}.")
+    asked = AgentSpec(
+        id=id,
+        name=TITLES[kind],
+        user=scope.subject,
+        description=f"Made for what was in {TITLES[kind]}.",
+    )
     spec, info = await prepare(runtime, scope, asked)
 
     def make(tx: Transaction) -> None:
@@ -88,23 +97,37 @@ async def target_of(runtime: Runtime, scope: Scope, kind: str, agent_id: str | N
     return target
 
 
-async def import_chats(runtime: Runtime, target: Target, file: IO[bytes], report: Report) -> dict[str, Any]:
+async def import_chats(
+    runtime: Runtime, target: Target, file: IO[bytes], report: Report
+) -> dict[str, Any]:
     """Take what is in the file; returns the report. Raises Invalid where it cannot be read to its end, or nothing of it."""
     organization, left = target.scope.organization_id, Outcome()
     await runtime.organization_providers.of(organization)
     done = await runtime.store.read(lambda tx: queries.done_items(tx, organization, target.source))
-    chats, read, what = read_chats(target.kind, file), 0, "memories" if target.kind == "mem0" else "chats"
+    chats, read, what = (
+        read_chats(target.kind, file),
+        0,
+        "memories" if target.kind == "mem0" else "chats",
+    )
     unreadable: list[str] = []
     while (chat := await asyncio.to_thread(next, chats, None)) is not None:
         if isinstance(chat, SkippedMember):
-            left.leave("files of the export", chat.name, "there are no chats and no memories in it that can be taken")
+            left.leave(
+                "files of the export",
+                chat.name,
+                "there are no chats and no memories in it that can be taken",
+            )
             continue
         read += 1
         if isinstance(chat, str):
             left.leave(what, f"no. {read}", chat)
             unreadable.append(chat)
         elif chat.memory is not None and not target.takes_memories:
-            left.leave("memories", "", "your key lacks the scope archives:write, so it can archive no memories")
+            left.leave(
+                "memories",
+                "",
+                "your key lacks the scope archives:write, so it can archive no memories",
+            )
         elif done.get(chat.id) != _state_of(chat):
             try:
                 await _take(runtime, target, chat)
@@ -112,7 +135,9 @@ async def import_chats(runtime: Runtime, target: Target, file: IO[bytes], report
                 left.leave(what, chat.title, str(error))
         report(read, read + 1)
     report(read, read)
-    await runtime.store.write(lambda tx: queries.note_refused(tx, target.scope, target.source, left))
+    await runtime.store.write(
+        lambda tx: queries.note_refused(tx, target.scope, target.source, left)
+    )
     if unreadable and len(unreadable) == read:
         reason, count = Counter(unreadable).most_common(1)[0]
         of_all = "all of it" if count == read else f"{count} of {read} parts"
@@ -135,8 +160,12 @@ async def _take(runtime: Runtime, target: Target, chat: ExportedChat) -> None:
     last = max(len(said) - 1, 0) // _BATCH * _BATCH
     for start in range(0, last, _BATCH):
         some = said[start : start + _BATCH]
-        await runtime.store.write(partial(_insert, runtime=runtime, target=target, chat=chat, said=said, some=some))
-    await runtime.store.write(partial(_finish, runtime=runtime, target=target, chat=chat, said=said, some=said[last:]))
+        await runtime.store.write(
+            partial(_insert, runtime=runtime, target=target, chat=chat, said=said, some=some)
+        )
+    await runtime.store.write(
+        partial(_finish, runtime=runtime, target=target, chat=chat, said=said, some=said[last:])
+    )
 
 
 def _messages(target: Target, chat: ExportedChat, now: int) -> list[Message]:
@@ -179,7 +208,10 @@ def _insert(
     scope, id = target.scope, _conversation_id(target, chat)
     conversation = conversations.get(tx, id)
     if conversation is None:
-        state, at = agents.load(tx, scope, target.agent_id), said[0].created_at - 1 if said else tx.clock.now()
+        state, at = (
+            agents.load(tx, scope, target.agent_id),
+            said[0].created_at - 1 if said else tx.clock.now(),
+        )
         begun = Conversation(
             id,
             scope.organization_id,
@@ -191,7 +223,9 @@ def _insert(
             updated_at=at,
             message_count=1,
         )
-        seen = blocks.of_agent(tx, target.agent_id, scope.subject, state.agent.course, memory_id=state.agent.memory_id)
+        seen = blocks.of_agent(
+            tx, target.agent_id, scope.subject, state.agent.course, memory_id=state.agent.memory_id
+        )
         prompt, key = system_message(tx, runtime, replace(state, conversation=begun, blocks=seen))
         conversation = replace(begun, window=(prompt.id,), prompt_key=key)
         conversations.insert_one(tx, conversation)
@@ -216,7 +250,11 @@ def _finish(
     outcome = Outcome({"chats": 1, "messages": len(said)}, chat.left.left_out)
     if said:
         conversation = _insert(tx, runtime, target, chat, said, some)
-        room = agents.load(tx, target.scope, target.agent_id, conversation.id).agent.context_window * _LETTERS // 2
+        room = (
+            agents.load(tx, target.scope, target.agent_id, conversation.id).agent.context_window
+            * _LETTERS
+            // 2
+        )
         newest: list[str] = []
         for one in reversed(said[-_BATCH:]):
             room -= len(one.text)
@@ -235,8 +273,12 @@ def _insert_memory(tx: Transaction, target: Target, chat: ExportedChat) -> None:
     outcome = Outcome({"memories": 1})
     if not archives.passages_by_ids(tx, [id]):
         state, now = agents.load(tx, scope, target.agent_id), tx.clock.now()
-        tags = [tag[:LONGEST_TAG] for tag in dict.fromkeys((target.kind, *given["tags"]))][:MOST_TAGS]
-        passage = Passage(id, scope.organization_id, "", given["text"], tuple(tags), given["metadata"])
+        tags = [tag[:LONGEST_TAG] for tag in dict.fromkeys((target.kind, *given["tags"]))][
+            :MOST_TAGS
+        ]
+        passage = Passage(
+            id, scope.organization_id, "", given["text"], tuple(tags), given["metadata"]
+        )
         owned = replace(passage, user_id=scope.subject, created_by=scope.user_id, is_untrusted=True)
         file_passages(tx, state, [replace(owned, created_at=chat.at or now, updated_at=now)])
     _note(tx, target, chat, outcome)
@@ -246,4 +288,6 @@ def _note(tx: Transaction, target: Target, chat: ExportedChat, outcome: Outcome)
     organization, state = target.scope.organization_id, _state_of(chat)
     queries.forget_items(tx, organization, target.source, chat.id)
     subject = target.scope.subject
-    queries.insert_item(tx, target.scope, target.source, chat.id, outcome, state=state, user_id=subject)
+    queries.insert_item(
+        tx, target.scope, target.source, chat.id, outcome, state=state, user_id=subject
+    )

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # Each ends before the next one begins: else text with many that never end would take time as the square of its length.
-_DETAILS = re.compile(r"<details\b([^<>]*)>((?:(?!<details\b).)*?)</details>\n?", re.DOTALL | re.IGNORECASE)
+_DETAILS = re.compile(
+    r"<details\b([^<>]*)>((?:(?!<details\b).)*?)</details>\n?", re.DOTALL | re.IGNORECASE
+)
 _TYPE = re.compile(r"""\btype=["']?([\w-]+)""", re.IGNORECASE)
 _SUMMARY = re.compile(r"<summary>(?:(?!<summary>).)*?</summary>", re.DOTALL | re.IGNORECASE)
-_TAGS = re.compile(r"\A\s*<(think|thinking|thought|reason|reasoning)>(.*?)</\1>\s*", re.DOTALL | re.IGNORECASE)
+_TAGS = re.compile(
+    r"\A\s*<(think|thinking|thought|reason|reasoning)>(.*?)</\1>\s*", re.DOTALL | re.IGNORECASE
+)
 _QUOTED = re.compile(r"^> ?", re.MULTILINE)
 
 

@@ -8,7 +8,11 @@ if TYPE_CHECKING:
 STATIC = "/ui/pdf-viewer"
 PDFJS = "5.6.205"
 # What the viewer is made of, which anybody may load.
-PARTS = {"viewer": "viewer.mjs", "pdfjs": f"pdf-{PDFJS}.min.mjs", "worker": f"pdf-{PDFJS}.worker.min.mjs"}
+PARTS = {
+    "viewer": "viewer.mjs",
+    "pdfjs": f"pdf-{PDFJS}.min.mjs",
+    "worker": f"pdf-{PDFJS}.worker.min.mjs",
+}
 
 
 class LatexPlugin:

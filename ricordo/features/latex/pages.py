@@ -20,5 +20,10 @@ async def show(request: Request, user_id: str, file_path: str) -> Response:
     if all(file["path"] != file_path for file in listed):
         raise NotFound(f'There is no file "{file_path[:80]}" in this workspace.')
     scripts = {"viewer": f"{STATIC}/viewer.mjs", "pdfjs": f"{STATIC}/pdf-{PDFJS}"}
-    shown: dict[str, Any] = {"user": user_id, "file_path": file_path, "pdf": f"{address}/{file_path}", **scripts}
+    shown: dict[str, Any] = {
+        "user": user_id,
+        "file_path": file_path,
+        "pdf": f"{address}/{file_path}",
+        **scripts,
+    }
     return await render(request, "latex/viewer.html", **shown)

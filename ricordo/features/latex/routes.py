@@ -44,13 +44,21 @@ async def read_static(name: str) -> Response:
 async def artifact(here: Here, user_id: str, file_path: str) -> Response:
     """A PDF of the user's workspace with its viewer, as one HTML document."""
     here = await for_user(here, user_id)
-    path, space = service.path_of(file_path), Space(here.scope.organization_id, here.scope.subject or "")
+    path, space = (
+        service.path_of(file_path),
+        Space(here.scope.organization_id, here.scope.subject or ""),
+    )
     pdf = await here.store.read(lambda tx: service.read(tx, space, path))
     if not pdf.startswith(b"%PDF-"):
         raise Invalid(f'"{path[:80]}" is no PDF.')
     # The name is escaped, and the PDF is base64: nothing of them is read as HTML.
     name, data = escape(path.rpartition("/")[2]), b64encode(pdf).decode()
-    page = (await offload(_page, 1 << 20)).replace("{policy}", _POLICY).replace("{name}", name).replace("{data}", data)
+    page = (
+        (await offload(_page, 1 << 20))
+        .replace("{policy}", _POLICY)
+        .replace("{name}", name)
+        .replace("{data}", data)
+    )
     return Response(page, headers=_HEADERS, media_type="text/html; charset=utf-8")
 
 

@@ -23,7 +23,9 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
     """
     user_id = context.scope.subject or context.state.conversation.user_id
     if user_id is None:
-        raise Invalid("This conversation is about no user, so there is nobody whose workspace could keep the notes.")
+        raise Invalid(
+            "This conversation is about no user, so there is nobody whose workspace could keep the notes."
+        )
     if not title.strip() or not content.strip():
         raise Invalid("Notes need a title and a content.")
     pdf, told = await render(sandbox_of(context.settings), title, content)
@@ -32,4 +34,9 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
     space = Space(context.state.agent.organization_id, user_id)
     await context.store.write(lambda tx: service.write(tx, space, path, pdf))
     # Only where it is: a PDF is nothing for a context window. The chat's stream names the artifact, and the pipe shows it.
-    return {"file": path, **told, "page": f"/ui/latex/{user_id}/{path}", "artifact": f"/users/{user_id}/latex/{path}"}
+    return {
+        "file": path,
+        **told,
+        "page": f"/ui/latex/{user_id}/{path}",
+        "artifact": f"/users/{user_id}/latex/{path}",
+    }

@@ -17,9 +17,13 @@ _COLUMNS = {
 
 @app.command("costs")
 def costs(
-    by: str = typer.Option("day", help="What each line is for: day, agent, user, model or purpose."),
+    by: str = typer.Option(
+        "day", help="What each line is for: day, agent, user, model or purpose."
+    ),
     days: int = typer.Option(30, help="How many days, today included."),
-    server: str | None = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"),
+    server: str | None = typer.Option(
+        None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+    ),
 ) -> None:
     """Show how many tokens were used and what they cost. Prices are in <data>/prices.toml."""
     from datetime import UTC, datetime, timedelta
@@ -37,7 +41,9 @@ def costs(
     settings, _ = load_settings()
     with running_server(settings, server) as client:
         if client:
-            found = client.ask("GET", "/v1/ledger", query={"group_by": by, "from": first, "limit": MOST_LINES})
+            found = client.ask(
+                "GET", "/v1/ledger", query={"group_by": by, "from": first, "limit": MOST_LINES}
+            )
         else:
             found = _read(settings, by, first)
     typer.echo(table(found))
@@ -52,14 +58,20 @@ def table(ledger: dict[str, Any]) -> str:
     rows = [(str(line["key"] or "-"), _cells(line, currency)) for line in ledger["lines"]]
     rows.append(("all", _cells(ledger["total"], currency)))
     first = max(len(ledger["group_by"]), *(len(name) for name, _ in rows))
-    widths = [max(len(head), *(len(cells[column]) for _, cells in rows)) for column, head in enumerate(heads)]
+    widths = [
+        max(len(head), *(len(cells[column]) for _, cells in rows))
+        for column, head in enumerate(heads)
+    ]
     lines = [f"Tokens from {ledger['since'][:10]} to {ledger['until'][:10]} (UTC)\n"]
     for name, cells in ((ledger["group_by"], heads), *rows):
         lines.append(
-            f"{name:<{first}}" + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+            f"{name:<{first}}"
+            + "".join(f"  {cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
         )
     if unpriced := ledger["total"]["unpriced_tokens"]:
-        lines.append(f"\n{unpriced:,} tokens are of models without a price in {FILE}: their cost is not counted.")
+        lines.append(
+            f"\n{unpriced:,} tokens are of models without a price in {FILE}: their cost is not counted."
+        )
     return "\n".join(lines)
 
 

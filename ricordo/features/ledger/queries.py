@@ -63,14 +63,24 @@ def entries(tx: Transaction, scope: Scope, wanted: LedgerQuery) -> list[LedgerEn
     return sorted(found, key=lambda entry: (-weight[entry.key], entry.key or "", entry.model))
 
 
-def _spent(source: Any, columns: Mapping[str, Any], counted: Table, scope: Scope, wanted: LedgerQuery) -> Select[Any]:
+def _spent(
+    source: Any, columns: Mapping[str, Any], counted: Table, scope: Scope, wanted: LedgerQuery
+) -> Select[Any]:
     made = columns["created_at"]
-    filters = [*in_scope(runs if counted is steps else expenses, scope), made >= wanted.since, made < wanted.until]
-    filters += [columns[name] == value for name in _GROUPS if (value := getattr(wanted, name)) is not None]
+    filters = [
+        *in_scope(runs if counted is steps else expenses, scope),
+        made >= wanted.since,
+        made < wanted.until,
+    ]
+    filters += [
+        columns[name] == value for name in _GROUPS if (value := getattr(wanted, name)) is not None
+    ]
     name = f"{wanted.group_by}_id" if wanted.group_by in ("agent", "user") else wanted.group_by
     key, model = made // DAY if name == "day" else columns[name], columns["model"]
     sums = (func.sum(counted.c[name]).label(name) for name in TOKENS)
-    statement = select(key.label("key"), model.label("model"), *sums).select_from(source).where(*filters)
+    statement = (
+        select(key.label("key"), model.label("model"), *sums).select_from(source).where(*filters)
+    )
     return statement.group_by(key, model)
 
 
@@ -80,5 +90,7 @@ def _entry(row: Row[Any], group_by: Grouping) -> LedgerEntry:
         key = datetime.fromtimestamp(int(row.key) * DAY // SECOND, UTC).date().isoformat()
     prompt, completion, *parts = (getattr(row, name) for name in TOKENS)
     # PostgreSQL sums up to a number of any size, and gives that as a decimal.
-    usage = Usage(int(prompt), int(completion), *(None if part is None else int(part) for part in parts))
+    usage = Usage(
+        int(prompt), int(completion), *(None if part is None else int(part) for part in parts)
+    )
     return LedgerEntry(key, row.model, usage)

@@ -31,26 +31,43 @@ class LedgerParameters:
     """The query parameters of the ledger."""
 
     agent_id: str | None = None
-    user_id: Annotated[str | None, Query(description="Only what was about this user, by id or name.")] = None
-    purpose: Annotated[str | None, Query(description="turn, compaction, sleeptime, embedding …")] = None
+    user_id: Annotated[
+        str | None, Query(description="Only what was about this user, by id or name.")
+    ] = None
+    purpose: Annotated[
+        str | None, Query(description="turn, compaction, sleeptime, embedding …")
+    ] = None
     model: Annotated[str | None, Query(description="Only this model, by its handle.")] = None
     since: Annotated[
-        str | None, Query(alias="from", description="First day or time, UTC without a zone; else the last 30 days.")
+        str | None,
+        Query(
+            alias="from",
+            description="First day or time, UTC without a zone; else the last 30 days.",
+        ),
     ] = None
-    until: Annotated[str | None, Query(alias="to", description="Last day or time; else now.")] = None
-    group_by: Annotated[Grouping, Query(description="What each line is for.")] = "day"
-    limit: Annotated[int, Query(ge=1, le=10_000, description="Most lines returned; the total counts all of them.")] = (
-        1000
+    until: Annotated[str | None, Query(alias="to", description="Last day or time; else now.")] = (
+        None
     )
+    group_by: Annotated[Grouping, Query(description="What each line is for.")] = "day"
+    limit: Annotated[
+        int,
+        Query(ge=1, le=10_000, description="Most lines returned; the total counts all of them."),
+    ] = 1000
 
     def query(self, now: int) -> LedgerQuery:
         """Return the query; raises Invalid where it ends before it begins."""
-        until = now + 1 if self.until is None else parse_date(self.until, UTC, name="to", end=True) + 1
+        until = (
+            now + 1 if self.until is None else parse_date(self.until, UTC, name="to", end=True) + 1
+        )
         first = max(day_of(until) - (_DEFAULT_DAYS - 1) * DAY, EARLIEST)
         since = first if self.since is None else parse_date(self.since, UTC, name="from")
         if since >= until:
-            raise Invalid("The ledger is asked for a time that ends before it begins. Let `to` be later than `from`.")
-        return LedgerQuery(since, until, self.group_by, self.agent_id, self.user_id, self.purpose, self.model)
+            raise Invalid(
+                "The ledger is asked for a time that ends before it begins. Let `to` be later than `from`."
+            )
+        return LedgerQuery(
+            since, until, self.group_by, self.agent_id, self.user_id, self.purpose, self.model
+        )
 
 
 class BudgetRequest(BaseModel):
@@ -101,7 +118,9 @@ class LedgerResponse(ResponseModel):
     total: LedgerLineResponse
 
     @classmethod
-    def from_lines(cls, lines: Sequence[LedgerLine], query: LedgerQuery, currency: str | None, most: int) -> Json:
+    def from_lines(
+        cls, lines: Sequence[LedgerLine], query: LedgerQuery, currency: str | None, most: int
+    ) -> Json:
         """Return the first lines, and the total of all."""
         return cls.of(
             query,
@@ -122,7 +141,9 @@ class BudgetResponse(ResponseModel):
 
     @classmethod
     def from_budget(cls, budget: Budget | None) -> Json:
-        return cls.of(budget, remaining_tokens=max(0, budget.limit - budget.used) if budget else None)
+        return cls.of(
+            budget, remaining_tokens=max(0, budget.limit - budget.used) if budget else None
+        )
 
 
 @router.get("/ledger", response_model=LedgerResponse)
@@ -149,4 +170,6 @@ def read_budget(tx: Transaction, here: Here, agent_id: str) -> Json:
 @router.patch("/agents/{agent_id}/budget", response_model=BudgetResponse)
 def change_budget(tx: Transaction, here: Here, agent_id: str, body: BudgetRequest) -> Json:
     """Give the agent a daily budget of tokens, or none. What it used today counts already."""
-    return BudgetResponse.from_budget(budget_of(tx, set_budget(tx, here.scope, agent_id, body.daily_tokens)))
+    return BudgetResponse.from_budget(
+        budget_of(tx, set_budget(tx, here.scope, agent_id, body.daily_tokens))
+    )

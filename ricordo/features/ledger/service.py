@@ -75,7 +75,9 @@ class Prices:
         """The price of this model: its own, else that of the longest beginning that fits; None where nothing fits."""
         if handle in self.by_name:
             return self.by_name[handle]
-        fitting = [name for name in self.by_name if name.endswith("*") and handle.startswith(name[:-1])]
+        fitting = [
+            name for name in self.by_name if name.endswith("*") and handle.startswith(name[:-1])
+        ]
         return self.by_name[max(fitting, key=len)] if fitting else None
 
 
@@ -120,22 +122,30 @@ def read_prices(data_dir: Path) -> Prices | None:
     except UnicodeDecodeError:
         raise Invalid(f"{FILE} is not UTF-8 text. Save it as UTF-8.") from None
     except OSError as error:
-        raise Unavailable(f"{FILE} cannot be read: {error.strerror}. See to its permissions.") from error
+        raise Unavailable(
+            f"{FILE} cannot be read: {error.strerror}. See to its permissions."
+        ) from error
     try:
         content = tomllib.loads(text, parse_float=Decimal)
     except (tomllib.TOMLDecodeError, ArithmeticError) as error:
         raise Invalid(f"{FILE} is not valid TOML: {error}.") from None
     currency = content.pop("currency", None)
     if not isinstance(currency, str) or not currency.strip():
-        raise Invalid(f'{FILE} does not say in which currency its prices are. Begin it with: currency = "USD"')
+        raise Invalid(
+            f'{FILE} does not say in which currency its prices are. Begin it with: currency = "USD"'
+        )
     return Prices(currency.strip(), {name: _price(name, kinds) for name, kinds in content.items()})
 
 
 def _price(name: str, kinds: Any) -> Price:
     if not isinstance(kinds, dict):
-        raise Invalid(f'In {FILE}, "{name}" is no table. Write ["{name}"] and below it input = … and output = …')
+        raise Invalid(
+            f'In {FILE}, "{name}" is no table. Write ["{name}"] and below it input = … and output = …'
+        )
     if unknown := set(kinds) - set(_KINDS):
-        raise Invalid(f'In {FILE}, ["{name}"] has {", ".join(sorted(unknown))}. Known are {", ".join(_KINDS)}.')
+        raise Invalid(
+            f'In {FILE}, ["{name}"] has {", ".join(sorted(unknown))}. Known are {", ".join(_KINDS)}.'
+        )
     if missing := [kind for kind in _NEEDED if kind not in kinds]:
         raise Invalid(f'In {FILE}, ["{name}"] lacks {" and ".join(missing)}.')
     return Price(**{kind: _amount(name, kind, amount) for kind, amount in kinds.items()})
@@ -144,5 +154,7 @@ def _price(name: str, kinds: Any) -> Price:
 def _amount(name: str, kind: str, amount: Any) -> Decimal:
     is_number = isinstance(amount, int | Decimal) and not isinstance(amount, bool)
     if not is_number or not Decimal(amount).is_finite() or amount < 0:
-        raise Invalid(f'In {FILE}, {kind} of ["{name}"] is no price. Write a number, as 0.25, for a million tokens.')
+        raise Invalid(
+            f'In {FILE}, {kind} of ["{name}"] is no price. Write a number, as 0.25, for a million tokens.'
+        )
     return Decimal(amount)

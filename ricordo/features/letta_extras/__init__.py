@@ -9,8 +9,16 @@ class LettaExtrasPlugin:
         from ricordo.api.routing import LazyRouter
 
         agents = "/v1/agents/*"
-        paths = ("/v1/tags", "/v1/environments", "/v1/tools/add-base-tools", f"{agents}/generate", f"{agents}/groups")
-        return [LazyRouter("ricordo.features.letta_extras.routes", (*paths, f"{agents}/messages/*"))]
+        paths = (
+            "/v1/tags",
+            "/v1/environments",
+            "/v1/tools/add-base-tools",
+            f"{agents}/generate",
+            f"{agents}/groups",
+        )
+        return [
+            LazyRouter("ricordo.features.letta_extras.routes", (*paths, f"{agents}/messages/*"))
+        ]
 
 
 plugin = LettaExtrasPlugin()

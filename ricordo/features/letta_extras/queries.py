@@ -18,7 +18,9 @@ def tags(tx: Transaction, scope: Scope, wanted: Page, name: str | None) -> list[
         .where(*in_scope(agents, scope), *may_use(scope))
     )
     of_blocks = (
-        select(blocks_tags.c.tag).join(blocks, blocks.c.id == blocks_tags.c.block_id).where(*in_scope(blocks, scope))
+        select(blocks_tags.c.tag)
+        .join(blocks, blocks.c.id == blocks_tags.c.block_id)
+        .where(*in_scope(blocks, scope))
     )
     every = union(of_agents, of_blocks).subquery()
     conditions = [every.c.tag.icontains(name, autoescape=True)] if name else []

@@ -42,10 +42,16 @@ router = Routes(prefix="/v1", tags=["older clients"], scope="agents")
 class TagQuery:
     """Which tags are wanted; they are ordered by the alphabet."""
 
-    before: Annotated[str | None, Query(description="Only tags before this one, in the order asked for.")] = None
-    after: Annotated[str | None, Query(description="Only tags after this one, in the order asked for.")] = None
+    before: Annotated[
+        str | None, Query(description="Only tags before this one, in the order asked for.")
+    ] = None
+    after: Annotated[
+        str | None, Query(description="Only tags after this one, in the order asked for.")
+    ] = None
     limit: Annotated[int, Query(ge=1, le=1000, description="How many tags at most.")] = 50
-    order: Annotated[Literal["asc", "desc"], Query(description="From a to z, or from z to a.")] = "asc"
+    order: Annotated[Literal["asc", "desc"], Query(description="From a to z, or from z to a.")] = (
+        "asc"
+    )
     order_by: Annotated[Literal["name"], Query(description="What to order by.")] = "name"
     name: TextPiece = None
     query_text: Annotated[TextPiece, Query(description="The older name of `name`.")] = None
@@ -105,7 +111,10 @@ def list_groups(tx: Transaction, here: Here, agent_id: str) -> list[Json]:
 def modify_message(tx: Transaction, here: Here, agent_id: str, message_id: str) -> Response:  # noqa: ARG001 - the path's
     """Refused: what was said stays as it was said."""
     agents.require(tx, here.scope, agent_id)
-    return refuse(405, "A message cannot be changed. Fork the conversation at the message before it, and go on there.")
+    return refuse(
+        405,
+        "A message cannot be changed. Fork the conversation at the message before it, and go on there.",
+    )
 
 
 @router.post("/agents/{agent_id}/messages/preview-raw-payload", response_model=dict[str, Any])
@@ -128,7 +137,9 @@ async def preview_raw_payload(here: Here, agent_id: str, body: SendRequest) -> J
 def add_base_tools(tx: Transaction, here: Here) -> Sequence[Tool]:
     """Bring the stored built-in tools up to date, as each start of the server does, and return them."""
     sync_tools(tx, here.scope, here.runtime.toolbox)
-    return list(tools.by_names(tx, here.scope, [tool.name for tool in here.runtime.toolbox]).values())
+    return list(
+        tools.by_names(tx, here.scope, [tool.name for tool in here.runtime.toolbox]).values()
+    )
 
 
 class GenerateRequest(RequestModel):
@@ -170,14 +181,29 @@ async def generate(here: Here, agent_id: str, body: GenerateRequest) -> Json:
 
     system = (said("system", body.system_prompt),) if body.system_prompt else ()
     asked = (*system, said("user", body.prompt))
-    settings = replace(agent.model_settings, response_format=_format(body.response_schema), thinks_in_arguments=None)
-    reply = await whole_reply(model, ModelRequest(asked, settings=settings, user_id=here.scope.user_id))
-    spent = Expense(organization, "other", model.info.handle, reply.usage, agent_id, here.scope.subject)
+    settings = replace(
+        agent.model_settings,
+        response_format=_format(body.response_schema),
+        thinks_in_arguments=None,
+    )
+    reply = await whole_reply(
+        model, ModelRequest(asked, settings=settings, user_id=here.scope.user_id)
+    )
+    spent = Expense(
+        organization, "other", model.info.handle, reply.usage, agent_id, here.scope.subject
+    )
     await here.store.write(lambda tx: runs.add_expense(tx, spent))
     words = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
-    usage = {name: getattr(reply.usage, name) for name in ("prompt_tokens", "completion_tokens", "total_tokens")}
+    usage = {
+        name: getattr(reply.usage, name)
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens")
+    }
     return GenerateResponse.of(None, content=words, model=model.info.handle, usage=usage)
 
 
 def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}} if schema else None
+    return (
+        {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+        if schema
+        else None
+    )

@@ -21,7 +21,9 @@ NOTE_LENGTH = 300
 _QUESTION_MARKS = ("?", "？")
 _AFTER = "\"'”’) "
 
-IntentKind = Literal["tell", "ask", "list", "forget", "yes", "talk", "help", "task", "secret", "code", "fragment"]
+IntentKind = Literal[
+    "tell", "ask", "list", "forget", "yes", "talk", "help", "task", "secret", "code", "fragment"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,17 @@ class Intent:
 
 
 def read_toml(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("ricordo.features.librarian").joinpath(f"{name}.toml").read_text("utf-8"))
+    return tomllib.loads(
+        files("ricordo.features.librarian").joinpath(f"{name}.toml").read_text("utf-8")
+    )
 
 
 def _read_patterns() -> dict[str, str]:
     whole = {name: "".join(pattern) for name, pattern in read_toml("patterns").items()}
-    return {name: re.sub("%([a-z_]+)%", lambda other: whole[other[1]], pattern) for name, pattern in whole.items()}
+    return {
+        name: re.sub("%([a-z_]+)%", lambda other: whole[other[1]], pattern)
+        for name, pattern in whole.items()
+    }
 
 
 PATTERNS = _read_patterns()
@@ -58,7 +65,18 @@ def found_in(name: str, text: str) -> re.Match[str] | None:
 
 
 # A person has one of these at a time, and one of each favourite.
-_SINGLE = {"name", "full name", "home", "address", "city", "birthday", "age", "email", "phone", "phone number"}
+_SINGLE = {
+    "name",
+    "full name",
+    "home",
+    "address",
+    "city",
+    "birthday",
+    "age",
+    "email",
+    "phone",
+    "phone number",
+}
 _TOLD_KINDS = ("name", "home", "age", "diet")
 _ASKED_KINDS = ("name", "home", "age", "job", "birthday", "diet")
 _KINDS = {"workplace": "job"}
@@ -82,11 +100,15 @@ def _without_code(text: str) -> str:
     """Return the text without pasted code; of a very long one that begins with code, the question at its end alone."""
     kept, is_code, lines = [], False, _compiled("fence").sub("\n", text[:READ_LENGTH]).split("\n")
     for line in lines:
-        is_code = bool(found_in("code_line", line.strip()) or (is_code and found_in("code_goes_on", line)))
+        is_code = bool(
+            found_in("code_line", line.strip()) or (is_code and found_in("code_goes_on", line))
+        )
         kept += [] if is_code else [line]
     if len(text) > READ_LENGTH:
         last = text[-READ_LENGTH:].rpartition("\n")[2]
-        return text if len(kept) * 2 > len(lines) else last if last.endswith(_QUESTION_MARKS) else ""
+        return (
+            text if len(kept) * 2 > len(lines) else last if last.endswith(_QUESTION_MARKS) else ""
+        )
     return "\n".join(kept).strip() if len(kept) < len(lines) or "```" in text else text
 
 
@@ -101,7 +123,11 @@ def _read_prose(text: str) -> tuple[Intent, ...]:
             opening = each + " "
             continue
         intent = _read_sentence(sentence)
-        if intents and intents[-1].kind == intent.kind == "tell" and found_in("continues", sentence):
+        if (
+            intents
+            and intents[-1].kind == intent.kind == "tell"
+            and found_in("continues", sentence)
+        ):
             # "My sister is Emma. She is a doctor.": apart, the second would say nothing.
             intents[-1] = replace(intents[-1], text=f"{intents[-1].text} {sentence}")
         else:
@@ -142,7 +168,9 @@ def corrected(intents: Sequence[Intent], filed: str) -> tuple[Intent, ...]:
     """Return the intents, with "No, green." made a sentence out of what was filed last: "My favourite colour is blue."."""
     start = frame(filed)
     end = start.lower().rpartition(" ")[2] + " "
-    return tuple(_corrected(each, start, end, filed) if each.kind == "fragment" else each for each in intents)
+    return tuple(
+        _corrected(each, start, end, filed) if each.kind == "fragment" else each for each in intents
+    )
 
 
 def _corrected(fragment: Intent, start: str, end: str, filed: str) -> Intent:
@@ -168,7 +196,9 @@ def is_denied(one: str, other: str) -> bool:
 def is_same_frame(one: str, other: str) -> bool:
     """Whether both say something of the same, and each only one thing: "I work at Fiat.", "I work at Ferrari."."""
     start = frame(one).casefold()
-    return len(start.split()) > 2 and start == frame(other).casefold() and not found_in("adds", other)
+    return (
+        len(start.split()) > 2 and start == frame(other).casefold() and not found_in("adds", other)
+    )
 
 
 def _read_note(text: str) -> tuple[Intent, ...]:
@@ -213,7 +243,12 @@ def _read_sentence(sentence: str) -> Intent:
         or (found_in("question", bare) and not found_in("when_i", bare) and bare[-1:] != "!")
     ):
         return Intent("ask", sentence)
-    if corrects and len(bare.split()) <= 4 and not found_in("first_person", bare) and not found_in("has_verb", bare):
+    if (
+        corrects
+        and len(bare.split()) <= 4
+        and not found_in("first_person", bare)
+        and not found_in("has_verb", bare)
+    ):
         return Intent("fragment", bare)
     # A word alone is something to look for rather than something told.
     is_word = len(bare.split()) == 1 and len(bare) < 15 and bare.isascii()
@@ -239,7 +274,9 @@ def statements(text: str) -> list[str]:
 def _clauses(sentence: str) -> list[str]:
     found = sentences(sentence, "clause_end")
     stand = all(found_in("clause", part) for part in found) and not found_in("bound", sentence)
-    return found if stand and not any(found_in("refers", part) for part in found[1:]) else [sentence]
+    return (
+        found if stand and not any(found_in("refers", part) for part in found[1:]) else [sentence]
+    )
 
 
 def is_personal(text: str) -> bool:
@@ -259,9 +296,9 @@ def _facts(text: str, way: str) -> set[str]:
     found = {kind for kind in kinds if found_in(f"{way}_{kind}", text)}
     if way == "tells":
         known = facts.facts_in(text[: facts.READ_LENGTH])
-        found |= {_KINDS.get(fact.kind, fact.kind) for fact in known if fact.subject == facts.PERSON} & set(
-            _ASKED_KINDS
-        )
+        found |= {
+            _KINDS.get(fact.kind, fact.kind) for fact in known if fact.subject == facts.PERSON
+        } & set(_ASKED_KINDS)
     if not found and (own := found_in(f"{way}_own", text)):
         words = " ".join(next(filter(None, own.groups())).lower().split())
         found.add(words.replace("favorite", "favourite").replace("color", "colour"))
@@ -289,14 +326,21 @@ def topic(text: str) -> frozenset[str]:
 
 def shared(wanted: frozenset[str], text: str) -> int:
     offered = words_in(text)
-    return sum(1 for word in wanted if word in offered or any(_are_related(word, other) for other in offered))
+    return sum(
+        1
+        for word in wanted
+        if word in offered or any(_are_related(word, other) for other in offered)
+    )
 
 
 def _are_related(one: str, other: str) -> bool:
     """Whether two terms are forms of one word: alike but for a short ending."""
     if one[:4] != other[:4] or not (one + other).isalpha():
         return False
-    common = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    common = next(
+        (at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
     # "Marco" is not a form of "March".
     is_stem = common > 4 or common == min(len(one), len(other)) == 4
     return is_stem and max(len(one), len(other)) - common <= (2 if common == 4 else 3)

@@ -54,8 +54,12 @@ class Librarian:
         """Yield the words one by one where `request.stream` asks for them, and last of all the whole reply."""
         view = view_of(request)
         answer = _answer(request, view)
-        parts: tuple[Part, ...] = (TextPart(answer),) if isinstance(answer, str) else _called(view, answer)
-        reply = ModelReply(parts, finish="stop" if isinstance(answer, str) else "tool_calls", model="librarian")
+        parts: tuple[Part, ...] = (
+            (TextPart(answer),) if isinstance(answer, str) else _called(view, answer)
+        )
+        reply = ModelReply(
+            parts, finish="stop" if isinstance(answer, str) else "tool_calls", model="librarian"
+        )
         reply = replace(reply, usage=estimated_usage(request, reply))
         if request.stream:
             for chunk in chunks_of(reply, by_word=True):
@@ -65,11 +69,24 @@ class Librarian:
 
 def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[LibrarianCall]:
     said = [] if plan.FORGET_WHICH in view.said_before else view.said_before.split("\n")
-    filed = next((line.partition('"')[2] for line in reversed(said) if line.startswith(_WAS_FILED) and '"' in line), "")
-    intents = grammar.corrected(grammar.read(view.words), filed.partition('" (before: ')[0].removesuffix('"'))
+    filed = next(
+        (
+            line.partition('"')[2]
+            for line in reversed(said)
+            if line.startswith(_WAS_FILED) and '"' in line
+        ),
+        "",
+    )
+    intents = grammar.corrected(
+        grammar.read(view.words), filed.partition('" (before: ')[0].removesuffix('"')
+    )
     name = newer_name(request.forced_tool or "")
     forced = name if name in view.tools else None
-    planned = [] if request.tool_choice == "none" or view.made(SEND) else plan.planned_calls(view, intents)
+    planned = (
+        []
+        if request.tool_choice == "none" or view.made(SEND)
+        else plan.planned_calls(view, intents)
+    )
     if view.numbered and view.is_alone:
         return _kept_of_a_call(view, intents)
     if view.is_alone:
@@ -79,15 +96,23 @@ def _answer(request: ModelRequest, view: LibrarianView) -> str | Sequence[Librar
     is_asked = forced is not None
     if request.tool_choice == "required" and view.tools and not view.made(SEND):
         # A rule wants a call: one that speaks, else one that only looks.
-        forced = forced or next((name for name in (SEND, *plan.SEARCHES) if name in view.tools), next(iter(view.tools)))
+        forced = forced or next(
+            (name for name in (SEND, *plan.SEARCHES) if name in view.tools), next(iter(view.tools))
+        )
     if forced is None:
         return "That is all." if view.made(SEND) else _spoken_answer(view, intents)
     words = _spoken_answer(view, intents) if forced == SEND else view.words
     texts = dict.fromkeys(("query", "content", "new_string", "message"), words)
-    return [plan.complete(LibrarianCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced])]
+    return [
+        plan.complete(
+            LibrarianCall(forced, {**texts, "request_heartbeat": is_asked}), view.tools[forced]
+        )
+    ]
 
 
-def _filed_alone(view: LibrarianView, planned: Sequence[LibrarianCall]) -> str | Sequence[LibrarianCall]:
+def _filed_alone(
+    view: LibrarianView, planned: Sequence[LibrarianCall]
+) -> str | Sequence[LibrarianCall]:
     """Return the edits that a transcript asks for, and then the call that ends the work: nobody reads an answer."""
     if edits := [call for call in planned if call.tool not in plan.SEARCHES]:
         return edits
@@ -95,13 +120,20 @@ def _filed_alone(view: LibrarianView, planned: Sequence[LibrarianCall]) -> str |
     return [LibrarianCall(FINISH, {})] if is_open else "That is all."
 
 
-def _kept_of_a_call(view: LibrarianView, intents: Sequence[grammar.Intent]) -> str | Sequence[LibrarianCall]:
+def _kept_of_a_call(
+    view: LibrarianView, intents: Sequence[grammar.Intent]
+) -> str | Sequence[LibrarianCall]:
     """Return the next call for a voice agent's memory: what leaves its view is kept, then the block, then the work ends."""
     if STORE in view.tools and not view.made(STORE):
         told = [
-            number for number, words in view.leaving() if any(intent.kind == "tell" for intent in grammar.read(words))
+            number
+            for number, words in view.leaving()
+            if any(intent.kind == "tell" for intent in grammar.read(words))
         ]
-        chunks = [{"start_index": number, "end_index": number, "context": "Said by the user."} for number in told]
+        chunks = [
+            {"start_index": number, "end_index": number, "context": "Said by the user."}
+            for number in told
+        ]
         return [LibrarianCall(STORE, {"chunks": chunks})]
     if RETHINK in view.tools and not view.made(RETHINK):
         value = view.person_block.value if view.person_block else ""
@@ -114,7 +146,9 @@ def _called(view: LibrarianView, calls: Sequence[LibrarianCall]) -> tuple[Part, 
     # The last message's id makes these ids new in every step, and the same when a step is tried again.
     return tuple(
         ToolCallPart(
-            f"call_{view.key}{index}", view.tools[call.tool].name, json.dumps(dict(call.arguments), ensure_ascii=False)
+            f"call_{view.key}{index}",
+            view.tools[call.tool].name,
+            json.dumps(dict(call.arguments), ensure_ascii=False),
         )
         for index, call in enumerate(calls)
     )
@@ -125,7 +159,9 @@ def _spoken_answer(view: LibrarianView, intents: Sequence[grammar.Intent]) -> st
     if not view.words.strip():
         return "I can only read words, and I found none in your message."
     forgotten = [
-        each for each in view.made(plan.REPLACE) if grammar.words_in(each.new_words) <= grammar.words_in(each.old_words)
+        each
+        for each in view.made(plan.REPLACE)
+        if grammar.words_in(each.new_words) <= grammar.words_in(each.old_words)
     ]
     lines: list[str] = [*map(_forgotten, forgotten)]
     for intent in intents:
@@ -157,7 +193,8 @@ def _joined(lines: Sequence[str]) -> list[str]:
         opening = next((each for each in _FILED if line.startswith(each)), line)
         joined.setdefault(opening, []).append(line.removeprefix(opening))
     return [
-        key + ("\n- ".join(["", *map(str.strip, told)]) if len(told) > 1 else told[0]) for key, told in joined.items()
+        key + ("\n- ".join(["", *map(str.strip, told)]) if len(told) > 1 else told[0])
+        for key, told in joined.items()
     ]
 
 
@@ -165,12 +202,18 @@ def _told(view: LibrarianView, text: str) -> str:
     # As memory keeps them: the calls say no more than that afterwards.
     words = " ".join(redact(text[: grammar.READ_LENGTH]).text.split())
     filed = view.made(plan.INSERT, plan.REPLACE, plan.ARCHIVE)
-    done = next((each for each in filed if words in " ".join(redact(each.new_words).text.split())), None)
+    done = next(
+        (each for each in filed if words in " ".join(redact(each.new_words).text.split())), None
+    )
     if done is None and (revised := _revising(view, text)):
         done, words = revised
     if done is None:
         note = plan.known_note(view, text)
-        return f'I have that in my notes already: "{_short(note.words)}"' if note else _TEXTS["nowhere"]
+        return (
+            f'I have that in my notes already: "{_short(note.words)}"'
+            if note
+            else _TEXTS["nowhere"]
+        )
     words = _short(words)
     if done.failed:
         return f'I could not file "{words}": {_TEXTS["failed"]}. Your message stays in our history.'
@@ -194,7 +237,11 @@ def _revising(view: LibrarianView, text: str) -> tuple[LibrarianCall, str] | Non
 
 def _forgotten(done: LibrarianCall) -> str:
     old, new = _replaced(done), note_of("", done.new_words).words
-    words = _short(next((each for each in grammar.statements(old) if each not in new), old)) if new else old
+    words = (
+        _short(next((each for each in grammar.statements(old) if each not in new), old))
+        if new
+        else old
+    )
     if done.failed:
         return f'I could not strike out "{words}": {_TEXTS["failed"]}.'
     if _PROPOSED in done.text:
@@ -237,30 +284,53 @@ def _found(view: LibrarianView, question: str) -> str:
     found = _best(view, wanted, kinds, is_taste=is_taste)
     lines = [f'{each.opening}: "{_short(each.words, _LONGEST_QUOTE)}"' for each in found]
     if not lines:
-        searched = dict.fromkeys(_PLACES[each.tool] for each in view.made(*plan.SEARCHES) if not each.failed)
+        searched = dict.fromkeys(
+            _PLACES[each.tool] for each in view.made(*plan.SEARCHES) if not each.failed
+        )
         *places, last = "my notes", *searched
         about = _short(question.strip(" ?.!？"), 80)
-        lines = [_TEXTS["not_found"].format(places=f"{', '.join(places)} and {last}" if places else last, topic=about)]
+        lines = [
+            _TEXTS["not_found"].format(
+                places=f"{', '.join(places)} and {last}" if places else last, topic=about
+            )
+        ]
     elif len(lines) > 1:
         lines = ["Here is what I found:", *(f"- {line}" for line in lines)]
     broken = dict.fromkeys(
-        f"I could not search {_PLACES[each.tool]}." for each in view.made(*plan.SEARCHES) if each.failed
+        f"I could not search {_PLACES[each.tool]}."
+        for each in view.made(*plan.SEARCHES)
+        if each.failed
     )
     return "\n".join([*lines, *broken])
 
 
-def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str], *, is_taste: bool = False) -> list[Evidence]:
+def _best(
+    view: LibrarianView, wanted: frozenset[str], kinds: set[str], *, is_taste: bool = False
+) -> list[Evidence]:
     """Return the best evidence, best first; nothing that shares no word or kind of fact with the question."""
     # The last line first: of two lines from one day, the later is the newer.
-    notes = [Evidence(note.words, _opening(note.said_on, note.label), 0, note.said_on) for note in reversed(view.notes)]
-    ranked = [replace(each, points=plan.points_of(each.words, wanted, kinds)) for each in (*notes, *_hits(view))]
+    notes = [
+        Evidence(note.words, _opening(note.said_on, note.label), 0, note.said_on)
+        for note in reversed(view.notes)
+    ]
+    ranked = [
+        replace(each, points=plan.points_of(each.words, wanted, kinds))
+        for each in (*notes, *_hits(view))
+    ]
     if is_taste:
         # A favourite may be told as what is preferred to something else.
         ranked = [
-            replace(each, points=each.points + 2 * bool(grammar.found_in("tells_taste", each.words))) for each in ranked
+            replace(
+                each, points=each.points + 2 * bool(grammar.found_in("tells_taste", each.words))
+            )
+            for each in ranked
         ]
     # A note that says something else of the same has taken the place of what was told before.
-    ranked = [each for each in ranked if each.points and not (each.rank and _is_replaced(view, each.words))]
+    ranked = [
+        each
+        for each in ranked
+        if each.points and not (each.rank and _is_replaced(view, each.words))
+    ]
     ranked = [each for each in ranked if not (each.rank and _is_outdated(view, each))]
     ranked.sort(key=lambda each: each.on, reverse=True)
     ranked.sort(key=lambda each: (-each.points, each.rank))
@@ -269,8 +339,12 @@ def _best(view: LibrarianView, wanted: frozenset[str], kinds: set[str], *, is_ta
         # Someone has one name: the present one answers, older words about it do not.
         noted = [each for each in facts if each.rank == 0]
         ranked = [max(noted or facts, key=lambda each: (each.on, -each.rank))]
-    best = [each for each in ranked if each.points * 2 > ranked[0].points and not _is_past(each, ranked)]
-    unique = {" ".join(each.words.casefold().rstrip(".! ").split()): each for each in reversed(best)}
+    best = [
+        each for each in ranked if each.points * 2 > ranked[0].points and not _is_past(each, ranked)
+    ]
+    unique = {
+        " ".join(each.words.casefold().rstrip(".! ").split()): each for each in reversed(best)
+    }
     return [each for each in best if each in unique.values()][:_MOST_QUOTED]
 
 
@@ -286,18 +360,26 @@ def _is_replaced(view: LibrarianView, words: str) -> bool:
 def _is_outdated(view: LibrarianView, hit: Evidence) -> bool:
     """Return whether a note says something else of what was said before it: "I live in Graz.", "I moved to Vienna."."""
     later = (note for note in view.notes if not note.said_on or note.said_on >= hit.on[:10])
-    return any(plan.revised_words(hit.words, note.words) for note in later if note.words != hit.words)
+    return any(
+        plan.revised_words(hit.words, note.words) for note in later if note.words != hit.words
+    )
 
 
 def _is_past(item: Evidence, found: Sequence[Evidence]) -> bool:
     """Whether something told later has the place of this: "The exam is on 12 May.", "The exam is on 14 May."."""
-    later = [each.words for each in found if each.on > item.on and grammar.is_same_frame(item.words, each.words)]
+    later = [
+        each.words
+        for each in found
+        if each.on > item.on and grammar.is_same_frame(item.words, each.words)
+    ]
     return bool(later) and item.words.casefold().startswith(("the ", "my ", "our "))
 
 
 def _hits(view: LibrarianView) -> Iterator[Evidence]:
     """Yield what the searches found; of a message only what was told in it: what was asked before is no answer."""
-    rows = [row for outcome in view.made(*plan.SEARCHES) if not outcome.failed for row in _rows(outcome)]
+    rows = [
+        row for outcome in view.made(*plan.SEARCHES) if not outcome.failed for row in _rows(outcome)
+    ]
     rows = [{**row, "content": stored_words(str(row["content"]))} for row in rows]
     said = [(row, grammar.read(row["content"])) for row in rows]
     forgotten = [
@@ -311,19 +393,33 @@ def _hits(view: LibrarianView) -> Iterator[Evidence]:
         on = str(row.get("timestamp") or "")
         items = [Evidence(row["content"], f"The archive says, filed on {_day(on)}", 2, on)]
         if row.get("role"):
-            told = [intent.text for intent in intents if intent.kind == "tell" and row["content"] != view.words]
+            told = [
+                intent.text
+                for intent in intents
+                if intent.kind == "tell" and row["content"] != view.words
+            ]
             items = [Evidence(text, _opening(on), 1, on) for text in told]
         # The history keeps what was struck out, but its owner did not want to hear it again.
         for item in items:
-            if item.words and not any(on < later and _is_about(text, item.words) for text, later in forgotten):
+            if item.words and not any(
+                on < later and _is_about(text, item.words) for text, later in forgotten
+            ):
                 yield item
 
 
 def _rows(outcome: LibrarianCall) -> list[dict[str, Any]]:
     found = outcome.message.get("results") if isinstance(outcome.message, dict) else outcome.message
-    rows = [row for row in found if isinstance(row, dict) and row.get("content")] if isinstance(found, list) else []
+    rows = (
+        [row for row in found if isinstance(row, dict) and row.get("content")]
+        if isinstance(found, list)
+        else []
+    )
     # Turns that follow each other are one result.
-    rows += [{**row, **turn} for row in rows for turn in (*_turns(row.get("before")), *_turns(row.get("after")))]
+    rows += [
+        {**row, **turn}
+        for row in rows
+        for turn in (*_turns(row.get("before")), *_turns(row.get("after")))
+    ]
     return [row for row in rows if row.get("role", "user") == "user"]
 
 
@@ -334,16 +430,23 @@ def _turns(before: object) -> list[dict[str, Any]]:
 
 def _is_about(text: str, words: str) -> bool:
     wanted = grammar.topic(text)
-    is_same_fact = bool((grammar.facts_asked(text) | grammar.facts_told(text)) & grammar.facts_told(words))
+    is_same_fact = bool(
+        (grammar.facts_asked(text) | grammar.facts_told(text)) & grammar.facts_told(words)
+    )
     return is_same_fact or (bool(wanted) and grammar.shared(wanted, words) * 2 > len(wanted))
 
 
 def _overview(view: LibrarianView) -> str:
     """Return all that the notes say, and the newest that the archive does."""
     listed = [
-        row for each in view.made(plan.LIST_ARCHIVE.tool) if not each.arguments.get("query") for row in _rows(each)
+        row
+        for each in view.made(plan.LIST_ARCHIVE.tool)
+        if not each.arguments.get("query")
+        for row in _rows(each)
     ]
-    archived = [(stored_words(str(row["content"])), str(row.get("timestamp") or "")[:10]) for row in listed]
+    archived = [
+        (stored_words(str(row["content"])), str(row.get("timestamp") or "")[:10]) for row in listed
+    ]
     parts = []
     for opening, told in (
         ("my notes say", [(note.words, note.said_on) for note in view.notes]),
@@ -359,7 +462,11 @@ def _overview(view: LibrarianView) -> str:
 def _opening(on: str, label: str = "") -> str:
     if on:
         return f"You told me on {_day(on)}"
-    return "My notes about you say" if label.rsplit("/", 1)[-1] == "human" else f'My notes "{label}" say'
+    return (
+        "My notes about you say"
+        if label.rsplit("/", 1)[-1] == "human"
+        else f'My notes "{label}" say'
+    )
 
 
 def _short(words: str, length: int = 160) -> str:

@@ -39,9 +39,7 @@ _ALSO_SEARCHED = {
     "name": "name heiße appelle llamo",
     "birthday": "born birthday Geburtstag",
 }
-FORGET_WHICH = (
-    'Several of my notes fit. Say "yes" and I forget all of these, or tell me more exactly which one to forget:'
-)
+FORGET_WHICH = 'Several of my notes fit. Say "yes" and I forget all of these, or tell me more exactly which one to forget:'
 # With parallel calls off, one call a round.
 _MAX_ROUNDS = 20
 _LONGEST_CORRECTED = 120
@@ -71,7 +69,10 @@ class Statement:
     def rest(self) -> str:
         """The note without this, and without the sentences that go on from it and say nothing alone."""
         left = self.note.words
-        for words in (self.words, *(each.words for each in statements_of(self.note) if each.about == self.words)):
+        for words in (
+            self.words,
+            *(each.words for each in statements_of(self.note) if each.about == self.words),
+        ):
             left = left.replace(words, " ", 1)
         return " ".join(left.split()).removesuffix(" and").strip(" ;,")
 
@@ -102,7 +103,11 @@ def complete(call: LibrarianCall, schema: ToolSchema) -> LibrarianCall:
 def _least(name: str, schema: Mapping[str, Any]) -> object:
     """Return the least value that satisfies a parameter nobody told us about."""
     choices = schema.get("enum")
-    return choices[0] if choices else name == "request_heartbeat" or _LEAST.get(str(schema.get("type")), "")
+    return (
+        choices[0]
+        if choices
+        else name == "request_heartbeat" or _LEAST.get(str(schema.get("type")), "")
+    )
 
 
 def known_note(view: LibrarianView, told: str) -> Note | None:
@@ -112,7 +117,12 @@ def known_note(view: LibrarianView, told: str) -> Note | None:
     value = topic(told) - words_in(" ".join(kinds))
     for note in view.notes:
         # "My name is Ada." says what the line "Name: Ada" says.
-        says_it = kinds and kinds <= facts_told(note.words) and value and shared(value, note.words) == len(value)
+        says_it = (
+            kinds
+            and kinds <= facts_told(note.words)
+            and value
+            and shared(value, note.words) == len(value)
+        )
         if says_it or f" {words} " in f" {_plain(note.words)} ":
             return note
     return None
@@ -131,7 +141,11 @@ def matching(view: LibrarianView, words: str) -> list[Statement]:
         if _is_said_in(words, each.words)
     ]
     best = max((points for points, _ in found), default=0)
-    fits = [each for points, each in found if points == best] if best * 2 > len(wanted) and best else []
+    fits = (
+        [each for points, each in found if points == best]
+        if best * 2 > len(wanted) and best
+        else []
+    )
     # "Forget Mia": what only goes on from a sentence about her goes with it.
     return [each for each in fits if not any(each.about == other.words for other in fits)]
 
@@ -141,8 +155,14 @@ def _is_said_in(wish: str, words: str) -> bool:
     if not found_in("is_clause", wish):
         return True
     is_same_kind = facts_told(wish) & facts_told(words)
-    named = topic(wish) - words_in("live name call move") if is_same_kind else words_in(wish) - words_in(_UNSAID)
-    return shared(named, words) == len(named) and bool(found_in("negated", wish)) == bool(found_in("negated", words))
+    named = (
+        topic(wish) - words_in("live name call move")
+        if is_same_kind
+        else words_in(wish) - words_in(_UNSAID)
+    )
+    return shared(named, words) == len(named) and bool(found_in("negated", wish)) == bool(
+        found_in("negated", words)
+    )
 
 
 def points_of(text: str, wanted: frozenset[str], kinds: set[str]) -> int:
@@ -158,7 +178,9 @@ def _statements(view: LibrarianView) -> list[Statement]:
 def statements_of(note: Note) -> list[Statement]:
     found: list[Statement] = []
     for words in statements(note.words):
-        before = (found[-1].about or found[-1].words) if found and found_in("continues", words) else ""
+        before = (
+            (found[-1].about or found[-1].words) if found and found_in("continues", words) else ""
+        )
         found.append(Statement(note, words, before))
     return found
 
@@ -173,7 +195,9 @@ def _to_forget(view: LibrarianView, intents: Sequence[Intent]) -> list[Statement
         lines = view.said_before.partition(FORGET_WHICH)[2].splitlines()
         return [each for each in _statements(view) if f'- "{each.words}"' in lines]
     # Once a statement is forgotten, others may fit its name best: they were not meant.
-    wishes = [intent.text for intent in intents if intent.kind == "forget" and not view.made(REPLACE)]
+    wishes = [
+        intent.text for intent in intents if intent.kind == "forget" and not view.made(REPLACE)
+    ]
     named = [found[0] for words in wishes if len(found := matching(view, words)) == 1]
     return list(dict.fromkeys(named))
 
@@ -197,11 +221,17 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
     room = block.limit - len(block.value) - 1 if block else 0
     lines: list[str] = []
     archived: list[str] = []
-    told = [intent for intent in intents if intent.kind == "tell" and not known_note(view, intent.text)]
+    told = [
+        intent for intent in intents if intent.kind == "tell" and not known_note(view, intent.text)
+    ]
     for intent in told:
         line = _note_line(view, intent)
-        fits = len(line) <= room and (not archives or (is_personal(intent.text) and not intent.is_note))
-        changed = _changed_line(view, block, intent, line) if block and REPLACE in view.tools else None
+        fits = len(line) <= room and (
+            not archives or (is_personal(intent.text) and not intent.is_note)
+        )
+        changed = (
+            _changed_line(view, block, intent, line) if block and REPLACE in view.tools else None
+        )
         if block and changed and len(changed[1]) - len(changed[0]) <= room:
             yield _replacement(block.label, *changed, quote=intent.text)
             room -= len(changed[1]) - len(changed[0])
@@ -211,15 +241,24 @@ def _filing(view: LibrarianView, intents: Sequence[Intent]) -> Iterator[Libraria
         else:
             archived.append(intent.text)
     if block and lines:
-        words = {"label": block.label, "new_string": "\n".join(lines), "insert_line": -1, "quote": told[0].text}
+        words = {
+            "label": block.label,
+            "new_string": "\n".join(lines),
+            "insert_line": -1,
+            "quote": told[0].text,
+        }
         yield LibrarianCall(INSERT, words)
     if archives:
-        yield from (LibrarianCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in archived)
+        yield from (
+            LibrarianCall(ARCHIVE, {"content": text, "tags": ["note"]}) for text in archived
+        )
 
 
 def note_lines(view: LibrarianView, intents: Sequence[Intent]) -> list[str]:
     """Return the lines of a note for all that was told and is not known."""
-    told = [intent for intent in intents if intent.kind == "tell" and not known_note(view, intent.text)]
+    told = [
+        intent for intent in intents if intent.kind == "tell" and not known_note(view, intent.text)
+    ]
     return [_note_line(view, intent) for intent in told]
 
 
@@ -227,7 +266,9 @@ def _note_line(view: LibrarianView, intent: Intent) -> str:
     return f'{view.today.isoformat()}: "{" ".join(intent.text.split())}"'
 
 
-def _changed_line(view: LibrarianView, block: ShownBlock, intent: Intent, line: str) -> tuple[str, str] | None:
+def _changed_line(
+    view: LibrarianView, block: ShownBlock, intent: Intent, line: str
+) -> tuple[str, str] | None:
     """Return the line that the new fact changes, and what stands in its place; None where it stands beside all lines."""
     if old := _outdated(block, intent):
         return old.line, line
@@ -262,11 +303,17 @@ def _outdated(block: ShownBlock, intent: Intent) -> Note | None:
     kinds, corrects = facts_told(told), intent.corrects or found_in("correction", told) is not None
     for note in reversed(block.notes):
         words = note.words
-        is_same = bool(kinds) and facts_told(words) == kinds and (corrects or all(map(is_single, kinds)))
+        is_same = (
+            bool(kinds) and facts_told(words) == kinds and (corrects or all(map(is_single, kinds)))
+        )
         is_same = is_same or (corrects and bool(topic(words)) and topic(words) <= words_in(told))
-        is_same = is_same or words == intent.replaces or (intent.corrects and is_same_frame(words, told))
+        is_same = (
+            is_same or words == intent.replaces or (intent.corrects and is_same_frame(words, told))
+        )
         bare = words.lower().removeprefix("actually, ").removeprefix("no, ")
-        says_one_thing = len(words) <= _LONGEST_CORRECTED and len(statements(words)) == 1 and ", " not in bare
+        says_one_thing = (
+            len(words) <= _LONGEST_CORRECTED and len(statements(words)) == 1 and ", " not in bare
+        )
         if is_same and says_one_thing and block.value.count(note.line) == 1:
             return note
     return None
@@ -278,7 +325,10 @@ def _searching(view: LibrarianView, intents: Sequence[Intent]) -> list[Librarian
     kinds = facts_asked(words)
     query += "".join(f" {more}" for kind, more in _ALSO_SEARCHED.items() if kind in kinds)
     found = {tool: limits for tool, limits in SEARCHES.items() if query and tool in view.tools}
-    calls = [LibrarianCall(tool, {"query": query[:_LONGEST_QUERY], **limits}) for tool, limits in found.items()]
+    calls = [
+        LibrarianCall(tool, {"query": query[:_LONGEST_QUERY], **limits})
+        for tool, limits in found.items()
+    ]
     is_list = any(intent.kind == "list" for intent in intents) and LIST_ARCHIVE.tool in view.tools
     return [*calls, LIST_ARCHIVE] if is_list else calls
 
@@ -288,4 +338,6 @@ def question_of(intents: Sequence[Intent]) -> str:
 
 
 def _replacement(label: str, old: str, new: str, *, quote: str) -> LibrarianCall:
-    return LibrarianCall(REPLACE, {"label": label, "old_string": old, "new_string": new, "quote": quote})
+    return LibrarianCall(
+        REPLACE, {"label": label, "old_string": old, "new_string": new, "quote": quote}
+    )

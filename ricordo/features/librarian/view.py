@@ -30,7 +30,9 @@ _VALUE_END = "</value>\n</"
 _LIMIT = re.compile(r"^- chars_limit=(\d+)", re.MULTILINE)
 _TODAY = re.compile(r"current system date is: *(?:\w+, )?(\w+ \d+, \d{4})", re.IGNORECASE)
 _QUOTED = re.compile(r'^(\d{4}-\d\d-\d\d): "(.*)"$')
-_SOURCE = re.compile(r"\[(?:sources?|file|passage|score|id|tool|function)\b[^\[\]\n]{0,200}\]", re.IGNORECASE)
+_SOURCE = re.compile(
+    r"\[(?:sources?|file|passage|score|id|tool|function)\b[^\[\]\n]{0,200}\]", re.IGNORECASE
+)
 # Older types of agents have tools of other names, and with other names of parameters, for the same edits.
 _NEWER = {"core_memory_append": "memory_insert", "core_memory_replace": "memory_replace"}
 _PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
@@ -80,7 +82,11 @@ class LibrarianCall:
 
     @property
     def text(self) -> str:
-        return self.message if isinstance(self.message, str) else json.dumps(self.message, ensure_ascii=False)
+        return (
+            self.message
+            if isinstance(self.message, str)
+            else json.dumps(self.message, ensure_ascii=False)
+        )
 
     @property
     def new_words(self) -> str:
@@ -116,13 +122,23 @@ class LibrarianView:
     @property
     def person_block(self) -> ShownBlock | None:
         # A text that begins with a heading has fields, and takes no line like the librarian's.
-        usable = (block for block in self.blocks if not block.is_read_only and not block.value.startswith("## "))
+        usable = (
+            block
+            for block in self.blocks
+            if not block.is_read_only and not block.value.startswith("## ")
+        )
         by_name = {block.name: block for block in usable}
         return next((by_name[label] for label in _PERSON_LABELS if label in by_name), None)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        return tuple(note for block in self.blocks if block.name != "persona" for note in block.notes if note.is_told)
+        return tuple(
+            note
+            for block in self.blocks
+            if block.name != "persona"
+            for note in block.notes
+            if note.is_told
+        )
 
     def leaving(self) -> list[tuple[int, str]]:
         """Return what the person said of what leaves the view of a voice agent, with its numbers in the transcript."""
@@ -140,7 +156,9 @@ def view_of(request: ModelRequest) -> LibrarianView:
     last = spoken[-1] if spoken else len(messages)
     # A client may send several messages at once, others' answers among them: all since the last answer here are what is said.
     before = messages[:last] if spoken else ()
-    answered = max((at for at, one in enumerate(before) if _is_answer(one, messages[last])), default=-1)
+    answered = max(
+        (at for at, one in enumerate(before) if _is_answer(one, messages[last])), default=-1
+    )
     own = [(at, text) for at, message in enumerate(messages) for text in _own_words(message)]
     turn = messages[last + 1 :]
     return LibrarianView(
@@ -153,7 +171,9 @@ def view_of(request: ModelRequest) -> LibrarianView:
         rounds=sum(1 for message in turn if any(call.name != SEND for call in message.tool_calls)),
         own_words=tuple(text for _, text in own),
         may_call_in_parallel=request.settings.parallel_tool_calls is not False,
-        key=re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24] if messages else "",
+        key=re.sub(r"[^0-9A-Za-z]", "", messages[-1].id.removeprefix("message-"))[:24]
+        if messages
+        else "",
         is_alone=bool(spoken) and is_transcript(messages[last]),
         numbered=messages[last].text if spoken and _NEWER_LINES in messages[last].text else "",
     )
@@ -161,7 +181,9 @@ def view_of(request: ModelRequest) -> LibrarianView:
 
 def _is_answer(message: Message, said: Message) -> bool:
     """Whether this is an answer to what came before, and was not sent together with what is said now."""
-    is_sent = message.step_id is None and message.run_id is not None and message.run_id == said.run_id
+    is_sent = (
+        message.step_id is None and message.run_id is not None and message.run_id == said.run_id
+    )
     return message.role == "assistant" and not is_sent
 
 
@@ -174,7 +196,9 @@ def _spoken_words(message: Message) -> str | None:
         return None
     # Some types of agents read what people say as JSON.
     packaged = object_in(message.text)
-    return str(packaged.get("message", "")) if packaged.get("type") == "user_message" else message.text
+    return (
+        str(packaged.get("message", "")) if packaged.get("type") == "user_message" else message.text
+    )
 
 
 def is_transcript(message: Message) -> bool:
@@ -186,7 +210,11 @@ def stored_words(text: str) -> str:
     """Return what a message or passage says, without what only programs read: nothing of data, no note of its source."""
     found = read_json(text)
     if isinstance(found, dict | list):
-        text = str(found.get("message", "")) if isinstance(found, dict) and found.get("type") == "user_message" else ""
+        text = (
+            str(found.get("message", ""))
+            if isinstance(found, dict) and found.get("type") == "user_message"
+            else ""
+        )
     return _SOURCE.sub(" ", text).strip()
 
 
@@ -206,7 +234,9 @@ def _shown_blocks(section: str) -> Iterator[ShownBlock]:
         end = value_end
         limit = _LIMIT.search(metadata)
         value = section[found.end() : value_end].removesuffix("\n")
-        yield ShownBlock(label, value, int(limit[1]) if limit else 100_000, "- read_only=true\n" in metadata)
+        yield ShownBlock(
+            label, value, int(limit[1]) if limit else 100_000, "- read_only=true\n" in metadata
+        )
 
 
 def newer_name(tool: str) -> str:
@@ -215,7 +245,9 @@ def newer_name(tool: str) -> str:
 
 def note_of(label: str, line: str) -> Note:
     match = _QUOTED.match(line.strip())
-    return Note(label, line, match[2], match[1]) if match else Note(label, line, line.strip(" -*•\t"))
+    return (
+        Note(label, line, match[2], match[1]) if match else Note(label, line, line.strip(" -*•\t"))
+    )
 
 
 def object_in(text: str) -> dict[str, Any]:
@@ -243,7 +275,9 @@ def _outcomes(turn: Sequence[Message]) -> Iterator[LibrarianCall]:
         # Results are packaged: `{"status", "message", "time"}`.
         told = object_in(result.content)
         failed = result.status == "error" or told.get("status") == "Failed"
-        yield LibrarianCall(newer_name(call.name), arguments, failed, told.get("message", result.content))
+        yield LibrarianCall(
+            newer_name(call.name), arguments, failed, told.get("message", result.content)
+        )
 
 
 def _own_words(message: Message) -> Iterator[str]:

@@ -8,7 +8,13 @@ class LoginPlugin:
         from ricordo.api.routing import LazyRouter
 
         # Without a key a login begins; to end one, there has to be one.
-        return [LazyRouter("ricordo.features.login.routes", ("/login", "/logout"), open=("/login", "/login/callback"))]
+        return [
+            LazyRouter(
+                "ricordo.features.login.routes",
+                ("/login", "/logout"),
+                open=("/login", "/login/callback"),
+            )
+        ]
 
 
 plugin = LoginPlugin()

@@ -39,14 +39,23 @@ async def log_in(request: Request, next: str = "/") -> Response:
     """Send the browser to the provider; it comes back to `next`, a path of this server."""
     provider = _provider(request)
     if not _LOCAL.fullmatch(next):
-        raise Invalid("`next` must be a path of this server, such as /users/ada. Change it, or leave it out.")
+        raise Invalid(
+            "`next` must be a path of this server, such as /users/ada. Change it, or leave it out."
+        )
     attempt = begin(next)
     try:
         address = await provider.address(attempt, _redirect_uri(request))
     except Unavailable as error:
         return _refuse(request, 502, str(error))
     response = RedirectResponse(address, _SEE_OTHER, _HEADERS)
-    _set_cookie(request, response, ATTEMPT_COOKIE, attempt.sign(_secret(request)), ATTEMPT_SECONDS, _CALLBACK)
+    _set_cookie(
+        request,
+        response,
+        ATTEMPT_COOKIE,
+        attempt.sign(_secret(request)),
+        ATTEMPT_SECONDS,
+        _CALLBACK,
+    )
     return response
 
 
@@ -54,7 +63,11 @@ async def log_in(request: Request, next: str = "/") -> Response:
 @needs()
 async def come_back(request: Request, state: str = "", code: str = "", error: str = "") -> Response:
     """Open the session of whoever logged in at the provider. A failure leaves nothing behind."""
-    provider, authentication, runtime = _provider(request), request.app.state.authentication, _runtime(request)
+    provider, authentication, runtime = (
+        _provider(request),
+        request.app.state.authentication,
+        _runtime(request),
+    )
     response: Response
     identifier = ""
     try:
@@ -62,9 +75,13 @@ async def come_back(request: Request, state: str = "", code: str = "", error: st
         _require_code(code, error)
         claims = await provider.claims(attempt, code, _redirect_uri(request))
         identifier, secret = provider.identifier(claims), authentication.secret
-        key, scope = await runtime.store.write(lambda tx: open_session(tx, secret, identifier, claims))
+        key, scope = await runtime.store.write(
+            lambda tx: open_session(tx, secret, identifier, claims)
+        )
     except (Unavailable, Forbidden, Invalid) as fault:
-        if user := await runtime.store.read(lambda tx: users.named(tx, Scope().organization_id, identifier)):
+        if user := await runtime.store.read(
+            lambda tx: users.named(tx, Scope().organization_id, identifier)
+        ):
             request.scope[RECORDED_SCOPE] = Scope(user_id=user.id, role="user")
         status = next(status for kind, status in _STATUS if isinstance(fault, kind))
         response = _refuse(request, status, str(fault))
@@ -85,7 +102,9 @@ async def log_out(request: Request) -> Response:
     _provider(request)
     scope: Scope = request.scope[REQUEST_SCOPE]
     if not await _runtime(request).store.write(lambda tx: keys.end_session(tx, scope)):
-        raise Invalid("This is no session of a login. A key is revoked with DELETE /v1/keys/{key_id}.")
+        raise Invalid(
+            "This is no session of a login. A key is revoked with DELETE /v1/keys/{key_id}."
+        )
     request.app.state.authentication.forget()
     response = RedirectResponse(_below_base(request, "/"), _SEE_OTHER, _HEADERS)
     response.delete_cookie(COOKIE, _below_base(request, "/"), httponly=True, samesite="lax")
@@ -102,7 +121,9 @@ def _refuse(request: Request, status: int, why: str) -> Response:
         f"<p><a href='{_below_base(request, '/login')}'>Log in</a></p></main>"
     )
     return HTMLResponse(
-        page, status, {**_HEADERS, "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+        page,
+        status,
+        {**_HEADERS, "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"},
     )
 
 
@@ -141,7 +162,11 @@ def _redirect_uri(request: Request) -> str:
     return f"{str(request.base_url).rstrip('/')}{_CALLBACK}"
 
 
-def _set_cookie(request: Request, response: Response, name: str, value: str, seconds: int, path: str) -> None:
+def _set_cookie(
+    request: Request, response: Response, name: str, value: str, seconds: int, path: str
+) -> None:
     is_https = request.url.scheme == "https"  # as a proxy on this machine says, where there is one
     path = _below_base(request, path)
-    response.set_cookie(name, value, max_age=seconds, path=path, secure=is_https, httponly=True, samesite="lax")
+    response.set_cookie(
+        name, value, max_age=seconds, path=path, secure=is_https, httponly=True, samesite="lax"
+    )

@@ -59,7 +59,9 @@ def read_attempt(secret: bytes, cookie: str, state: str) -> LoginAttempt:
         or not hmac.compare_digest(attempt.state.encode(), state.encode())
         or attempt.until < time.time()
     ):
-        raise Invalid("This login was not begun in this browser, is over, or took too long. Begin again at /login.")
+        raise Invalid(
+            "This login was not begun in this browser, is over, or took too long. Begin again at /login."
+        )
     return attempt
 
 
@@ -79,7 +81,9 @@ class LoginProvider:
     async def address(self, attempt: LoginAttempt, redirect_uri: str) -> str:
         """Return where the browser logs in."""
         document = await self._discover()
-        challenge = urlsafe_b64encode(sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
+        challenge = (
+            urlsafe_b64encode(sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
+        )
         query = {
             "response_type": "code",
             "client_id": self._client_id,
@@ -111,10 +115,14 @@ class LoginProvider:
         answer = await self._ask("POST", document["token_endpoint"], data=form, auth=sign)
         token = answer.get("id_token")
         if not isinstance(token, str):
-            raise Unavailable("The login provider answered without an id_token. Ask the administrator to check it.")
+            raise Unavailable(
+                "The login provider answered without an id_token. Ask the administrator to check it."
+            )
         jwks = (await self._ask("GET", document["jwks_uri"])).get("keys")
         expected = Expected(self.issuer, self._client_id, attempt.nonce, time.time())
-        return await asyncio.to_thread(verify_token, token, jwks if isinstance(jwks, list) else [], expected)
+        return await asyncio.to_thread(
+            verify_token, token, jwks if isinstance(jwks, list) else [], expected
+        )
 
     def identifier(self, claims: Json) -> str:
         """Return the identifier of this person: the claim that is set, or else `sub` with the issuer in front.
@@ -123,25 +131,41 @@ class LoginProvider:
         """
         name = self._claim or "sub"
         found = claims.get(name)
-        if not isinstance(found, str) or not found or (name == "email" and claims.get("email_verified") is not True):
-            raise Forbidden(f"The provider gives no {name} that could name you. Ask the administrator.")
+        if (
+            not isinstance(found, str)
+            or not found
+            or (name == "email" and claims.get("email_verified") is not True)
+        ):
+            raise Forbidden(
+                f"The provider gives no {name} that could name you. Ask the administrator."
+            )
         issuer = urlsplit(self.issuer)
-        chosen = found if self._claim else f"{issuer.netloc}{issuer.path.rstrip('/').replace('/', ':')}|{found}"
+        chosen = (
+            found
+            if self._claim
+            else f"{issuer.netloc}{issuer.path.rstrip('/').replace('/', ':')}|{found}"
+        )
         if is_id(chosen, "user"):  # else somebody could name another user by their id
-            raise Forbidden(f"The provider's {name} looks like an id of a user here. Ask the administrator.")
+            raise Forbidden(
+                f"The provider's {name} looks like an id of a user here. Ask the administrator."
+            )
         users.require_fit_name(chosen)
         return chosen
 
     async def _discover(self) -> dict[str, Any]:
         if self._fresh_until < time.monotonic():
-            document = await self._ask("GET", f"{self.issuer.rstrip('/')}/.well-known/openid-configuration")
+            document = await self._ask(
+                "GET", f"{self.issuer.rstrip('/')}/.well-known/openid-configuration"
+            )
             if document.get("issuer") != self.issuer:
                 raise Unavailable(
                     "The login provider calls itself by another issuer than RICORDO_OIDC_ISSUER. Set that one."
                 )
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
                 address = document.get(name)
-                if not isinstance(address, str) or not address.startswith(f"{urlsplit(self.issuer).scheme}://"):
+                if not isinstance(address, str) or not address.startswith(
+                    f"{urlsplit(self.issuer).scheme}://"
+                ):
                     raise Unavailable(
                         f"The login provider's {name} is missing or no safe address. Ask the administrator."
                     )
@@ -155,26 +179,42 @@ class LoginProvider:
             mounts = {f"all://{f'[{host}]' if ':' in host else host}": None for host in LOOPBACK}
             async with (
                 asyncio.timeout(_TIMEOUT),
-                httpx2.AsyncClient(timeout=_TIMEOUT, mounts=mounts, follow_redirects=False) as client,
-                client.stream(method, address, headers={"accept": "application/json"}, **given) as response,
+                httpx2.AsyncClient(
+                    timeout=_TIMEOUT, mounts=mounts, follow_redirects=False
+                ) as client,
+                client.stream(
+                    method, address, headers={"accept": "application/json"}, **given
+                ) as response,
             ):
                 async for piece in response.aiter_bytes():
                     body += piece
                     if len(body) > _MOST_BYTES:
-                        raise Unavailable("The login provider's answer is too long. Ask the administrator to check it.")
+                        raise Unavailable(
+                            "The login provider's answer is too long. Ask the administrator to check it."
+                        )
             answer = orjson.loads(body)
         except (httpx2.HTTPError, httpx2.InvalidURL, TimeoutError, ValueError):
-            raise Unavailable("The login provider cannot be reached, or answers no JSON. Try again later.") from None
-        if response.status_code == _BAD_REQUEST and isinstance(answer, dict) and answer.get("error") == "invalid_grant":
+            raise Unavailable(
+                "The login provider cannot be reached, or answers no JSON. Try again later."
+            ) from None
+        if (
+            response.status_code == _BAD_REQUEST
+            and isinstance(answer, dict)
+            and answer.get("error") == "invalid_grant"
+        ):
             raise Forbidden(
                 "The login provider does not know this code, or it was used already. Begin again at /login."
             )
         if response.status_code != _OK or not isinstance(answer, dict):
-            raise Unavailable(f"The login provider answered with status {response.status_code}. Ask the administrator.")
+            raise Unavailable(
+                f"The login provider answered with status {response.status_code}. Ask the administrator."
+            )
         return answer
 
 
-def open_session(tx: Transaction, secret: bytes, identifier: str, claims: Json) -> tuple[str, Scope]:
+def open_session(
+    tx: Transaction, secret: bytes, identifier: str, claims: Json
+) -> tuple[str, Scope]:
     """Return the key of a new session of this person, with its scope; they are made where they are new.
 
     Raises Forbidden, Invalid.
@@ -185,7 +225,9 @@ def open_session(tx: Transaction, secret: bytes, identifier: str, claims: Json) 
     user = user or users.find_or_make(tx, everybody, identifier, is_subject=True)
     if user.disabled_at is not None:
         raise Forbidden("This user is disabled. Ask an administrator.")
-    described = replace(user, name=_name(claims, user) if is_new else user.name, email=_email(claims) or user.email)
+    described = replace(
+        user, name=_name(claims, user) if is_new else user.name, email=_email(claims) or user.email
+    )
     if described != user:
         users.change(tx, everybody, described)
     expires_at = tx.clock.now() + SESSION_SECONDS * SECOND

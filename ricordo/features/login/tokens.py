@@ -60,7 +60,9 @@ def _require(claims: Json, expected: Expected) -> None:
     if not _is_number(claims.get("exp")) or claims["exp"] + _LEEWAY <= expected.now:
         raise _refused("it expired")
     for name in ("iat", "nbf"):
-        if name in claims and (not _is_number(claims[name]) or claims[name] - _LEEWAY > expected.now):
+        if name in claims and (
+            not _is_number(claims[name]) or claims[name] - _LEEWAY > expected.now
+        ):
             raise _refused("it is from the future; check the clocks")
     if claims.get("nonce") != expected.nonce:
         raise _refused("it was made for another login")
@@ -78,7 +80,9 @@ def _rs256(jwk: Json, signature: bytes, signed: bytes) -> bool:
     try:
         if modulus.bit_length() < _LEAST_RSA_BITS:
             return False
-        RSAPublicNumbers(exponent, modulus).public_key().verify(signature, signed, PKCS1v15(), SHA256())
+        RSAPublicNumbers(exponent, modulus).public_key().verify(
+            signature, signed, PKCS1v15(), SHA256()
+        )
     except (InvalidSignature, ValueError):
         return False
     return True
@@ -86,7 +90,11 @@ def _rs256(jwk: Json, signature: bytes, signed: bytes) -> bool:
 
 def _es256(jwk: Json, signature: bytes, signed: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicNumbers
+    from cryptography.hazmat.primitives.asymmetric.ec import (
+        ECDSA,
+        SECP256R1,
+        EllipticCurvePublicNumbers,
+    )
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
     from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -94,7 +102,9 @@ def _es256(jwk: Json, signature: bytes, signed: bytes) -> bool:
         return False
     r, s = int.from_bytes(signature[:_P256_BYTES]), int.from_bytes(signature[_P256_BYTES:])
     try:
-        key = EllipticCurvePublicNumbers(_number(jwk.get("x")), _number(jwk.get("y")), SECP256R1()).public_key()
+        key = EllipticCurvePublicNumbers(
+            _number(jwk.get("x")), _number(jwk.get("y")), SECP256R1()
+        ).public_key()
         key.verify(encode_dss_signature(r, s), signed, ECDSA(SHA256()))
     except (InvalidSignature, ValueError):
         return False
@@ -105,7 +115,9 @@ _ALGORITHMS: Mapping[str, Callable[[Json, bytes, bytes], bool]] = {"RS256": _rs2
 
 
 def _refused(why: str) -> Forbidden:
-    return Forbidden(f"The provider's token is refused: {why}. Log in again, or tell the administrator.")
+    return Forbidden(
+        f"The provider's token is refused: {why}. Log in again, or tell the administrator."
+    )
 
 
 def _is_number(value: Any) -> bool:

@@ -24,7 +24,11 @@ class McpPlugin:
         from ricordo.api.routing import LazyRouter
 
         return [
-            LazyRouter("ricordo.features.mcp.routes", ("/v1/mcp-servers",), open=("/v1/mcp-servers/oauth/callback",)),
+            LazyRouter(
+                "ricordo.features.mcp.routes",
+                ("/v1/mcp-servers",),
+                open=("/v1/mcp-servers/oauth/callback",),
+            ),
             LazyRouter("ricordo.features.mcp.named_routes", ("/v1/tools/mcp",)),
             LazyRouter("ricordo.features.mcp.server_pages", ("/ui/mcp",)),
         ]

@@ -14,7 +14,11 @@ from ricordo.features.sandbox.options import SandboxSettings
 from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits
 
 _LIMITS = SandboxLimits(
-    memory_mb=1024, cpu_seconds=300, seconds=int(LIFE_SECONDS) + 60, processes=64, output_kb=16 * ANSWER_BYTES // 1024
+    memory_mb=1024,
+    cpu_seconds=300,
+    seconds=int(LIFE_SECONDS) + 60,
+    processes=64,
+    output_kb=16 * ANSWER_BYTES // 1024,
 )
 _PIECE = 65_536  # bytes
 
@@ -34,20 +38,29 @@ def program_of(options: McpSettings, command: str | None) -> str:
         else shutil.which(command or "", path=places)
     )
     if not found or not os.access(found, os.X_OK):
-        raise Invalid(f"There is no program {str(command)[:200]} in the folders of RICORDO_MCP_COMMANDS.")
+        raise Invalid(
+            f"There is no program {str(command)[:200]} in the folders of RICORDO_MCP_COMMANDS."
+        )
     if not any(Path(found).is_relative_to(folder) for folder in folders):
-        raise Forbidden(f"{found[:200]} lies in none of the folders of RICORDO_MCP_COMMANDS, so it is not started.")
+        raise Forbidden(
+            f"{found[:200]} lies in none of the folders of RICORDO_MCP_COMMANDS, so it is not started."
+        )
     return found
 
 
 def over_stdio(
-    sandbox: Sandbox, options: McpSettings, config: Mapping[str, Any], environment: Mapping[str, str]
+    sandbox: Sandbox,
+    options: McpSettings,
+    config: Mapping[str, Any],
+    environment: Mapping[str, str],
 ) -> Open:
     """Return what starts the program and opens its streams; it ends with them."""
     call = SandboxCall(
         argv=(program_of(options, config.get("command")), *config.get("args", ())),
         environment=dict(environment),
-        readable=tuple(folder for folder in options.folders if folder.is_dir()),  # one may have vanished since
+        readable=tuple(
+            folder for folder in options.folders if folder.is_dir()
+        ),  # one may have vanished since
         has_network=SandboxSettings().sandbox_network,
         limits=_LIMITS,
     )
@@ -81,7 +94,9 @@ def over_stdio(
 
         async def pass_on(stdin: Any) -> None:
             async for sent in from_us:
-                stdin.write(sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+                stdin.write(
+                    sent.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+                )
                 await stdin.drain()
 
         async with sandbox.open(call) as process, anyio.create_task_group() as tasks:

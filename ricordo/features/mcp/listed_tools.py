@@ -22,7 +22,9 @@ _MOST_REASONS, _LONGEST_REASON = 10, 200
 # What providers of models take as the name of an argument; one that is refused would end every turn of its agent.
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _NOT_AT_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "if", "$ref")
-_UNKNOWN_TO_STRICT = frozenset({"oneOf", "allOf", "not", "if", "patternProperties", "dependentSchemas"})
+_UNKNOWN_TO_STRICT = frozenset(
+    {"oneOf", "allOf", "not", "if", "patternProperties", "dependentSchemas"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +92,24 @@ async def read_tools(client: "Client", refused: ToolList) -> list[ListedTool]:
     cursor: str | None = None
     seen_cursors: set[str] = set()
     for _ in range(_MOST_PAGES):
-        page = await client.session.list_tools(params=PaginatedRequestParams(cursor=cursor) if cursor else None)
+        page = await client.session.list_tools(
+            params=PaginatedRequestParams(cursor=cursor) if cursor else None
+        )
         for tool in page.tools:
             if tool.name in listed:
                 refused.refuse(tool.name, "The server lists it twice; the first is used.")
             elif len(listed) >= MOST_TOOLS:
-                refused.refuse(tool.name, f"The server lists more than {MOST_TOOLS} tools; the first are used.")
+                refused.refuse(
+                    tool.name, f"The server lists more than {MOST_TOOLS} tools; the first are used."
+                )
             else:
                 fault = _fault(tool.name, tool.description or "", tool.input_schema)
                 if fault:
                     refused.refuse(tool.name, fault)
                 else:
-                    listed[tool.name] = _listed(tool.name, tool.description or "", tool.input_schema)
+                    listed[tool.name] = _listed(
+                        tool.name, tool.description or "", tool.input_schema
+                    )
         cursor = page.next_cursor
         if not cursor or cursor in seen_cursors or len(listed) >= MOST_TOOLS:
             break
@@ -115,9 +123,13 @@ def plain(text: str) -> str:
 
 
 def _listed(name: str, description: str, schema: Mapping[str, Any]) -> ListedTool:
-    parameters = _cleaned({key: value for key, value in schema.items() if key not in ("$schema", "$id", "title")})
+    parameters = _cleaned(
+        {key: value for key, value in schema.items() if key not in ("$schema", "$id", "title")}
+    )
     parameters.setdefault("properties", {})
-    return ListedTool(name, plain(description).strip(), parameters, tuple(_looseness(parameters))[:_MOST_REASONS])
+    return ListedTool(
+        name, plain(description).strip(), parameters, tuple(_looseness(parameters))[:_MOST_REASONS]
+    )
 
 
 def _fault(name: str, description: str, schema: Mapping[str, Any]) -> str:
@@ -164,7 +176,11 @@ def _looseness(schema: Mapping[str, Any]) -> Iterator[str]:
             if item.get("additionalProperties") is not False:
                 yield "An object allows further properties."
             required = item.get("required")
-            if missing := [name for name in properties if name not in (required if isinstance(required, list) else ())]:
+            if missing := [
+                name
+                for name in properties
+                if name not in (required if isinstance(required, list) else ())
+            ]:
                 yield f"Not required: {', '.join(missing)[:100]}."
         if found := _UNKNOWN_TO_STRICT & item.keys():
             yield f"It uses {', '.join(sorted(found))}."
@@ -197,4 +213,8 @@ def _cleaned(value: Any) -> Any:
         return plain(value)
     if isinstance(value, list):
         return [_cleaned(item) for item in value]
-    return {plain(key): _cleaned(item) for key, item in value.items()} if isinstance(value, dict) else value
+    return (
+        {plain(key): _cleaned(item) for key, item in value.items()}
+        if isinstance(value, dict)
+        else value
+    )

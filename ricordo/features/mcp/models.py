@@ -6,7 +6,15 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from ricordo.api.models.base import From, Json, RequestModel, RequestPart, ResponseModel, Timestamp, given
+from ricordo.api.models.base import (
+    From,
+    Json,
+    RequestModel,
+    RequestPart,
+    ResponseModel,
+    Timestamp,
+    given,
+)
 from ricordo.api.models.tools import ToolResponse
 from ricordo.domain.tool import Tool
 from ricordo.errors import Invalid
@@ -40,7 +48,9 @@ Header = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_req
 Value = Annotated[SecretStr, Field(max_length=10_000), AfterValidator(_require_value)]
 Line = Annotated[str, Field(max_length=2_000)]
 Arguments = Annotated[list[Line], Field(max_length=100)]
-Environment = Annotated[dict[Line, Annotated[SecretStr, Field(max_length=10_000)]], Field(max_length=100)]
+Environment = Annotated[
+    dict[Line, Annotated[SecretStr, Field(max_length=10_000)]], Field(max_length=100)
+]
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_require_name)]
 
 
@@ -58,16 +68,27 @@ class ServerConfig(RequestPart):
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
         """Return the server and its secrets with what is given here; what is left out stays."""
-        kind = self.mcp_server_type or (before.kind if before.id else "stdio" if self.command else "streamable_http")
+        kind = self.mcp_server_type or (
+            before.kind if before.id else "stdio" if self.command else "streamable_http"
+        )
         if before.id and (kind == "stdio") != (before.kind == "stdio"):
-            raise Invalid("A server at an address and one that is started are two. Delete this one and add the other.")
-        config = {**before.config, **given(server_url=self.server_url, auth_header=self.auth_header)}
+            raise Invalid(
+                "A server at an address and one that is started are two. Delete this one and add the other."
+            )
+        config = {
+            **before.config,
+            **given(server_url=self.server_url, auth_header=self.auth_header),
+        }
         config |= given(command=self.command, args=self.args)
-        moved = any(config.get(name) != before.config.get(name) for name in ("server_url", "command"))
+        moved = any(
+            config.get(name) != before.config.get(name) for name in ("server_url", "command")
+        )
         if moved and before.secret:
             # Else a caller who may change the address, but does not know the token, could have it sent to theirs.
             if not (self.auth_token or self.custom_headers or self.env):
-                raise Invalid("Send the token and headers together with a new address: stored ones go to no other.")
+                raise Invalid(
+                    "Send the token and headers together with a new address: stored ones go to no other."
+                )
             secrets = ServerSecrets()
         changed = ServerSecrets(
             self.auth_token.get_secret_value() if self.auth_token is not None else secrets.token,
@@ -84,7 +105,9 @@ def _merged(before: Mapping[str, str], sent: Mapping[str, SecretStr] | None) -> 
     if sent is None:
         return dict(before)
     values = {name: value.get_secret_value() for name, value in sent.items()}
-    return {name: before.get(name, value) if value == MASK else value for name, value in values.items()}
+    return {
+        name: before.get(name, value) if value == MASK else value for name, value in values.items()
+    }
 
 
 class ServerUpdate(RequestModel):
@@ -93,7 +116,8 @@ class ServerUpdate(RequestModel):
     server_name: Name | None = None
     config: ServerConfig = ServerConfig()
     allowed_tools: Annotated[list[Line], Field(max_length=1000)] | None = Field(
-        None, description="Names of the tools that may be used, as the server calls them; all where it is never given."
+        None,
+        description="Names of the tools that may be used, as the server calls them; all where it is never given.",
     )
 
     def applied(self, before: McpServer, secrets: ServerSecrets) -> tuple[McpServer, ServerSecrets]:
@@ -116,7 +140,9 @@ class StdioConfig(RequestPart):
     command: Line | None = None
     args: Arguments | None = None
     env: Environment | None = None
-    ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(("server_name", "type"), "The request says it already.")
+    ignored: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("server_name", "type"), "The request says it already."
+    )
 
 
 class NamedServerRequest(RequestModel):
@@ -140,7 +166,9 @@ def _config(sent: "NamedServerRequest | NamedServerUpdate") -> Json:
     fields = ("server_url", "auth_header", "auth_token", "custom_headers")
     made = {name: _revealed(getattr(sent, name)) for name in fields}
     if sent.stdio_config:
-        made |= {name: _revealed(getattr(sent.stdio_config, name)) for name in ("command", "args", "env")}
+        made |= {
+            name: _revealed(getattr(sent.stdio_config, name)) for name in ("command", "args", "env")
+        }
     return given(**made)
 
 
@@ -226,9 +254,17 @@ def named_response(server: McpServer) -> Json:
     )
     common = {"server_name": server.name, "type": server.kind}
     if server.kind == "stdio":
-        command = {"command": config.get("command"), "args": config.get("args", []), "env": masked["env"] or None}
+        command = {
+            "command": config.get("command"),
+            "args": config.get("args", []),
+            "env": masked["env"] or None,
+        }
         return {**common, "stdio_config": {**common, **command}}
-    fields = {"server_url": config.get("server_url"), "auth_header": config.get("auth_header"), "auth_token": None}
+    fields = {
+        "server_url": config.get("server_url"),
+        "auth_header": config.get("auth_header"),
+        "auth_token": None,
+    }
     return {**common, **fields, "custom_headers": masked["headers"] or None}
 
 

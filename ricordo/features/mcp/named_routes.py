@@ -11,7 +11,12 @@ from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunRespon
 from ricordo.api.routing import Routes
 from ricordo.errors import NotFound, Unavailable
 from ricordo.features.mcp import queries, routes, service
-from ricordo.features.mcp.models import NamedServerRequest, NamedServerUpdate, named_response, tool_response
+from ricordo.features.mcp.models import (
+    NamedServerRequest,
+    NamedServerUpdate,
+    named_response,
+    tool_response,
+)
 from ricordo.features.mcp.service import ServerSecrets
 from ricordo.features.mcp.tables import McpServer, ServedTool
 from ricordo.storage.engine.store import Transaction
@@ -28,7 +33,9 @@ async def _served(here: RequestContext, name: str, tool_name: str) -> tuple[Serv
         for served, tool in queries.tools_of(tx, queries.named(tx, here.scope, name).id):
             if tool_name in (served.remote_name, tool.name):
                 return served, tool
-        raise NotFound(f"MCP server {name} has no tool named {tool_name}. Refresh it to see what it offers.")
+        raise NotFound(
+            f"MCP server {name} has no tool named {tool_name}. Refresh it to see what it offers."
+        )
 
     return await here.store.read(find)
 
@@ -43,7 +50,9 @@ def list_servers(tx: Transaction, here: Here) -> dict[str, Json]:
 async def add(here: Here, body: NamedServerRequest) -> list[Json]:
     """Add an MCP server; returns all of them."""
     await routes.add(here, body.request())
-    return await here.store.read(lambda tx: [named_response(each) for each in queries.every(tx, here.scope)])
+    return await here.store.read(
+        lambda tx: [named_response(each) for each in queries.every(tx, here.scope)]
+    )
 
 
 @router.post("/test", response_model=list[Json])
@@ -56,8 +65,13 @@ async def test(here: Here, body: NamedServerRequest) -> Response:
         listed, _ = await routes.runner_of(here).preview(server, secrets)
     except Unavailable as error:
         return routes.failure(error)
-    tools = [{"name": tool.name, "description": tool.description, "inputSchema": tool.parameters} for tool in listed]
-    health = [{"health": {"status": tool.health, "reasons": list(tool.warnings)}} for tool in listed]
+    tools = [
+        {"name": tool.name, "description": tool.description, "inputSchema": tool.parameters}
+        for tool in listed
+    ]
+    health = [
+        {"health": {"status": tool.health, "reasons": list(tool.warnings)}} for tool in listed
+    ]
     return answer([{**tool, **state} for tool, state in zip(tools, health, strict=True)])
 
 
@@ -72,7 +86,9 @@ async def update(here: Here, mcp_server_name: str, body: NamedServerUpdate) -> J
 async def delete(here: Here, mcp_server_name: str) -> list[Json]:
     """Delete an MCP server with its tools; returns those that are left."""
     await routes.remove(here, await _named(here, mcp_server_name))
-    return await here.store.read(lambda tx: [named_response(each) for each in queries.every(tx, here.scope)])
+    return await here.store.read(
+        lambda tx: [named_response(each) for each in queries.every(tx, here.scope)]
+    )
 
 
 @router.get("/{mcp_server_name}/tools", response_model=list[Json])
@@ -86,7 +102,9 @@ def list_tools(tx: Transaction, here: Here, mcp_server_name: str) -> list[Json]:
             "inputSchema": tool.json_schema["parameters"],
             "health": {
                 "status": "INVALID" if served.reason else tool.metadata.get("mcp:SCHEMA_STATUS"),
-                "reasons": [served.reason] if served.reason else tool.metadata.get("mcp:SCHEMA_WARNINGS", []),
+                "reasons": [served.reason]
+                if served.reason
+                else tool.metadata.get("mcp:SCHEMA_WARNINGS", []),
             },
         }
         for served, tool in found
@@ -106,7 +124,9 @@ async def add_tool(here: Here, mcp_server_name: str, mcp_tool_name: str) -> Json
 
 
 @router.post("/{mcp_server_name}/tools/{mcp_tool_name}/execute", response_model=ToolRunResponse)
-async def execute(here: Here, mcp_server_name: str, mcp_tool_name: str, body: ToolRunRequest) -> Any:
+async def execute(
+    here: Here, mcp_server_name: str, mcp_tool_name: str, body: ToolRunRequest
+) -> Any:
     """Call a tool of the server."""
     _, tool = await _served(here, mcp_server_name, mcp_tool_name)
     return await routes.run(here, tool.id, body.args)

@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 Keep = Callable[[Mapping[str, Any]], Awaitable[None]]
 """Stores what OAuth gave: `tokens`, `client`, `metadata`, and `expires_at` in seconds."""
 CONSENT_SECONDS = 600.0
-_ANSWER_SECONDS = 30.0  # from the question to the address of consent, and from the consent to the tokens
+_ANSWER_SECONDS = (
+    30.0  # from the question to the address of consent, and from the consent to the tokens
+)
 _MOST_WAITING = 20
 _HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",
-    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "Ricordo", "version": "1"}},
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "Ricordo", "version": "1"},
+    },
 }
 _ACCEPTED = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-06-18"}
 
@@ -67,7 +73,11 @@ class KeptTokens:
     async def get_client_info(self) -> "OAuthClientInformationFull | None":
         from mcp.shared.auth import OAuthClientInformationFull
 
-        return OAuthClientInformationFull.model_validate(self.kept["client"]) if "client" in self.kept else None
+        return (
+            OAuthClientInformationFull.model_validate(self.kept["client"])
+            if "client" in self.kept
+            else None
+        )
 
     async def set_client_info(self, client_info: "OAuthClientInformationFull") -> None:
         """Keep who this server is at that one; stored with the tokens, which follow."""
@@ -80,7 +90,9 @@ class SharedTokens(httpx2.Auth):
     def __init__(self, url: str, kept: KeptTokens) -> None:
         self._url, self._kept = url, kept
 
-    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         """Send the request with the token, and once more with a refreshed one where the server has forgotten it early."""
         from mcp.client.auth import OAuthFlowError
 
@@ -119,7 +131,9 @@ def provider_for(
 
     about = {"client_name": "Ricordo", "redirect_uris": [callback or "http://localhost/"]}
     about |= {"grant_types": ["authorization_code", "refresh_token"], "response_types": ["code"]}
-    made = OAuthClientProvider(url, OAuthClientMetadata.model_validate(about), tokens, redirect, consent)
+    made = OAuthClientProvider(
+        url, OAuthClientMetadata.model_validate(about), tokens, redirect, consent
+    )
     tokens.provider = made
     # The SDK forgets these with the process, and would ask for consent where a refresh is enough.
     made.context.token_expiry_time = tokens.kept.get("expires_at")
@@ -153,11 +167,15 @@ class Consents:
     def __init__(self) -> None:
         self._waiting: dict[str, _Consent] = {}
 
-    async def begin(self, server_id: str, url: str, callback: str, keep: Keep, *, allow_private: bool) -> str:
+    async def begin(
+        self, server_id: str, url: str, callback: str, keep: Keep, *, allow_private: bool
+    ) -> str:
         """Return where somebody consents. Raises Unavailable where the server fails, Conflict where it asks for no consent."""
         waiting = _Consent(server_id)
         tokens = KeptTokens({}, keep)
-        auth = provider_for(url, tokens, callback=callback, redirect=waiting.redirect, consent=waiting.wait)
+        auth = provider_for(
+            url, tokens, callback=callback, redirect=waiting.redirect, consent=waiting.wait
+        )
         waiting.task = asyncio.create_task(self._live(url, auth, allow_private=allow_private))
         waited: list[asyncio.Future[Any]] = [waiting.task, waiting.address]
         await asyncio.wait(waited, timeout=_ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -180,17 +198,30 @@ class Consents:
         waiting.task.add_done_callback(lambda _: self._waiting.pop(state, None))
         return address
 
-    async def finish(self, state: str, code: str | None, issuer: str | None, error: str | None) -> str:
+    async def finish(
+        self, state: str, code: str | None, issuer: str | None, error: str | None
+    ) -> str:
         """Take the browser's answer; returns the server's id once the tokens are stored. Raises NotFound, Invalid, Unavailable."""
         from mcp.client.auth import AuthorizationCodeResult
 
-        found = next((known for known in self._waiting if secrets.compare_digest(known.encode(), state.encode())), None)
+        found = next(
+            (
+                known
+                for known in self._waiting
+                if secrets.compare_digest(known.encode(), state.encode())
+            ),
+            None,
+        )
         if found is None:
-            raise NotFound("Nobody waits for this consent, or no longer. Connect to the server again.")
+            raise NotFound(
+                "Nobody waits for this consent, or no longer. Connect to the server again."
+            )
         waiting = self._waiting.pop(found)
         if error or not code:
             self._cancel(waiting)
-            raise Invalid(f"The server was not connected: {(error or 'no code came')[:200]}. Connect to it again.")
+            raise Invalid(
+                f"The server was not connected: {(error or 'no code came')[:200]}. Connect to it again."
+            )
         waiting.answer.set_result(AuthorizationCodeResult(code=code, state=state, iss=issuer))
         assert waiting.task  # noqa: S101 - set by `begin`
         await asyncio.wait({waiting.task}, timeout=_ANSWER_SECONDS)
@@ -210,7 +241,9 @@ class Consents:
         try:
             async with (
                 asyncio.timeout(CONSENT_SECONDS + 2 * CONNECT_SECONDS),
-                client_to(traffic, {}, CONNECT_SECONDS, allow_private=allow_private, auth=auth) as http,
+                client_to(
+                    traffic, {}, CONNECT_SECONDS, allow_private=allow_private, auth=auth
+                ) as http,
                 http.stream("POST", url, json=_HELLO, headers=_ACCEPTED) as answer,
             ):
                 status = answer.status_code

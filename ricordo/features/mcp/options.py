@@ -18,4 +18,8 @@ class McpSettings(FeatureSettings):
     @property
     def folders(self) -> tuple[Path, ...]:
         """The folders of programs that may be started."""
-        return tuple(absolute(Path(folder)) for folder in (self.mcp_commands or "").split(os.pathsep) if folder)
+        return tuple(
+            absolute(Path(folder))
+            for folder in (self.mcp_commands or "").split(os.pathsep)
+            if folder
+        )

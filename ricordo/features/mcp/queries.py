@@ -33,13 +33,17 @@ _HELD = (
     .join(mcp_servers, mcp_servers.c.id == mcp_tools.c.server_id)
     .where(equal(mcp_servers, "organization_id"), mcp_tools.c.held.is_not(None))
 )
-_USED = select(agents_tools.c.agent_id, agents_tools.c.tool_id).where(one_of(agents_tools.c.tool_id, "ids"))
+_USED = select(agents_tools.c.agent_id, agents_tools.c.tool_id).where(
+    one_of(agents_tools.c.tool_id, "ids")
+)
 _DELETE = delete(mcp_servers).where(equal(mcp_servers, "id"))
 _DELETE_TOOLS = delete(tools).where(one_of(tools.c.id, "ids"))
 _STATE = ("fingerprint", "held", "reason")
 _KEEP = setter(mcp_tools, *_STATE, where=mcp_tools.c.tool_id == bindparam("this_id"))
 get = _SERVERS.get
-save = _SERVERS.updates("name", "kind", "config", "secret", "refused", "last_error", "updated_by", "updated_at")
+save = _SERVERS.updates(
+    "name", "kind", "config", "secret", "refused", "last_error", "updated_by", "updated_at"
+)
 note = _SERVERS.updates("refused", "last_error", "last_at")
 
 
@@ -52,7 +56,9 @@ def insert_one(tx: Transaction, server: McpServer) -> None:
 def require_free(tx: Transaction, server: McpServer) -> None:
     values = {"organization_id": server.organization_id, "name": server.name}
     if (found := _SERVERS.first(tx, _BY_NAME, values)) and found.id != server.id:
-        raise Collision(f'An MCP server "{server.name}" already exists. Change that one, or choose another name.')
+        raise Collision(
+            f'An MCP server "{server.name}" already exists. Change that one, or choose another name.'
+        )
 
 
 def named(tx: Transaction, scope: Scope, name: str) -> McpServer:
@@ -70,7 +76,9 @@ def of_tool(tx: Transaction, scope: Scope, tool_id: str) -> tuple[McpServer, Ser
     """Return a tool's server, and what is known of the tool. Raises NotFound."""
     row = tx.first(_OF_TOOL, {"tool_id": tool_id, "organization_id": scope.organization_id})
     if row is None:
-        raise NotFound(f"Tool {tool_id} belongs to no MCP server. Delete it, or add its server again.")
+        raise NotFound(
+            f"Tool {tool_id} belongs to no MCP server. Delete it, or add its server again."
+        )
     width = len(_SERVERS.columns)
     return _SERVERS.of(row[:width]), _SERVED.of(row[width:])
 
@@ -78,7 +86,10 @@ def of_tool(tx: Transaction, scope: Scope, tool_id: str) -> tuple[McpServer, Ser
 def tools_of(tx: Transaction, server_id: str) -> list[tuple[ServedTool, Tool]]:
     """Return the stored tools of a server, in the order in which they came."""
     width = len(_SERVED.columns)
-    return [(_SERVED.of(row[:width]), _TOOLS.of(row[width:])) for row in tx.all(_TOOLS_OF, {"server_id": server_id})]
+    return [
+        (_SERVED.of(row[:width]), _TOOLS.of(row[width:]))
+        for row in tx.all(_TOOLS_OF, {"server_id": server_id})
+    ]
 
 
 def servers_with_held(tx: Transaction, scope: Scope) -> list[str]:
@@ -91,7 +102,10 @@ def add_served(tx: Transaction, new: Sequence[ServedTool]) -> None:
 
 
 def keep(tx: Transaction, served: ServedTool) -> None:
-    tx.run(_KEEP, {**new_values({name: getattr(served, name) for name in _STATE}), "this_id": served.tool_id})
+    tx.run(
+        _KEEP,
+        {**new_values({name: getattr(served, name) for name in _STATE}), "this_id": served.tool_id},
+    )
 
 
 def agents_with(tx: Transaction, tool_ids: Sequence[str]) -> Mapping[str, list[str]]:

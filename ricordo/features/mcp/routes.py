@@ -50,13 +50,17 @@ def failure(error: Unavailable) -> Response:
     """Return the answer where a server fails: 408 where it took too long, 502 otherwise, as clients know it."""
     if isinstance(error, TimedOut):
         return answer({"detail": str(error)}, 408)
-    return answer({"error": {"type": "mcp_connection_error", "message": str(error), "detail": None}}, 502)
+    return answer(
+        {"error": {"type": "mcp_connection_error", "message": str(error), "detail": None}}, 502
+    )
 
 
 async def add(here: RequestContext, body: ServerRequest) -> McpServer:
     """Store a new server, and read its tools; one that cannot be reached is stored too, and says why."""
     scope, settings = here.scope, here.runtime.settings
-    blank = McpServer("", scope.organization_id, body.server_name, "streamable_http", {}, created_by=scope.user_id)
+    blank = McpServer(
+        "", scope.organization_id, body.server_name, "streamable_http", {}, created_by=scope.user_id
+    )
     server, secrets = body.applied(blank, ServerSecrets())
     service.require_usable(settings, server)
     secret = secrets.sealed(settings)
@@ -64,9 +68,16 @@ async def add(here: RequestContext, body: ServerRequest) -> McpServer:
     def insert(tx: Transaction) -> McpServer:
         now = tx.clock.now()
         if len(queries.every(tx, scope)) >= MOST_SERVERS:
-            raise Conflict(f"There are {MOST_SERVERS} MCP servers already, which is the most. Delete one first.")
+            raise Conflict(
+                f"There are {MOST_SERVERS} MCP servers already, which is the most. Delete one first."
+            )
         made = replace(
-            server, id=new_id("mcp_server"), secret=secret, updated_by=scope.user_id, created_at=now, updated_at=now
+            server,
+            id=new_id("mcp_server"),
+            secret=secret,
+            updated_by=scope.user_id,
+            created_at=now,
+            updated_at=now,
         )
         queries.insert_one(tx, made)
         return made
@@ -84,9 +95,15 @@ async def change(here: RequestContext, before: McpServer, body: ServerUpdate) ->
     def save(tx: Transaction) -> McpServer:
         stored = queries.get(tx, here.scope, before.id)
         if stored.updated_at != before.updated_at:
-            raise Conflict("The MCP server was changed by another request. Read it again, then repeat the change.")
+            raise Conflict(
+                "The MCP server was changed by another request. Read it again, then repeat the change."
+            )
         changed = replace(
-            server, secret=secret, last_error=None, updated_at=tx.clock.now(), updated_by=here.scope.user_id
+            server,
+            secret=secret,
+            last_error=None,
+            updated_at=tx.clock.now(),
+            updated_by=here.scope.user_id,
         )
         queries.require_free(tx, changed)
         queries.save(tx, changed)
@@ -194,14 +211,18 @@ def retrieve_tool(tx: Transaction, here: Here, mcp_server_id: str, mcp_tool_id: 
 
 
 @router.post("/{mcp_server_id}/tools/{mcp_tool_id}/accept", response_model=ToolResponse)
-def accept(tx: Transaction, here: Here, mcp_server_id: str, mcp_tool_id: str, body: AcceptRequest) -> Json:
+def accept(
+    tx: Transaction, here: Here, mcp_server_id: str, mcp_tool_id: str, body: AcceptRequest
+) -> Json:
     """Let models see what the server says about the tool now."""
     service.accept(tx, here.scope, mcp_server_id, mcp_tool_id, body.fingerprint)
     return tool_response(*service.tool_of(tx, here.scope, mcp_server_id, mcp_tool_id))
 
 
 @router.post("/{mcp_server_id}/tools/{mcp_tool_id}/run", response_model=ToolRunResponse)
-async def run_tool(here: Here, mcp_server_id: str, mcp_tool_id: str, body: ToolRunRequest | None = None) -> Any:
+async def run_tool(
+    here: Here, mcp_server_id: str, mcp_tool_id: str, body: ToolRunRequest | None = None
+) -> Any:
     """Call the tool, as an agent would."""
     await here.store.read(lambda tx: service.tool_of(tx, here.scope, mcp_server_id, mcp_tool_id))
     return await run(here, mcp_tool_id, body.args if body else {})
@@ -209,8 +230,12 @@ async def run_tool(here: Here, mcp_server_id: str, mcp_tool_id: str, body: ToolR
 
 async def run(here: RequestContext, tool_id: str, arguments: Json) -> Any:
     try:
-        output = await runner_of(here).call(here.store, here.scope, tool_id, arguments, user=here.scope.user_id)
+        output = await runner_of(here).call(
+            here.store, here.scope, tool_id, arguments, user=here.scope.user_id
+        )
     except Unavailable as error:
         return failure(error)
     status, lines = ("error", [str(output.value)]) if output.is_error else ("success", [])
-    return ToolRunResponse.of(output, status=status, func_return=output.value, stdout=[], stderr=lines)
+    return ToolRunResponse.of(
+        output, status=status, func_return=output.value, stdout=[], stderr=lines
+    )

@@ -21,7 +21,10 @@ async def list_servers(request: Request) -> Response:
 async def add_server(request: Request) -> Response:
     """Add a server at an address; one that cannot be reached is added too, and says why."""
     form = await form_of(request)
-    config = {"mcp_server_type": form.get("kind") or "streamable_http", "server_url": form.get("address", "").strip()}
+    config = {
+        "mcp_server_type": form.get("kind") or "streamable_http",
+        "server_url": form.get("address", "").strip(),
+    }
     if token := form.get("token", "").strip():
         config["auth_token"] = token
     body = {"server_name": form.get("name", "").strip(), "config": config}
@@ -37,7 +40,11 @@ async def show_server(request: Request, mcp_server_id: str) -> Response:
     """One server with its tools."""
     api, home = Api(request), f"/v1/mcp-servers/{mcp_server_id}"
     tools = [
-        {**tool, "held": tool["metadata_"].get("mcp:HELD"), "disabled": tool["metadata_"].get("mcp:DISABLED")}
+        {
+            **tool,
+            "held": tool["metadata_"].get("mcp:HELD"),
+            "disabled": tool["metadata_"].get("mcp:DISABLED"),
+        }
         for tool in await api.get(f"{home}/tools")
     ]
     return await render(request, _SERVER, server=await api.get(home), tools=tools)
@@ -61,7 +68,9 @@ async def connect(request: Request, mcp_server_id: str) -> Response:
     """Show where to consent to the use of the server."""
     made = await Api(request).ask("POST", f"/v1/mcp-servers/{mcp_server_id}/connect")
     server = await Api(request).get(f"/v1/mcp-servers/{mcp_server_id}")
-    return await render(request, "mcp/consent.html", server=server, address=made["authorization_url"])
+    return await render(
+        request, "mcp/consent.html", server=server, address=made["authorization_url"]
+    )
 
 
 @router.post("/{mcp_server_id}/tools/{mcp_tool_id}/accept")
@@ -69,7 +78,9 @@ async def accept(request: Request, mcp_server_id: str, mcp_tool_id: str) -> Resp
     """Accept what the server says about a tool now; the form names what was read."""
     form = await form_of(request)
     asked = {"fingerprint": form.get("fingerprint", "")}
-    await Api(request).ask("POST", f"/v1/mcp-servers/{mcp_server_id}/tools/{mcp_tool_id}/accept", asked)
+    await Api(request).ask(
+        "POST", f"/v1/mcp-servers/{mcp_server_id}/tools/{mcp_tool_id}/accept", asked
+    )
     return done(request, f"/ui/mcp/{mcp_server_id}", "The change was accepted.")
 
 
@@ -82,4 +93,6 @@ async def delete(request: Request, mcp_server_id: str) -> Response:
 
 async def _list(request: Request, form: Json, problem: str = "", status: int = 200) -> Response:
     servers = await Api(request).get("/v1/mcp-servers/")
-    return await render(request, _LIST, status=status, servers=servers, form={**_EMPTY, **form}, problem=problem)
+    return await render(
+        request, _LIST, status=status, servers=servers, form={**_EMPTY, **form}, problem=problem
+    )

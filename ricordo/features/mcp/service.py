@@ -62,7 +62,12 @@ def secrets_of(settings: Settings, server: McpServer) -> ServerSecrets:
 
 
 async def keep_oauth(
-    store: Store, settings: Settings, server: McpServer, given: Mapping[str, Any], *, is_new: bool = False
+    store: Store,
+    settings: Settings,
+    server: McpServer,
+    given: Mapping[str, Any],
+    *,
+    is_new: bool = False,
 ) -> None:
     """Store what OAuth gave for a server; sessions that are open go on, unless it `is_new`. Nothing where the server is gone."""
 
@@ -72,7 +77,10 @@ async def keep_oauth(
             stored = queries.get(tx, scope, server.id)
             kept = replace(secrets_of(settings, stored), oauth=given).sealed(settings)
             changed = replace(stored, secret=kept, config={**stored.config, "oauth": True})
-            queries.save(tx, replace(changed, last_error=None, updated_at=tx.clock.now()) if is_new else changed)
+            queries.save(
+                tx,
+                replace(changed, last_error=None, updated_at=tx.clock.now()) if is_new else changed,
+            )
 
     await store.write(save)
 
@@ -108,7 +116,12 @@ class Changes:
 
 
 def compare(
-    tx: Transaction, server: McpServer, listed: Iterable[ListedTool], refused: Mapping[str, str], *, adds: bool
+    tx: Transaction,
+    server: McpServer,
+    listed: Iterable[ListedTool],
+    refused: Mapping[str, str],
+    *,
+    adds: bool,
 ) -> Changes:
     """Compare what the server lists with what is stored; unless it `adds`, nothing is new and nothing goes."""
     known = {served.remote_name: served for served, _ in queries.tools_of(tx, server.id)}
@@ -128,16 +141,27 @@ def compare(
         if name not in offered:
             state = replace(state, reason=reasons.get(name, _REMOVED))
         elif (tool := offered[name]).fingerprint != served.fingerprint:
-            held = {"description": tool.description, "parameters": tool.parameters, "fingerprint": tool.fingerprint}
+            held = {
+                "description": tool.description,
+                "parameters": tool.parameters,
+                "fingerprint": tool.fingerprint,
+            }
             state = replace(state, held={**held, "warnings": list(tool.warnings)})
         if state != served and (name in offered or served.tool_id in used):
             states.append(state)
     added = tuple(tool for name, tool in offered.items() if name not in known) if adds else ()
     removed = tuple(id for id in gone if id not in used)
-    return Changes(added, tuple(states), removed, {name: reasons[name] for name in reasons if name not in known})
+    return Changes(
+        added,
+        tuple(states),
+        removed,
+        {name: reasons[name] for name in reasons if name not in known},
+    )
 
 
-def save(tx: Transaction, scope: Scope, server: McpServer, changes: Changes) -> Mapping[str, list[str]]:
+def save(
+    tx: Transaction, scope: Scope, server: McpServer, changes: Changes
+) -> Mapping[str, list[str]]:
     """Store the changes, and that the server answered; returns the names of tools that were added, updated and deleted."""
     tools.lock(tx, scope)
     now = tx.clock.now()
@@ -145,7 +169,8 @@ def save(tx: Transaction, scope: Scope, server: McpServer, changes: Changes) -> 
     made = [_made(scope, server, tool, name, now) for tool, name in named]
     tools.insert_all(tx, made)
     served = [
-        ServedTool(tool.id, server.id, new.name, new.fingerprint) for tool, (new, _) in zip(made, named, strict=True)
+        ServedTool(tool.id, server.id, new.name, new.fingerprint)
+        for tool, (new, _) in zip(made, named, strict=True)
     ]
     if made:
         queries.add_served(tx, served)
@@ -167,13 +192,19 @@ def _named(
 ) -> tuple[list[tuple[ListedTool, str]], dict[str, str]]:
     """Return the new tools with names that nothing else has: the server's name goes before where one is taken."""
     names = {tool.name: (_name(tool.name), _name(f"{server.name}_{tool.name}")) for tool in added}
-    taken = set(tools.by_names(tx, scope, [name for both in names.values() for name in both])) if added else set()
+    taken = (
+        set(tools.by_names(tx, scope, [name for both in names.values() for name in both]))
+        if added
+        else set()
+    )
     named, refused = [], {}
     for tool in added:
         free = next((name for name in names[tool.name] if name not in taken), None)
         if free is None:
             first, second = names[tool.name]
-            refused[tool.name] = f"There are tools named {first} and {second} already. Rename one of them, and refresh."
+            refused[tool.name] = (
+                f"There are tools named {first} and {second} already. Rename one of them, and refresh."
+            )
         else:
             taken.add(free)
             named.append((tool, free))
@@ -193,7 +224,9 @@ def _made(scope: Scope, server: McpServer, listed: ListedTool, name: str, now: i
         {},
         source_type="json",
         tags=(f"mcp:{server.name}",),
-        metadata={"mcp": {"server_id": server.id, "server_name": server.name, "tool_name": listed.name}},
+        metadata={
+            "mcp": {"server_id": server.id, "server_name": server.name, "tool_name": listed.name}
+        },
         created_by=scope.user_id,
         updated_by=scope.user_id,
         created_at=now,
@@ -202,7 +235,9 @@ def _made(scope: Scope, server: McpServer, listed: ListedTool, name: str, now: i
     return _described(tool, listed.description, listed.parameters, listed.warnings)
 
 
-def _described(tool: Tool, description: str, parameters: Mapping[str, Any], warnings: Sequence[str]) -> Tool:
+def _described(
+    tool: Tool, description: str, parameters: Mapping[str, Any], warnings: Sequence[str]
+) -> Tool:
     status = {"mcp:SCHEMA_STATUS": "NON_STRICT_ONLY" if warnings else "STRICT_COMPLIANT"}
     return replace(
         tool,
@@ -225,9 +260,13 @@ def accept(tx: Transaction, scope: Scope, server_id: str, tool_id: str, fingerpr
     served, tool = tool_of(tx, scope, server_id, tool_id)
     held = served.held
     if held is None:
-        raise Conflict(f"No change of {tool.name} waits. Refresh the server to see what it says now.")
+        raise Conflict(
+            f"No change of {tool.name} waits. Refresh the server to see what it says now."
+        )
     if held["fingerprint"] != fingerprint:
-        raise Stale(f"The server changed {tool.name} again since you read it. Read the change again, then accept it.")
+        raise Stale(
+            f"The server changed {tool.name} again since you read it. Read the change again, then accept it."
+        )
     changed = _described(tool, held["description"], held["parameters"], held["warnings"])
     changed = replace(changed, updated_by=scope.user_id, updated_at=tx.clock.now())
     tools.update(tx, changed)

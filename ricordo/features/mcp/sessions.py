@@ -87,7 +87,11 @@ class Traffic:
         async for data in pieces:
             if asked != self.asked:  # a stream that lasts is counted anew with each question
                 asked, size, commas, lines = self.asked, 0, 0, 0
-            size, commas, lines = size + len(data), commas + data.count(b","), lines + data.count(b"\n")
+            size, commas, lines = (
+                size + len(data),
+                commas + data.count(b","),
+                lines + data.count(b"\n"),
+            )
             if size > ANSWER_BYTES or commas > _ANSWER_COMMAS or lines > STREAM_LINES:
                 raise self.too_much(
                     f"It sent more than {ANSWER_BYTES // 1024**2} MiB or {STREAM_LINES:,} lines at once."
@@ -131,12 +135,19 @@ class _CountedTransport(httpx2.AsyncBaseTransport):
 
 
 def client_to(
-    traffic: Traffic, sent: dict[str, str], seconds: float, *, allow_private: bool, auth: httpx2.Auth | None = None
+    traffic: Traffic,
+    sent: dict[str, str],
+    seconds: float,
+    *,
+    allow_private: bool,
+    auth: httpx2.Auth | None = None,
 ) -> httpx2.AsyncClient:
     """Return a client of HTTP with these headers of every request, whose answers are counted and addresses checked."""
     transport = _CountedTransport(traffic, allow_private=allow_private)
     waits = httpx2.Timeout(CONNECT_SECONDS, read=seconds + CONNECT_SECONDS)
-    return httpx2.AsyncClient(transport=transport, headers=sent, timeout=waits, trust_env=False, auth=auth)
+    return httpx2.AsyncClient(
+        transport=transport, headers=sent, timeout=waits, trust_env=False, auth=auth
+    )
 
 
 def over_http(
@@ -155,7 +166,11 @@ def over_http(
         from mcp.client.sse import sse_client
         from mcp.client.streamable_http import streamable_http_client
 
-        def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> httpx2.AsyncClient:  # noqa: ARG001
+        def client(
+            headers: Any = None,  # noqa: ARG001
+            timeout: Any = None,  # noqa: ARG001
+            auth: Any = None,  # noqa: ARG001
+        ) -> httpx2.AsyncClient:
             return client_to(traffic, sent, seconds, allow_private=allow_private, auth=tokens)
 
         if is_sse:
@@ -164,7 +179,9 @@ def over_http(
         else:
             async with (
                 client() as http,
-                streamable_http_client(url, http_client=http, max_sse_event_size=ANSWER_BYTES) as pair,
+                streamable_http_client(
+                    url, http_client=http, max_sse_event_size=ANSWER_BYTES
+                ) as pair,
             ):
                 yield pair
 
@@ -221,7 +238,9 @@ class McpSession:
     async def _until(self, asked: asyncio.Task[T], seconds: float, slow: TimedOut) -> T:
         """Return the task's result; raises where the deadline or the session's end comes first."""
         try:
-            await asyncio.wait({asked, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {asked, self._task}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
             if asked.done():
                 return asked.result()
             raise Unavailable(self._why(self._error)) if self._task.done() else slow  # noqa: TRY301
@@ -238,7 +257,11 @@ class McpSession:
         from mcp import MCPError
         from mcp.types import METHOD_NOT_FOUND
 
-        if self._client is None or not isinstance(error, MCPError) or error.code == METHOD_NOT_FOUND:
+        if (
+            self._client is None
+            or not isinstance(error, MCPError)
+            or error.code == METHOD_NOT_FOUND
+        ):
             return False
         status = self.traffic.post_status
         is_about_session = status == _LOST_IN_WORDS and "session" in error.message.lower()
@@ -366,12 +389,16 @@ class McpSessions:
         self._sessions: dict[tuple[str, int, str], McpSession] = {}
         self._down: dict[str, tuple[float, Unavailable]] = {}
 
-    def of(self, server_id: str, version: int, user: str, make: Callable[[], McpSession]) -> McpSession:
+    def of(
+        self, server_id: str, version: int, user: str, make: Callable[[], McpSession]
+    ) -> McpSession:
         """Return the session, opened where there is none. Raises Unavailable where the server was just found to be down."""
         if (down := self._down.get(server_id)) and time.monotonic() < down[0]:
             raise down[1]
         key = (server_id, version, user)
-        self._sessions = {key: each for key, each in self._sessions.items() if each.is_usable or each.users}
+        self._sessions = {
+            key: each for key, each in self._sessions.items() if each.is_usable or each.users
+        }
         found = self._sessions.get(key)
         if found is None or not found.is_usable:
             self._end_oldest()
@@ -402,6 +429,8 @@ class McpSessions:
             return
         idle = [(each.used_at, key) for key, each in self._sessions.items() if not each.users]
         if not idle:
-            raise Unavailable(f"{MOST_SESSIONS} calls of MCP servers run already. Try again in a moment.")
+            raise Unavailable(
+                f"{MOST_SESSIONS} calls of MCP servers run already. Try again in a moment."
+            )
         with suppress(KeyError):
             self._sessions.pop(min(idle)[1]).end()

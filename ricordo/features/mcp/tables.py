@@ -6,7 +6,16 @@ from typing import Any, Literal
 
 from sqlalchemy import JSON, Column, UniqueConstraint
 
-from ricordo.storage.schema.columns import json_value, names, reference, root, seq, strings, table, timestamps
+from ricordo.storage.schema.columns import (
+    json_value,
+    names,
+    reference,
+    root,
+    seq,
+    strings,
+    table,
+    timestamps,
+)
 
 ServerKind = Literal["stdio", "sse", "streamable_http"]
 

@@ -17,7 +17,15 @@ from ricordo.features.mcp.commands import over_stdio
 from ricordo.features.mcp.listed_tools import ListedTool, plain, read_tools
 from ricordo.features.mcp.oauth import Consents, KeptTokens, SharedTokens
 from ricordo.features.mcp.options import McpSettings
-from ricordo.features.mcp.sessions import CallTimedOut, McpSession, McpSessions, Open, SessionLost, over_http, words_of
+from ricordo.features.mcp.sessions import (
+    CallTimedOut,
+    McpSession,
+    McpSessions,
+    Open,
+    SessionLost,
+    over_http,
+    words_of,
+)
 from ricordo.features.mcp.tables import McpServer, ServedTool
 from ricordo.features.sandbox.service import sandbox_of
 from ricordo.settings import Settings
@@ -52,12 +60,22 @@ class McpRunner:
         self._kept: dict[tuple[str, int], KeptTokens] = {}
         self._reading: set[asyncio.Task[Any]] = set()
 
-    async def run(self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]) -> ToolOutput:
+    async def run(
+        self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
+    ) -> ToolOutput:
         """Run one call. Raises Unavailable where the server fails or has switched the tool off."""
-        return await self.call(context.store, context.scope, tool.id, arguments, user=context.subject_id)
+        return await self.call(
+            context.store, context.scope, tool.id, arguments, user=context.subject_id
+        )
 
     async def call(
-        self, store: Store, scope: Scope, tool_id: str, arguments: Mapping[str, Any], *, user: str = NOBODY
+        self,
+        store: Store,
+        scope: Scope,
+        tool_id: str,
+        arguments: Mapping[str, Any],
+        *,
+        user: str = NOBODY,
     ) -> ToolOutput:
         """Call a tool of a server, in the session of this user."""
         server, _ = await store.read(lambda tx: queries.of_tool(tx, scope, tool_id))
@@ -82,9 +100,13 @@ class McpRunner:
             raise type(error)(
                 f'The MCP server "{server.name}" failed: {error} Its tools do not work until it answers again.'
             ) from error
-        raise Unavailable(f'The MCP server "{server.name}" has switched this tool off: {served.reason}')
+        raise Unavailable(
+            f'The MCP server "{server.name}" has switched this tool off: {served.reason}'
+        )
 
-    async def refresh(self, store: Store, scope: Scope, server: McpServer) -> Mapping[str, list[str]]:
+    async def refresh(
+        self, store: Store, scope: Scope, server: McpServer
+    ) -> Mapping[str, list[str]]:
         """Read the server's tools again: new ones are stored, changes are held, and what is gone is deleted or switched off."""
         await self.forget(server.id)
         try:
@@ -97,7 +119,9 @@ class McpRunner:
 
         def work(tx: Transaction) -> Mapping[str, list[str]]:
             now = queries.get(tx, scope, server.id)
-            return service.save(tx, scope, now, service.compare(tx, now, listed, refused, adds=True))
+            return service.save(
+                tx, scope, now, service.compare(tx, now, listed, refused, adds=True)
+            )
 
         return await store.write(work)
 
@@ -139,37 +163,52 @@ class McpRunner:
         await self.consents.close()
         await self._sessions.close()
 
-    async def _session(self, store: Store, scope: Scope, server: McpServer, user: str) -> McpSession:
+    async def _session(
+        self, store: Store, scope: Scope, server: McpServer, user: str
+    ) -> McpSession:
         """Return a session whose server's list of tools was compared with what was accepted."""
         session = self._open(store, server, user)
         async with session.comparing:
             if not session.is_compared:
                 listed = await self._listed(session)
                 refused = dict(session.traffic.tools.refused)
-                changes = await store.read(lambda tx: service.compare(tx, server, listed, refused, adds=False))
+                changes = await store.read(
+                    lambda tx: service.compare(tx, server, listed, refused, adds=False)
+                )
                 if changes.states or server.last_error is not None or server.last_at is None:
                     await store.write(lambda tx: service.save(tx, scope, server, changes))
                 session.is_compared = True
         return session
 
     def _open(self, store: Store, server: McpServer, user: str) -> McpSession:
-        return self._sessions.of(server.id, server.updated_at, user, lambda: self._new_session(server, store=store))
+        return self._sessions.of(
+            server.id, server.updated_at, user, lambda: self._new_session(server, store=store)
+        )
 
     def _new_session(
-        self, server: McpServer, *, secrets: service.ServerSecrets | None = None, store: Store | None = None
+        self,
+        server: McpServer,
+        *,
+        secrets: service.ServerSecrets | None = None,
+        store: Store | None = None,
     ) -> McpSession:
         streams = self._streams(server, secrets, store)
         kind = server.kind
         return McpSession(streams, probes=kind == "streamable_http", is_program=kind == "stdio")
 
     def _streams(
-        self, server: McpServer, secrets: service.ServerSecrets | None = None, store: Store | None = None
+        self,
+        server: McpServer,
+        secrets: service.ServerSecrets | None = None,
+        store: Store | None = None,
     ) -> Open:
         require_extra()
         service.require_usable(self._settings, server)
         secrets = secrets or service.secrets_of(self._settings, server)
         if server.kind == "stdio":
-            return over_stdio(sandbox_of(self._settings), McpSettings(), server.config, secrets.environment)
+            return over_stdio(
+                sandbox_of(self._settings), McpSettings(), server.config, secrets.environment
+            )
         return over_http(
             server.config["server_url"],
             service.headers_of(server, secrets),
@@ -179,12 +218,18 @@ class McpRunner:
             tokens=self._tokens(store, server, secrets) if store and secrets.oauth else None,
         )
 
-    def _tokens(self, store: Store, server: McpServer, secrets: service.ServerSecrets) -> SharedTokens:
+    def _tokens(
+        self, store: Store, server: McpServer, secrets: service.ServerSecrets
+    ) -> SharedTokens:
         """Return the tokens of a server that was consented to; those that are refreshed are stored."""
         key = (server.id, server.updated_at)
         if key not in self._kept:
-            self._kept = {known: kept for known, kept in self._kept.items() if known[0] != server.id}
-            self._kept[key] = KeptTokens(secrets.oauth, partial(service.keep_oauth, store, self._settings, server))
+            self._kept = {
+                known: kept for known, kept in self._kept.items() if known[0] != server.id
+            }
+            self._kept[key] = KeptTokens(
+                secrets.oauth, partial(service.keep_oauth, store, self._settings, server)
+            )
         return SharedTokens(server.config["server_url"], self._kept[key])
 
     async def connect(self, store: Store, server: McpServer, callback: str) -> str:
@@ -193,10 +238,14 @@ class McpRunner:
         service.require_usable(self._settings, server)
         keep = partial(service.keep_oauth, store, self._settings, server, is_new=True)
         allowed = self._settings.allow_private_providers
-        return await self.consents.begin(server.id, server.config["server_url"], callback, keep, allow_private=allowed)
+        return await self.consents.begin(
+            server.id, server.config["server_url"], callback, keep, allow_private=allowed
+        )
 
     async def _listed(self, session: McpSession) -> list[ListedTool]:
-        return await session.ask(lambda client: read_tools(client, session.traffic.tools), LIST_SECONDS)
+        return await session.ask(
+            lambda client: read_tools(client, session.traffic.tools), LIST_SECONDS
+        )
 
     async def _note(self, store: Store, server: McpServer, error: Unavailable) -> None:
         """Remember that the server fails, for this process and for who looks at it."""

@@ -79,7 +79,9 @@ def sign(secret: bytes, content: Any) -> str:
 def read_signed(secret: bytes, text: str) -> Any:
     """Return what was signed with this secret; None where this was not."""
     content, _, signature = text.partition(".")
-    if not hmac.compare_digest(_signature(secret, content).encode(), signature.encode("utf-8", "surrogatepass")):
+    if not hmac.compare_digest(
+        _signature(secret, content).encode(), signature.encode("utf-8", "surrogatepass")
+    ):
         return None
     return orjson.loads(urlsafe_b64decode(content + "=" * (-len(content) % 4)))
 
@@ -115,7 +117,9 @@ def open_grant(tx: Transaction, secret: bytes, consent: ProgramConsent) -> Issue
     if not queries.insert(tx, grant):
         queries.revoke(tx, grant.id)
         return scope_of(grant, user)
-    return Issued(_issue(tx, secret, grant, consent.client_id, grant.scopes), refresh, scope_of(grant, user))
+    return Issued(
+        _issue(tx, secret, grant, consent.client_id, grant.scopes), refresh, scope_of(grant, user)
+    )
 
 
 def refresh_grant(
@@ -132,7 +136,11 @@ def refresh_grant(
     refresh, now = _new_refresh(secret, grant.id), tx.clock.now()
     expected = hmac.compare_digest(grant.hash, _refresh_hash(secret, client_id, token))
     until = now + REFRESH_SECONDS * SECOND
-    changed = {"hash": _refresh_hash(secret, client_id, refresh), "expires_at": until, "last_used_at": now}
+    changed = {
+        "hash": _refresh_hash(secret, client_id, refresh),
+        "expires_at": until,
+        "last_used_at": now,
+    }
     if not expected and not _is_signed(secret, token):
         return None
     if not expected or not queries.rotate(tx, grant, changed):
@@ -154,7 +162,11 @@ def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> 
     grant = queries.find(tx, access.created_by or "") if access else find_grant(tx, token)
     if grant is None:
         return None
-    its = access.hint == hash_of(secret, client_id) if access else grant.hash == _refresh_hash(secret, client_id, token)
+    its = (
+        access.hint == hash_of(secret, client_id)
+        if access
+        else grant.hash == _refresh_hash(secret, client_id, token)
+    )
     found = authenticate(tx, grant.hash) if its else None
     if found is None:
         return None
@@ -162,7 +174,9 @@ def revoke_grant(tx: Transaction, secret: bytes, client_id: str, token: str) -> 
     return found[1]
 
 
-def _issue(tx: Transaction, secret: bytes, grant: ApiKey, client_id: str, scopes: tuple[str, ...]) -> str:
+def _issue(
+    tx: Transaction, secret: bytes, grant: ApiKey, client_id: str, scopes: tuple[str, ...]
+) -> str:
     token = f"{PREFIX}access_{secrets.token_urlsafe(32)}"
     access = replace(
         grant,
@@ -189,7 +203,9 @@ def _new_refresh(secret: bytes, grant_id: str) -> str:
 def _is_signed(secret: bytes, token: str) -> bool:
     """Return whether a refresh token is one that was given out here."""
     unsigned, _, signature = token.rpartition(".")
-    return hmac.compare_digest(_signature(secret, unsigned).encode(), signature.encode("utf-8", "surrogatepass"))
+    return hmac.compare_digest(
+        _signature(secret, unsigned).encode(), signature.encode("utf-8", "surrogatepass")
+    )
 
 
 def _refresh_hash(secret: bytes, client_id: str, token: str) -> str:

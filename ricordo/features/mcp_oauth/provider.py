@@ -66,10 +66,13 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     async def register_client(self, client_info: OAuthClientInformationFull) -> None:
         """Give the client an id that says all there is to know of it, signed."""
         uris = [str(uri) for uri in client_info.redirect_uris or []]
-        name = "".join(sign for sign in client_info.client_name or "" if sign.isprintable()).strip()[:_LONGEST_NAME]
+        name = "".join(
+            sign for sign in client_info.client_name or "" if sign.isprintable()
+        ).strip()[:_LONGEST_NAME]
         if not 0 < len(uris) <= _MOST_URIS or not all(map(_is_allowed, uris)):
             raise RegistrationError(
-                "invalid_redirect_uri", f"Give 1 to {_MOST_URIS} addresses with https, or on this machine."
+                "invalid_redirect_uri",
+                f"Give 1 to {_MOST_URIS} addresses with https, or on this machine.",
             )
         name = name or "A program"
         content = [name, client_info.token_endpoint_auth_method, uris]
@@ -85,13 +88,17 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
     def _secret_of(self, client_id: str) -> str:
         return grants.sign(self.derive("client secret"), client_id).rpartition(".")[2]
 
-    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+    async def authorize(
+        self, client: OAuthClientInformationFull, params: AuthorizationParams
+    ) -> str:
         """Return the page where the caller is asked."""
         caller: Scope = self._request.scope[REQUEST_SCOPE]
         address = public_address(self._request)
         if params.resource and params.resource.rstrip("/") not in (address, f"{address}{RESOURCE}"):
             raise AuthorizeError("invalid_target", f"Tokens are for {address}{RESOURCE} alone.")
-        scopes = [scope for scope in params.scopes or SCOPES if scope in SCOPES and caller.may(scope)]
+        scopes = [
+            scope for scope in params.scopes or SCOPES if scope in SCOPES and caller.may(scope)
+        ]
         if not scopes:
             raise AuthorizeError("invalid_scope", "The person may do nothing of this.")
         limits = caller.limits or Limits("")
@@ -138,17 +145,25 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         consent = ProgramConsent.read(self.derive("code"), authorization_code.code)
         issued: Issued | Scope | None = None
         if consent is not None:
-            issued = await self._store.write(lambda tx: grants.open_grant(tx, self._key_secret, consent))
+            issued = await self._store.write(
+                lambda tx: grants.open_grant(tx, self._key_secret, consent)
+            )
         if not isinstance(issued, Issued):
             self._end(issued)
-            raise TokenError("invalid_grant", "authorization code does not exist, or was used already")
+            raise TokenError(
+                "invalid_grant", "authorization code does not exist, or was used already"
+            )
         return self._tokens(issued, authorization_code.scopes)
 
-    async def load_refresh_token(self, client: OAuthClientInformationFull, refresh_token: str) -> RefreshToken | None:
+    async def load_refresh_token(
+        self, client: OAuthClientInformationFull, refresh_token: str
+    ) -> RefreshToken | None:
         grant = await self._store.read(lambda tx: grants.find_grant(tx, refresh_token))
         if grant is None:
             return None
-        return RefreshToken(token=refresh_token, client_id=client.client_id, scopes=list(grant.scopes))
+        return RefreshToken(
+            token=refresh_token, client_id=client.client_id, scopes=list(grant.scopes)
+        )
 
     async def exchange_refresh_token(
         self, client: OAuthClientInformationFull, refresh_token: RefreshToken, scopes: list[str]
@@ -157,12 +172,17 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
         issued = await self._store.write(lambda tx: grants.refresh_grant(tx, *given))
         if not isinstance(issued, Issued):
             self._end(issued)
-            raise TokenError("invalid_grant", "refresh token has ended; where it was used already, so has its grant")
+            raise TokenError(
+                "invalid_grant",
+                "refresh token has ended; where it was used already, so has its grant",
+            )
         self._end(None)  # of the access token of before
         return self._tokens(issued, scopes)
 
     async def load_access_token(self, token: str) -> AccessToken | None:
-        return AccessToken(token=token, client_id=self._client_id, scopes=[])  # `revoke_grant` looks whose it is
+        return AccessToken(
+            token=token, client_id=self._client_id, scopes=[]
+        )  # `revoke_grant` looks whose it is
 
     async def revoke_token(self, token: AccessToken | RefreshToken) -> None:
         given = (self._key_secret, self._client_id, token.token)
@@ -187,7 +207,13 @@ class GrantProvider(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshT
 
 def _is_allowed(uri: str) -> bool:
     parts = urlsplit(uri)
-    if parts.fragment or parts.username or parts.password or not uri.isascii() or not uri.isprintable():
+    if (
+        parts.fragment
+        or parts.username
+        or parts.password
+        or not uri.isascii()
+        or not uri.isprintable()
+    ):
         return False
     if parts.scheme in ("http", "https"):
         is_host = bool(_HOST.fullmatch(parts.netloc))

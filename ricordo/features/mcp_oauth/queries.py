@@ -15,7 +15,10 @@ from ricordo.storage.schema.core_tables import api_keys
 # No hash of a key begins so.
 REFRESH = "refresh "
 _ROWS = Repository(ApiKey, api_keys)
-_BY_ID, _BY_HASH = _ROWS.select.where(equal(api_keys, "id")), _ROWS.select.where(equal(api_keys, "hash"))
+_BY_ID, _BY_HASH = (
+    _ROWS.select.where(equal(api_keys, "id")),
+    _ROWS.select.where(equal(api_keys, "hash")),
+)
 _INSERT = Missing(api_keys)
 _IS_GRANT = (api_keys.c.id == bindparam("this")) & api_keys.c.hash.startswith(REFRESH)
 _ROTATE = setter(
@@ -24,7 +27,9 @@ _ROTATE = setter(
     where=_IS_GRANT & (api_keys.c.hash == bindparam("old")) & api_keys.c.revoked_at.is_(None),
 )
 _REVOKE = setter(api_keys, "revoked_at", where=_IS_GRANT & api_keys.c.revoked_at.is_(None))
-_DELETE_ACCESS = delete(api_keys).where(api_keys.c.kind == "access", api_keys.c.created_by == bindparam("this"))
+_DELETE_ACCESS = delete(api_keys).where(
+    api_keys.c.kind == "access", api_keys.c.created_by == bindparam("this")
+)
 insert_access = _ROWS.insert
 
 

@@ -34,7 +34,11 @@ _METHODS = ["none", "client_secret_post", "client_secret_basic"]
 async def describe_resource(request: Request) -> Response:
     """What `/mcp` is, and who gives tokens for it (RFC 9728)."""
     address = public_address(request)
-    about = {"resource": f"{address}{RESOURCE}", "resource_name": "Ricordo", "authorization_servers": [address]}
+    about = {
+        "resource": f"{address}{RESOURCE}",
+        "resource_name": "Ricordo",
+        "authorization_servers": [address],
+    }
     return answer({**about, "scopes_supported": [*SCOPES], "bearer_methods_supported": ["header"]})
 
 
@@ -45,11 +49,20 @@ async def describe_server(request: Request) -> Response:
     """Where its endpoints are, and what it can do (RFC 8414)."""
     address = public_address(request)
     about: dict[str, Any] = {"issuer": address}
-    for name, path in (("authorization", "authorize"), ("token",) * 2, ("registration", "register")):
+    for name, path in (
+        ("authorization", "authorize"),
+        ("token",) * 2,
+        ("registration", "register"),
+    ):
         about[f"{name}_endpoint"] = f"{address}/oauth/{path}"
     about |= {"revocation_endpoint": f"{address}/oauth/revoke", "scopes_supported": [*SCOPES]}
-    about |= {"response_types_supported": ["code"], "grant_types_supported": ["authorization_code", "refresh_token"]}
-    about |= {f"{name}_endpoint_auth_methods_supported": _METHODS for name in ("token", "revocation")}
+    about |= {
+        "response_types_supported": ["code"],
+        "grant_types_supported": ["authorization_code", "refresh_token"],
+    }
+    about |= {
+        f"{name}_endpoint_auth_methods_supported": _METHODS for name in ("token", "revocation")
+    }
     return answer({**about, "code_challenge_methods_supported": ["S256"]})
 
 
@@ -58,7 +71,9 @@ async def describe_server(request: Request) -> Response:
 async def register(request: Request) -> Response:
     """Tell a program its client id (RFC 7591). Nothing is stored, so nothing is recorded."""
     request.scope[RECORDED_SCOPE] = None
-    return await RegistrationHandler(GrantProvider(request), ClientRegistrationOptions(enabled=True)).handle(request)
+    return await RegistrationHandler(
+        GrantProvider(request), ClientRegistrationOptions(enabled=True)
+    ).handle(request)
 
 
 @router.get("/oauth/authorize")
@@ -68,7 +83,9 @@ async def authorize(request: Request) -> Response:
     _person(request)
     provider = GrantProvider(request)
     response = await AuthorizationHandler(provider).handle(request)
-    if not provider.question:  # anybody can register an address, so nobody is sent there before a person consents
+    if (
+        not provider.question
+    ):  # anybody can register an address, so nobody is sent there before a person consents
         raise Invalid(
             "The program asks for what is not given: check its address, its scopes, and that it sends an S256 challenge."
         )
@@ -81,11 +98,19 @@ async def ask(request: Request) -> Response:
     text = request.query_params.get("question", "")
     asked = _read(request, text)
     parts = urlsplit(asked.redirect_uri)
-    goes_to = f"{parts.scheme}://{parts.netloc}" if parts.scheme in ("http", "https") else f"{parts.scheme}:"
+    goes_to = (
+        f"{parts.scheme}://{parts.netloc}"
+        if parts.scheme in ("http", "https")
+        else f"{parts.scheme}:"
+    )
     wants = [(scope, SCOPES[scope]) for scope in asked.scopes]
-    response = await render(request, "mcp_oauth/consent.html", asked=asked, wants=wants, goes_to=goes_to, question=text)
+    response = await render(
+        request, "mcp_oauth/consent.html", asked=asked, wants=wants, goes_to=goes_to, question=text
+    )
     # Browsers take a redirect after a form for where the form goes.
-    policy = HEADERS["Content-Security-Policy"].replace("form-action 'self'", f"form-action 'self' {goes_to}")
+    policy = HEADERS["Content-Security-Policy"].replace(
+        "form-action 'self'", f"form-action 'self' {goes_to}"
+    )
     response.headers["Content-Security-Policy"] = policy
     return response
 
@@ -101,7 +126,9 @@ async def decide(request: Request) -> Response:
         consent = replace(asked, until=time.time() + CODE_SECONDS)
         given = {"code": consent.sign(GrantProvider(request).derive("code"))}
     address = construct_redirect_uri(asked.redirect_uri, **given, state=asked.state)
-    return RedirectResponse(address, 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"})
+    return RedirectResponse(
+        address, 303, {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+    )
 
 
 @router.post("/oauth/token", max_body_size=_MOST_BYTES)
@@ -126,9 +153,13 @@ def _person(request: Request) -> Scope:
     """Return the caller, where they are a person. Raises Invalid."""
     caller: Scope = request.scope[REQUEST_SCOPE]
     if caller.key_id is None and not caller.caller:
-        raise Invalid("This server needs no key. Connect the program without OAuth: docs/mcp-server.md shows how.")
+        raise Invalid(
+            "This server needs no key. Connect the program without OAuth: docs/mcp-server.md shows how."
+        )
     if caller.key_id is None or caller.role == "service":
-        raise Invalid("Only a person can let a program in. Log out, then log in with a key of your own.")
+        raise Invalid(
+            "Only a person can let a program in. Log out, then log in with a key of your own."
+        )
     return caller
 
 
@@ -137,5 +168,7 @@ def _read(request: Request, text: str) -> ProgramConsent:
     caller = _person(request)
     asked = ProgramConsent.read(GrantProvider(request).derive("question"), text)
     if asked is None or asked.asked_by != caller.key_id or asked.until < time.time():
-        raise Invalid("This question is over, or was asked of somebody else. Connect again from the program.")
+        raise Invalid(
+            "This question is over, or was asked of somebody else. Connect again from the program."
+        )
     return asked

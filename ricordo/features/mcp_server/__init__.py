@@ -19,7 +19,11 @@ class McpServerPlugin:
         return [LazyRouter("ricordo.features.mcp_server.routes", ("/mcp",))]
 
     def findings(self, settings: Any) -> list[str]:  # noqa: ARG002 - the hook's
-        return [] if find_spec("mcp") else ['!no MCP server: install it with pip install "ricordo[mcp]"']
+        return (
+            []
+            if find_spec("mcp")
+            else ['!no MCP server: install it with pip install "ricordo[mcp]"']
+        )
 
     def commands(self) -> list[Commands]:
         return [Commands("", "ricordo.features.mcp_server.cli")]

@@ -26,7 +26,9 @@ def mcp(
     server: str | None = typer.Option(
         None, "--server", help="Use the server at this address, with the key in RICORDO_API_KEY."
     ),
-    user: str | None = typer.Option(None, "--user", help="Whose memory: an identifier. For keys that act for others."),
+    user: str | None = typer.Option(
+        None, "--user", help="Whose memory: an identifier. For keys that act for others."
+    ),
 ) -> None:
     """Give your memory to Claude, Cursor and others, by MCP.
 
@@ -53,7 +55,11 @@ def _headers(message: Any) -> dict[str, str]:
     params = _object(message, "params")
     version = _object(params, "_meta").get("io.modelcontextprotocol/protocolVersion")
     named = params.get(_NAMED.get(str(message.get("method")), ""))
-    given = {"mcp-protocol-version": version, "mcp-method": message.get("method"), "mcp-name": named} if version else {}
+    given = (
+        {"mcp-protocol-version": version, "mcp-method": message.get("method"), "mcp-name": named}
+        if version
+        else {}
+    )
     return {name: _as_header(value) for name, value in given.items() if isinstance(value, str)}
 
 
@@ -64,7 +70,12 @@ def _object(message: Any, name: str) -> dict[str, Any]:
 
 def _as_header(value: str) -> str:
     """The value, or its Base64 form for what a header cannot hold, as the protocol writes it."""
-    if value.isascii() and value.isprintable() and value == value.strip() and not value.startswith("=?base64?"):
+    if (
+        value.isascii()
+        and value.isprintable()
+        and value == value.strip()
+        and not value.startswith("=?base64?")
+    ):
         return value
     return f"=?base64?{b64encode(value.encode()).decode()}?="
 
@@ -74,9 +85,13 @@ def _answers(client: "Client", line: str, user: str | None) -> Iterator[str]:
     message: Any = {}
     try:
         message = json.loads(line)
-        yield from client.events_of("/mcp", message, _headers(message) | ({"X-Ricordo-User": user} if user else {}))
+        yield from client.events_of(
+            "/mcp", message, _headers(message) | ({"X-Ricordo-User": user} if user else {})
+        )
     except (ValueError, RicordoError) as error:
         id = message.get("id") if isinstance(message, dict) else None
         if id is not None or not isinstance(message, dict) or not message:
             code = -32700 if isinstance(error, ValueError) else -32603
-            yield json.dumps({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": str(error)}})
+            yield json.dumps(
+                {"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": str(error)}}
+            )

@@ -18,7 +18,14 @@ from starlette.types import Receive, Scope, Send
 
 from ricordo import __version__
 from ricordo.errors import RicordoError
-from ricordo.features.mcp_server.tools import Json, Memory, call, offered, read_memory, schema_of_tool
+from ricordo.features.mcp_server.tools import (
+    Json,
+    Memory,
+    call,
+    offered,
+    read_memory,
+    schema_of_tool,
+)
 
 log = logging.getLogger(__name__)
 _BLOCK, _AGENTS_BLOCK = "memory://blocks/", "memory://agents/"
@@ -63,7 +70,9 @@ class McpResponse(Response):
         try:
             async with manager.run():
                 await manager.handle_request(scope, receive, send)
-        except ExceptionGroup as group:  # of the manager's tasks; a body that was too long is answered as everywhere
+        except (
+            ExceptionGroup
+        ) as group:  # of the manager's tasks; a body that was too long is answered as everywhere
             if (refusal := group.subgroup(HTTPException)) is None:
                 raise
             raise refusal.exceptions[0] from group
@@ -80,7 +89,9 @@ def server_of(memory: Memory) -> "Server[Any]":
             text, is_error = await call(memory, params.name, params.arguments or {}), False
         except RicordoError as error:
             text, is_error = str(error), True
-        return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
+        return types.CallToolResult(
+            content=[types.TextContent(type="text", text=text)], is_error=is_error
+        )
 
     async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
         return types.ListResourcesResult(resources=await _resources(memory))
@@ -88,12 +99,16 @@ def server_of(memory: Memory) -> "Server[Any]":
     async def list_templates(_context: Any, _params: Any) -> types.ListResourceTemplatesResult:
         return types.ListResourceTemplatesResult(resource_templates=list(_templates(memory)))
 
-    async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+    async def read_resource(
+        _context: Any, params: types.ReadResourceRequestParams
+    ) -> types.ReadResourceResult:
         text, _ = await _told(_read(memory, params.uri))
         content = types.TextResourceContents(uri=params.uri, mime_type="text/markdown", text=text)
         return types.ReadResourceResult(contents=[content])
 
-    async def listen(context: Any, params: types.SubscriptionsListenRequestParams) -> types.SubscriptionsListenResult:
+    async def listen(
+        context: Any, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
         bus, wanted = InMemorySubscriptionBus(), params.notifications.resource_subscriptions or []
         watching = asyncio.ensure_future(_watch(memory, wanted[:_MOST_WATCHED], bus))
         try:
@@ -104,9 +119,14 @@ def server_of(memory: Memory) -> "Server[Any]":
     async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
         return types.ListPromptsResult(prompts=list(_prompts()))
 
-    async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+    async def get_prompt(
+        _context: Any, params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
         if params.name not in _PROMPTS:
-            raise MCPError(types.INVALID_PARAMS, f'There is no prompt "{params.name[:80]}": {", ".join(_PROMPTS)}.')
+            raise MCPError(
+                types.INVALID_PARAMS,
+                f'There is no prompt "{params.name[:80]}": {", ".join(_PROMPTS)}.',
+            )
         _, description, words = _PROMPTS[params.name]
         text = words.replace("{memory}", await _told(read_memory(memory)))
         said = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
@@ -140,7 +160,10 @@ def _tools(memory: Memory) -> Iterator[types.Tool]:
             read_only_hint=tool.reads, destructive_hint=tool.is_destructive, open_world_hint=False
         )
         yield types.Tool(
-            name=name, description=schema.description, input_schema=dict(schema.parameters), annotations=hints
+            name=name,
+            description=schema.description,
+            input_schema=dict(schema.parameters),
+            annotations=hints,
         )
 
 
@@ -148,7 +171,9 @@ async def _resources(memory: Memory) -> list[types.Resource]:
     """The blocks that the client may read: the person's, and those of agents."""
 
     def shown(uri: str, name: str, block: Json) -> types.Resource:
-        return types.Resource(uri=uri, name=name, description=block["description"], mime_type="text/markdown")
+        return types.Resource(
+            uri=uri, name=name, description=block["description"], mime_type="text/markdown"
+        )
 
     found: list[types.Resource] = []
     if "memory:read" in memory.scopes and memory.user_id:
@@ -190,7 +215,10 @@ async def _read(memory: Memory, uri: str) -> tuple[str, str]:
         path = f"/v1/agents/{quote(unquote(agent), safe='')}/core-memory/blocks/{quote(unquote(label))}"
         block = await memory.get(path)
         return block["value"], f"{block['version']} {block['value']}"
-    raise MCPError(types.INVALID_PARAMS, f'"{uri[:200]}" is no resource of this server. resources/list shows them.')
+    raise MCPError(
+        types.INVALID_PARAMS,
+        f'"{uri[:200]}" is no resource of this server. resources/list shows them.',
+    )
 
 
 async def _watch(memory: Memory, uris: list[str], bus: InMemorySubscriptionBus) -> None:

@@ -57,7 +57,9 @@ class Memory:
     def block(self, label: str, rest: str = "") -> str:
         """Return the path of one of the person's blocks. Raises Invalid where the key is of no person."""
         if self.user_id is None:
-            raise Invalid("This key belongs to a service. Name the user in the header X-Ricordo-User.")
+            raise Invalid(
+                "This key belongs to a service. Name the user in the header X-Ricordo-User."
+            )
         return f"/users/{self.user_id}/blocks" + (f"/{quote(label)}" if label else "") + rest
 
     async def agent(self, name: str) -> Json:
@@ -65,9 +67,15 @@ class Memory:
         if name.startswith("agent-"):
             found: Json = await self.get(f"/v1/agents/{quote(name, safe='')}")
             return found
-        agents = await self.get("/v1/agents/", limit=_MOST_AGENTS, **({"name": name} if name else {}))
+        agents = await self.get(
+            "/v1/agents/", limit=_MOST_AGENTS, **({"name": name} if name else {})
+        )
         if len(agents) != 1:
-            which = f'{len(agents)} agents are named "{name}"' if name else f"There are {len(agents)} agents"
+            which = (
+                f'{len(agents)} agents are named "{name}"'
+                if name
+                else f"There are {len(agents)} agents"
+            )
             raise Invalid(f"{which}. Name one by its id; list_agents shows them.")
         return dict(agents[0])
 
@@ -75,9 +83,9 @@ class Memory:
 async def list_agents(memory: Memory) -> str:
     """List the agents of this server that you can ask, with their ids."""
     agents = await memory.get("/v1/agents/", limit=_MOST_AGENTS)
-    return "\n".join(f"{one['name']} ({one['id']}): {one['description'] or 'no description'}" for one in agents) or (
-        "There is no agent yet."
-    )
+    return "\n".join(
+        f"{one['name']} ({one['id']}): {one['description'] or 'no description'}" for one in agents
+    ) or ("There is no agent yet.")
 
 
 async def read_memory(memory: Memory, label: Annotated[str, Field(max_length=200)] = "") -> str:
@@ -86,7 +94,9 @@ async def read_memory(memory: Memory, label: Annotated[str, Field(max_length=200
     Args:
         label: The label of one block. Left out: all of them.
     """
-    blocks = [await memory.get(memory.block(label))] if label else await memory.get(memory.block(""))
+    blocks = (
+        [await memory.get(memory.block(label))] if label else await memory.get(memory.block(""))
+    )
     return "\n\n".join(map(_shown, blocks)) or "Nothing is remembered yet."
 
 
@@ -97,7 +107,10 @@ def _shown(block: Json) -> str:
 
 
 async def search_memory(
-    memory: Memory, query: Words, agent: _AgentName = "", limit: Annotated[int, Field(ge=1, le=50)] = 10
+    memory: Memory,
+    query: Words,
+    agent: _AgentName = "",
+    limit: Annotated[int, Field(ge=1, le=50)] = 10,
 ) -> str:
     """Search all that was said in conversations with agents, and all that they keep in their archives, by words and by meaning.
 
@@ -111,16 +124,23 @@ async def search_memory(
     lines = []
     for hit in await memory.send("POST", "/v1/messages/search", body):
         speaker = hit["message_type"].removesuffix("_message")
-        lines.append(f"[message {hit['message_id']}, {hit['created_at']}, {speaker}] {hit['content'][:_CUT]}")
+        lines.append(
+            f"[message {hit['message_id']}, {hit['created_at']}, {speaker}] {hit['content'][:_CUT]}"
+        )
     if "archives:read" in memory.scopes:
         for hit in await memory.send("POST", "/v1/passages/search", body):
             passage = hit["passage"]
-            lines.append(f"[passage {passage['id']}, {passage['created_at']}] {passage['text'][:_CUT]}")
+            lines.append(
+                f"[passage {passage['id']}, {passage['created_at']}] {passage['text'][:_CUT]}"
+            )
     return "\n".join(lines) or "Nothing was found."
 
 
 async def remember(
-    memory: Memory, text: Words, agent: _AgentName = "", tags: Annotated[list[str] | None, Field(max_length=20)] = None
+    memory: Memory,
+    text: Words,
+    agent: _AgentName = "",
+    tags: Annotated[list[str] | None, Field(max_length=20)] = None,
 ) -> str:
     """Keep a text in an agent's archive, where searches find it. It is in no prompt until it is searched for.
 
@@ -130,11 +150,15 @@ async def remember(
         tags: Words to find it by later.
     """
     found = await memory.agent(agent)
-    (kept,) = await memory.send("POST", f"/v1/agents/{found['id']}/archival-memory", {"text": text, "tags": tags or []})
+    (kept,) = await memory.send(
+        "POST", f"/v1/agents/{found['id']}/archival-memory", {"text": text, "tags": tags or []}
+    )
     return f"Kept as {kept['id']} in the archive of {found['name']}."
 
 
-async def write_memory(memory: Memory, label: Label, text: Words, reason: Annotated[str, Field(max_length=500)]) -> str:
+async def write_memory(
+    memory: Memory, label: Label, text: Words, reason: Annotated[str, Field(max_length=500)]
+) -> str:
     """Write the whole text of a block of the person's memory. Where its owner wants to approve changes, this proposes it.
 
     Args:
@@ -177,9 +201,13 @@ async def ask_agent(memory: Memory, message: Words, agent: _AgentName = "") -> s
     """
     found = await memory.agent(agent)
     answer = await memory.send("POST", f"/v1/agents/{found['id']}/messages", {"input": message})
-    said = [one["content"] for one in answer["messages"] if one["message_type"] == "assistant_message"]
+    said = [
+        one["content"] for one in answer["messages"] if one["message_type"] == "assistant_message"
+    ]
     asks = any(one["message_type"] == "approval_request_message" for one in answer["messages"])
-    return "\n".join(map(str, said)) or ("A tool call of it waits for approval." if asks else "It said nothing.")
+    return "\n".join(map(str, said)) or (
+        "A tool call of it waits for approval." if asks else "It said nothing."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +252,18 @@ async def call(memory: Memory, name: str, arguments: Mapping[str, Any]) -> str:
     """Run a tool. Raises Invalid for arguments that do not fit, RicordoError with the API's own sentence where it refuses."""
     tool = offered(memory).get(name)
     if tool is None:
-        why = "the key of this client does not allow it" if name in TOOLS else "there is no such tool"
+        why = (
+            "the key of this client does not allow it" if name in TOOLS else "there is no such tool"
+        )
         raise Invalid(f'The tool "{name[:80]}" cannot be called: {why}.')
     try:
         checked = _ARGUMENTS[name].model_validate(given_arguments(arguments, schema_of_tool(name)))
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5])
+        told = "; ".join(
+            f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5]
+        )
         raise Invalid(f"The arguments do not fit. {told}") from None
-    given = {str(field.alias): getattr(checked, at) for at, field in type(checked).model_fields.items()}
+    given = {
+        str(field.alias): getattr(checked, at) for at, field in type(checked).model_fields.items()
+    }
     return await partial(tool.run, memory)(**given)

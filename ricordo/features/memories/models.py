@@ -5,7 +5,15 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from ricordo.api.models.archives import few
-from ricordo.api.models.base import Items, Json, RequestModel, RequestPart, ResponseModel, Tags, Timestamp
+from ricordo.api.models.base import (
+    Items,
+    Json,
+    RequestModel,
+    RequestPart,
+    ResponseModel,
+    Tags,
+    Timestamp,
+)
 from ricordo.api.models.turns import TextContent
 
 Kind = Literal["fact", "passage", "message"]

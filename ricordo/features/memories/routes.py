@@ -12,7 +12,12 @@ from ricordo.api.errors import model_failure
 from ricordo.api.models.archives import PassageItem
 from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes, needs
-from ricordo.api.search import MessageSearchRequest, PassageSearchRequest, search_messages, search_passages
+from ricordo.api.search import (
+    MessageSearchRequest,
+    PassageSearchRequest,
+    search_messages,
+    search_passages,
+)
 from ricordo.domain.passage import Relevance
 from ricordo.domain.scope import IMPERSONATE
 from ricordo.errors import Forbidden
@@ -46,20 +51,28 @@ async def add(here: Here, user_id: str, body: AddRequest) -> Response:
     """
     needed = "messages:write" if body.infer else "memory:write"
     if not here.scope.may(needed):
-        raise Forbidden(f"This key lacks the scope {needed}. Ask an administrator for a key that has it.")
+        raise Forbidden(
+            f"This key lacks the scope {needed}. Ask an administrator for a key that has it."
+        )
     here = await _acting(here, user_id)
     agent_id = await service.memory_agent(here.runtime, here.scope)
     if not body.infer:
         kept = await here.store.write(lambda tx: _keep(tx, here, agent_id, body))
-        return answer(AddResponse.of(None, results=kept, agent_id=agent_id, conversation_id=None, run_id=None))
+        return answer(
+            AddResponse.of(None, results=kept, agent_id=agent_id, conversation_id=None, run_id=None)
+        )
     done = await service.add(here.runtime, here.scope, agent_id, body)
     if done is None:
-        return answer(AddResponse.of(None, results=[], agent_id=agent_id, conversation_id=None, run_id=None))
+        return answer(
+            AddResponse.of(None, results=[], agent_id=agent_id, conversation_id=None, run_id=None)
+        )
     if done.failure:
         return model_failure(done.failure.kind, done.failure.message, done.failure.detail)
     changes = await here.store.read(lambda tx: service.changes_of(tx, here.scope, done.run.id))
     place = {"conversation_id": done.run.conversation_id, "run_id": done.run.id}
-    return answer(AddResponse.of(None, results=list(map(_change, changes)), agent_id=agent_id, **place))
+    return answer(
+        AddResponse.of(None, results=list(map(_change, changes)), agent_id=agent_id, **place)
+    )
 
 
 @router.post("/search", response_model=MemorySearchResponse)
@@ -82,10 +95,19 @@ async def search(here: Here, user_id: str, body: MemorySearchRequest) -> Json:
         filers = service.agent_ids_of(here.scope.organization_id)
         messages = await search_messages(here, MessageSearchRequest(**asked))
         lists.append(
-            [_message(one) for one in messages if one.message.agent_id not in filers or not one.message.step_id]
+            [
+                _message(one)
+                for one in messages
+                if one.message.agent_id not in filers or not one.message.step_id
+            ]
         )
     # Each list is in its own order; they are merged by rank.
-    merged = [one for ranked in zip_longest(*lists) for one in ranked if one and one["score"] >= body.threshold]
+    merged = [
+        one
+        for ranked in zip_longest(*lists)
+        for one in ranked
+        if one and one["score"] >= body.threshold
+    ]
     return {"results": merged[: body.limit]}
 
 
@@ -103,7 +125,9 @@ def _keep(tx: Transaction, here: RequestContext, agent_id: str, body: AddRequest
         for one in body.messages
         if one.role in ("user", "assistant") and one.text.strip()
     ]
-    new = [replace(new_passage(tx, here, item, None, ""), user_id=here.scope.subject) for item in items]
+    new = [
+        replace(new_passage(tx, here, item, None, ""), user_id=here.scope.subject) for item in items
+    ]
     if new:
         file_passages(tx, state, new)
     return [ChangeResponse.of(one, event="ADD", status="applied", memory=one.text) for one in new]
@@ -112,12 +136,20 @@ def _keep(tx: Transaction, here: RequestContext, agent_id: str, body: AddRequest
 def _change(one: service.Filing) -> Json:
     event = "ADD" if not one.removed else "UPDATE" if one.added else "DELETE"
     memory, before = one.added or one.removed, one.removed or None
-    return ChangeResponse.of(one, event=event, memory=memory, previous_memory=before, block_label=one.label)
+    return ChangeResponse.of(
+        one, event=event, memory=memory, previous_memory=before, block_label=one.label
+    )
 
 
-def _facts(tx: Transaction, here: RequestContext, user_id: str, body: MemorySearchRequest) -> list[Json]:
+def _facts(
+    tx: Transaction, here: RequestContext, user_id: str, body: MemorySearchRequest
+) -> list[Json]:
     blocks = user_memory.listed(tx, user_memory.open_memory(tx, here.scope, user_id))
-    seen = [block for block in blocks if body.agent_id is None or block.agent_id in (None, body.agent_id)]
+    seen = [
+        block
+        for block in blocks
+        if body.agent_id is None or block.agent_id in (None, body.agent_id)
+    ]
     found = service.facts_in(seen, body.query)[: body.limit]
     sources = service.sources_of(tx, found)
     made = []
@@ -145,13 +177,23 @@ def _facts(tx: Transaction, here: RequestContext, user_id: str, body: MemorySear
 
 def _passage(found: FoundPassage) -> Json:
     citation = CitationResponse.of(found.passage)
-    given = {"kind": "passage", "memory": found.passage.text, "score": _score(found.relevance), "citation": citation}
+    given = {
+        "kind": "passage",
+        "memory": found.passage.text,
+        "score": _score(found.relevance),
+        "citation": citation,
+    }
     return MemoryResponse.of(found.passage, **given)
 
 
 def _message(found: FoundMessage) -> Json:
     citation = CitationResponse.of(found.message, message_ids=[found.message.id])
-    given = {"kind": "message", "memory": found.message.text, "score": _score(found.relevance), "citation": citation}
+    given = {
+        "kind": "message",
+        "memory": found.message.text,
+        "score": _score(found.relevance),
+        "citation": citation,
+    }
     return MemoryResponse.of(found.message, **given)
 
 

@@ -88,13 +88,17 @@ async def memory_agent(runtime: Runtime, scope: Scope) -> str:
 
     block = BlockSpec(LABEL, description=_DESCRIPTION, policy="propose", metadata={COPY: FOR_ALL})
     about = "Files what programs add to users' memory by POST /users/{user_id}/memories."
-    spec = AgentSpec(None, NAME, "sleeptime_agent", _SYSTEM, description=about, blocks=(block,), beginning=())
+    spec = AgentSpec(
+        None, NAME, "sleeptime_agent", _SYSTEM, description=about, blocks=(block,), beginning=()
+    )
     for id in ids:
         if found := await runtime.store.read(find):
             return found
         with suppress(Collision):  # made at this moment, or deleted
             await create_agent(runtime, everything, replace(spec, id=id))
-    raise Conflict(f'The agent "{NAME}" was deleted {len(ids)} times. Ask an administrator to make a new organization.')
+    raise Conflict(
+        f'The agent "{NAME}" was deleted {len(ids)} times. Ask an administrator to make a new organization.'
+    )
 
 
 async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -> Answer | None:
@@ -108,9 +112,15 @@ async def add(runtime: Runtime, scope: Scope, agent_id: str, body: AddRequest) -
     if not end:
         return None
     conversation_id = await _conversation(runtime, scope, agent_id, body.session)
-    new = tuple(NewMessage(_role(one), (TextPart(one.text),), one.otid, one.name) for one in said[:end])
+    new = tuple(
+        NewMessage(_role(one), (TextPart(one.text),), one.otid, one.name) for one in said[:end]
+    )
     request = TurnRequest(
-        scope=scope, agent_id=agent_id, messages=new, conversation_id=conversation_id, max_steps=_MOST_STEPS
+        scope=scope,
+        agent_id=agent_id,
+        messages=new,
+        conversation_id=conversation_id,
+        max_steps=_MOST_STEPS,
     )
     answer = await collect(await run_turn(runtime, request))
     # What the assistant said last answers nobody here: it is kept for searches alone.
@@ -147,7 +157,9 @@ def changes_of(tx: Transaction, scope: Scope, run_id: str) -> list[Filing]:
     found = []
     for version in history.of_run(tx, scope, run_id):
         before, chain = history.before(tx, version), version.chain_id
-        texts = [read_text(tx, chain, one.blob) if one and one.blob else "" for one in (before, version)]
+        texts = [
+            read_text(tx, chain, one.blob) if one and one.blob else "" for one in (before, version)
+        ]
         found.append(Filing(version.id.hex(), "applied", version.label, *texts))
     for one in proposals.of_runs(tx, scope, [run_id]):
         found.append(Filing(one.id, "waits", one.label, one.base_value or "", one.value or ""))
@@ -157,14 +169,21 @@ def changes_of(tx: Transaction, scope: Scope, run_id: str) -> list[Filing]:
 def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
     """Return the lines of blocks that have words of the query, best first: rare words, among the lines, count more."""
     lines = [
-        (block, number, line.strip()) for block in blocks for number, line in enumerate(block.value.split("\n"), 1)
+        (block, number, line.strip())
+        for block in blocks
+        for number, line in enumerate(block.value.split("\n"), 1)
     ]
     found = [(place, set(terms(place[2]))) for place in lines if place[2]]
     wanted = query_terms(query)
-    weights = {word: log(1 + len(found) / (1 + sum(word in of_line for _, of_line in found))) for word in wanted}
+    weights = {
+        word: log(1 + len(found) / (1 + sum(word in of_line for _, of_line in found)))
+        for word in wanted
+    }
     whole = sum(weights.values())
     facts = [
-        Fact(*place, score=sum(weight for word, weight in weights.items() if word in of_line) / whole)
+        Fact(
+            *place, score=sum(weight for word, weight in weights.items() if word in of_line) / whole
+        )
         for place, of_line in found
         if whole
     ]
@@ -174,7 +193,10 @@ def facts_in(blocks: Sequence[Block], query: str) -> list[Fact]:
 def sources_of(tx: Transaction, facts: Sequence[Fact]) -> dict[str, dict[int, BlamedLine]]:
     """Return by block id and number the version that brought each line of the facts' blocks."""
     blocks = {fact.block.id: fact.block for fact in facts}
-    return {id: {line.number: line for line in blame(tx, block.chain_id, block.label)} for id, block in blocks.items()}
+    return {
+        id: {line.number: line for line in blame(tx, block.chain_id, block.label)}
+        for id, block in blocks.items()
+    }
 
 
 def said_in(tx: Transaction, run_id: str | None) -> list[str]:

@@ -12,13 +12,19 @@ def _group() -> None:
 
 @app.command("migrate-to")
 def migrate_to(
-    url: str = typer.Argument(help="postgresql://user:password@host/database, or sqlite:///path. It must be empty."),
+    url: str = typer.Argument(
+        help="postgresql://user:password@host/database, or sqlite:///path. It must be empty."
+    ),
     force: bool = typer.Option(
-        False, "--force", help="Copy although servers use the old one. What they write meanwhile may be lost."
+        False,
+        "--force",
+        help="Copy although servers use the old one. What they write meanwhile may be lost.",
     ),
     replace: bool = typer.Option(False, "--replace", help="Start an interrupted copy again."),
     replace_nul: bool = typer.Option(
-        False, "--replace-nul", help="Write a sign for each NUL character, which PostgreSQL cannot keep."
+        False,
+        "--replace-nul",
+        help="Write a sign for each NUL character, which PostgreSQL cannot keep.",
     ),
 ) -> None:
     """Move everything to another database. Proves that nothing was lost. The old one stays as it is."""
@@ -36,18 +42,27 @@ def migrate_to(
     progress = ProgressLine()
     options = MoveOptions(force, replace, replace_nul)
     try:
-        report = move_to(source, target, options, lambda phase, table, *done: progress.show(f"{phase} {table}", *done))
+        report = move_to(
+            source,
+            target,
+            options,
+            lambda phase, table, *done: progress.show(f"{phase} {table}", *done),
+        )
     finally:
         progress.end()
     tables = sum(1 for rows in report.rows.values() if rows)
     count = f"{sum(report.rows.values()):,} rows in {tables} tables"
     typer.echo(f"\nMoved {count}. Their numbers and their hashes are equal.")
-    is_usual = target.postgres_url is None and target.database_path == target.data_dir / "ricordo.db"
+    is_usual = (
+        target.postgres_url is None and target.database_path == target.data_dir / "ricordo.db"
+    )
     shown = address(target).replace(":***@", ":<password>@")
     how = "take RICORDO_DATABASE_URL away" if is_usual else f"set RICORDO_DATABASE_URL={shown}"
     typer.echo(f"To use the new database, {how} and start the server.")
     if report.leaves_vectors:
-        typer.echo("Vectors in pgvector are not copied. Create them again with: ricordo search reindex --vectors-only")
+        typer.echo(
+            "Vectors in pgvector are not copied. Create them again with: ricordo search reindex --vectors-only"
+        )
     typer.echo(
         f"The old one, {address(source)}, is as it was. Keep it until you trust the new one, and start no server on it."
     )

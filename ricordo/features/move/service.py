@@ -21,7 +21,12 @@ from ricordo.errors import Conflict, Invalid, Unavailable
 from ricordo.settings import SQLITE, Settings
 from ricordo.storage import migrations
 from ricordo.storage.engine.backups import settle
-from ricordo.storage.engine.database import address, exclusive_access, read_transaction, require_current
+from ricordo.storage.engine.database import (
+    address,
+    exclusive_access,
+    read_transaction,
+    require_current,
+)
 from ricordo.storage.engine.failures import plain_errors, reason_of
 from ricordo.storage.engine.file_mark import look_for_absent
 from ricordo.storage.engine.sqlite import lock_file, unchanging_file
@@ -41,7 +46,9 @@ _NUL_SIGN = "\u2400"
 _MOST_NAMED = 20
 _MARK = sa.text("INSERT INTO schema_versions (version, name) VALUES (:version, 'copying')")
 _UNMARK = sa.text("DELETE FROM schema_versions WHERE version = :version")
-_BEGUN_WITH = sa.text("SELECT coalesce(max(version), 0) FROM schema_versions WHERE version < :version")
+_BEGUN_WITH = sa.text(
+    "SELECT coalesce(max(version), 0) FROM schema_versions WHERE version < :version"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +84,17 @@ class TableHash:
         self.rows = 0
         # The sum of the rows' hashes: rows have keys, so none is there twice.
         self._sum = 0
-        self._columns = [(column.name, isinstance(column.type, sa.LargeBinary)) for column in table.columns]
+        self._columns = [
+            (column.name, isinstance(column.type, sa.LargeBinary)) for column in table.columns
+        ]
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         for row in rows:
             self.rows += 1
             values = [
-                hashlib.sha256(row[name]).hexdigest() if is_bytes and row[name] is not None else row[name]
+                hashlib.sha256(row[name]).hexdigest()
+                if is_bytes and row[name] is not None
+                else row[name]
                 for name, is_bytes in self._columns
             ]
             row_hash = hashlib.sha256(orjson.dumps(values))
@@ -127,7 +138,9 @@ def move_to(source: Settings, target: Settings, options: MoveOptions, report: Re
         lock.release()
 
 
-def move_into_file(source: Settings, target: Settings, options: MoveOptions, report: Report) -> MoveReport:
+def move_into_file(
+    source: Settings, target: Settings, options: MoveOptions, report: Report
+) -> MoveReport:
     """Copy into a new file, which then takes the place of the target's; the caller holds the target's lock."""
     path = target.database_path
     look_for_absent(path)  # whose log would be taken for the new one's
@@ -135,7 +148,9 @@ def move_into_file(source: Settings, target: Settings, options: MoveOptions, rep
         done = move(source, at_file(target, part), options, report)
         settle(part)
         if path.exists():
-            settle(path)  # its log is written back and gone, so that it cannot be taken for the new one's
+            settle(
+                path
+            )  # its log is written back and gone, so that it cannot be taken for the new one's
     return done
 
 
@@ -144,7 +159,9 @@ def at_file(settings: Settings, path: Path) -> Settings:
     return settings.model_copy(update={"database_url": SecretStr(f"{SQLITE}{path}")})
 
 
-def _copy_all(old: sa.Connection, new: sa.Connection, options: MoveOptions, report: Report) -> MoveReport:
+def _copy_all(
+    old: sa.Connection, new: sa.Connection, options: MoveOptions, report: Report
+) -> MoveReport:
     cleans = options.replace_nul and new.dialect.name == "postgresql"
     hashes = {}
     with read_transaction(old):
@@ -155,8 +172,12 @@ def _copy_all(old: sa.Connection, new: sa.Connection, options: MoveOptions, repo
                 hashes[table.name] = _copy_table(old, new, table, cleans=cleans, report=report)
             else:  # it belongs to a feature that came later
                 hashes[table.name] = TableHash(table)
-        has_pgvector = old.dialect.name == "postgresql" and sa.inspect(old).has_table("search_pgvector")
-        leaves_vectors = bool(has_pgvector and old.exec_driver_sql("SELECT 1 FROM search_pgvector LIMIT 1").first())
+        has_pgvector = old.dialect.name == "postgresql" and sa.inspect(old).has_table(
+            "search_pgvector"
+        )
+        leaves_vectors = bool(
+            has_pgvector and old.exec_driver_sql("SELECT 1 FROM search_pgvector LIMIT 1").first()
+        )
     with write_transaction(new):
         _set_counters(new, counters)
     differing = []
@@ -211,7 +232,8 @@ def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
     most = _VECTORS_PORTION if table.name == "search_vectors" else _PORTION
     start = sa.select(table).order_by(*key).limit(most)
     after = start.where(
-        sa.tuple_(*key) > sa.tuple_(*(sa.bindparam(f"after_{c.name}", type_=as_stored(c)) for c in key))
+        sa.tuple_(*key)
+        > sa.tuple_(*(sa.bindparam(f"after_{c.name}", type_=as_stored(c)) for c in key))
     )
     rows = connection.execute(start).mappings().all()
     while rows:
@@ -219,13 +241,21 @@ def portions(connection: sa.Connection, table: sa.Table) -> Iterator[list[Row]]:
         if len(rows) < most:
             return
         last = rows[-1]
-        rows = connection.execute(after, {f"after_{c.name}": last[c.name] for c in key}).mappings().all()
+        rows = (
+            connection.execute(after, {f"after_{c.name}": last[c.name] for c in key})
+            .mappings()
+            .all()
+        )
 
 
-def _copy_table(old: sa.Connection, new: sa.Connection, table: sa.Table, *, cleans: bool, report: Report) -> TableHash:
+def _copy_table(
+    old: sa.Connection, new: sa.Connection, table: sa.Table, *, cleans: bool, report: Report
+) -> TableHash:
     copied, total = TableHash(table), _count(old, table)
     # To the byte: what was stored before there was a normal form of text stays as it is.
-    statement = sa.insert(sa.table(table.name, *(sa.column(c.name, as_stored(c)) for c in table.columns)))
+    statement = sa.insert(
+        sa.table(table.name, *(sa.column(c.name, as_stored(c)) for c in table.columns))
+    )
     for found in portions(old, table):
         rows = _without_nul(table, found) if cleans else found
         with write_transaction(new):
@@ -239,7 +269,9 @@ def _prepare(new: sa.Connection, where: str, options: MoveOptions) -> None:
     """Bring an empty target to this schema and mark it as half-finished, with nothing in it; refuse any other."""
     with read_transaction(new):
         version, names = schema_of(new), set(sa.inspect(new).get_table_names())
-        begun_with = new.execute(_BEGUN_WITH, {"version": HALF_COPIED}).scalar_one() if version else 0
+        begun_with = (
+            new.execute(_BEGUN_WITH, {"version": HALF_COPIED}).scalar_one() if version else 0
+        )
         content = {} if version == HALF_COPIED else _content(new, names)
     if version == HALF_COPIED:
         if not options.replace:
@@ -251,12 +283,18 @@ def _prepare(new: sa.Connection, where: str, options: MoveOptions) -> None:
                 f"{where} is a half-finished copy that another version of Ricordo began. Make a new database, and name that."
             )
     elif not version and names - {"schema_versions"}:
-        raise Conflict(f"{where} holds tables of another program. Make a database for Ricordo alone, and name that.")
+        raise Conflict(
+            f"{where} holds tables of another program. Make a database for Ricordo alone, and name that."
+        )
     elif content:
         counted = ", ".join(f"{name} ({rows})" for name, rows in content.items())
-        raise Conflict(f"{where} is not empty; it holds {counted}. A copy needs an empty database: make a new one.")
+        raise Conflict(
+            f"{where} is not empty; it holds {counted}. A copy needs an empty database: make a new one."
+        )
     else:
-        migrations.migrate(new, back_up=lambda _version: None)  # nothing is in it that could be lost
+        migrations.migrate(
+            new, back_up=lambda _version: None
+        )  # nothing is in it that could be lost
     with write_transaction(new):
         metadata.create_all(new)
         if version != HALF_COPIED:
@@ -291,11 +329,16 @@ def _names() -> str:
 def _counters(connection: sa.Connection, there: Container[str]) -> dict[str, int]:
     """Return the highest `seq` that was ever given, by table, where the database remembers it."""
     if connection.dialect.name == "sqlite":
-        return {row.name: row.seq for row in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")}
+        return {
+            row.name: row.seq
+            for row in connection.exec_driver_sql("SELECT name, seq FROM sqlite_sequence")
+        }
     counters = {}
     for table in metadata.sorted_tables:
         if "seq" in table.c and table.name in there:
-            row = connection.exec_driver_sql(f"SELECT last_value, is_called FROM {_sequence(connection, table)}").one()  # noqa: S608
+            row = connection.exec_driver_sql(
+                f"SELECT last_value, is_called FROM {_sequence(connection, table)}"  # noqa: S608
+            ).one()
             counters[table.name] = row.last_value if row.is_called else 0
     return counters
 
@@ -313,11 +356,17 @@ def _set_counters(new: sa.Connection, counters: Mapping[str, int]) -> None:
         elif table.dialect_options["sqlite"]["autoincrement"]:
             values = {"name": table.name, "last": last}
             new.execute(sa.text("DELETE FROM sqlite_sequence WHERE name = :name"), values)
-            new.execute(sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)"), values)
+            new.execute(
+                sa.text("INSERT INTO sqlite_sequence (name, seq) VALUES (:name, :last)"), values
+            )
 
 
 def _sequence(connection: sa.Connection, table: sa.Table) -> str:
-    return str(connection.execute(sa.select(sa.func.pg_get_serial_sequence(table.name, "seq"))).scalar_one())
+    return str(
+        connection.execute(
+            sa.select(sa.func.pg_get_serial_sequence(table.name, "seq"))
+        ).scalar_one()
+    )
 
 
 def _require_no_nul(old: sa.Connection) -> None:
@@ -337,7 +386,10 @@ def _with_nul(old: sa.Connection, table: sa.Table) -> Iterator[str]:
     names = [table.c.id] if "id" in table.c else list(_key_of(table))
     if not (columns := _texts(table)):
         return
-    marks = [(sa.func.instr(column, sa.func.char(0)) > 0).label(f"nul_in_{column.name}") for column in columns]
+    marks = [
+        (sa.func.instr(column, sa.func.char(0)) > 0).label(f"nul_in_{column.name}")
+        for column in columns
+    ]
     for row in old.execute(sa.select(*names, *marks).where(sa.or_(*marks))):
         key = "/".join(map(str, row[: len(names)]))
         for column, is_marked in zip(columns, row[len(names) :], strict=True):
@@ -352,13 +404,20 @@ def _texts(table: sa.Table) -> list[sa.Column[Any]]:
 
 def _without_nul(table: sa.Table, rows: Sequence[Row]) -> list[Row]:
     names = [column.name for column in _texts(table)]
-    return [row | {name: row[name].replace("\0", _NUL_SIGN) for name in names if row[name]} for row in rows]
+    return [
+        row | {name: row[name].replace("\0", _NUL_SIGN) for name in names if row[name]}
+        for row in rows
+    ]
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     try:
-        with plain_errors(sqlite3, "What was copied is marked as unfinished; the old database is as it was."):
+        with plain_errors(
+            sqlite3, "What was copied is marked as unfinished; the old database is as it was."
+        ):
             yield
     except DBAPIError as error:
-        raise Unavailable(f"The database refused it: {reason_of(error)}. The old database is as it was.") from error
+        raise Unavailable(
+            f"The database refused it: {reason_of(error)}. The old database is as it was."
+        ) from error

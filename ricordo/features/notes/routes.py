@@ -91,11 +91,17 @@ def update(tx: Transaction, here: Here, note_id: str, body: NoteUpdate) -> Respo
     memory = _memory(tx, here)
     block = _block(tx, memory, note_id)
     text = body.data.content.md if body.data and body.data.content else None
-    options = PutOptions(title=body.title) if body.title is not None and body.title != _title(block) else PutOptions()
+    options = (
+        PutOptions(title=body.title)
+        if body.title is not None and body.title != _title(block)
+        else PutOptions()
+    )
     if text is not None and not text.strip() and block.value.strip():
         raise Conflict(_EMPTIED)
     wanted = block.value if text is None else _like(text, block.value)
-    done = submission.put(tx, memory, block.label, wanted, options, here.submission(memory.user, "Edited as a note"))
+    done = submission.put(
+        tx, memory, block.label, wanted, options, here.submission(memory.user, "Edited as a note")
+    )
     now = user_memory.require(tx, memory, block.label)
     return told(answer(_note(memory, now, _versions(tx, now))), done)
 
@@ -109,7 +115,11 @@ def _memory(tx: Transaction, here: RequestContext) -> UserMemory:
 
 def _block(tx: Transaction, memory: UserMemory, note_id: str) -> Block:
     id = f"block-{note_id}"
-    found = next((one for one in user_memory.listed(tx, memory) if one.id == id), None) if is_id(id, "block") else None
+    found = (
+        next((one for one in user_memory.listed(tx, memory) if one.id == id), None)
+        if is_id(id, "block")
+        else None
+    )
     if found is None:
         raise NotFound("There is no such note.")
     return found
@@ -118,7 +128,10 @@ def _block(tx: Transaction, memory: UserMemory, note_id: str) -> Block:
 def _versions(tx: Transaction, block: Block) -> list[Json]:
     found = history.page(tx, block.chain_id, label=block.label, limit=_VERSIONS)
     texts = ((one, history.text_at(tx, block.chain_id, block.label, one) or "") for one in found)
-    return [_content(text) | {"id": one.id.hex(), "author": one.author.shown_name} for one, text in texts]
+    return [
+        _content(text) | {"id": one.id.hex(), "author": one.author.shown_name}
+        for one, text in texts
+    ]
 
 
 def _note(memory: UserMemory, block: Block, versions: list[Json] | None = None) -> Json:

@@ -18,8 +18,13 @@ from ricordo.domain.usage import Usage
 from ricordo.features.openai_api.errors import failure_json
 from ricordo.runtime import LiveTurn
 
-_SHOWN = MessageFormat(types=frozenset({"assistant_message", "reasoning_message"}), shows_summaries=False)
-_TEXTS = {"assistant_message": ("content", "content"), "reasoning_message": ("reasoning", "reasoning_content")}
+_SHOWN = MessageFormat(
+    types=frozenset({"assistant_message", "reasoning_message"}), shows_summaries=False
+)
+_TEXTS = {
+    "assistant_message": ("content", "content"),
+    "reasoning_message": ("reasoning", "reasoning_content"),
+}
 _CUT = ("max_steps", "max_tokens_exceeded")
 _USAGE_CHUNK: Json = {"object": "chat.completion.chunk", "choices": []}
 PING = b": ping\n\n"
@@ -79,7 +84,11 @@ class AnswerReader:
 
     def message(self) -> Json:
         """Return the whole message."""
-        made: Json = {"role": "assistant", "content": self.text or (None if self.calls else ""), "refusal": None}
+        made: Json = {
+            "role": "assistant",
+            "content": self.text or (None if self.calls else ""),
+            "refusal": None,
+        }
         calls = [_call_json(call) for call in self.calls] or None
         return {**made, "reasoning_content": self.reasoning or None, "tool_calls": calls}
 
@@ -112,7 +121,11 @@ class AnswerReader:
         self.calls = waiting
         if self.has_form:
             self.text = ""
-        return {"tool_calls": [{"index": place, **_call_json(call)} for place, call in enumerate(waiting)]}
+        return {
+            "tool_calls": [
+                {"index": place, **_call_json(call)} for place, call in enumerate(waiting)
+            ]
+        }
 
 
 def usage_json(usage: Usage) -> Json:
@@ -130,7 +143,11 @@ def usage_json(usage: Usage) -> Json:
 
 
 def _call_json(call: ToolCallPart) -> Json:
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+    return {
+        "id": call.call_id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
 
 
 def data(value: Json) -> bytes:
@@ -173,7 +190,11 @@ def completion_head(reader: AnswerReader, model: str) -> Json:
     """Return what every piece of an answer begins with."""
     run = reader.run
     id = run.id.removeprefix("run-") if run else ""
-    return {"id": f"chatcmpl-{id}", "created": (run.created_at if run else 0) // SECOND, "model": model}
+    return {
+        "id": f"chatcmpl-{id}",
+        "created": (run.created_at if run else 0) // SECOND,
+        "model": model,
+    }
 
 
 async def completion_chunks(
@@ -183,7 +204,13 @@ async def completion_chunks(
 
     def chunk(delta: Json, finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return data({**completion_head(reader, model), "object": "chat.completion.chunk", "choices": [choice]})
+        return data(
+            {
+                **completion_head(reader, model),
+                "object": "chat.completion.chunk",
+                "choices": [choice],
+            }
+        )
 
     async with aclosing(deltas):
         async for delta in deltas:

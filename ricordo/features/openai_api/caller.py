@@ -36,7 +36,9 @@ async def acting(here: RequestContext) -> RequestContext:
     name = _user_of(here.request.headers, here.store.clock.now() // SECOND)
     if name is None:
         return here
-    scope = await scope_of_user(here.store, here.scope, PREFIX + name, makes=here.request.method != "GET")
+    scope = await scope_of_user(
+        here.store, here.scope, PREFIX + name, makes=here.request.method != "GET"
+    )
     here.request.scope[ACTING_SCOPE] = scope
     return replace(here, scope=scope or replace(here.scope, subject_id=NOBODY))
 

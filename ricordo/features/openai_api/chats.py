@@ -81,8 +81,16 @@ class ChatStates:
     """The states of a chat: before its first message, and after each."""
 
     def __init__(self, scope: Scope, chat: ClientChat) -> None:
-        seed = [scope.organization_id, scope.subject_id, chat.agent_id, chat.name, None if chat.name else chat.owner]
-        exact, loose = (blake2b(orjson.dumps([kind, *seed]), digest_size=_DIGEST) for kind in ("exact", "loose"))
+        seed = [
+            scope.organization_id,
+            scope.subject_id,
+            chat.agent_id,
+            chat.name,
+            None if chat.name else chat.owner,
+        ]
+        exact, loose = (
+            blake2b(orjson.dumps([kind, *seed]), digest_size=_DIGEST) for kind in ("exact", "loose")
+        )
         self.all = [_State(exact.hexdigest(), loose.hexdigest())]
         for message in chat.messages:
             if message.role == "user":
@@ -105,7 +113,9 @@ class ChatStates:
 def _digested(role: str, message: ChatMessage) -> bytes:
     parts = message.content if isinstance(message.content, list) else []
     pictures = [part.model_dump()["image_url"] for part in parts if part.image_url]
-    return orjson.dumps([role, message.own_text, pictures, [call.id for call in message.tool_calls or ()]])
+    return orjson.dumps(
+        [role, message.own_text, pictures, [call.id for call in message.tool_calls or ()]]
+    )
 
 
 @dataclass(slots=True)
@@ -129,7 +139,9 @@ class ChatNotes:
         if run is None or (run.ended_at is None and self.is_begun):
             return
         exact = (
-            [] if run.ended_at is None else [self.states.after(reader.text, [call.call_id for call in reader.calls])]
+            []
+            if run.ended_at is None
+            else [self.states.after(reader.text, [call.call_id for call in reader.calls])]
         )
         if not self._noted.issuperset([*exact, self.states.all[-1].loose]):
             await self.store.write(lambda tx: self._note(tx, run, exact))
@@ -155,13 +167,22 @@ async def continue_chat(
         if found := state.goes_on_in or await _conversation_after(here, state.run_id, tools):
             return Continuation(found, new_from)
     if chat.is_answer:
-        raise Invalid("These tool results answer no call of this chat. Send the chat with the calls as they came.")
+        raise Invalid(
+            "These tool results answer no call of this chat. Send the chat with the calls as they came."
+        )
     place = chat.new_from()
     summary = {"summary": f"chat_{chat.name}"} if chat.name else {}
     made = await create_conversation(here.runtime, here.scope, chat.agent_id, summary)
-    earlier = [one for one in chat.messages[:place] if one.role in ("user", "assistant") and one.text.strip()]
+    earlier = [
+        one
+        for one in chat.messages[:place]
+        if one.role in ("user", "assistant") and one.text.strip()
+    ]
     if earlier:
-        past = [PastMessage("user" if one.role == "user" else "assistant", (one.text,)) for one in earlier]
+        past = [
+            PastMessage("user" if one.role == "user" else "assistant", (one.text,))
+            for one in earlier
+        ]
         await import_messages(here.store, here.scope, chat.agent_id, past, made.id)
     return Continuation(made.id, place, is_begun=False)
 
@@ -172,13 +193,19 @@ async def continue_after(
     """Return where a chat goes on after this run, of which all is new. Raises NotFound."""
     run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
     tools = () if chat.is_answer else client_tools
-    found = await _conversation_after(here, run_id, tools) if run.agent_id == chat.agent_id else None
+    found = (
+        await _conversation_after(here, run_id, tools) if run.agent_id == chat.agent_id else None
+    )
     if found is None:
-        raise NotFound("The earlier response is not in view any more, or another agent gave it. Begin a new chat.")
+        raise NotFound(
+            "The earlier response is not in view any more, or another agent gave it. Begin a new chat."
+        )
     return Continuation(found, 0)
 
 
-async def _known(here: RequestContext, chat: ClientChat, states: Sequence[_State]) -> tuple[int, AnsweredState] | None:
+async def _known(
+    here: RequestContext, chat: ClientChat, states: Sequence[_State]
+) -> tuple[int, AnsweredState] | None:
     """The longest beginning of the chat that a run answered, and that run."""
     last = len(chat.messages)
     places = [chat.new_from()] if chat.is_answer else _beginnings(chat)
@@ -208,7 +235,9 @@ def _beginnings(chat: ClientChat) -> list[int]:
     return places[:0:-1]
 
 
-async def _conversation_after(here: RequestContext, run_id: str, client_tools: Sequence[str]) -> str | None:
+async def _conversation_after(
+    here: RequestContext, run_id: str, client_tools: Sequence[str]
+) -> str | None:
     """The conversation in which to go on after this run: its own, or a fork where it went on; None where that cannot be.
 
     Calls of these tools that wait there are denied, since the client went on without their results.
@@ -236,7 +265,9 @@ async def _conversation_after(here: RequestContext, run_id: str, client_tools: S
         return conversation.id
     seen = [id for id in said if id in conversation.window]
     try:
-        fork = await fork_conversation(here.runtime, here.scope, conversation.id, message_id=seen[-1] if seen else "")
+        fork = await fork_conversation(
+            here.runtime, here.scope, conversation.id, message_id=seen[-1] if seen else ""
+        )
     except Invalid:  # a compaction took its messages out of view
         return None
     return fork.id

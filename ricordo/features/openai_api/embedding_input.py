@@ -19,7 +19,9 @@ _VOCABULARY = "data/cl100k_base.tiktoken.gz"
 _SPECIAL = range(100_256, 100_277)
 
 
-async def texts_of(sent: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]) -> list[str]:
+async def texts_of(
+    sent: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]],
+) -> list[str]:
     """Return the texts that were sent, as such or as tokens. Raises Invalid for tokens that the vocabulary lacks."""
     if isinstance(sent, str):
         return [sent]
@@ -34,7 +36,9 @@ async def texts_of(sent: str | Sequence[str] | Sequence[int] | Sequence[Sequence
 def shortened(vectors: Sequence[Sequence[float]], dimensions: int) -> list[list[float]]:
     """Return the vectors with their first numbers alone, of length 1 again. Raises Invalid where they have fewer."""
     if vectors and len(vectors[0]) < dimensions:
-        raise Invalid(f"dimensions is {dimensions}, and vectors of this model have {len(vectors[0])}. Ask for fewer.")
+        raise Invalid(
+            f"dimensions is {dimensions}, and vectors of this model have {len(vectors[0])}. Ask for fewer."
+        )
     return [_unit(vector[:dimensions]) for vector in vectors]
 
 
@@ -47,7 +51,9 @@ def _decoded(tokens: Sequence[int]) -> str:
     words = _vocabulary()
     known = [token for token in tokens if token not in _SPECIAL]
     if unknown := next((token for token in known if not 0 <= token < len(words)), None):
-        raise Invalid(f"There is no token {unknown} in the vocabulary cl100k_base. Send the text itself.")
+        raise Invalid(
+            f"There is no token {unknown} in the vocabulary cl100k_base. Send the text itself."
+        )
     return b"".join(words[token] for token in known).decode("utf-8", "replace")
 
 

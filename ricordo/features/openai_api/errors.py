@@ -19,7 +19,12 @@ from ricordo.domain.run import DATABASE_FAILED, INTERRUPTED
 from ricordo.errors import ModelError, RicordoError
 from ricordo.features.openai_api.queries import UnknownModel
 
-_FAILURES: Mapping[str, int] = {**MODEL_STATUS, "context_window_exceeded": 400, "deleted": 404, INTERRUPTED: 503}
+_FAILURES: Mapping[str, int] = {
+    **MODEL_STATUS,
+    "context_window_exceeded": 400,
+    "deleted": 404,
+    INTERRUPTED: 503,
+}
 
 
 class OpenAIRoute(LazyRoute):
@@ -69,7 +74,12 @@ def failure_json(failed: Failed) -> Json:
 
 
 def _refusal(
-    status: int, message: str, *, kind: str | None = None, param: str | None = None, code: str | None = None
+    status: int,
+    message: str,
+    *,
+    kind: str | None = None,
+    param: str | None = None,
+    code: str | None = None,
 ) -> Response:
     response = answer(openai_error(message, kind or openai_type(status), param, code), status)
     if kind or status in (409, 412):

@@ -130,12 +130,17 @@ class ChatRequest(LenientRequest):
         """Return the form of the answer; None where any text will do. Raises Invalid for one that is not known."""
         schema = answer_schema(self.response_format)
         if schema is not None and len(orjson.dumps(schema)) > _LONGEST_SCHEMA:
-            raise Invalid(f"The schema of response_format has more than {_LONGEST_SCHEMA:,} bytes. Shorten it.")
+            raise Invalid(
+                f"The schema of response_format has more than {_LONGEST_SCHEMA:,} bytes. Shorten it."
+            )
         return None if schema is None else self.response_format
 
     def wanted_tools(self) -> frozenset[str]:
         """Return the tools one of which has to be called; none where the model may choose. Raises Invalid."""
-        choice, offered = self.tool_choice, frozenset(tool.function.name for tool in self.tools or ())
+        choice, offered = (
+            self.tool_choice,
+            frozenset(tool.function.name for tool in self.tools or ()),
+        )
         if choice in (None, "auto", "none"):
             return frozenset()
         if choice in ("required", "any"):
@@ -146,7 +151,9 @@ class ChatRequest(LenientRequest):
         else:
             names, is_wanted = _names([choice]), True
         if not names or not names <= offered:
-            raise Invalid("tool_choice names no tool of this request. Send auto, none, required, or one of the tools.")
+            raise Invalid(
+                "tool_choice names no tool of this request. Send auto, none, required, or one of the tools."
+            )
         return names if is_wanted else frozenset()
 
     def named(self, name: str) -> str | None:
@@ -158,7 +165,10 @@ class ChatRequest(LenientRequest):
 def _names(tools: Any) -> frozenset[str]:
     """Return the functions that a choice names, as chats and as responses write them."""
     named = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    names = [(tool["function"] if isinstance(tool.get("function"), dict) else tool).get("name") for tool in named]
+    names = [
+        (tool["function"] if isinstance(tool.get("function"), dict) else tool).get("name")
+        for tool in named
+    ]
     return frozenset(name for name in names if isinstance(name, str))
 
 
@@ -231,7 +241,11 @@ class ResponsesRequest(LenientRequest):
 
     def as_chat(self) -> ChatRequest:
         """Return the same as a chat, the instructions as its first message."""
-        said = [ChatMessage(role="user", content=self.input)] if isinstance(self.input, str) else _chat_of(self.input)
+        said = (
+            [ChatMessage(role="user", content=self.input)]
+            if isinstance(self.input, str)
+            else _chat_of(self.input)
+        )
         first = [ChatMessage(role="system", content=self.instructions)] if self.instructions else []
         if not (first or said):
             raise Invalid("There is no message in the input. Send one, or what a function gave.")
@@ -248,7 +262,10 @@ class ResponsesRequest(LenientRequest):
         sent = self.text.format if self.text else None
         if sent is None or sent.get("type") != "json_schema":
             return sent
-        return {"type": "json_schema", "json_schema": {name: each for name, each in sent.items() if name != "type"}}
+        return {
+            "type": "json_schema",
+            "json_schema": {name: each for name, each in sent.items() if name != "type"},
+        }
 
 
 def _chat_of(items: Sequence[InputItem]) -> list[ChatMessage]:
@@ -256,8 +273,14 @@ def _chat_of(items: Sequence[InputItem]) -> list[ChatMessage]:
     chat: list[ChatMessage] = []
     for item in items:
         if isinstance(item, FunctionCallItem):
-            call = MadeCall(id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments))
-            begun = chat.pop() if chat and chat[-1].role == "assistant" else ChatMessage(role="assistant")
+            call = MadeCall(
+                id=item.call_id, function=CalledFunction(name=item.name, arguments=item.arguments)
+            )
+            begun = (
+                chat.pop()
+                if chat and chat[-1].role == "assistant"
+                else ChatMessage(role="assistant")
+            )
             chat.append(begun.model_copy(update={"tool_calls": [*(begun.tool_calls or ()), call]}))
         elif isinstance(item, FunctionOutputItem):
             chat.append(ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id))

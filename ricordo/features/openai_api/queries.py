@@ -42,7 +42,10 @@ _ANSWERED = (
         runs.c.ended_at,
     )
     .outerjoin(runs, runs.c.id == openai_chats.c.run_id)
-    .outerjoin(conversations, (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None))
+    .outerjoin(
+        conversations,
+        (conversations.c.id == runs.c.conversation_id) & conversations.c.deleted_at.is_(None),
+    )
     .where(one_of(openai_chats.c.key, "keys"))
 )
 _FORGET = delete(openai_chats).where(one_of(openai_chats.c.key, "keys"))
@@ -53,7 +56,8 @@ _AGENTS = (
     .order_by(agents.c.seq)
 )
 _NAMED = select(agents.c.id, agents.c.name, agents.c.created_at, agents.c.agent_type).where(
-    equal(agents, "organization_id"), or_(agents.c.id == bindparam("model"), agents.c.name == bindparam("model"))
+    equal(agents, "organization_id"),
+    or_(agents.c.id == bindparam("model"), agents.c.name == bindparam("model")),
 )
 
 
@@ -108,17 +112,23 @@ def usable_agents(tx: Transaction, scope: Scope) -> list[NamedAgent]:
     rows = tx.all(_AGENTS.where(*may_use(scope)), {"organization_id": scope.organization_id})
     counts = Counter(row.name for row in rows)
     return [
-        NamedAgent(row.id, row.name if counts[row.name] == 1 else row.id, row.created_at, row.agent_type)
+        NamedAgent(
+            row.id, row.name if counts[row.name] == 1 else row.id, row.created_at, row.agent_type
+        )
         for row in rows
     ]
 
 
 def agent_of(tx: Transaction, scope: Scope, model: str) -> NamedAgent:
     """Return the agent with this id or name. Raises UnknownModel, and Invalid where several have the name."""
-    rows = tx.all(_NAMED.where(*may_use(scope)), {"organization_id": scope.organization_id, "model": model})
+    rows = tx.all(
+        _NAMED.where(*may_use(scope)), {"organization_id": scope.organization_id, "model": model}
+    )
     rows = [row for row in rows if row.id == model] or rows
     if not rows:
-        raise UnknownModel(f'There is no agent "{model[:80]}". GET /v1/models lists those that your key may use.')
+        raise UnknownModel(
+            f'There is no agent "{model[:80]}". GET /v1/models lists those that your key may use.'
+        )
     if len(rows) > 1:
         raise Invalid(
             f'{len(rows)} agents have the name "{model[:80]}". Name one by its id: {rows[0].id}, for example.'

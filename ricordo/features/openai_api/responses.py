@@ -36,7 +36,9 @@ async def create_response(here: Here, body: ResponsesRequest) -> Json | Response
     agent = await here.store.read(lambda tx: agent_of(tx, here.scope, body.model))
     earlier = body.previous_response_id
     if earlier is not None and not earlier.startswith("resp_"):
-        raise NotFound(f'There is no response "{earlier[:80]}". Send the id of one that this server gave.')
+        raise NotFound(
+            f'There is no response "{earlier[:80]}". Send the id of one that this server gave.'
+        )
     after = f"run-{earlier.removeprefix('resp_')}" if earlier else None
     asked = await chat_turn(here, agent, body.as_chat(), after=after)
     reader = reader_of(here, asked)
@@ -85,11 +87,15 @@ async def _events(
             elif delta.get("content"):
                 if not has_words:
                     yield begin_words()
-                yield event("response.output_text.delta", **place(), delta=delta["content"], logprobs=[])
+                yield event(
+                    "response.output_text.delta", **place(), delta=delta["content"], logprobs=[]
+                )
     if reader.failed:
         error = failure_json(reader.failed)["error"]
         told = {"code": "server_error", "message": error["message"]}
-        yield event("response.failed", response={**_response(body, reader, "failed"), "error": told})
+        yield event(
+            "response.failed", response={**_response(body, reader, "failed"), "error": told}
+        )
         return
     items = _output(reader)
     if items[0]["type"] == "message":
@@ -160,7 +166,13 @@ def _output(reader: AnswerReader) -> list[Json]:
 
 def _item(reader: AnswerReader, status: str) -> Json:
     id = "msg_" + (reader.run.id.removeprefix("run-") if reader.run else "")
-    return {"id": id, "type": "message", "role": "assistant", "status": status, "content": [_text(reader.text)]}
+    return {
+        "id": id,
+        "type": "message",
+        "role": "assistant",
+        "status": status,
+        "content": [_text(reader.text)],
+    }
 
 
 def _text(text: str) -> Json:

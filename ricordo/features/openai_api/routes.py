@@ -48,7 +48,9 @@ router.route_class = OpenAIRoute
 
 @router.post("/chat/completions", response_model=OpenAIAnswer)
 # LiveKit's with_letta() names the whole address as the base of addresses.
-@router.post("/chat/completions/chat/completions", response_model=OpenAIAnswer, include_in_schema=False)
+@router.post(
+    "/chat/completions/chat/completions", response_model=OpenAIAnswer, include_in_schema=False
+)
 async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Response:
     """Go on with a chat: the agent answers what is new in it, in the chat's own conversation."""
     here = await acting(here)
@@ -64,12 +66,16 @@ async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Respon
     keepalive = here.runtime.settings.keepalive
     deltas = deltas_of(turn, reader, asked.note, keepalive, stops_when_left=stops_when_left)
     if body.stream:
-        return sse_response(completion_chunks(body.model, deltas, reader, has_usage=has_usage), CUT_OFF)
+        return sse_response(
+            completion_chunks(body.model, deltas, reader, has_usage=has_usage), CUT_OFF
+        )
     async for _ in deltas:
         pass
     if reader.failed:
         return failure(reader.failed)
-    return _completion(completion_head(reader, body.model), reader.message(), reader.finish_reason, reader.usage())
+    return _completion(
+        completion_head(reader, body.model), reader.message(), reader.finish_reason, reader.usage()
+    )
 
 
 @router.get("/models", response_model=OpenAIModels)
@@ -97,17 +103,26 @@ async def create_embeddings(here: Here, body: EmbeddingsRequest) -> Json:
     handle = None if body.model == "default" else await embedders.choose(body.model)
     handle = handle or embedders.default_handle()
     if handle is None:
-        raise Invalid("This server has no default embedding model. Name one of GET /v1/models/embedding.")
+        raise Invalid(
+            "This server has no default embedding model. Name one of GET /v1/models/embedding."
+        )
     texts = await texts_of(body.input)
     vectors = await embedders.get(handle).embed(texts)
     if body.dimensions is not None:
         vectors = shortened(vectors, body.dimensions)
     count = sum(map(text_tokens, texts))
-    spent = Expense(here.scope.organization_id, "embedding", handle, Usage(count), user_id=here.scope.subject)
+    spent = Expense(
+        here.scope.organization_id, "embedding", handle, Usage(count), user_id=here.scope.subject
+    )
     await here.store.write(lambda tx: runs.add_expense(tx, spent))
     form = _packed if body.encoding_format == "base64" else list
-    made = [{"object": "embedding", "index": place, "embedding": form(vector)} for place, vector in enumerate(vectors)]
-    return Embeddings.of(None, model=handle, data=made, usage={"prompt_tokens": count, "total_tokens": count})
+    made = [
+        {"object": "embedding", "index": place, "embedding": form(vector)}
+        for place, vector in enumerate(vectors)
+    ]
+    return Embeddings.of(
+        None, model=handle, data=made, usage={"prompt_tokens": count, "total_tokens": count}
+    )
 
 
 def reader_of(here: RequestContext, asked: ChatTurn) -> AnswerReader:
@@ -115,7 +130,9 @@ def reader_of(here: RequestContext, asked: ChatTurn) -> AnswerReader:
     home = str(here.request.base_url).rstrip("/")
     page = f"{home}/ui/agents/{request.agent_id}/chat?conversation={request.conversation_id}"
     has_form = bool(request.response_format or request.wanted_tools)
-    return AnswerReader(here.store.clock, {tool.name for tool in request.client_tools}, page, has_form)
+    return AnswerReader(
+        here.store.clock, {tool.name for tool in request.client_tools}, page, has_form
+    )
 
 
 async def _answer_task(here: RequestContext, agent: NamedAgent, body: ChatRequest) -> Json:
@@ -123,7 +140,13 @@ async def _answer_task(here: RequestContext, agent: NamedAgent, body: ChatReques
     text = "\n".join(part.text for part in reply.parts if isinstance(part, TextPart))
     now = here.store.clock.now() // SECOND
     head = {"id": new_id("chatcmpl"), "created": now, "model": body.model}
-    message = {"role": "assistant", "content": text, "refusal": None, "reasoning_content": None, "tool_calls": None}
+    message = {
+        "role": "assistant",
+        "content": text,
+        "refusal": None,
+        "reasoning_content": None,
+        "tool_calls": None,
+    }
     return _completion(head, message, "stop", usage_json(reply.usage))
 
 
@@ -135,9 +158,16 @@ def _completion(head: Json, message: Json, finish: str, usage: Json) -> Json:
 async def _as_chunks(whole: Json, *, has_usage: bool) -> AsyncIterator[bytes]:
     """A whole answer as a stream of one piece."""
     (choice,), usage = whole["choices"], whole["usage"]
-    head = {name: whole[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    head = {name: whole[name] for name in ("id", "created", "model")} | {
+        "object": "chat.completion.chunk"
+    }
     delta = {"role": "assistant", "content": choice["message"]["content"]}
-    yield data({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": "stop", "logprobs": None}]})
+    yield data(
+        {
+            **head,
+            "choices": [{"index": 0, "delta": delta, "finish_reason": "stop", "logprobs": None}],
+        }
+    )
     if has_usage:
         yield data({**head, "choices": [], "usage": usage})
     yield DONE

@@ -77,12 +77,18 @@ async def chat_turn(
     if is_call:
         place = await continue_call(here, chat)
     else:
-        place = await (continue_after(here, chat, after, names) if after else continue_chat(here, chat, states, names))
+        place = await (
+            continue_after(here, chat, after, names)
+            if after
+            else continue_chat(here, chat, states, names)
+        )
     notes = ChatNotes(here.store, states, place.is_begun)
     new = body.messages[place.new_from :]
     system = () if place.is_begun else _system_messages(body.messages)
     users = tuple(
-        NewMessage("user", parts[id(one)], is_untrusted=one.has_passages) for one in new if one.role == "user"
+        NewMessage("user", parts[id(one)], is_untrusted=one.has_passages)
+        for one in new
+        if one.role == "user"
     )
     results = tuple(_result(one) for one in new if one.role == "tool") if chat.is_answer else ()
     request = TurnRequest(
@@ -135,15 +141,26 @@ async def task_reply(here: RequestContext, agent: NamedAgent, body: ChatRequest)
         return state
 
     state = await here.store.read(load)
-    model = (await runtime.organization_providers.of(here.scope.organization_id)).get(state.agent.model)
+    model = (await runtime.organization_providers.of(here.scope.organization_id)).get(
+        state.agent.model
+    )
     asked = tuple(
         Message(new_id("message"), agent.id, "", "user", parts_of(one), here.store.clock.now())
         for one in body.messages
         if one.role == "user"
     )
     settings = ModelSettings(response_format=body.answer_format())
-    reply = await whole_reply(model, ModelRequest(asked, settings=settings, user_id=here.scope.subject))
-    spent = Expense(here.scope.organization_id, "other", model.info.handle, reply.usage, agent.id, here.scope.subject)
+    reply = await whole_reply(
+        model, ModelRequest(asked, settings=settings, user_id=here.scope.subject)
+    )
+    spent = Expense(
+        here.scope.organization_id,
+        "other",
+        model.info.handle,
+        reply.usage,
+        agent.id,
+        here.scope.subject,
+    )
     await here.store.write(lambda tx: runs.add_expense(tx, spent))
     return reply
 
@@ -155,7 +172,9 @@ def _system_messages(sent: Sequence[ChatMessage]) -> tuple[NewMessage, ...]:
 
 def _result(message: ChatMessage) -> ToolReturnPart:
     if not message.tool_call_id:
-        raise Invalid("A message with the role tool needs the tool_call_id of the call that it answers.")
+        raise Invalid(
+            "A message with the role tool needs the tool_call_id of the call that it answers."
+        )
     return ToolReturnPart(message.tool_call_id, "", "success", message.text)
 
 
@@ -179,9 +198,13 @@ def _part(part: ContentPart) -> Part:
     head, _, content = url.removeprefix("data:").partition(",")
     media_type = head.removesuffix(";base64")
     if media_type not in _PICTURES or media_type == head:
-        raise Invalid(f"A picture is sent as data:<type>;base64,<data>, of one of the types {', '.join(_PICTURES)}.")
+        raise Invalid(
+            f"A picture is sent as data:<type>;base64,<data>, of one of the types {', '.join(_PICTURES)}."
+        )
     try:
         b64decode(content, validate=True)
     except ValueError as error:
-        raise Invalid(f"The data of the picture is not base64 ({error}). Encode the file's bytes.") from error
+        raise Invalid(
+            f"The data of the picture is not base64 ({error}). Encode the file's bytes."
+        ) from error
     return ImagePart(media_type, content, None, detail)

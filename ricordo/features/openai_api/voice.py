@@ -46,7 +46,9 @@ async def create_voice_completion(here: Here, agent_id: str, body: VoiceRequest)
     reader = reader_of(here, asked)
     turn = await run_turn(here.runtime, request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
-    deltas = deltas_of(turn, reader, asked.note, here.runtime.settings.keepalive, stops_when_left=stops_when_left)
+    deltas = deltas_of(
+        turn, reader, asked.note, here.runtime.settings.keepalive, stops_when_left=stops_when_left
+    )
     return sse_response(completion_chunks(agent_id, deltas, reader, has_usage=False), CUT_OFF)
 
 

@@ -94,7 +94,11 @@ class FileSync:
         if found is None or found[0].is_processed:
             return None
         now, text = found
-        known = item if item and item.there_id == now.id and item.seen.endswith(f"|{now.file_hash}") else None
+        known = (
+            item
+            if item and item.there_id == now.id and item.seen.endswith(f"|{now.file_hash}")
+            else None
+        )
         if known:
             before = await self._store.read(lambda tx: queries.content(tx, known))
         else:
@@ -118,19 +122,30 @@ class FileSync:
             target = path if merged is not None else service.free_path(tx, self._space, path)
             service.write(tx, self._space, target, pulled.content if merged is None else merged)
         if pulled.beside is not None:
-            service.write(tx, self._space, service.free_path(tx, self._space, f"{path}.txt"), pulled.beside.encode())
+            service.write(
+                tx,
+                self._space,
+                service.free_path(tx, self._space, f"{path}.txt"),
+                pulled.beside.encode(),
+            )
         known = item or self._new(path)
-        queries.put(tx, replace(known, there_id=pulled.file.id, seen=pulled.file.state), pulled.content)
+        queries.put(
+            tx, replace(known, there_id=pulled.file.id, seen=pulled.file.state), pulled.content
+        )
 
     async def _push(self, knowledge_id: str) -> None:
-        items, listed = await self._store.read(lambda tx: (self._items(tx), workspace.listed(tx, self._space)))
+        items, listed = await self._store.read(
+            lambda tx: (self._items(tx), workspace.listed(tx, self._space))
+        )
         here = {file.path: file for file in listed}
         for path, item in items.items():
             if path not in here:
                 await self._remove(knowledge_id, item)
                 await self._store.write(lambda tx, item=item: queries.remove(tx, item))  # type: ignore[misc]
         known = {path: items.get(path) for path, file in here.items() if file.size}
-        changed = [(path, item) for path, item in known.items() if not _is_there(item, here[path].digest)]
+        changed = [
+            (path, item) for path, item in known.items() if not _is_there(item, here[path].digest)
+        ]
         # Taken out first: where Open WebUI embeds texts, it takes none that it still has.
         for _, old in changed:
             if old:
@@ -148,13 +163,17 @@ class FileSync:
         await require_lease(self._store)
         # Noted first: after a kill, a file that is gone there is not taken for one that a person deleted.
         await self._store.write(
-            lambda tx: queries.put(tx, replace(item, there_id="", seen=""), queries.content(tx, item))
+            lambda tx: queries.put(
+                tx, replace(item, there_id="", seen=""), queries.content(tx, item)
+            )
         )
         await self._client.remove_file(knowledge_id, item.there_id)
 
     async def _upload(self, knowledge_id: str, path: str, item: SyncedItem | None) -> None:
         content = await self._store.read(lambda tx: workspace.content(tx, self._space, path))
-        if content is None or not content.strip():  # deleted a moment ago, or nothing that Open WebUI would take
+        if (
+            content is None or not content.strip()
+        ):  # deleted a moment ago, or nothing that Open WebUI would take
             return
         await require_lease(self._store)
         try:
@@ -163,11 +182,15 @@ class FileSync:
         except NotTaken as error:
             id, seen = "", f"Open WebUI does not take {path[:80]}: {error}"
         known = item or self._new(path)
-        await self._store.write(lambda tx: queries.put(tx, replace(known, there_id=id, seen=seen), content))
+        await self._store.write(
+            lambda tx: queries.put(tx, replace(known, there_id=id, seen=seen), content)
+        )
 
     def _new(self, path: str) -> SyncedItem:
         space = self._space
-        return SyncedItem("", space.organization_id, space.user_id or "", self._remote.id, "file", path)
+        return SyncedItem(
+            "", space.organization_id, space.user_id or "", self._remote.id, "file", path
+        )
 
 
 def _is_there(item: SyncedItem | None, digest: str) -> bool:
@@ -177,7 +200,11 @@ def _is_there(item: SyncedItem | None, digest: str) -> bool:
 
 def refusals(tx: Transaction, remote: Remote) -> list[str]:
     """Why files are not in Open WebUI, for each that it does not take."""
-    return [item.seen for item in queries.of_remote(tx, remote.id, "file") if item.seen and not item.there_id]
+    return [
+        item.seen
+        for item in queries.of_remote(tx, remote.id, "file")
+        if item.seen and not item.there_id
+    ]
 
 
 def _paired(

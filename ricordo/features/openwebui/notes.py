@@ -32,7 +32,9 @@ _REASON = "Edited as a note in Open WebUI"
 class NoteSync:
     """One sync of the notes. `reader` is the id of the user in Open WebUI, `problems` are sentences for the user."""
 
-    def __init__(self, store: Store, client: OpenWebUI, remote: Remote, user: User, reader: str) -> None:
+    def __init__(
+        self, store: Store, client: OpenWebUI, remote: Remote, user: User, reader: str
+    ) -> None:
         self.problems: list[str] = []
         self._store, self._client, self._remote, self._reader = store, client, remote, reader
         self._user = user
@@ -47,11 +49,15 @@ class NoteSync:
                 if note is None:
                     await self._store.write(lambda tx, item=item: queries.remove(tx, item))  # type: ignore[misc]
                 elif note.updated_at != item.seen:
-                    await self._store.write(lambda tx, item=item, note=note: self._take(tx, item, note))  # type: ignore[misc]
+                    await self._store.write(
+                        lambda tx, item=item, note=note: self._take(tx, item, note)
+                    )  # type: ignore[misc]
             except (Invalid, TooLong) as error:
                 held.add(item.name)
                 self.problems.append(f'The note of "{item.name}" cannot be taken: {error}')
-        items, blocks = await self._store.read(lambda tx: (self._items(tx), user_memory.listed(tx, self._memory(tx))))
+        items, blocks = await self._store.read(
+            lambda tx: (self._items(tx), user_memory.listed(tx, self._memory(tx)))
+        )
         known = {item.name: item for item in items}
         for label in known.keys() - {block.label for block in blocks} - held:
             await self._require_unmoved(known[label])
@@ -92,7 +98,9 @@ class NoteSync:
     def _propose(self, tx: Transaction, memory: UserMemory, block: Block, text: str) -> None:
         block.require_fits(text)
         try:
-            proposal = propose(tx, ProposalDraft(memory.chain.id, block.label, text, block), self._by)
+            proposal = propose(
+                tx, ProposalDraft(memory.chain.id, block.label, text, block), self._by
+            )
         except Unchanged:
             return
         self.problems.append(
@@ -123,11 +131,18 @@ class NoteSync:
         return True
 
     async def _written(
-        self, id: str | None, title: str, block: Block, noted: dict[str, str], grants: list[dict[str, str]]
+        self,
+        id: str | None,
+        title: str,
+        block: Block,
+        noted: dict[str, str],
+        grants: list[dict[str, str]],
     ) -> StoredNote:
         await require_lease(self._store)
         content = {"json": None, "html": str(markdown(block.value)), "md": block.value}
-        return await self._client.put_note(id, title, content, noted | {"text": block.value}, grants)
+        return await self._client.put_note(
+            id, title, content, noted | {"text": block.value}, grants
+        )
 
     async def _require_unmoved(self, item: SyncedItem) -> None:
         note = await self._client.note(item.there_id)

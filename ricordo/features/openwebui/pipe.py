@@ -24,7 +24,9 @@ class Pipe:
 
         SERVER_URL: str = Field("http://ricordo:8283", description="Address of the Ricordo server.")
         API_KEY: str = Field("", description="A key made by: ricordo key create --role service")
-        LINK_URL: str = Field("", description="Address of the server in users' browsers, if that is another one.")
+        LINK_URL: str = Field(
+            "", description="Address of the server in users' browsers, if that is another one."
+        )
 
     def __init__(self) -> None:
         self.valves = self.Valves()
@@ -35,9 +37,16 @@ class Pipe:
             async with self._client() as client:
                 answer = (await client.get("/v1/agents/", params={"limit": 200})).raise_for_status()
         except httpx.HTTPStatusError as error:
-            return [{"id": "none", "name": f"Ricordo refuses API_KEY ({error.response.status_code})"}]
+            return [
+                {"id": "none", "name": f"Ricordo refuses API_KEY ({error.response.status_code})"}
+            ]
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return [{"id": "none", "name": f"Ricordo does not answer at SERVER_URL ({type(error).__name__})"}]
+            return [
+                {
+                    "id": "none",
+                    "name": f"Ricordo does not answer at SERVER_URL ({type(error).__name__})",
+                }
+            ]
         return [{"id": agent["id"], "name": agent["name"]} for agent in answer.json()]
 
     async def pipe(
@@ -50,8 +59,13 @@ class Pipe:
     ) -> Any:
         """Return the answer piece by piece. Titles, tags and follow-ups are not the agent's work and stay out of its memory."""
         if __task__:
-            return "{}"  # so that what the user said is the title, and what is looked up in documents
-        messages = [{"role": each["role"], "content": each.get("content") or ""} for each in body["messages"]]
+            return (
+                "{}"  # so that what the user said is the title, and what is looked up in documents
+            )
+        messages = [
+            {"role": each["role"], "content": each.get("content") or ""}
+            for each in body["messages"]
+        ]
         asked = {
             "user_id": f"open-webui:{__user__['id']}",
             "chat_id": __chat_id__ or None,
@@ -91,7 +105,9 @@ class Pipe:
                 if conversation:
                     with suppress(httpx.HTTPError):
                         headers = {"X-Ricordo-User": asked["user_id"]}
-                        await client.post(f"/v1/conversations/{conversation}/cancel", headers=headers)
+                        await client.post(
+                            f"/v1/conversations/{conversation}/cancel", headers=headers
+                        )
                 raise
             except httpx.HTTPError as error:
                 yield f"Ricordo does not answer ({type(error).__name__}). Check SERVER_URL and the server."
@@ -105,7 +121,10 @@ class Pipe:
     def _client(self) -> httpx.AsyncClient:
         headers = {"Authorization": f"Bearer {self.valves.API_KEY}"} if self.valves.API_KEY else {}
         return httpx.AsyncClient(
-            base_url=self.valves.SERVER_URL.rstrip("/"), headers=headers, timeout=600, trust_env=False
+            base_url=self.valves.SERVER_URL.rstrip("/"),
+            headers=headers,
+            timeout=600,
+            trust_env=False,
         )
 
 
@@ -113,7 +132,9 @@ class _RequestRefused(Exception):
     """What the server said."""
 
 
-async def _events(client: httpx.AsyncClient, asked: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+async def _events(
+    client: httpx.AsyncClient, asked: dict[str, Any]
+) -> AsyncIterator[dict[str, Any]]:
     async with client.stream("POST", "/chat/stream", json=asked) as answer:
         if answer.is_error:
             await answer.aread()

@@ -57,7 +57,10 @@ _DELETE = delete(openwebui_items).where(_this)
 
 def of_remote(tx: Transaction, remote_id: str, kind: Kind) -> Sequence[SyncedItem]:
     """Return the items of this kind, by their names."""
-    return sorted(_ITEMS.all(tx, _OF_REMOTE, {"remote_id": remote_id, "kind": kind}), key=lambda item: item.name)
+    return sorted(
+        _ITEMS.all(tx, _OF_REMOTE, {"remote_id": remote_id, "kind": kind}),
+        key=lambda item: item.name,
+    )
 
 
 def content(tx: Transaction, item: SyncedItem) -> bytes:

@@ -61,15 +61,23 @@ async def sync_now(here: Here, user_id: str) -> Json:
 
 async def _add(here: RequestContext) -> None:
     """Make Open WebUI a remote of the user's memory. Raises Invalid where it cannot be."""
-    url, kind, user = OpenWebUISettings().openwebui_url, here.runtime.remotes[sync.KIND], here.scope.subject or ""
+    url, kind, user = (
+        OpenWebUISettings().openwebui_url,
+        here.runtime.remotes[sync.KIND],
+        here.scope.subject or "",
+    )
     if url is None:
-        raise Invalid("This server does not know Open WebUI. Set RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY.")
+        raise Invalid(
+            "This server does not know Open WebUI. Set RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY."
+        )
     found = await here.store.read(lambda tx: open_memory(tx, here.scope, user).user)
     sync.id_there(found)
     try:
         await service.add(here.store, here.runtime.settings, here.scope, user, kind, Access(url))
     except Conflict:
-        if await here.store.read(lambda tx: _remote(tx, here)) is None:  # else it was added by itself a moment ago
+        if (
+            await here.store.read(lambda tx: _remote(tx, here)) is None
+        ):  # else it was added by itself a moment ago
             raise
 
 
@@ -80,7 +88,9 @@ def _remote(tx: Transaction, here: RequestContext) -> Remote | None:
 
 def _shown(tx: Transaction, remote: Remote | None, since: int) -> Json:
     if remote is None:
-        return OpenWebUISyncResponse.of(None, status="waiting", files=0, notes=0, problem=None, last_at=None)
+        return OpenWebUISyncResponse.of(
+            None, status="waiting", files=0, notes=0, problem=None, last_at=None
+        )
     files, notes = (queries.of_remote(tx, remote.id, kind) for kind in ("file", "note"))
     is_done = remote.last_at is not None and remote.last_at >= since
     return OpenWebUISyncResponse.of(

@@ -77,7 +77,9 @@ class OpenWebUI:
 
         `reader` is the id of Open WebUI's user who may read and write it.
         """
-        found = await self._json("GET", f"/knowledge/search?view_option=created&query={quote(marker)}")
+        found = await self._json(
+            "GET", f"/knowledge/search?view_option=created&query={quote(marker)}"
+        )
         ids = [
             str(one["id"])
             for one in found["items"]
@@ -86,7 +88,11 @@ class OpenWebUI:
         if ids:
             return min(ids)
         about = f"Files that your agents work with. {marker}"
-        made = {"name": name, "description": about, "access_grants": _grants(reader, is_writable=True)}
+        made = {
+            "name": name,
+            "description": about,
+            "access_grants": _grants(reader, is_writable=True),
+        }
         return str((await self._json("POST", "/knowledge/create", made))["id"])
 
     async def files(self, knowledge_id: str) -> list[KnowledgeFile] | None:
@@ -101,7 +107,9 @@ class OpenWebUI:
             if len(found) >= answer["total"] or not answer["items"]:
                 break
         # A page may repeat what moved to it meanwhile.
-        return list({one["id"]: _file(one, one.get("directory_path") or "") for one in found}.values())
+        return list(
+            {one["id"]: _file(one, one.get("directory_path") or "") for one in found}.values()
+        )
 
     async def file(self, id: str) -> tuple[KnowledgeFile, str] | None:
         """Return the file as it is now, with the text that is searched; None where it is gone."""
@@ -144,7 +152,9 @@ class OpenWebUI:
 
     async def remove_file(self, knowledge_id: str, id: str) -> None:
         """Take the file out of the knowledge base; it is deleted where no other holds it."""
-        await self._json("POST", f"/knowledge/{knowledge_id}/sync/cleanup", {"file_ids": [id], "dir_ids": []})
+        await self._json(
+            "POST", f"/knowledge/{knowledge_id}/sync/cleanup", {"file_ids": [id], "dir_ids": []}
+        )
 
     async def note(self, id: str) -> StoredNote | None:
         answer = await self._found("GET", f"/notes/{id}")
@@ -152,18 +162,26 @@ class OpenWebUI:
 
     async def find_note(self, title: str, noted: Json, reader: str) -> StoredNote | None:
         """Return the note of this title for this user of Open WebUI that has these values noted with it."""
-        found = await self._json("GET", f"/notes/search?page=1&view_option=created&query={quote(title[:100])}")
+        found = await self._json(
+            "GET", f"/notes/search?page=1&view_option=created&query={quote(title[:100])}"
+        )
         for one in found["items"]:
             kept = (one.get("meta") or {}).get("ricordo") or {}
-            if _is_for(one, reader) and all(kept.get(name) == value for name, value in noted.items()):
+            if _is_for(one, reader) and all(
+                kept.get(name) == value for name, value in noted.items()
+            ):
                 return await self.note(one["id"])
         return None
 
-    async def put_note(self, id: str | None, title: str, content: Json, noted: Json, grants: list[Json]) -> StoredNote:
+    async def put_note(
+        self, id: str | None, title: str, content: Json, noted: Json, grants: list[Json]
+    ) -> StoredNote:
         """Make a note, or change the one with this id."""
         sent: Json = {"title": title, "data": {"content": content}, "meta": {"ricordo": noted}}
         if id is None:
-            return _note(await self._json("POST", "/notes/create", sent | {"access_grants": grants}))
+            return _note(
+                await self._json("POST", "/notes/create", sent | {"access_grants": grants})
+            )
         return _note(await self._json("POST", f"/notes/{id}/update", sent))
 
     async def remove_note(self, id: str) -> None:
@@ -171,14 +189,18 @@ class OpenWebUI:
 
     async def _directory(self, knowledge_id: str, folder: str) -> str:
         """The id of a folder in the knowledge base, made with those above it where they are missing."""
-        known = (await self._json("POST", f"/knowledge/{knowledge_id}/sync/diff", {"manifest": []}))["directory_map"]
+        known = (
+            await self._json("POST", f"/knowledge/{knowledge_id}/sync/diff", {"manifest": []})
+        )["directory_map"]
         parent: str | None = None
         parts = folder.split("/")
         for end in range(1, len(parts) + 1):
             path = "/".join(parts[:end])
             if path not in known:
                 made = {"name": parts[end - 1], "parent_id": parent}
-                known[path] = (await self._json("POST", f"/knowledge/{knowledge_id}/dirs/create", made))["id"]
+                known[path] = (
+                    await self._json("POST", f"/knowledge/{knowledge_id}/dirs/create", made)
+                )["id"]
             parent = known[path]
         return parent or ""
 
@@ -194,12 +216,20 @@ class OpenWebUI:
         return _read(await self._send(method, path, content=orjson.dumps(body), headers=headers))
 
     async def _send(
-        self, method: str, path: str, *, may_miss: bool = False, is_upload: bool = False, **options: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        may_miss: bool = False,
+        is_upload: bool = False,
+        **options: Any,
     ) -> _Received:
         try:
             answer = await self._answer(method, path, **options)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            raise Unavailable(f"Open WebUI cannot be reached ({type(error).__name__}). This is tried again.") from error
+            raise Unavailable(
+                f"Open WebUI cannot be reached ({type(error).__name__}). This is tried again."
+            ) from error
         status, told = answer.status, _told(answer)
         if status < 400 or (may_miss and (status == 404 or "could not find" in told.casefold())):
             return answer
@@ -217,7 +247,9 @@ class OpenWebUI:
             async for piece in answer.aiter_bytes():
                 content += piece
                 if len(content) > _LARGEST:
-                    raise Unavailable(f"Open WebUI sent more than {_LARGEST:,} bytes at once, which is not read.")
+                    raise Unavailable(
+                        f"Open WebUI sent more than {_LARGEST:,} bytes at once, which is not read."
+                    )
             return _Received(answer.status_code, bytes(content))
 
 
@@ -227,7 +259,10 @@ async def connected(url: str | None, key: str | None) -> AsyncIterator[OpenWebUI
     if not url or not key:
         raise Invalid(_UNSET)
     async with httpx2.AsyncClient(
-        headers={"authorization": f"Bearer {key}"}, timeout=_SECONDS, trust_env=False, follow_redirects=False
+        headers={"authorization": f"Bearer {key}"},
+        timeout=_SECONDS,
+        trust_env=False,
+        follow_redirects=False,
     ) as http:
         yield OpenWebUI(http, url)
 
@@ -248,7 +283,9 @@ def text_of(data: bytes) -> str | None:
 
 def _grants(reader: str, *, is_writable: bool) -> list[Json]:
     allowed = ("read", "write") if is_writable else ("read",)
-    return [{"principal_type": "user", "principal_id": reader, "permission": one} for one in allowed]
+    return [
+        {"principal_type": "user", "principal_id": reader, "permission": one} for one in allowed
+    ]
 
 
 def _is_for(found: Json, reader: str) -> bool:
@@ -267,7 +304,9 @@ def _file(found: Json, folder: str) -> KnowledgeFile:
 def _note(found: Json) -> StoredNote:
     content = ((found.get("data") or {}).get("content")) or {}
     noted = (found.get("meta") or {}).get("ricordo") or {}
-    return StoredNote(str(found["id"]), str(content.get("md") or ""), str(found.get("updated_at")), noted)
+    return StoredNote(
+        str(found["id"]), str(content.get("md") or ""), str(found.get("updated_at")), noted
+    )
 
 
 def _read(answer: _Received) -> Json:

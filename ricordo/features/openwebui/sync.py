@@ -47,7 +47,9 @@ class OpenWebUIRemotes:
             )
         return Access(url.rstrip("/"))
 
-    async def sync(self, store: Store, remote: Remote, access: Access, settings: Settings) -> Remote:
+    async def sync(
+        self, store: Store, remote: Remote, access: Access, settings: Settings
+    ) -> Remote:
         """Bring the notes, the knowledge base, the memory and the workspace together.
 
         Raises Unavailable where Open WebUI cannot be reached, Invalid where it refuses the key, or does not know the user.
@@ -59,7 +61,9 @@ class OpenWebUIRemotes:
             return await until_settled(lambda: _attempt(store, client, remote, user, reader))
 
 
-async def _attempt(store: Store, client: OpenWebUI, remote: Remote, user: User, reader: str) -> Remote:
+async def _attempt(
+    store: Store, client: OpenWebUI, remote: Remote, user: User, reader: str
+) -> Remote:
     """Do it once. Raises RemoteMoved where something changed there meanwhile."""
     remote = await store.read(lambda tx: remotes.get(tx, Scope(user.organization_id), remote.id))
     if remote.seen is None:

@@ -31,8 +31,14 @@ def markdown_key(line: str) -> str:
     if _RULE.match(line):
         return "---"
     line = _NUMBERED.sub(r"\1. ", _ITEM.sub("- ", line))
-    line = _UNDERLINES.sub(lambda found: f"{'*' * len(found[1])}{found[2]}{'*' * len(found[1])}", line)
-    return _DASHES.sub("---", "|".join(cell.strip() for cell in line.split("|"))).removesuffix("\\").strip()
+    line = _UNDERLINES.sub(
+        lambda found: f"{'*' * len(found[1])}{found[2]}{'*' * len(found[1])}", line
+    )
+    return (
+        _DASHES.sub("---", "|".join(cell.strip() for cell in line.split("|")))
+        .removesuffix("\\")
+        .strip()
+    )
 
 
 def says_the_same(one: str, other: str, key: Key) -> bool:
@@ -49,7 +55,9 @@ def carried_over(before: str, there: str, key: Key) -> str:
     if says_the_same(before, there, key):
         return before
     old, new = _lines(before), _lines(there)
-    matcher = SequenceMatcher(None, [key(line) for line, _ in old], [key(line) for line, _ in new], autojunk=False)
+    matcher = SequenceMatcher(
+        None, [key(line) for line, _ in old], [key(line) for line, _ in new], autojunk=False
+    )
     made: list[str] = []
     for tag, start, end, start_new, end_new in matcher.get_opcodes():
         theirs = [(_written(line, key), blanks) for line, blanks in new[start_new:end_new]]

@@ -11,7 +11,10 @@ ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def is_on() -> bool:
-    return any(map(os.environ.get, ENDPOINTS)) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
+    return (
+        any(map(os.environ.get, ENDPOINTS))
+        and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
+    )
 
 
 class OtelPlugin:

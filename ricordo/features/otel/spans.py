@@ -11,7 +11,15 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context, use_span
+from opentelemetry.trace import (
+    Span,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+    set_span_in_context,
+    use_span,
+)
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -25,7 +33,10 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 _MICRO = 1000  # nanoseconds
-_FAILED, _METHODS = Status(StatusCode.ERROR), frozenset("GET POST PUT PATCH DELETE HEAD OPTIONS".split())
+_FAILED, _METHODS = (
+    Status(StatusCode.ERROR),
+    frozenset("GET POST PUT PATCH DELETE HEAD OPTIONS".split()),
+)
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -82,14 +93,20 @@ async def trace_turn(runtime: Runtime, run: Run) -> None:
     """Make the spans of a turn that has ended, under the request that began it if there is one."""
 
     def read(tx: Transaction) -> tuple[list[Step], dict[str, list[ToolReturnPart]]]:
-        steps = runs.page_of_steps(tx, Asking(run.organization_id), Page(limit=1000, order="asc"), run_id=run.id)
+        steps = runs.page_of_steps(
+            tx, Asking(run.organization_id), Page(limit=1000, order="asc"), run_id=run.id
+        )
         returns: dict[str, list[ToolReturnPart]] = defaultdict(list)
         for message in messages.of_run(tx, run.id):
             returns[message.step_id or ""].extend(message.tool_returns)
         return steps, returns
 
     steps, returns = await runtime.store.read(read)
-    ids = {"gen_ai.agent.id": run.agent_id, "gen_ai.conversation.id": run.conversation_id, "ricordo.run.id": run.id}
+    ids = {
+        "gen_ai.agent.id": run.agent_id,
+        "gen_ai.conversation.id": run.conversation_id,
+        "ricordo.run.id": run.id,
+    }
     turn = _start("invoke_agent", "", run.created_at * _MICRO, ids, run)
     for step in steps:
         begin, told = step.started_at * _MICRO, ids | {"ricordo.step.id": step.id}
@@ -99,12 +116,19 @@ async def trace_turn(runtime: Runtime, run: Run) -> None:
         # Of the calls of one step it is known how long they took together. One that was refused may name anything.
         for part in (one for one in returns[step.id] if not one.is_refused):
             named = {"gen_ai.tool.name": part.name, "gen_ai.tool.call.id": part.call_id}
-            _start("execute_tool", part.name, answered, told | named, part, turn).end(answered + (step.tools_ns or 0))
+            _start("execute_tool", part.name, answered, told | named, part, turn).end(
+                answered + (step.tools_ns or 0)
+            )
     turn.end((run.ended_at or runtime.store.clock.now()) * _MICRO)
 
 
 def _start(
-    operation: str, name: str, at: int, told: dict[str, str], of: Run | Step | ToolReturnPart, turn: Span | None = None
+    operation: str,
+    name: str,
+    at: int,
+    told: dict[str, str],
+    of: Run | Step | ToolReturnPart,
+    turn: Span | None = None,
 ) -> Span:
     """Start a span below the turn, or below what began that. Of an error it has the kind, as words may quote what was said."""
     attributes: dict[str, Any] = {"gen_ai.operation.name": operation, **told}
@@ -113,7 +137,9 @@ def _start(
         attributes["gen_ai.usage.output_tokens"] = of.usage.completion_tokens
     kind = SpanKind.CLIENT if isinstance(of, Step) else SpanKind.INTERNAL
     above = set_span_in_context(turn) if turn else None
-    span = _tracer().start_span(f"{operation} {name}".strip(), above, kind, attributes, start_time=at)
+    span = _tracer().start_span(
+        f"{operation} {name}".strip(), above, kind, attributes, start_time=at
+    )
     if of.status in ("failed", "error"):
         error = {"type": "tool_error"} if isinstance(of, ToolReturnPart) else of.error
         span.set_attribute("error.type", str((error or {}).get("type", of.status)))

@@ -24,12 +24,16 @@ Json = dict[str, Any]
 _PAUSE = 0.1  # seconds between two looks at a remote
 _PATIENCE = 120.0  # seconds that a remote may take
 _EMBEDDED = re.compile(r"[^/]*://[^/]*:[^/]*@")
-_SERVER = typer.Option(None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
+_SERVER = typer.Option(
+    None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+)
 _USER = typer.Option(..., "--user", help="Whose memory: id or name of the user.")
 _REMOTE = "Its id or its address."
 
 app = typer.Typer()
-remotes = typer.Typer(help="Git repositories and databases that a memory is in sync with.", no_args_is_help=True)
+remotes = typer.Typer(
+    help="Git repositories and databases that a memory is in sync with.", no_args_is_help=True
+)
 app.add_typer(remotes, name="remotes")
 
 
@@ -51,14 +55,22 @@ def list_remotes(
 @remotes.command("add")
 def add_remote(
     kind: str = typer.Argument(help="git, dolt, or what a plugin offers."),
-    address: str = typer.Argument(help="https://…, a folder, mysql://user@host/database, doltlite:///file.db"),
+    address: str = typer.Argument(
+        help="https://…, a folder, mysql://user@host/database, doltlite:///file.db"
+    ),
     user: str = _USER,
     username: str | None = typer.Option(None, help="User name at a git server.  [git]"),
     password: bool = typer.Option(
-        False, "--password", help="Ask for a password or token; it may also be the first line of the input."
+        False,
+        "--password",
+        help="Ask for a password or token; it may also be the first line of the input.",
     ),
-    shows_toml: bool = typer.Option(False, "--shows-toml", help="For git: a branch `toml` with the blocks as TOML."),
-    option: list[str] = typer.Option([], help="For a plugin's kind: name=value, as often as wanted."),
+    shows_toml: bool = typer.Option(
+        False, "--shows-toml", help="For git: a branch `toml` with the blocks as TOML."
+    ),
+    option: list[str] = typer.Option(
+        [], help="For a plugin's kind: name=value, as often as wanted."
+    ),
     server: str | None = _SERVER,
 ) -> None:
     """Keep a remote in sync from now on. What is there is pulled first."""
@@ -77,7 +89,9 @@ def add_remote(
 
 
 @remotes.command("remove")
-def remove_remote(remote: str = typer.Argument(help=_REMOTE), user: str = _USER, server: str | None = _SERVER) -> None:
+def remove_remote(
+    remote: str = typer.Argument(help=_REMOTE), user: str = _USER, server: str | None = _SERVER
+) -> None:
     """Keep a remote in sync no more. What is there stays there."""
     with _client(server) as client:
         found = _named(client.ask("GET", _path(user)), remote)
@@ -86,7 +100,9 @@ def remove_remote(remote: str = typer.Argument(help=_REMOTE), user: str = _USER,
 
 @remotes.command("sync")
 def sync_remotes(
-    remote: str | None = typer.Argument(None, help=f"{_REMOTE}  [all]"), user: str = _USER, server: str | None = _SERVER
+    remote: str | None = typer.Argument(None, help=f"{_REMOTE}  [all]"),
+    user: str = _USER,
+    server: str | None = _SERVER,
 ) -> None:
     """Sync memory and remote now, and wait for it. What is committed there becomes versions."""
     with _client(server) as client:
@@ -108,9 +124,13 @@ def line(remote: Json) -> str:
 
 def _synced(client: "Client", user: str, before: Json) -> Json:
     deadline = time.monotonic() + _PATIENCE
-    while (now := _named(client.ask("GET", _path(user)), before["id"]))["last_at"] == before["last_at"]:
+    while (now := _named(client.ask("GET", _path(user)), before["id"]))["last_at"] == before[
+        "last_at"
+    ]:
         if time.monotonic() > deadline:
-            raise Unavailable(f"{before['address']} takes long. It goes on; `ricordo memory remotes list` tells.")
+            raise Unavailable(
+                f"{before['address']} takes long. It goes on; `ricordo memory remotes list` tells."
+            )
         time.sleep(_PAUSE)
     return now
 
@@ -133,7 +153,9 @@ def _read_password() -> str:
 def _named(found: Sequence[Json], remote: str) -> Json:
     named = [one for one in found if remote in (one["id"], one["address"])]
     if not named:
-        raise NotFound(f"There is no remote {remote}. `ricordo memory remotes list` shows them, with their ids.")
+        raise NotFound(
+            f"There is no remote {remote}. `ricordo memory remotes list` shows them, with their ids."
+        )
     if len(named) > 1:
         raise Conflict(f"There are {len(named)} remotes at {remote}. Name one by its id.")
     return named[0]

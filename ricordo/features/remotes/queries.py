@@ -21,7 +21,10 @@ _OF_KIND = _SELECT.where(equal(memory_remotes, "kind"))
 _OWNER = select(chains.c.owner_id).where(equal(chains, "id"))
 _CHANGED = exists().where(
     proposals.c.chain_id == memory_remotes.c.chain_id,
-    or_(proposals.c.created_at >= memory_remotes.c.last_at, proposals.c.resolved_at >= memory_remotes.c.last_at),
+    or_(
+        proposals.c.created_at >= memory_remotes.c.last_at,
+        proposals.c.resolved_at >= memory_remotes.c.last_at,
+    ),
 )
 _DUE = (
     _SELECT.join(chains, chains.c.id == memory_remotes.c.chain_id)
@@ -52,7 +55,9 @@ _WITHOUT = (
     .order_by(chains.c.seq)
     .limit(bindparam("most"))
 )
-_ORGANIZATIONS = select(organizations.c.id).where(organizations.c.id != DELETED).order_by(organizations.c.id)
+_ORGANIZATIONS = (
+    select(organizations.c.id).where(organizations.c.id != DELETED).order_by(organizations.c.id)
+)
 _DELETE = delete(memory_remotes).where(equal(memory_remotes, "id"))
 get = _REMOTES.get
 note = _REMOTES.updates("followed", "seen", "last_error", "last_at")
@@ -76,7 +81,13 @@ def of_kind(tx: Transaction, kind: str) -> list[Remote]:
 
 
 def chains_without(
-    tx: Transaction, organization_id: str, kind: str, addresses: Sequence[str], *, after: int, most: int
+    tx: Transaction,
+    organization_id: str,
+    kind: str,
+    addresses: Sequence[str],
+    *,
+    after: int,
+    most: int,
 ) -> Sequence[Any]:
     """The chains of users in the organization that have no remote of the kind at these addresses: number, id, identifier."""
     wanted = {"organization_id": organization_id, "kind": kind, "addresses": list(addresses)}

@@ -28,7 +28,8 @@ class RemoteRequest(RequestModel):
     )
     password: SecretStr | None = Field(None, max_length=_ADDRESS, description="Kept encrypted.")
     shows_toml: bool = Field(
-        False, description="For git: a branch `toml` with the blocks as TOML and what waits as JSON."
+        False,
+        description="For git: a branch `toml` with the blocks as TOML and what waits as JSON.",
     )
     options: dict[str, str | int | float | bool] = Field(
         default_factory=dict, max_length=50, description="Options of a plugin's kind."
@@ -53,11 +54,15 @@ async def add(here: Here, user_id: str, body: RemoteRequest) -> Remote:
     """Add a remote and keep it in sync from now on; the user is made where they are new. What is there is pulled first."""
     kinds = here.runtime.remotes
     if body.kind not in kinds:
-        raise Invalid(f'There are no remotes of the kind "{body.kind}". Use one of: {", ".join(sorted(kinds))}.')
+        raise Invalid(
+            f'There are no remotes of the kind "{body.kind}". Use one of: {", ".join(sorted(kinds))}.'
+        )
     password = body.password.get_secret_value() if body.password else None
     options = {**body.options, **({"shows_toml": True} if body.shows_toml else {})}
     asked = Access(body.address, body.username, password, options)
-    return await service.add(here.store, here.runtime.settings, here.scope, user_id, kinds[body.kind], asked)
+    return await service.add(
+        here.store, here.runtime.settings, here.scope, user_id, kinds[body.kind], asked
+    )
 
 
 @router.get("", response_model=list[RemoteResponse])

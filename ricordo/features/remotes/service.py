@@ -61,23 +61,35 @@ async def add(
     is_shared = getattr(kind, "is_shared", False)
     access = await asyncio.to_thread(kind.read, asked, settings)
     listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
-    claimed, aliases = await asyncio.to_thread(_folder_at, kind, access, [one.address for one in listed])
+    claimed, aliases = await asyncio.to_thread(
+        _folder_at, kind, access, [one.address for one in listed]
+    )
     kept = {"username": access.username, "options": dict(access.options)}
     if access.password:
-        kept["password"] = await asyncio.to_thread(Secret(settings.data_dir).encrypt, access.password)
+        kept["password"] = await asyncio.to_thread(
+            Secret(settings.data_dir).encrypt, access.password
+        )
 
     def work(tx: Transaction) -> Remote:
         chain = open_memory(tx, scope, user_name, makes=True).chain
-        for one in (found for address in (access.address, *aliases) for found in queries.at(tx, kind.kind, address)):
+        for one in (
+            found
+            for address in (access.address, *aliases)
+            for found in queries.at(tx, kind.kind, address)
+        ):
             if one.chain_id == chain.id:
                 raise Conflict(f"{access.address} is a remote of this memory already.")
             if not is_shared or one.organization_id != chain.organization_id:
-                raise Conflict(f"{access.address} is a remote of another memory. Choose another address.")
+                raise Conflict(
+                    f"{access.address} is a remote of another memory. Choose another address."
+                )
         if claimed not in (None, chain.organization_id if is_shared else chain.id):
             raise Conflict(CLAIMED.format(access.address))
         filled = {name: value for name, value in kept.items() if value}
         id, now = new_id("remote"), tx.clock.now()
-        remote = Remote(id, chain.organization_id, chain.id, kind.kind, access.address, filled, created_at=now)
+        remote = Remote(
+            id, chain.organization_id, chain.id, kind.kind, access.address, filled, created_at=now
+        )
         queries.insert_one(tx, remote)
         jobs.add(tx, remote.job())
         return remote
@@ -86,7 +98,11 @@ async def add(
 
 
 async def add_for_all(
-    runtime: Runtime, kind: RemoteKind, organization_id: str, asked: Access, is_left_out: Callable[[str], bool]
+    runtime: Runtime,
+    kind: RemoteKind,
+    organization_id: str,
+    asked: Access,
+    is_left_out: Callable[[str], bool],
 ) -> None:
     """Add a remote at one address to each memory of the organization's users that lacks it; its password is not stored.
 
@@ -95,18 +111,26 @@ async def add_for_all(
     store = runtime.store
     access = await asyncio.to_thread(kind.read, asked, runtime.settings)
     listed = await store.read(lambda tx: queries.of_kind(tx, kind.kind))
-    claimed, aliases = await asyncio.to_thread(_folder_at, kind, access, [one.address for one in listed])
+    claimed, aliases = await asyncio.to_thread(
+        _folder_at, kind, access, [one.address for one in listed]
+    )
     addresses = (access.address, *aliases)
-    is_others = any(one.organization_id != organization_id for one in listed if one.address in addresses)
+    is_others = any(
+        one.organization_id != organization_id for one in listed if one.address in addresses
+    )
     if is_others or claimed not in (None, organization_id):
         raise Conflict(CLAIMED.format(access.address))
 
     def work(tx: Transaction, after: int) -> int | None:
-        found = queries.chains_without(tx, organization_id, kind.kind, addresses, after=after, most=_AT_ONCE)
+        found = queries.chains_without(
+            tx, organization_id, kind.kind, addresses, after=after, most=_AT_ONCE
+        )
         for row in found:
             if not is_left_out(row.identifier or ""):
                 id, now = new_id("remote"), tx.clock.now()
-                made = Remote(id, organization_id, row.id, kind.kind, access.address, created_at=now)
+                made = Remote(
+                    id, organization_id, row.id, kind.kind, access.address, created_at=now
+                )
                 queries.insert_one(tx, made)
                 jobs.add(tx, made.job())
         return found[-1].seq if found else None
@@ -133,7 +157,9 @@ class FolderMarker:
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
-            raise Unavailable(f"{self.path} cannot be read ({type(error).__name__}). Check it.") from error
+            raise Unavailable(
+                f"{self.path} cannot be read ({type(error).__name__}). Check it."
+            ) from error
 
     def claim(self, owner: str) -> None:
         """Note whose the folder is. Raises Conflict where it is another's already."""
@@ -144,7 +170,9 @@ class FolderMarker:
                     self.path.unlink(missing_ok=True)
                 self._write(owner)
             except OSError as error:
-                raise Unavailable(f"{self.path} cannot be written ({error.strerror}). Check the folder.") from error
+                raise Unavailable(
+                    f"{self.path} cannot be written ({error.strerror}). Check the folder."
+                ) from error
             found = self.path.read_text("utf-8").strip() or owner
         if found != owner:
             raise Conflict(CLAIMED.format(self.path.parent))
@@ -166,7 +194,9 @@ class FolderMarker:
             draft.unlink(missing_ok=True)
 
 
-def _folder_at(kind: RemoteKind, access: Access, addresses: Sequence[str]) -> tuple[str | None, list[str]]:
+def _folder_at(
+    kind: RemoteKind, access: Access, addresses: Sequence[str]
+) -> tuple[str | None, list[str]]:
     """Whose a folder of this machine is, and those of the addresses that name the same folder in another way."""
     find = getattr(kind, "marker", None)
     marker: FolderMarker | None = find(access.address) if find else None
@@ -199,7 +229,11 @@ async def sync(store: Store, settings: Settings, kind: RemoteKind, remote: Remot
         raise
     except Exception as error:
         is_ours = isinstance(error, RicordoError)
-        message = str(error) if is_ours else f"It failed ({type(error).__name__}). The server's log says more."
+        message = (
+            str(error)
+            if is_ours
+            else f"It failed ({type(error).__name__}). The server's log says more."
+        )
         await store.write(lambda tx: note_error(tx, remote, message, started))
         raise
     await store.write(lambda tx: queries.note(tx, done))
@@ -216,7 +250,9 @@ async def until_settled(attempt: Callable[[], Awaitable[Remote]]) -> Remote:
     for _ in range(_TRIES):
         with suppress(RemoteMoved, Stale):
             return await attempt()
-    raise Unavailable("The memory and its remote change faster than they can be brought together. This is tried again.")
+    raise Unavailable(
+        "The memory and its remote change faster than they can be brought together. This is tried again."
+    )
 
 
 def owner_of(tx: Transaction, remote: Remote) -> User:
@@ -234,8 +270,12 @@ def require_folder(path: Path, folders: Sequence[Path]) -> Path:
     try:
         real = path.resolve()
         if any(Path(os.path.normpath(path)).is_relative_to(folder) for folder in _MAGIC):
-            raise Invalid(f"{path} leads through what a process has open. Give the folder's own path.")
-        is_inside = any(real != folder and real.is_relative_to(folder) for folder in map(Path.resolve, folders))
+            raise Invalid(
+                f"{path} leads through what a process has open. Give the folder's own path."
+            )
+        is_inside = any(
+            real != folder and real.is_relative_to(folder) for folder in map(Path.resolve, folders)
+        )
     except (OSError, RuntimeError):  # links that form a circle
         is_inside = False
     except ValueError as error:  # a character that no path can have
@@ -262,7 +302,9 @@ async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
         return  # it was removed, or its user was erased
     kind = runtime.remotes.get(remote.kind)
     if kind is None:
-        missing = Invalid(f'There are no remotes of the kind "{remote.kind}" here. Install its plugin, or remove it.')
+        missing = Invalid(
+            f'There are no remotes of the kind "{remote.kind}" here. Install its plugin, or remove it.'
+        )
         await runtime.store.write(lambda tx: note_error(tx, remote, str(missing), tx.clock.now()))
         raise missing
     try:

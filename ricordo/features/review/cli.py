@@ -17,7 +17,9 @@ app = typer.Typer()
 Json = dict[str, Any]
 _USER = typer.Argument(help="Whose memory: the user's id or name.")
 _LABEL = typer.Argument(help="Label of the block.")
-_SERVER = typer.Option(None, "--server", help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]")
+_SERVER = typer.Option(
+    None, "--server", help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
+)
 _JSON = typer.Option(False, "--json", help="Print what the API answers.")
 _WIDTH = 12  # digits of a version's id, which are enough to name it
 
@@ -25,7 +27,9 @@ _WIDTH = 12  # digits of a version's id, which are enough to name it
 @app.command("show")
 def show_memory(
     user: str = _USER,
-    label: str | None = typer.Argument(None, help="Label of one block; without it, the list of blocks."),
+    label: str | None = typer.Argument(
+        None, help="Label of one block; without it, the list of blocks."
+    ),
     as_json: bool = _JSON,
     server: str | None = _SERVER,
 ) -> None:
@@ -33,9 +37,17 @@ def show_memory(
     with _memory(user, server) as ask:
         if label is None:
             waiting = [] if as_json else _all_of(ask, "diffs", "waiting")
-            _print(ask("GET", "blocks"), as_json, lambda blocks: [*_blocks(blocks), *_new_blocks(blocks, waiting)])
+            _print(
+                ask("GET", "blocks"),
+                as_json,
+                lambda blocks: [*_blocks(blocks), *_new_blocks(blocks, waiting)],
+            )
         else:
-            _print(ask("GET", f"blocks/{_path(label)}"), as_json, lambda block: [block["body"].removesuffix("\n")])
+            _print(
+                ask("GET", f"blocks/{_path(label)}"),
+                as_json,
+                lambda block: [block["body"].removesuffix("\n")],
+            )
 
 
 @app.command("proposals")
@@ -94,11 +106,15 @@ def show_history(
 ) -> None:
     """List a block's versions, newest first: when, by whom and why."""
     with _memory(user, server) as ask:
-        _print(ask("GET", f"blocks/{_path(label)}/history", query={"limit": limit}), as_json, _versions)
+        _print(
+            ask("GET", f"blocks/{_path(label)}/history", query={"limit": limit}), as_json, _versions
+        )
 
 
 @app.command("blame")
-def show_blame(user: str = _USER, label: str = _LABEL, as_json: bool = _JSON, server: str | None = _SERVER) -> None:
+def show_blame(
+    user: str = _USER, label: str = _LABEL, as_json: bool = _JSON, server: str | None = _SERVER
+) -> None:
     """Show each line of a block with its version and author."""
     with _memory(user, server) as ask:
         _print(_whole_blame(ask, f"blocks/{_path(label)}/blame"), as_json, _lines)
@@ -109,8 +125,12 @@ def _memory(user: str, server: str | None) -> Iterator[Callable[..., Any]]:
     """Yield a function that asks the server for something in this user's memory."""
     from ricordo.cli.client import any_server, require_database
 
-    with any_server(server, lambda settings: require_database(settings, "no memory to show")) as client:
-        yield lambda method, path, **options: client.ask(method, f"/users/{quote(user, safe='')}/{path}", **options)
+    with any_server(
+        server, lambda settings: require_database(settings, "no memory to show")
+    ) as client:
+        yield lambda method, path, **options: client.ask(
+            method, f"/users/{quote(user, safe='')}/{path}", **options
+        )
 
 
 def _all_of(ask: Callable[..., Any], place: str, status: str) -> list[Json]:
@@ -124,10 +144,16 @@ def _all_of(ask: Callable[..., Any], place: str, status: str) -> list[Json]:
 
 def _decide(ask: Callable[..., Any], decision: str, ids: Sequence[str], **body: str) -> None:
     """Decide on proposals, and print what became of each; exits with 1 where one was not decided on."""
-    waiting = [one["id"] for one in _all_of(ask, "diffs", "waiting")] if list(ids) == ["all"] else list(ids)
+    waiting = (
+        [one["id"] for one in _all_of(ask, "diffs", "waiting")]
+        if list(ids) == ["all"]
+        else list(ids)
+    )
     failed = False
     for begin in range(0, len(waiting), 100):
-        for outcome in ask("POST", f"diffs/{decision}", body={"ids": waiting[begin : begin + 100], **body}):
+        for outcome in ask(
+            "POST", f"diffs/{decision}", body={"ids": waiting[begin : begin + 100], **body}
+        ):
             version = f", version {outcome['version'][:_WIDTH]}" if outcome["version"] else ""
             typer.echo(f"{outcome['id']}: {outcome['status']}{version}")
             if outcome["detail"]:
@@ -179,7 +205,9 @@ def _new_blocks(blocks: Sequence[Json], waiting: Sequence[Json]) -> list[str]:
 def _proposals(proposals: Sequence[Json]) -> list[str]:
     lines: list[str] = []
     for one in proposals:
-        lines.append(f"{one['id']}  {one['label']}  {one['status']}  by {one['author']}  {one['created_at']}")
+        lines.append(
+            f"{one['id']}  {one['label']}  {one['status']}  by {one['author']}  {one['created_at']}"
+        )
         lines += [f"  Reason: {one['reasoning']}"] if one["reasoning"] else []
         lines += [f"  {line}" for line in one["diff"].splitlines()]
     return lines or ["Nothing waits."]
@@ -199,7 +227,11 @@ def _whole_blame(ask: Callable[..., Any], place: str) -> Json:
         more = ask("GET", place, query={"after": blame["next"]})
         known = {version["sha"] for version in blame["versions"]}
         new = [version for version in more["versions"] if version["sha"] not in known]
-        blame = {**more, "lines": [*blame["lines"], *more["lines"]], "versions": [*blame["versions"], *new]}
+        blame = {
+            **more,
+            "lines": [*blame["lines"], *more["lines"]],
+            "versions": [*blame["versions"], *new],
+        }
     return blame
 
 
@@ -207,7 +239,8 @@ def _lines(blame: Json) -> list[str]:
     authors = {version["sha"]: version["author"] for version in blame["versions"]}
     width = max(map(len, authors.values()), default=0)
     return [
-        f"{line['version'][:_WIDTH]}  {authors[line['version']]:<{width}}  {line['text']}" for line in blame["lines"]
+        f"{line['version'][:_WIDTH]}  {authors[line['version']]:<{width}}  {line['text']}"
+        for line in blame["lines"]
     ]
 
 

@@ -13,7 +13,10 @@ class RunCodePlugin:
         from ricordo.tools.toolbox import ServerTool
 
         how: Any = {"acts_outside": True, "brings_untrusted": True}
-        return [ServerTool(run_code, "letta_builtin", **how), ServerTool(run_code_with_tools, "letta_builtin", **how)]
+        return [
+            ServerTool(run_code, "letta_builtin", **how),
+            ServerTool(run_code_with_tools, "letta_builtin", **how),
+        ]
 
 
 plugin = RunCodePlugin()

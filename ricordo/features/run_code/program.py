@@ -41,7 +41,9 @@ def main() -> None:
         trace = failure.__traceback__
         while trace and trace.tb_frame.f_code.co_filename != _FILE:
             trace = trace.tb_next
-        error = "".join(traceback.format_exception(type(failure), failure, trace, limit=-20))[-_LONGEST_TRACE:].rstrip()
+        error = "".join(traceback.format_exception(type(failure), failure, trace, limit=-20))[
+            -_LONGEST_TRACE:
+        ].rstrip()
     sys.stdout.flush()
     sys.stderr.flush()
     _say({"done": True, "error": error})

@@ -39,7 +39,9 @@ async def run_code(
     else:
         command, readable = await asyncio.to_thread(node_command, is_typed=language == "ts")
         name = f"code.m{language}"
-        call = SandboxCall((*command, name), files={name: _bytes(code)}, readable=readable, limits=_LIMITS)
+        call = SandboxCall(
+            (*command, name), files={name: _bytes(code)}, readable=readable, limits=_LIMITS
+        )
     result = await sandbox.run(call)
     return _told(result.stdout, result.stderr, result.exit_code, result.reason)
 
@@ -60,7 +62,9 @@ async def run_code_with_tools(context: ToolContext, code: str) -> dict[str, Any]
     return await _run_python(context, code, tools)
 
 
-async def _run_python(context: ToolContext, code: str, tools: dict[str, list[str]]) -> dict[str, Any]:
+async def _run_python(
+    context: ToolContext, code: str, tools: dict[str, list[str]]
+) -> dict[str, Any]:
     request = orjson.dumps({"code": _bytes(code).decode(), "tools": tools}) + b"\n"
     sandbox = sandbox_of(context.settings)
     if not tools:
@@ -74,14 +78,18 @@ async def _run_python(context: ToolContext, code: str, tools: dict[str, list[str
         ):
             return await _served(context, process, request, tools)
     except TimeoutError as error:
-        raise Unavailable(f"The code was stopped: it ran for more than {_SECONDS:g} seconds.") from error
+        raise Unavailable(
+            f"The code was stopped: it ran for more than {_SECONDS:g} seconds."
+        ) from error
 
 
 async def _served(
     context: ToolContext, process: SandboxProcess, request: bytes, tools: dict[str, list[str]]
 ) -> dict[str, Any]:
     """Answer the code's calls of tools until it ends; what it sends may be anything."""
-    streams = [asyncio.create_task(_read(process, stream)) for stream in (process.stdout, process.stderr)]
+    streams = [
+        asyncio.create_task(_read(process, stream)) for stream in (process.stdout, process.stderr)
+    ]
     error = None
     calls = 0
     try:
@@ -110,12 +118,16 @@ async def _served(
     finally:
         process.kill()
         stdout, stderr = await asyncio.gather(*streams)
-    if max(len(stdout), len(stderr)) >= _LIMITS.output_kb * 1024:  # also where its end came before it could be stopped
+    if (
+        max(len(stdout), len(stderr)) >= _LIMITS.output_kb * 1024
+    ):  # also where its end came before it could be stopped
         error = f"The code was stopped: it wrote more than {_LIMITS.output_kb} kB of output."
     return _told(stdout, stderr, 0 if error is None else 1, "", error)
 
 
-async def _called(context: ToolContext, asked: dict[str, Any], tools: dict[str, list[str]]) -> dict[str, Any]:
+async def _called(
+    context: ToolContext, asked: dict[str, Any], tools: dict[str, list[str]]
+) -> dict[str, Any]:
     name, arguments = asked.get("tool"), asked.get("arguments")
     if name not in tools or not isinstance(arguments, dict):
         return {"status": "error", "value": "There is no such tool, or the arguments are none."}
@@ -127,7 +139,11 @@ async def _called(context: ToolContext, asked: dict[str, Any], tools: dict[str, 
 
 
 def _value(result: ToolReturnPart) -> Any:
-    return orjson.loads(result.content) if result.is_json and result.status == "success" else result.content
+    return (
+        orjson.loads(result.content)
+        if result.is_json and result.status == "success"
+        else result.content
+    )
 
 
 async def _read(process: SandboxProcess, stream: asyncio.StreamReader) -> bytes:
@@ -162,11 +178,17 @@ def _error(lines: list[bytes]) -> str | None:
     return error if error is None or isinstance(error, str) else "The code failed."
 
 
-def _told(stdout: bytes, stderr: bytes, exit_code: int, reason: str, error: str | None = None) -> dict[str, Any]:
+def _told(
+    stdout: bytes, stderr: bytes, exit_code: int, reason: str, error: str | None = None
+) -> dict[str, Any]:
     """What the agent reads: parts that are empty are left out."""
     told: dict[str, Any] = {"status": "error" if error or reason or exit_code else "success"}
     texts = {"stdout": stdout, "stderr": stderr}
-    told |= {name: _shown(data.decode("utf-8", "replace")) for name, data in texts.items() if data.strip()}
+    told |= {
+        name: _shown(data.decode("utf-8", "replace"))
+        for name, data in texts.items()
+        if data.strip()
+    }
     if exit_code and not reason:
         told["exit_code"] = exit_code
     return told | ({"error": reason or error} if reason or error else {})

@@ -25,7 +25,14 @@ _LAUNCHER = Path(__file__).with_name("launcher.py")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 # Of the machine's settings: how libraries are found, certificates, time zones, fonts and types of files. No users, no hosts.
 _SETTINGS = (
-    *("/etc/ld.so.cache", "/etc/alternatives", "/etc/ssl", "/etc/ca-certificates", "/etc/pki", "/etc/localtime"),
+    *(
+        "/etc/ld.so.cache",
+        "/etc/alternatives",
+        "/etc/ssl",
+        "/etc/ca-certificates",
+        "/etc/pki",
+        "/etc/localtime",
+    ),
     *("/etc/mime.types", "/etc/fonts", "/etc/nsswitch.conf"),
 )
 _DEVICES = ("/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
@@ -67,7 +74,9 @@ class Backend(Protocol):
     is_shared: bool
     has_network: bool
 
-    def command(self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path) -> list[str]:
+    def command(
+        self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path
+    ) -> list[str]:
         """Return the command line. `channels` are open files for the launcher, and `user` among them is whom it becomes."""
 
     def filter_of(self, confinement: Confinement) -> bytes:
@@ -85,7 +94,9 @@ class Bubblewrap:
         self._program = program
         self._data_dir = data_dir
 
-    def command(self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path) -> list[str]:
+    def command(
+        self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path
+    ) -> list[str]:
         is_root = os.geteuid() == 0
         made = [
             self._program,
@@ -96,8 +107,19 @@ class Bubblewrap:
             "--unshare-cgroup-try",
         ]
         # A root's process changes its user inside, so that limits on processes hold and folders above an environment do not matter.
-        made += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if is_root else ["--unshare-user"]
-        made += ["--die-with-parent", "--new-session", "--hostname", "sandbox", "--seccomp", str(filter)]
+        made += (
+            ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+            if is_root
+            else ["--unshare-user"]
+        )
+        made += [
+            "--die-with-parent",
+            "--new-session",
+            "--hostname",
+            "sandbox",
+            "--seccomp",
+            str(filter),
+        ]
         for path in _SYSTEM:
             if Path(path).is_symlink():
                 made += ["--symlink", os.readlink(path), path]
@@ -111,9 +133,13 @@ class Bubblewrap:
         for path in ("/dev/shm", "/tmp", _WORKSPACE):  # noqa: S108
             made += ["--perms", "1777", "--size", size, "--tmpfs", path]
         visible = _outermost_first(confinement.visible())
-        kept = [path for path in visible if path != self._data_dir and _is_inside(path, self._data_dir)]
+        kept = [
+            path for path in visible if path != self._data_dir and _is_inside(path, self._data_dir)
+        ]
         made += _bound(path for path in visible if path not in kept)
-        is_hidden = any(_is_inside(self._data_dir, path) for path in (*map(Path, _SYSTEM), *visible))
+        is_hidden = any(
+            _is_inside(self._data_dir, path) for path in (*map(Path, _SYSTEM), *visible)
+        )
         if is_hidden:
             made += ["--perms", "0755", "--size", "65536", "--tmpfs", str(self._data_dir)]
         made += _bound(kept)
@@ -135,7 +161,9 @@ class Landlock:
     def __init__(self, abi: int) -> None:
         self._abi = abi
 
-    def command(self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path) -> list[str]:
+    def command(
+        self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path
+    ) -> list[str]:
         read = [*_SYSTEM, *_SETTINGS, *_DEVICES, *map(str, confinement.visible())]
         options: dict[str, Any] = {**channels, "abi": self._abi, "read": read}
         options |= {"write": [str(workspace), "/dev/null"]}
@@ -155,7 +183,9 @@ class NoSandbox:
     is_shared = True
     has_network = True
 
-    def command(self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path) -> list[str]:
+    def command(
+        self, confinement: Confinement, channels: dict[str, int], filter: int, workspace: Path
+    ) -> list[str]:
         return confinement.command({**channels, "user": 0, "abi": 0, "filter": ""})
 
     def filter_of(self, confinement: Confinement) -> bytes:
@@ -185,9 +215,14 @@ def why_none(wanted: str, tried: Mapping[str, str] = MappingProxyType({})) -> st
             f"Code cannot be run here: the sandbox needs Linux on x86_64 or aarch64, and this is {sys.platform} on "
             f"{platform.machine()}. Run the server in a container, for example."
         )
-    missing = {"bubblewrap": "is not installed", "landlock": "needs Linux 6.2 or newer with lsm=landlock"}
+    missing = {
+        "bubblewrap": "is not installed",
+        "landlock": "needs Linux 6.2 or newer with lsm=landlock",
+    }
     reasons = " and ".join(
-        f"{name} {tried.get(name, reason)}" for name, reason in missing.items() if wanted in ("auto", name)
+        f"{name} {tried.get(name, reason)}"
+        for name, reason in missing.items()
+        if wanted in ("auto", name)
     )
     return (
         f"Code cannot be run here: {reasons}. Install bubblewrap (apt-get install bubblewrap) with RICORDO_SANDBOX=auto, and allow "
@@ -216,10 +251,16 @@ def places_of(python: Path) -> list[Path]:
     found = [made]
     with_home = made / "pyvenv.cfg"
     if with_home.is_file():
-        settings = dict(line.partition(" = ")[::2] for line in with_home.read_text("utf-8").splitlines())
+        settings = dict(
+            line.partition(" = ")[::2] for line in with_home.read_text("utf-8").splitlines()
+        )
         found.append(Path(settings.get("home", "/usr/bin")).resolve().parent)
     found.append(python.resolve().parent.parent)
-    return [path for path in dict.fromkeys(found) if not any(_is_inside(path, Path(system)) for system in _SYSTEM)]
+    return [
+        path
+        for path in dict.fromkeys(found)
+        if not any(_is_inside(path, Path(system)) for system in _SYSTEM)
+    ]
 
 
 @cache

@@ -83,11 +83,22 @@ class Child:
 
 
 async def start_child(
-    command: Sequence[str], *, stderr: int = PIPE, limit: int = 1 << 16, pass_fds: Sequence[int] = (), **given: Any
+    command: Sequence[str],
+    *,
+    stderr: int = PIPE,
+    limit: int = 1 << 16,
+    pass_fds: Sequence[int] = (),
+    **given: Any,
 ) -> Child:
     """Start a program, whose standard streams are pipes; `given` are parameters of `subprocess.Popen`."""
     process = subprocess.Popen(  # noqa: ASYNC220, S603 - it takes a millisecond, and the commands are ours
-        command, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=stderr, pass_fds=tuple(pass_fds), **given
+        command,
+        bufsize=0,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=stderr,
+        pass_fds=tuple(pass_fds),
+        **given,
     )
     child = Child(process)
     try:

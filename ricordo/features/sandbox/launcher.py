@@ -48,12 +48,19 @@ def main(options: dict[str, Any]) -> None:
         with open(path, "wb") as file:
             file.write(_receive(control, size))
     here = os.getcwd()
-    environment = {"HOME": here, "TMPDIR": here, "LANG": "C.UTF-8", "PATH": "/usr/local/bin:/usr/bin:/bin"}
+    environment = {
+        "HOME": here,
+        "TMPDIR": here,
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+    }
     if call["has_proxy"]:
         listener = socket.create_server(("127.0.0.1", 0))
         socket.send_fds(control, [b"+"], [listener.fileno()])
         proxy = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        environment |= dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy)
+        environment |= dict.fromkeys(
+            ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), proxy
+        )
         environment["NODE_USE_ENV_PROXY"] = "1"
     environment |= call["environment"]
     control.detach()
@@ -101,7 +108,10 @@ def run_program(program: str) -> NoReturn:
 
 
 def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what it starts would too
+    for number in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # Python ignores them, and what it starts would too
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], argv, environment)
@@ -238,7 +248,10 @@ def _check(name: str, *arguments: Any) -> int:
     import ctypes
 
     library = ctypes.CDLL(None, use_errno=True)
-    passed = [argument if isinstance(argument, bytes) else ctypes.c_long(argument) for argument in arguments]
+    passed = [
+        argument if isinstance(argument, bytes) else ctypes.c_long(argument)
+        for argument in arguments
+    ]
     result: int = getattr(library, name)(*passed)
     if result < 0:
         error = ctypes.get_errno()

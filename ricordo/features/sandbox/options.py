@@ -16,6 +16,9 @@ class SandboxSettings(FeatureSettings):
         "auto",
     )
     sandbox_network: bool = about(
-        "Allow programs in the sandbox that ask for it to reach public addresses over HTTP and HTTPS.", False
+        "Allow programs in the sandbox that ask for it to reach public addresses over HTTP and HTTPS.",
+        False,
     )
-    sandbox_calls: int = about("Most programs that run in the sandbox at once; more wait.", 16, ge=1, le=500)
+    sandbox_calls: int = about(
+        "Most programs that run in the sandbox at once; more wait.", 16, ge=1, le=500
+    )

@@ -75,7 +75,9 @@ class SandboxProcess:
         if not ready:
             self.kill()
             said = (await self.stderr.read()).decode("utf-8", "replace").strip()
-            raise Unavailable(f"The sandbox could not start: {said.splitlines()[-1] if said else 'no answer'}")
+            raise Unavailable(
+                f"The sandbox could not start: {said.splitlines()[-1] if said else 'no answer'}"
+            )
 
     async def send(
         self, call: "SandboxCall", program: str, limits: dict[str, int], *, has_proxy: bool
@@ -83,7 +85,12 @@ class SandboxProcess:
         """Tell it what to become; returns the socket on which it expects a proxy, where it is to have one."""
         files = [(_plain_path(path), content) for path, content in call.files.items()]
         request = {
-            **{"argv": list(call.argv), "program": program, "environment": dict(call.environment), "limits": limits},
+            **{
+                "argv": list(call.argv),
+                "program": program,
+                "environment": dict(call.environment),
+                "limits": limits,
+            },
             **{"files": [(path, len(content)) for path, content in files], "has_proxy": has_proxy},
         }
         head = json.dumps(request).encode()
@@ -155,7 +162,9 @@ def _remove(workspace: Path) -> None:
         remove_tree(workspace)
 
 
-async def start(backend: Backend, confinement: Confinement, workspaces: Path | None) -> SandboxProcess:
+async def start(
+    backend: Backend, confinement: Confinement, workspaces: Path | None
+) -> SandboxProcess:
     """Start a process that waits for a call; a shared backend's has a folder of its own in `workspaces`."""
     opened: list[int] = []
     ours, theirs = socket.socketpair()
@@ -241,5 +250,7 @@ def _plain_path(path: str) -> str:
     """The path of a file within the workspace; raises Invalid where it leads out of it."""
     parts = Path(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise Invalid(f"A file of the sandbox has a path within its workspace, and {path!r} has not.")
+        raise Invalid(
+            f"A file of the sandbox has a path within its workspace, and {path!r} has not."
+        )
     return str(Path(*parts))

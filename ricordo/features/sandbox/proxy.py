@@ -20,7 +20,9 @@ _MOST = 32  # connections of one call at once
 
 
 @asynccontextmanager
-async def serve(listener: socket.socket, *, is_open: bool, server: str = "", key: str = "") -> AsyncIterator[None]:
+async def serve(
+    listener: socket.socket, *, is_open: bool, server: str = "", key: str = ""
+) -> AsyncIterator[None]:
     """Answer on this listening socket for as long as the block lasts.
 
     `is_open` lets through to public addresses at the ports of HTTP and HTTPS, `server` (http://host:port) to that one alone,
@@ -77,15 +79,29 @@ class _Proxy:
             host, _, number = target.rpartition(":")
             host, port = host.strip("[]"), int(number)
         if not is_tunnel and parts.scheme != "http":
-            return await _refuse(writer, 400, "This is a proxy: ask for http://host/path, or CONNECT host:443.")
+            return await _refuse(
+                writer, 400, "This is a proxy: ask for http://host/path, or CONNECT host:443."
+            )
         is_server = self._is_server(host, port)
-        if is_server and self._key and (is_tunnel or re.search(rb"[\r\n]", head.replace(b"\r\n", b""))):
-            return await _refuse(writer, 403, "Ask this server for http://host/path, in plain HTTP.")
+        if (
+            is_server
+            and self._key
+            and (is_tunnel or re.search(rb"[\r\n]", head.replace(b"\r\n", b"")))
+        ):
+            return await _refuse(
+                writer, 403, "Ask this server for http://host/path, in plain HTTP."
+            )
         if is_server and self._server:
             far = await asyncio.open_connection(*self._server)
         elif not self._is_open or port not in _PORTS:
-            allowed = "public addresses at the ports 80 and 443" if self._is_open else "this server's own address"
-            return await _refuse(writer, 403, f"From the sandbox {host}:{port} cannot be reached: only {allowed}.")
+            allowed = (
+                "public addresses at the ports 80 and 443"
+                if self._is_open
+                else "this server's own address"
+            )
+            return await _refuse(
+                writer, 403, f"From the sandbox {host}:{port} cannot be reached: only {allowed}."
+            )
         else:
             try:
                 opened = await asyncio.to_thread(
@@ -103,11 +119,17 @@ class _Proxy:
                 # One request a connection, so that each target is looked at.
                 path = parts._replace(scheme="", netloc="").geturl() or "/"
                 kept = [
-                    one for one in headers.split(b"\r\n") if not one.lower().startswith((b"proxy-", b"connection:"))
+                    one
+                    for one in headers.split(b"\r\n")
+                    if not one.lower().startswith((b"proxy-", b"connection:"))
                 ]
                 request = f"{method} {path} {version}\r\nConnection: close\r\n".encode("latin-1")
                 if is_server and self._key:
-                    kept = [one for one in kept if not one.lower().startswith((b"authorization:", b"cookie:"))]
+                    kept = [
+                        one
+                        for one in kept
+                        if not one.lower().startswith((b"authorization:", b"cookie:"))
+                    ]
                     request += b"Authorization: Bearer %s\r\n" % self._key.encode()
                 far_writer.write(request + b"\r\n".join(kept))
             await asyncio.gather(_copy(reader, far_writer), _copy(far_reader, writer, closes=True))
@@ -125,7 +147,9 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, closes: bool = False) -> None:
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, closes: bool = False
+) -> None:
     """Copy to the end; with `closes` the other direction ends with this one."""
     with contextlib.suppress(ConnectionError):
         while chunk := await reader.read(_CHUNK):
@@ -141,6 +165,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, c
 async def _refuse(writer: asyncio.StreamWriter, status: int, why: str) -> None:
     body = f"{why}\n".encode()
     writer.write(
-        f"HTTP/1.1 {status} Refused\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        f"HTTP/1.1 {status} Refused\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        + body
     )
     await writer.drain()

@@ -135,7 +135,11 @@ _STREAM, _TYPE_BITS = 1, 0xF
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _LOAD, _AND, _EQUAL, _ANY_BIT, _ABOVE, _RETURN = 0x20, 0x54, 0x15, 0x45, 0x25, 0x06
 _ALLOW, _ERROR, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, (16, 24, 32)  # offsets in struct seccomp_data; of arguments the lower half
+_NUMBER, _ARCHITECTURE, _ARGUMENT = (
+    0,
+    4,
+    (16, 24, 32),
+)  # offsets in struct seccomp_data; of arguments the lower half
 
 
 def is_known_machine() -> bool:
@@ -182,9 +186,15 @@ def make_filter(*, is_shared: bool, may_signal: bool = True, has_sockets: bool =
     check(_CLONE, 0, _step(_ANY_BIT, _NAMESPACES, 0, 1), refused)
     check(_IOCTL, 1, _step(_EQUAL, _TIOCSTI, 1, 0), _step(_EQUAL, _TIOCLINUX, 0, 1), refused)
     families = [*([] if is_shared else [_AF_UNIX]), *([_AF_INET, _AF_INET6] if has_sockets else [])]
-    allowed = [_step(_EQUAL, family, len(families) - number, 0) for number, family in enumerate(families)]
+    allowed = [
+        _step(_EQUAL, family, len(families) - number, 0) for number, family in enumerate(families)
+    ]
     check(_SOCKET, 0, *allowed, _step(_RETURN, _ERROR | errno.EACCES))
-    made += [_step(_ABOVE, _NEWEST, 0, 1), _step(_RETURN, _ERROR | errno.ENOSYS), _step(_RETURN, _ALLOW)]
+    made += [
+        _step(_ABOVE, _NEWEST, 0, 1),
+        _step(_RETURN, _ERROR | errno.ENOSYS),
+        _step(_RETURN, _ALLOW),
+    ]
     return b"".join(made)
 
 

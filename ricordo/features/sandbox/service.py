@@ -93,14 +93,20 @@ class Sandbox:
     @property
     def name(self) -> str:
         """The backend in use, "" where none works; before the first call the one that would be tried first."""
-        found = [self._backend] if self._backend else candidates(self._options.sandbox, self._data_dir)
+        found = (
+            [self._backend] if self._backend else candidates(self._options.sandbox, self._data_dir)
+        )
         return found[0].name if found and not self._problem else ""
 
     def why_not(self) -> str | None:
         """The sentence that says what to install or set, where code cannot be run here."""
         if self._problem or self._backend:
             return self._problem
-        return None if candidates(self._options.sandbox, self._data_dir) else why_none(self._options.sandbox)
+        return (
+            None
+            if candidates(self._options.sandbox, self._data_dir)
+            else why_none(self._options.sandbox)
+        )
 
     async def run(self, call: SandboxCall) -> SandboxResult:
         """Run a program to its end. Raises Unavailable where code cannot be run, Forbidden for a network that is not allowed."""
@@ -111,7 +117,9 @@ class Sandbox:
             process = await self._received(asyncio.create_task(self._start(confinement)))
             return await self._finish(process, call, "")
 
-    async def run_python(self, program: str, request: bytes, python: Path | None = None, **given: Any) -> SandboxResult:
+    async def run_python(
+        self, program: str, request: bytes, python: Path | None = None, **given: Any
+    ) -> SandboxResult:
         """Run Python in an interpreter that waits for it already: the server's own, or `python`. `given` are fields of SandboxCall.
 
         The program is the main module, reads the request from standard input, and writes its answer to file descriptor 3.
@@ -129,7 +137,9 @@ class Sandbox:
         """
         confinement = self._confinement(call, Path(sys.executable), sees_packages=bool(program))
         process = await (
-            self._take(confinement) if program else self._received(asyncio.create_task(self._start(confinement)))
+            self._take(confinement)
+            if program
+            else self._received(asyncio.create_task(self._start(confinement)))
         )
         watching = None
         try:
@@ -203,7 +213,9 @@ class Sandbox:
                 confinement = Confinement(Path(sys.executable))
                 process = None
                 try:
-                    process = await start(backend, confinement, self._folder() if backend.is_shared else None)
+                    process = await start(
+                        backend, confinement, self._folder() if backend.is_shared else None
+                    )
                     await process.wait_until_ready()
                     self._backend, self._problem = backend, None
                     return backend
@@ -268,31 +280,47 @@ class Sandbox:
             self._end_later(task)
 
     @asynccontextmanager
-    async def _network(self, process: SandboxProcess, call: SandboxCall, program: str) -> AsyncIterator[None]:
+    async def _network(
+        self, process: SandboxProcess, call: SandboxCall, program: str
+    ) -> AsyncIterator[None]:
         """Send the call; for as long as the block lasts it has a proxy, where it asked for one."""
         limits, has_proxy = call.limits, call.has_network or bool(call.may_call_server)
         others = processes_of_user() if process.workspace and os.geteuid() else 0
         told = {
-            **{"memory": limits.memory_mb * 2**20, "cpu_seconds": limits.cpu_seconds, "open_files": limits.open_files},
+            **{
+                "memory": limits.memory_mb * 2**20,
+                "cpu_seconds": limits.cpu_seconds,
+                "open_files": limits.open_files,
+            },
             **{"processes": limits.processes + others, "file": limits.file_mb * 2**20},
         }
         listener = await process.send(call, program, told, has_proxy=has_proxy)
         if listener is None:
             yield
             return
-        async with serve(listener, is_open=call.has_network, server=call.may_call_server, key=call.server_key):
+        async with serve(
+            listener, is_open=call.has_network, server=call.may_call_server, key=call.server_key
+        ):
             yield
 
-    async def _finish(self, process: SandboxProcess, call: SandboxCall, program: str) -> SandboxResult:
+    async def _finish(
+        self, process: SandboxProcess, call: SandboxCall, program: str
+    ) -> SandboxResult:
         """Give the process its call, and follow it to its end."""
         began, collected = time.monotonic(), Output(call)
         stopped_by: StoppedBy = ""
         try:
-            async with asyncio.timeout(call.limits.seconds or None), self._network(process, call, program):
+            async with (
+                asyncio.timeout(call.limits.seconds or None),
+                self._network(process, call, program),
+            ):
                 watching = asyncio.create_task(watch(process, call.limits))
                 work = [
                     asyncio.create_task(feed(process, call.stdin)),
-                    *(asyncio.create_task(collected.read(process, name)) for name in ("stdout", "stderr", "answer")),
+                    *(
+                        asyncio.create_task(collected.read(process, name))
+                        for name in ("stdout", "stderr", "answer")
+                    ),
                 ]
                 ended = asyncio.create_task(process.process.wait())
                 try:
@@ -322,8 +350,12 @@ class Sandbox:
             # The kernel's own limit came first; what was killed for another reason had used less when it was last looked at.
             is_spent = process.cpu_used + _UNSEEN >= call.limits.cpu_seconds
             stopped_by = "cpu" if code == _CPU_EXITS[0] or is_spent else ""
-        stdout, stderr, answer = (bytes(collected.parts[name]) for name in ("stdout", "stderr", "answer"))
-        return SandboxResult(code, stdout, stderr, seconds, stopped_by, answer, _reason(stopped_by, call.limits))
+        stdout, stderr, answer = (
+            bytes(collected.parts[name]) for name in ("stdout", "stderr", "answer")
+        )
+        return SandboxResult(
+            code, stdout, stderr, seconds, stopped_by, answer, _reason(stopped_by, call.limits)
+        )
 
 
 _of_servers: dict[int, Sandbox] = {}  # by the identity of a server's settings
@@ -369,6 +401,8 @@ def examine(settings: Settings) -> str:
             await sandbox.close()
         if sandbox.name == "none":
             return "!none: code of users and models can read and change what this server can (RICORDO_SANDBOX)"
-        return f"{sandbox.name}, {'with' if SandboxSettings().sandbox_network else 'without'} network"
+        return (
+            f"{sandbox.name}, {'with' if SandboxSettings().sandbox_network else 'without'} network"
+        )
 
     return asyncio.run(attempt())

@@ -31,7 +31,9 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
         if sum(map(_resident, tree)) > most and sum(map(_proportional, tree)) > most:
             return "memory"
         if process.workspace:
-            is_full: bool = await asyncio.to_thread(_is_full, process.workspace, tree, limits.file_mb * 2**20)
+            is_full: bool = await asyncio.to_thread(
+                _is_full, process.workspace, tree, limits.file_mb * 2**20
+            )
             if is_full:
                 return "memory"
         if not process.workspace and tree and _has_too_many_files(tree[-1]):

@@ -70,7 +70,13 @@ def parse(expression: str, timezone: str | None = None) -> Cron:
     return cron
 
 
-_WHOLES = {"minute": "hour", "hour": "day", "day of the month": "month", "month": "year", "day of the week": "week"}
+_WHOLES = {
+    "minute": "hour",
+    "hour": "day",
+    "day of the month": "month",
+    "month": "year",
+    "day of the week": "week",
+}
 
 
 def read_stored(expression: str, timezone: str | None = None) -> Cron:

@@ -45,15 +45,21 @@ async def send(runtime: Runtime, job: Job, _report: Report) -> None:
         await store.write(lambda tx: service.finish(tx, id, due_at))
         return
     more = {"run_id": run.id, "look": job.payload.get("look", 0) + 1}
-    again = service.job_of(row, due_at, not_before=store.clock.now() + _LOOK_AGAIN * more["look"], more=more)
+    again = service.job_of(
+        row, due_at, not_before=store.clock.now() + _LOOK_AGAIN * more["look"], more=more
+    )
     await store.write(lambda tx: jobs.add(tx, again))
 
 
-async def _begun(runtime: Runtime, row: ScheduledMessage, due_at: int, run_id: str | None) -> Run | None:
+async def _begun(
+    runtime: Runtime, row: ScheduledMessage, due_at: int, run_id: str | None
+) -> Run | None:
     """The run of this due time, begun where there is none, or where it was cut off; None where it was deleted."""
     if run_id:
         try:
-            run = await runtime.store.read(lambda tx: runs.get(tx, Scope(row.organization_id), run_id))
+            run = await runtime.store.read(
+                lambda tx: runs.get(tx, Scope(row.organization_id), run_id)
+            )
         except NotFound:
             return None
         if not was_cut_off(run):
@@ -64,7 +70,9 @@ async def _begun(runtime: Runtime, row: ScheduledMessage, due_at: int, run_id: s
         scope=scope,
         agent_id=row.agent_id,
         messages=tuple(
-            replace(new_message(LaterMessage.model_validate(each)), otid=f"{row.id}-{due_at}-{number}")
+            replace(
+                new_message(LaterMessage.model_validate(each)), otid=f"{row.id}-{due_at}-{number}"
+            )
             for number, each in enumerate(message["messages"])
         ),
         max_steps=message.get("max_steps") or DEFAULT_MAX_STEPS,
@@ -84,4 +92,7 @@ async def take_up(runtime: Runtime, _job: Job, _report: Report) -> None:
     await runtime.store.write(plan)
 
 
-HANDLERS = (JobHandler(service.SEND, send), JobHandler("schedules.take_up", take_up, every_seconds=600))
+HANDLERS = (
+    JobHandler(service.SEND, send),
+    JobHandler("schedules.take_up", take_up, every_seconds=600),
+)

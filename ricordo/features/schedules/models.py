@@ -29,10 +29,14 @@ class Recurring(RequestPart):
 
     type: Literal["recurring"]
     cron_expression: str = Field(
-        min_length=1, max_length=200, description="Minute, hour, day of the month, month, day of the week."
+        min_length=1,
+        max_length=200,
+        description="Minute, hour, day of the month, month, day of the week.",
     )
     timezone: str | None = Field(
-        None, max_length=100, description="The IANA time zone of these times; left out: the user's, or the agent's."
+        None,
+        max_length=100,
+        description="The IANA time zone of these times; left out: the user's, or the agent's.",
     )
 
 
@@ -41,13 +45,19 @@ def _kind(value: Any) -> str:
     return str(kind or "one-time")
 
 
-When = Annotated[Annotated[OneTime, Tag("one-time")] | Annotated[Recurring, Tag("recurring")], Discriminator(_kind)]
+When = Annotated[
+    Annotated[OneTime, Tag("one-time")] | Annotated[Recurring, Tag("recurring")],
+    Discriminator(_kind),
+]
 
 
 class LaterMessage(MessageRequest):
     """A message to send later."""
 
-    ignored: ClassVar = {**MessageRequest.ignored, "otid": "Each time it is sent, the message gets an otid of its own."}
+    ignored: ClassVar = {
+        **MessageRequest.ignored,
+        "otid": "Each time it is sent, the message gets an otid of its own.",
+    }
 
 
 class ScheduleRequest(RequestModel):
@@ -65,8 +75,15 @@ class ScheduleRequest(RequestModel):
         """Return the message and the schedule as they are stored and shown. Raises TooLong, Invalid."""
         message = self.model_dump(mode="json", exclude_none=True, exclude={"schedule"})
         if len(str(message)) > LONGEST:
-            raise TooLong(f"This schedule is longer than {LONGEST:,} characters. Send less at once.")
-        parts = [part for one in self.messages if not isinstance(one.content, str) for part in one.content]
+            raise TooLong(
+                f"This schedule is longer than {LONGEST:,} characters. Send less at once."
+            )
+        parts = [
+            part
+            for one in self.messages
+            if not isinstance(one.content, str)
+            for part in one.content
+        ]
         if any(isinstance(part, ImageContent) and not part.source.data for part in parts):
             raise Invalid(
                 "A picture that is sent later needs its data in base64, as its address may lead elsewhere then."
@@ -80,7 +97,9 @@ def next_time(schedule: Json, after: int) -> int | None:
     One without a time zone was made by an older version, and is in UTC.
     """
     if schedule["type"] == "recurring":
-        return cron.read_stored(schedule["cron_expression"], schedule.get("timezone")).next_after(after)
+        return cron.read_stored(schedule["cron_expression"], schedule.get("timezone")).next_after(
+            after
+        )
     at = round(schedule["scheduled_at"] * (SECOND // 1000))
     return at if at > after else None
 

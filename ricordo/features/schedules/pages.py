@@ -16,13 +16,19 @@ async def list_schedules(request: Request) -> Response:
     """The schedules that the caller sees, agent by agent."""
     api, after = Api(request), request.query_params.get("after")
     agents: list[Any] = await api.get("/v1/agents/", limit=_EACH + 1, after=after)
-    older = address_of("/ui/schedules", after=agents[_EACH - 1]["id"]) if len(agents) > _EACH else ""
+    older = (
+        address_of("/ui/schedules", after=agents[_EACH - 1]["id"]) if len(agents) > _EACH else ""
+    )
     rows = []
     for agent in agents[:_EACH]:
         found = await api.get(f"/v1/agents/{agent['id']}/schedule", limit=100)
-        rows += [{**row, "agent": agent, "words": _words(row)} for row in found["scheduled_messages"]]
+        rows += [
+            {**row, "agent": agent, "words": _words(row)} for row in found["scheduled_messages"]
+        ]
     # One page may be empty where another is not.
-    return await render(request, "schedules/list.html", rows=rows, older=older, is_all=not (older or after))
+    return await render(
+        request, "schedules/list.html", rows=rows, older=older, is_all=not (older or after)
+    )
 
 
 @router.post("/{agent_id}/{scheduled_message_id}/delete")

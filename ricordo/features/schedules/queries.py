@@ -64,7 +64,11 @@ _LOCK = _ROWS.select.where(equal(schedules, "id")).with_for_update()
 _COUNT = select(func.count().label("schedules")).where(equal(schedules, "agent_id"))
 _DELETE = delete(schedules).where(equal(schedules, "id"))
 _DELETE_JOBS = delete(jobs).where(equal(jobs, "key"), jobs.c.status == "waiting")
-_IS_AT_WORK = select(jobs.c.seq).where(jobs.c.key == schedules.c.id, jobs.c.status.in_(("waiting", "running"))).exists()
+_IS_AT_WORK = (
+    select(jobs.c.seq)
+    .where(jobs.c.key == schedules.c.id, jobs.c.status.in_(("waiting", "running")))
+    .exists()
+)
 insert_one = _ROWS.insert
 save = _ROWS.updates("next_at", "due_at", "problem")
 

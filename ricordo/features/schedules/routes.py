@@ -8,7 +8,12 @@ from ricordo.api.models.base import Json, stamp
 from ricordo.api.routing import Routes
 from ricordo.errors import Invalid
 from ricordo.features.schedules import queries, service
-from ricordo.features.schedules.models import ScheduleMadeResponse, ScheduleRequest, ScheduleResponse, SchedulesResponse
+from ricordo.features.schedules.models import (
+    ScheduleMadeResponse,
+    ScheduleRequest,
+    ScheduleResponse,
+    SchedulesResponse,
+)
 from ricordo.llm.addresses import require_callable
 from ricordo.storage import agents
 from ricordo.storage.engine.store import Transaction
@@ -22,7 +27,9 @@ def create(tx: Transaction, here: Here, agent_id: str, body: ScheduleRequest) ->
     if not all(new_message(one).parts for one in body.messages):
         raise Invalid("There is no message to answer. Send some content with each.")
     if body.callback_url:
-        require_callable(body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks)
+        require_callable(
+            body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks
+        )
     row = service.create(tx, here.scope, agent_id, body)
     return ScheduleMadeResponse.of(row, next_scheduled_at=stamp(row.next_at))
 
@@ -34,7 +41,9 @@ def list_schedules(tx: Transaction, here: Here, agent_id: str, paging: Paged) ->
     page = paging.page()
     found = queries.page(tx, here.scope, replace(page, limit=page.limit + 1), agent_id)
     shown = [ScheduleResponse.from_row(row) for row in found[: page.limit]]
-    return SchedulesResponse.of(None, has_next_page=len(found) > page.limit, scheduled_messages=shown)
+    return SchedulesResponse.of(
+        None, has_next_page=len(found) > page.limit, scheduled_messages=shown
+    )
 
 
 @router.get("/{scheduled_message_id}", response_model=ScheduleResponse)
@@ -45,7 +54,9 @@ def retrieve(tx: Transaction, here: Here, agent_id: str, scheduled_message_id: s
 
 
 @router.delete("/{scheduled_message_id}", response_model=dict[str, bool])
-def delete(tx: Transaction, here: Here, agent_id: str, scheduled_message_id: str) -> dict[str, bool]:
+def delete(
+    tx: Transaction, here: Here, agent_id: str, scheduled_message_id: str
+) -> dict[str, bool]:
     """Delete a schedule. What waits to be sent is not sent; a turn that has begun goes on."""
     service.delete(tx, here.scope, agent_id, scheduled_message_id)
     return {"success": True}

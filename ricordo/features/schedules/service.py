@@ -42,12 +42,18 @@ def maker_of(tx: Transaction, scope: Scope, what: str) -> Maker:
         try:
             keys.get(tx, Scope(scope.organization_id), scope.key_id)
         except NotFound as error:
-            words = f"A login ends by itself, and a {what} goes on. Make the {what} with an API key."
+            words = (
+                f"A login ends by itself, and a {what} goes on. Make the {what} with an API key."
+            )
             raise Forbidden(words) from error
-    return Maker(scope.organization_id, scope.subject, scope.key_id, scope.caller, sorted(scope.scopes))
+    return Maker(
+        scope.organization_id, scope.subject, scope.key_id, scope.caller, sorted(scope.scopes)
+    )
 
 
-def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest) -> ScheduledMessage:
+def create(
+    tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest
+) -> ScheduledMessage:
     """Store a new schedule, with the job of its first time. Raises Invalid, Conflict, Forbidden, NotFound."""
     message, schedule = asked.sent()
     now = tx.clock.now()
@@ -59,12 +65,18 @@ def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest)
     next_at = next_time(schedule, now)
     if next_at is None:
         is_recurring = schedule["type"] == "recurring"
-        raise Invalid(cron.NEVER if is_recurring else "This time has passed already. Choose a time in the future.")
+        raise Invalid(
+            cron.NEVER
+            if is_recurring
+            else "This time has passed already. Choose a time in the future."
+        )
     agents.lock(tx, scope, agent_id)
     agents.require(tx, scope, agent_id)
     maker = maker_of(tx, scope, "schedule")
     if queries.count(tx, agent_id) >= MOST:
-        raise Conflict(f"This agent has {MOST} schedules, and that is the most. Delete one that you no longer need.")
+        raise Conflict(
+            f"This agent has {MOST} schedules, and that is the most. Delete one that you no longer need."
+        )
     row = ScheduledMessage(
         id=new_id("schedule"),
         organization_id=scope.organization_id,
@@ -87,7 +99,11 @@ def create(tx: Transaction, scope: Scope, agent_id: str, asked: ScheduleRequest)
 def _usual_zone(tx: Transaction, scope: Scope, agent_id: str) -> str:
     """Return the time zone of the user whose schedule it is, by their property `timezone`; else the agent's."""
     user = users.find(tx, Scope(scope.organization_id), scope.subject) if scope.subject else None
-    named = [one.get("value") for one in user.properties if one.get("key") == "timezone"] if user else []
+    named = (
+        [one.get("value") for one in user.properties if one.get("key") == "timezone"]
+        if user
+        else []
+    )
     for name in named:
         with suppress(Invalid):
             zone(str(name))
@@ -103,11 +119,15 @@ def delete(tx: Transaction, scope: Scope, agent_id: str, id: str) -> None:
     queries.delete_one(tx, row.id)
 
 
-def job_of(row: ScheduledMessage, due_at: int, *, not_before: int, more: Mapping[str, Any] | None = None) -> Job:
+def job_of(
+    row: ScheduledMessage, due_at: int, *, not_before: int, more: Mapping[str, Any] | None = None
+) -> Job:
     """Return the job of this due time; its id is made of what it does, so that it is added once."""
     payload = {"schedule_id": row.id, "due_at": due_at, **(more or {})}
     id = UUID(bytes=sha256(repr(sorted(payload.items())).encode()).digest()[:16], version=4)
-    job = Job(SEND, row.organization_id, payload, row.id, most_attempts=_ATTEMPTS, not_before=not_before)
+    job = Job(
+        SEND, row.organization_id, payload, row.id, most_attempts=_ATTEMPTS, not_before=not_before
+    )
     return replace(job, id=f"job-{id}", user_id=row.user_id)
 
 

@@ -76,7 +76,9 @@ async def do(runtime: Runtime, id: str) -> None:
         ended = replace(run, status=status, problem=str(error)[:1000])
     except Exception:  # one run that cannot be done must not hold up all others
         log.exception("a background task failed", extra={"run": run.id})
-        ended = replace(run, status="failed", problem="Something went wrong here. The server's log says what.")
+        ended = replace(
+            run, status="failed", problem="Something went wrong here. The server's log says what."
+        )
     await runtime.store.write(lambda tx: _finish(tx, ended))
     with suppress(NotFound):
         await stop_and_delete(runtime, scope, _conversation_of(run))

@@ -19,7 +19,9 @@ class CronTrigger(RequestPart):
     type: Literal["cron"]
     schedule: str = Field(min_length=1, max_length=200)
     timezone: str | None = Field(
-        None, max_length=100, description="The IANA time zone of these times; left out: the agent's."
+        None,
+        max_length=100,
+        description="The IANA time zone of these times; left out: the agent's.",
     )
 
 
@@ -89,7 +91,11 @@ def _cron_json(text: str) -> Json:
         cron = read_stored(text)
     except Invalid:
         return {"type": "cron", "schedule": text, "timezone": None}
-    return {"type": "cron", "schedule": text.removeprefix(f"CRON_TZ={cron.timezone} "), "timezone": cron.timezone}
+    return {
+        "type": "cron",
+        "schedule": text.removeprefix(f"CRON_TZ={cron.timezone} "),
+        "timezone": cron.timezone,
+    }
 
 
 class TaskRunResponse(ResponseModel):

@@ -15,7 +15,9 @@ _MOST, _EACH = 200, 50
 async def list_tasks(request: Request) -> Response:
     """All tasks, by their names."""
     listed: list[Any] = await Api(request).get("/background/tasks", limit=_MOST)
-    return await render(request, "tasks/list.html", tasks=sorted(listed, key=lambda task: task["name"]))
+    return await render(
+        request, "tasks/list.html", tasks=sorted(listed, key=lambda task: task["name"])
+    )
 
 
 @router.get("/{task_name}")
@@ -23,11 +25,15 @@ async def show(request: Request, task_name: str) -> Response:
     """One task with its runs, the newest first."""
     api, after = Api(request), request.query_params.get("after")
     task: Any = await api.get(f"/background/tasks/{task_name}")
-    runs: list[Any] = await api.get(f"/background/tasks/{task_name}/runs", limit=_EACH + 1, after=after)
+    runs: list[Any] = await api.get(
+        f"/background/tasks/{task_name}/runs", limit=_EACH + 1, after=after
+    )
     page = f"/ui/tasks/{task_name}"
     older = address_of(page, after=runs[_EACH - 1]["id"]) if len(runs) > _EACH else ""
     agent: Any = await api.get(f"/v1/agents/{task['agent_id']}")
-    return await render(request, "tasks/one.html", task=task, agent=agent, runs=runs[:_EACH], older=older, page=page)
+    return await render(
+        request, "tasks/one.html", task=task, agent=agent, runs=runs[:_EACH], older=older, page=page
+    )
 
 
 @router.post("/{task_name}/enable")

@@ -124,11 +124,15 @@ _TASKS, RUNS = Repository(BackgroundTask, tasks), Repository(TaskRun, task_runs)
 _NAMED = _TASKS.select.where(equal(tasks, "organization_id", "name"))
 _LOCK_TASK = select(tasks.c.id).where(equal(tasks, "id")).with_for_update()
 _OPEN = task_runs.c.ended_at.is_(None)
-_NEXT = RUNS.select.where(_OPEN, ~one_of(task_runs.c.id, "taken")).order_by(task_runs.c.seq).limit(1)
+_NEXT = (
+    RUNS.select.where(_OPEN, ~one_of(task_runs.c.id, "taken")).order_by(task_runs.c.seq).limit(1)
+)
 _LOCK_RUN = RUNS.select.where(equal(task_runs, "id")).with_for_update()
 _INSERT_RUN = Missing(task_runs)
 # What a task runs in is deleted with its end, and is no activity before.
-_OF_TASKS = select(task_runs.c.conversation_id).where(_OPEN, task_runs.c.conversation_id.is_not(None))
+_OF_TASKS = select(task_runs.c.conversation_id).where(
+    _OPEN, task_runs.c.conversation_id.is_not(None)
+)
 _last = func.max(conversations.c.last_run_ended_at)
 _ACTIVE = (
     select(conversations.c.user_id, _last.label("last_at"))
@@ -141,7 +145,9 @@ _ACTIVE = (
 )
 _DONE = (
     select(
-        task_runs.c.user_id, func.max(task_runs.c.window).label("window"), func.max(task_runs.c.created_at).label("at")
+        task_runs.c.user_id,
+        func.max(task_runs.c.window).label("window"),
+        func.max(task_runs.c.created_at).label("at"),
     )
     .where(equal(task_runs, "task_id"), task_runs.c.trigger == "idle")
     .group_by(task_runs.c.user_id)
@@ -156,11 +162,27 @@ _NEWEST_CHAT = (
 _OF_USER = RUNS.select.where(equal(task_runs, "user_id")).order_by(
     task_runs.c.created_at.desc(), task_runs.c.seq.desc()
 )
-_LAST_OF_USER = select(_last.label("at")).where(equal(conversations, "user_id"), ~conversations.c.hidden)
-_CHANGED = ("agent_id", "instructions", "cron", "idle_minutes", "cooldown_minutes", "max_steps", "active_days")
+_LAST_OF_USER = select(_last.label("at")).where(
+    equal(conversations, "user_id"), ~conversations.c.hidden
+)
+_CHANGED = (
+    "agent_id",
+    "instructions",
+    "cron",
+    "idle_minutes",
+    "cooldown_minutes",
+    "max_steps",
+    "active_days",
+)
 change = _TASKS.updates(*_CHANGED, "enabled", "next_at", "updated_at")
 _ENDED = ("status", "run_id", "problem", "changes", "step_count", "ended_at")
-_USAGE = ("prompt_tokens", "completion_tokens", "cached_tokens", "cache_write_tokens", "reasoning_tokens")
+_USAGE = (
+    "prompt_tokens",
+    "completion_tokens",
+    "cached_tokens",
+    "cache_write_tokens",
+    "reasoning_tokens",
+)
 save_run = RUNS.updates(*_ENDED, *_USAGE, "conversation_id", "started_at")
 insert_task = _TASKS.insert
 
@@ -198,7 +220,9 @@ def of_course(tx: Transaction, scope: Scope, course: str) -> list[BackgroundTask
 
 def enabled_ids(tx: Transaction) -> list[str]:
     """Return the ids of the tasks of all organizations that are not paused."""
-    return [row.id for row in tx.all(select(tasks.c.id).where(tasks.c.enabled).order_by(tasks.c.seq))]
+    return [
+        row.id for row in tx.all(select(tasks.c.id).where(tasks.c.enabled).order_by(tasks.c.seq))
+    ]
 
 
 def remove(tx: Transaction, task: BackgroundTask) -> None:
@@ -249,7 +273,9 @@ def open_run_of(tx: Transaction, task_id: str, user_id: str) -> TaskRun | None:
     return RUNS.first(tx, listed, {"task_id": task_id, "user_id": user_id})
 
 
-def runs_of(tx: Transaction, scope: Scope, wanted: Page, task_id: str, user_id: str | None = None) -> list[TaskRun]:
+def runs_of(
+    tx: Transaction, scope: Scope, wanted: Page, task_id: str, user_id: str | None = None
+) -> list[TaskRun]:
     return RUNS.page(tx, scope, wanted, task_id=task_id, user_id=user_id)
 
 
@@ -266,11 +292,17 @@ def last_active_at(tx: Transaction, user_id: str) -> int | None:
 
 def mend_future_runs(tx: Transaction, task_id: str, now: int) -> None:
     """Set to now what a clock that had jumped ahead left in the task's runs, so that the users' next windows come."""
-    newest = select(task_runs.c.seq).where(task_runs.c.task_id == task_id, task_runs.c.created_at > now + DAY).limit(1)
+    newest = (
+        select(task_runs.c.seq)
+        .where(task_runs.c.task_id == task_id, task_runs.c.created_at > now + DAY)
+        .limit(1)
+    )
     if not tx.all(newest):
         return
     theirs = update(task_runs).where(task_runs.c.task_id == task_id)
     # Windows of one user differ.
-    tx.run(theirs.where(task_runs.c.window > now + DAY).values(window=now + task_runs.c.seq % SECOND))
+    tx.run(
+        theirs.where(task_runs.c.window > now + DAY).values(window=now + task_runs.c.seq % SECOND)
+    )
     for name in ("created_at", "started_at", "ended_at"):
         tx.run(theirs.where(task_runs.c[name] > now + DAY).values({name: now}))

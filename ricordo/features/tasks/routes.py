@@ -67,7 +67,10 @@ def run(tx: Transaction, here: Here, task_name: str, body: TaskStartRequest | No
 def list_runs(tx: Transaction, here: Here, task_name: str, paging: Paged) -> list[Json]:
     """What came of a task, by default the newest first. A user sees their own runs."""
     task = queries.get(tx, here.scope, task_name)
-    return [TaskRunResponse.from_run(one) for one in queries.runs_of(tx, here.scope, paging.page(), task.id)]
+    return [
+        TaskRunResponse.from_run(one)
+        for one in queries.runs_of(tx, here.scope, paging.page(), task.id)
+    ]
 
 
 @router.get("/runs/{task_run_id}", response_model=TaskRunResponse)

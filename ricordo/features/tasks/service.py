@@ -33,9 +33,13 @@ def put(tx: Transaction, scope: Scope, agent_id: str, asked: TaskRequest) -> Bac
     agents.require(tx, scope, agent_id)
     stored, now = queries.find(tx, scope, asked.name), tx.clock.now()
     if stored and stored.course:
-        raise Conflict(f'The task "{stored.name}" belongs to a course. Change it in {stored.course}/agents.toml.')
+        raise Conflict(
+            f'The task "{stored.name}" belongs to a course. Change it in {stored.course}/agents.toml.'
+        )
     if stored is None and len(queries.page(tx, scope, Page(limit=MOST))) >= MOST:
-        raise Conflict(f"There are {MOST} tasks, and that is the most. Delete one that you no longer need.")
+        raise Conflict(
+            f"There are {MOST} tasks, and that is the most. Delete one that you no longer need."
+        )
     when = asked.trigger
     wanted = BackgroundTask(
         id=stored.id if stored else new_id("task"),
@@ -58,10 +62,14 @@ def put(tx: Transaction, scope: Scope, agent_id: str, asked: TaskRequest) -> Bac
     return _store(tx, stored, wanted)
 
 
-def _store(tx: Transaction, stored: BackgroundTask | None, wanted: BackgroundTask) -> BackgroundTask:
+def _store(
+    tx: Transaction, stored: BackgroundTask | None, wanted: BackgroundTask
+) -> BackgroundTask:
     """Store the task as it is wanted; its next time stays where the expression does."""
     now = tx.clock.now()
-    is_same_time = stored is not None and stored.cron == wanted.cron and stored.enabled == wanted.enabled
+    is_same_time = (
+        stored is not None and stored.cron == wanted.cron and stored.enabled == wanted.enabled
+    )
     next_at = stored.next_at if stored and is_same_time else _next_time(wanted, now)
     wanted = replace(wanted, next_at=next_at, updated_at=now)
     if stored is None:
@@ -109,7 +117,9 @@ def start(tx: Transaction, scope: Scope, name: str, user: str | None) -> list[Ta
         ids = list(queries.active(tx, _counted(tx, task), now - task.active_days * DAY, now))
     else:
         ids = [scope.subject] if scope.subject else []
-    queries.lock(tx, task.id)  # so that of two who start it at once the second finds the runs of the first
+    queries.lock(
+        tx, task.id
+    )  # so that of two who start it at once the second finds the runs of the first
     known = {id: queries.open_run_of(tx, task.id, id) for id in ids}
     new = {id: _new(tx, task, id, now, "manual") for id, run in known.items() if run is None}
     queries.add_runs(tx, [*new.values()])
@@ -135,7 +145,11 @@ def look(tx: Transaction, task_id: str) -> int:
     last = queries.active(tx, _counted(tx, task), since, now - (task.idle_minutes or 0) * _MINUTE)
     done, cool = queries.last_idle(tx, task.id), now - (task.cooldown_minutes or 0) * _MINUTE
     never = (-1, -1)
-    idle = {id: at for id, at in last.items() if done.get(id, never)[0] < at and done.get(id, never)[1] <= cool}
+    idle = {
+        id: at
+        for id, at in last.items()
+        if done.get(id, never)[0] < at and done.get(id, never)[1] <= cool
+    }
     return _add_all(tx, task, idle, "idle")
 
 
@@ -148,13 +162,25 @@ def _plan_sooner(tx: Transaction, task: BackgroundTask, now: int) -> None:
         queries.change(tx, replace(task, next_at=_next_time(task, now)))
 
 
-def _add_all(tx: Transaction, task: BackgroundTask, windows: Mapping[str, int], trigger: Trigger) -> int:
-    return queries.add_runs(tx, [_new(tx, task, id, window, trigger) for id, window in windows.items()])
+def _add_all(
+    tx: Transaction, task: BackgroundTask, windows: Mapping[str, int], trigger: Trigger
+) -> int:
+    return queries.add_runs(
+        tx, [_new(tx, task, id, window, trigger) for id, window in windows.items()]
+    )
 
 
-def _new(tx: Transaction, task: BackgroundTask, user_id: str, window: int, trigger: Trigger) -> TaskRun:
+def _new(
+    tx: Transaction, task: BackgroundTask, user_id: str, window: int, trigger: Trigger
+) -> TaskRun:
     return TaskRun(
-        new_id("taskrun"), task.organization_id, task.id, user_id, window, trigger, created_at=tx.clock.now()
+        new_id("taskrun"),
+        task.organization_id,
+        task.id,
+        user_id,
+        window,
+        trigger,
+        created_at=tx.clock.now(),
     )
 
 
@@ -169,13 +195,19 @@ def _zoned(expression: str, timezone: str | None, usual: str) -> str:
     read = cron.parse(expression, timezone)
     if timezone is None and read.timezone == "UTC" and usual != "UTC" and "TZ=" not in expression:
         return f"CRON_TZ={usual} {expression}"
-    return expression if read.timezone == "UTC" or "TZ=" in expression else f"CRON_TZ={read.timezone} {expression}"
+    return (
+        expression
+        if read.timezone == "UTC" or "TZ=" in expression
+        else f"CRON_TZ={read.timezone} {expression}"
+    )
 
 
 def _next_time(task: BackgroundTask, now: int) -> int | None:
     try:
         return cron.read_stored(task.cron).next_after(now) if task.cron and task.enabled else None
-    except Invalid as error:  # such as a time zone that is no more: one task must not hold up the others
+    except (
+        Invalid
+    ) as error:  # such as a time zone that is no more: one task must not hold up the others
         log.warning("a task has no next time", extra={"task": task.name, "reason": error})
         return None
 
@@ -189,7 +221,9 @@ def _counted(tx: Transaction, task: BackgroundTask) -> Iterable[str]:
 def follow_courses(tx: Transaction) -> None:
     """Make the tasks of courses what their files, as they were applied last, say. One that is paused stays so."""
     for course in courses.everyone(tx, SCOPE):
-        wanted = {f"{course.name}.{one.name}": one for one in _tasks_in(course.source or "", course.name)}
+        wanted = {
+            f"{course.name}.{one.name}": one for one in _tasks_in(course.source or "", course.name)
+        }
         stored = {task.name: task for task in queries.of_course(tx, SCOPE, course.name)}
         for name, one in wanted.items():
             agent_id = course.agents.get(one.agent)
@@ -199,7 +233,15 @@ def follow_courses(tx: Transaction) -> None:
             known, now = stored.pop(name, None), tx.clock.now()
             if known is None and queries.find(tx, SCOPE, name):
                 continue  # a task of this name was made by a request, and stays
-            new = BackgroundTask(new_id("task"), SCOPE.organization_id, name, agent_id, "", course.name, created_at=now)
+            new = BackgroundTask(
+                new_id("task"),
+                SCOPE.organization_id,
+                name,
+                agent_id,
+                "",
+                course.name,
+                created_at=now,
+            )
             changed = replace(
                 known or new,
                 agent_id=agent_id,
@@ -237,12 +279,19 @@ def begin(
     if why := _why_not(tx, scope, task, run, user):
         queries.save_run(tx, replace(run, status="skipped", problem=why, ended_at=now))
         return None
-    run = replace(run, status="running", started_at=run.started_at or now, conversation_id=conversation_of(run))
+    run = replace(
+        run,
+        status="running",
+        started_at=run.started_at or now,
+        conversation_id=conversation_of(run),
+    )
     queries.save_run(tx, run)
     return task, run, scope
 
 
-def _why_not(tx: Transaction, scope: Scope, task: BackgroundTask, run: TaskRun, user: User) -> str | None:
+def _why_not(
+    tx: Transaction, scope: Scope, task: BackgroundTask, run: TaskRun, user: User
+) -> str | None:
     if user.disabled_at is not None:
         return "The user is disabled."
     if not task.enabled and run.trigger != "manual":

@@ -30,7 +30,11 @@ async def apply(request: Request) -> Response:
     """Read the files of all courses, and bring them into use."""
     found: list[Any] = await Api(request).ask("POST", "/v1/courses/apply")
     wrong = sum(1 for one in found if one["fault"])
-    words = f"{wrong} of {len(found)} courses cannot be used as they are." if wrong else "All courses are in use."
+    words = (
+        f"{wrong} of {len(found)} courses cannot be used as they are."
+        if wrong
+        else "All courses are in use."
+    )
     return done(request, _HOME, words)
 
 
@@ -41,8 +45,17 @@ async def show(request: Request, course_name: str) -> Response:
     api = Api(request)
     stored: Any = await api.get(f"/v1/courses/{course_name}")
     course = _course_of(stored)
-    agents = [(one, await api.find(f"/v1/agents/{stored['agents'].get(one.name)}")) for one in course.agents]
-    shown = {"stored": stored, "course": course, "agents": agents, "faults": _faults, "basis": _basis}
+    agents = [
+        (one, await api.find(f"/v1/agents/{stored['agents'].get(one.name)}"))
+        for one in course.agents
+    ]
+    shown = {
+        "stored": stored,
+        "course": course,
+        "agents": agents,
+        "faults": _faults,
+        "basis": _basis,
+    }
     return await render(request, "teachers/course.html", **shown)
 
 
@@ -51,7 +64,9 @@ async def show(request: Request, course_name: str) -> Response:
 async def list_students(request: Request, course_name: str) -> Response:
     """The students, with what waits for each."""
     after, page = request.query_params.get("after"), f"{_HOME}/{course_name}/students"
-    found: list[Any] = await Api(request).get(f"/v1/courses/{course_name}/students", limit=_EACH + 1, after=after)
+    found: list[Any] = await Api(request).get(
+        f"/v1/courses/{course_name}/students", limit=_EACH + 1, after=after
+    )
     older = address_of(page, after=found[_EACH - 1]["user_id"]) if len(found) > _EACH else ""
     shown: dict[str, Any] = {"course_name": course_name, "students": found[:_EACH], "older": older}
     return await render(request, "teachers/students.html", **shown)

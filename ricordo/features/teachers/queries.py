@@ -46,8 +46,14 @@ def require_teacher(scope: Scope) -> Scope:
 
     Who acts for one user sees what this user sees, whatever the key.
     """
-    if scope.role not in ("developer", "admin") or scope.subject is not None or not scope.may("agents:write"):
-        raise Forbidden("Only teachers see students: with the key of a developer or an administrator.")
+    if (
+        scope.role not in ("developer", "admin")
+        or scope.subject is not None
+        or not scope.may("agents:write")
+    ):
+        raise Forbidden(
+            "Only teachers see students: with the key of a developer or an administrator."
+        )
     return replace(scope, subject_id=None)
 
 
@@ -66,12 +72,20 @@ def student(tx: Transaction, teacher: Scope, course: StoredCourse, name: str) ->
 
 
 def seen_blocks(
-    tx: Transaction, teacher: Scope, course: StoredCourse, wanted: Collection[CourseBlock], user_id: str
+    tx: Transaction,
+    teacher: Scope,
+    course: StoredCourse,
+    wanted: Collection[CourseBlock],
+    user_id: str,
 ) -> list[Block]:
     """Return the student's blocks that teachers of the course see: both the course and the student's own block say so."""
     labels = {block.label for block in wanted if block.teachers_see and not block.shared}
     held = blocks.of_user(tx, teacher, user_id) if labels else ()
-    return [one for one in held if one.shown_label in labels and one.metadata.get(TEACHERS_SEE) == course.name]
+    return [
+        one
+        for one in held
+        if one.shown_label in labels and one.metadata.get(TEACHERS_SEE) == course.name
+    ]
 
 
 def _taught(course: StoredCourse) -> Select[tuple[str]]:
@@ -83,7 +97,11 @@ def _taught(course: StoredCourse) -> Select[tuple[str]]:
 
 def _with_numbers(tx: Transaction, course: StoredCourse, found: Sequence[User]) -> list[Student]:
     ids, agents = [user.id for user in found], [*course.agents.values()]
-    talks = _taught(course).add_columns(func.max(conversations.c.last_message_at)).group_by(conversations.c.user_id)
+    talks = (
+        _taught(course)
+        .add_columns(func.max(conversations.c.last_message_at))
+        .group_by(conversations.c.user_id)
+    )
     active = {row[0]: row[1] for row in tx.all(talks.where(conversations.c.user_id.in_(ids)))}
     asked = (
         select(literal("proposals"), chains.c.owner_id, func.count())
@@ -95,13 +113,22 @@ def _with_numbers(tx: Transaction, course: StoredCourse, found: Sequence[User]) 
     bad = (
         select(literal("tasks"), task_runs.c.user_id, func.count())
         .join(tasks, tasks.c.id == task_runs.c.task_id)
-        .where(tasks.c.course == course.name, task_runs.c.user_id.in_(ids), task_runs.c.status == "failed")
+        .where(
+            tasks.c.course == course.name,
+            task_runs.c.user_id.in_(ids),
+            task_runs.c.status == "failed",
+        )
         .where(task_runs.c.organization_id == course.organization_id)
         .where(task_runs.c.created_at > tx.clock.now() - _COUNTED)
         .group_by(task_runs.c.user_id)
     )
     counts = {(row[0], row[1]): row[2] for row in tx.all(union_all(asked, bad))}
     return [
-        Student(user, active.get(user.id), counts.get(("proposals", user.id), 0), counts.get(("tasks", user.id), 0))
+        Student(
+            user,
+            active.get(user.id),
+            counts.get(("proposals", user.id), 0),
+            counts.get(("tasks", user.id), 0),
+        )
         for user in found
     ]

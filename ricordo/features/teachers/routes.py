@@ -43,7 +43,9 @@ class StudentMemoryResponse(StudentResponse):
 
 @router.get("/{course_name}/students", response_model=list[StudentResponse])
 @needs("agents:write")
-def list_students(tx: Transaction, here: Here, course_name: str, paging: Paged) -> list[queries.Student]:
+def list_students(
+    tx: Transaction, here: Here, course_name: str, paging: Paged
+) -> list[queries.Student]:
     """The users who talked with an agent of the course, by default the newest users first."""
     teacher = queries.require_teacher(here.scope)
     return queries.students(tx, teacher, courses.get(tx, teacher, course_name), paging.page())
@@ -59,4 +61,6 @@ def retrieve_student(tx: Transaction, here: Here, course_name: str, user_id: str
     theirs = [block for block in blocks_of(course) if not block.shared]
     seen = queries.seen_blocks(tx, teacher, course, theirs, one.user.id)
     hidden = sorted({block.label for block in theirs} - {block.shown_label for block in seen})
-    return StudentMemoryResponse.of(one, blocks=[SeenBlockResponse.of(block) for block in seen], hidden=hidden)
+    return StudentMemoryResponse.of(
+        one, blocks=[SeenBlockResponse.of(block) for block in seen], hidden=hidden
+    )

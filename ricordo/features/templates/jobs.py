@@ -35,7 +35,13 @@ from ricordo.storage.engine.store import Transaction
 
 MIGRATE = "templates.migrate"
 # What of an agent's settings a template sets.
-_SETTINGS = ("max_files_open", "per_file_view_window_char_limit", "user_block_policy", "model_profile", "compaction")
+_SETTINGS = (
+    "max_files_open",
+    "per_file_view_window_char_limit",
+    "user_block_policy",
+    "model_profile",
+    "compaction",
+)
 # Policies by which the owner of a block decides about a change.
 _ASKS = ("propose", "explicit")
 _NAMED = 5
@@ -70,7 +76,9 @@ async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
         if template is None or template.id != given["template_id"]:
             return None, []  # it was deleted meanwhile
         number = given["number"]
-        return queries.read_version(tx, template.id, number), queries.agents_before(tx, template, number)
+        return queries.read_version(tx, template.id, number), queries.agents_before(
+            tx, template, number
+        )
 
     found, listed = await runtime.store.read(find)
     if found is None:
@@ -78,10 +86,20 @@ async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
     version, content = found
     file, info = await read(runtime, scope, content, ImportOptions(suffix=""))
     reason, waits = f"Bring to the template {name}:{version.number}", expiry_of(runtime.settings)
-    edit, options = Submission(Actor(**given["author"]), reason, waits), TemplateSaveRequest(**given["options"])
-    names, folder_ids = [one["name"] for one in content["tools"]], content["agents"][0]["folder_ids"]
+    edit, options = (
+        Submission(Actor(**given["author"]), reason, waits),
+        TemplateSaveRequest(**given["options"]),
+    )
+    names, folder_ids = (
+        [one["name"] for one in content["tools"]],
+        content["agents"][0]["folder_ids"],
+    )
     migration = Migration(scope, file.specs[0], info, names, folder_ids, edit, options)
-    mark = {"template_id": version.id, "version": version.number, "entity_id": content["agents"][0]["id"]}
+    mark = {
+        "template_id": version.id,
+        "version": version.number,
+        "entity_id": content["agents"][0]["id"],
+    }
     failed: list[str] = []
     for place, agent_id in enumerate(listed, 1):
         try:
@@ -99,7 +117,9 @@ async def migrate(runtime: Runtime, job: Job, report: Report) -> None:
 HANDLERS = (JobHandler(MIGRATE, migrate),)
 
 
-def bring(tx: Transaction, runtime: Runtime, migration: Migration, mark: Json, agent_id: str) -> None:
+def bring(
+    tx: Transaction, runtime: Runtime, migration: Migration, mark: Json, agent_id: str
+) -> None:
     """Bring one agent to the version that the mark names; done twice it is the same as once."""
     scope = migration.scope
     agents.lock(tx, scope, agent_id)
@@ -159,12 +179,16 @@ def _changed(tx: Transaction, agent: Agent, migration: Migration) -> Agent:
 def _bring_folders(tx: Transaction, runtime: Runtime, migration: Migration, agent_id: str) -> None:
     wanted = [one.id for one in files.folders_by_ids(tx, migration.scope, migration.folder_ids)]
     held = files.folders_of_agent(tx, migration.scope, agent_id)
-    stays = [one.id for one in held if one.user_id or migration.options.preserve_sources_on_migration]
+    stays = [
+        one.id for one in held if one.user_id or migration.options.preserve_sources_on_migration
+    ]
     if wanted or held:
         runtime.set_folders(tx, migration.scope, agent_id, [*wanted, *stays])
 
 
-def _bring_blocks(tx: Transaction, agent: Agent, migration: Migration, variables: Mapping[str, str]) -> None:
+def _bring_blocks(
+    tx: Transaction, agent: Agent, migration: Migration, variables: Mapping[str, str]
+) -> None:
     attached = {block.shown_label: block for block in blocks.attached(tx, agent.id)}
     own = versions.of_owner(tx, migration.scope, "agent", agent.id)
     if own:
@@ -185,7 +209,9 @@ def _bring_blocks(tx: Transaction, agent: Agent, migration: Migration, variables
                 _take_block(tx, agent, block, migration, own)
 
 
-def _add_block(tx: Transaction, agent: Agent, migration: Migration, wanted: BlockSpec, own: Chain | None) -> Chain:
+def _add_block(
+    tx: Transaction, agent: Agent, migration: Migration, wanted: BlockSpec, own: Chain | None
+) -> Chain:
     home = own or Chain(new_id("chain"), agent.organization_id, "agent", agent.id)
     block = new_block(tx, replace(migration.scope, user_id=migration.edit.author.id), wanted, home)
     made = blocks.insert_all(tx, [block], [] if own else [home], migration.edit.metadata(""))
@@ -210,7 +236,9 @@ def _change_block(tx: Transaction, block: Block, wanted: BlockSpec, migration: M
         submission.change(tx, block, changed, migration.edit)
 
 
-def _take_block(tx: Transaction, agent: Agent, block: Block, migration: Migration, own: Chain | None) -> None:
+def _take_block(
+    tx: Transaction, agent: Agent, block: Block, migration: Migration, own: Chain | None
+) -> None:
     """Delete the agent's own block; take one that is not its own alone out of its prompt."""
     if own is None or block.chain_id != own.id:
         blocks.detach(tx, agent.id, block.id)

@@ -11,8 +11,12 @@ from ricordo.features.templates.queries import Template
 
 # There is one project, which clients expect to have a name.
 PROJECT = "default"
-AgentFile = Annotated[dict[str, Any], Field(description="What GET /v1/agents/{agent_id}/export answers.")]
-OverridesTools = Annotated[bool, Field(description="Replace the source of your own tools with the same names.")]
+AgentFile = Annotated[
+    dict[str, Any], Field(description="What GET /v1/agents/{agent_id}/export answers.")
+]
+OverridesTools = Annotated[
+    bool, Field(description="Replace the source of your own tools with the same names.")
+]
 Name = Annotated[str | None, Field(description="By default made of the agent's name.")]
 
 
@@ -40,7 +44,9 @@ class TemplateUpdateRequest(RequestModel):
     """Another content for a template."""
 
     agent_file_json: AgentFile
-    save_existing_changes: bool = Field(False, description="Save what it holds now as a version first, if that is new.")
+    save_existing_changes: bool = Field(
+        False, description="Save what it holds now as a version first, if that is new."
+    )
     update_existing_tools: OverridesTools = False
 
 
@@ -48,12 +54,19 @@ class TemplateSaveRequest(RequestModel):
     """How a version is saved, and what becomes of the agents that were made from the template."""
 
     message: str | None = Field(None, max_length=1000)
-    migrate_agents: bool = Field(False, description="Bring all agents of the template to the new version.")
-    block_reconciliation_strategy: Literal["reconcile-all", "preserve-deleted"] = Field(
-        "preserve-deleted", description="Whether agents lose the blocks that the version does not have, or keep them."
+    migrate_agents: bool = Field(
+        False, description="Bring all agents of the template to the new version."
     )
-    preserve_core_memories_on_migration: bool = Field(False, description="Agents keep the values of their blocks.")
-    preserve_environment_variables_on_migration: bool = Field(False, description="Agents keep all their secrets.")
+    block_reconciliation_strategy: Literal["reconcile-all", "preserve-deleted"] = Field(
+        "preserve-deleted",
+        description="Whether agents lose the blocks that the version does not have, or keep them.",
+    )
+    preserve_core_memories_on_migration: bool = Field(
+        False, description="Agents keep the values of their blocks."
+    )
+    preserve_environment_variables_on_migration: bool = Field(
+        False, description="Agents keep all their secrets."
+    )
     preserve_sources_on_migration: bool = Field(False, description="Agents keep all their folders.")
 
 
@@ -69,7 +82,9 @@ class TemplateAgentsRequest(RequestModel):
     agent_name: str | None = Field(None, max_length=256)
     identity_ids: Items[str] = Field([], description="The agent is kept to these users.")
     initial_message_sequence: Items[MessageRequest] | None = None
-    memory_variables: dict[str, str] = Field({}, description="Values for `{{name}}` in the values of blocks.")
+    memory_variables: dict[str, str] = Field(
+        {}, description="Values for `{{name}}` in the values of blocks."
+    )
     tags: Tags = Field([])
     tool_variables: Secrets = Field({}, description="Values of the agent's secrets.")
 

@@ -30,7 +30,9 @@ async def list_templates(request: Request) -> Response:
 @_writes
 async def save(request: Request, template_name: str) -> Response:
     form = await form_of(request)
-    sent = {f"preserve_{name}_on_migration": True for name in _KEPT} | {"migrate_agents": form.get("agents") == "yes"}
+    sent = {f"preserve_{name}_on_migration": True for name in _KEPT} | {
+        "migrate_agents": form.get("agents") == "yes"
+    }
     said = {"message": form.get("message", "").strip() or None}
     made = await Api(request).ask("POST", f"/v1/templates/{template_name}/save", sent | said)
     return done(request, _HOME, f"Version {made['latest_version']} was saved.")

@@ -46,9 +46,9 @@ class TemplateVersion:
 _ROWS, _VERSIONS = Repository(Template, templates), Repository(TemplateVersion, template_versions)
 _NAMED = _ROWS.select.where(equal(templates, "organization_id", "name"))
 _LOCK = _NAMED.with_for_update()
-_OF_TEMPLATES = _VERSIONS.select.where(one_of(template_versions.c.template_id, "template_ids")).order_by(
-    template_versions.c.number.desc()
-)
+_OF_TEMPLATES = _VERSIONS.select.where(
+    one_of(template_versions.c.template_id, "template_ids")
+).order_by(template_versions.c.number.desc())
 insert_template = _ROWS.insert
 _update = _ROWS.updates(*_ROWS.changeable())
 
@@ -73,7 +73,9 @@ def update_template(tx: Transaction, template: Template, content: Json) -> None:
 
 def read_content(tx: Transaction, template_id: str) -> Json:
     """Return what was put into the template last."""
-    content: Json = tx.first(select(templates.c.content).where(templates.c.id == template_id)).content
+    content: Json = tx.first(
+        select(templates.c.content).where(templates.c.id == template_id)
+    ).content
     return content
 
 
@@ -81,10 +83,16 @@ def insert_version(tx: Transaction, version: TemplateVersion, content: Json) -> 
     tx.run(template_versions.insert().values(**_VERSIONS.values(version), content=content))
 
 
-def read_version(tx: Transaction, template_id: str, number: int) -> tuple[TemplateVersion, Json] | None:
+def read_version(
+    tx: Transaction, template_id: str, number: int
+) -> tuple[TemplateVersion, Json] | None:
     """Return the version with its content."""
     wanted = select(*_VERSIONS.columns, template_versions.c.content)
-    row = tx.first(wanted.where(template_versions.c.template_id == template_id, template_versions.c.number == number))
+    row = tx.first(
+        wanted.where(
+            template_versions.c.template_id == template_id, template_versions.c.number == number
+        )
+    )
     return None if row is None else (_VERSIONS.of(row[:-1]), row.content)
 
 
@@ -103,12 +111,25 @@ def delete_template(tx: Transaction, template_id: str) -> None:
 def agents_before(tx: Transaction, template: Template, number: int) -> list[str]:
     """Return the ids of the template's agents that have not come to this version, the oldest first."""
     is_before = agents.c.settings[("template", "version")].as_integer() < number
-    wanted = select(agents.c.id).where(agents.c.organization_id == template.organization_id, is_before)
-    return [row.id for row in tx.all(wanted.where(is_made_from(base_template_id=template.id)).order_by(agents.c.seq))]
+    wanted = select(agents.c.id).where(
+        agents.c.organization_id == template.organization_id, is_before
+    )
+    return [
+        row.id
+        for row in tx.all(
+            wanted.where(is_made_from(base_template_id=template.id)).order_by(agents.c.seq)
+        )
+    ]
 
 
-def listed(tx: Transaction, scope: Scope, wanted: Page) -> list[tuple[Template, list[TemplateVersion]]]:
+def listed(
+    tx: Transaction, scope: Scope, wanted: Page
+) -> list[tuple[Template, list[TemplateVersion]]]:
     """Return a page of templates, each with its versions, the newest first."""
     found = _ROWS.page(tx, scope, wanted)
-    versions = _VERSIONS.all(tx, _OF_TEMPLATES, {"template_ids": [one.id for one in found]}) if found else []
+    versions = (
+        _VERSIONS.all(tx, _OF_TEMPLATES, {"template_ids": [one.id for one in found]})
+        if found
+        else []
+    )
     return [(one, [each for each in versions if each.template_id == one.id]) for one in found]

@@ -27,10 +27,16 @@ async def create(here: Here, body: models.TemplateRequest) -> Json:
     if isinstance(body, models.AgentTemplateRequest):
         agent_id = body.agent_id
         of_agent = partial(service.snapshot, here=here, agent_id=agent_id)
-        made = await here.store.write(lambda tx: service.create(tx, here, name, of_agent(tx), agent_id))
+        made = await here.store.write(
+            lambda tx: service.create(tx, here, name, of_agent(tx), agent_id)
+        )
     else:
-        file, _ = await service.read(here.runtime, here.scope, body.agent_file, ImportOptions(suffix=""))
-        of_file = partial(service.take_in, here=here, file=file, overrides=body.update_existing_tools)
+        file, _ = await service.read(
+            here.runtime, here.scope, body.agent_file, ImportOptions(suffix="")
+        )
+        of_file = partial(
+            service.take_in, here=here, file=file, overrides=body.update_existing_tools
+        )
         made = await here.store.write(lambda tx: service.create(tx, here, name, of_file(tx), None))
         warn(file.notes.lines(), _OF_FILE)
     return models.TemplateResponse.from_template(made)
@@ -39,7 +45,9 @@ async def create(here: Here, body: models.TemplateRequest) -> Json:
 @router.patch("/{template_name}", response_model=models.TemplateChangeResponse)
 async def update(here: Here, template_name: str, body: models.TemplateUpdateRequest) -> Json:
     """Put an agent file in the place of what the template holds now. Saved versions stay; it follows no agent from then on."""
-    file, _ = await service.read(here.runtime, here.scope, body.agent_file_json, ImportOptions(suffix=""))
+    file, _ = await service.read(
+        here.runtime, here.scope, body.agent_file_json, ImportOptions(suffix="")
+    )
 
     def change(tx: Transaction) -> queries.Template:
         template = queries.get(tx, here.scope, template_name, locks=True)
@@ -61,7 +69,9 @@ def delete(tx: Transaction, here: Here, template_name: str) -> Json:
 
 
 @router.post("/{template_name}/rollback", response_model=models.TemplateChangeResponse)
-def rollback(tx: Transaction, here: Here, template_name: str, body: models.TemplateRollbackRequest) -> Json:
+def rollback(
+    tx: Transaction, here: Here, template_name: str, body: models.TemplateRollbackRequest
+) -> Json:
     """Put a saved version in the place of what the template holds now; changes that are not saved become a version first."""
     if body.version in ("current", "dev"):
         raise Invalid(
@@ -69,13 +79,17 @@ def rollback(tx: Transaction, here: Here, template_name: str, body: models.Templ
         )
     template = queries.get(tx, here.scope, template_name, locks=True)
     version, content = service.version_of(tx, template, body.version)
-    made = service.put(tx, here, template, content, saves=f"Saved before a rollback to {version.number}")
+    made = service.put(
+        tx, here, template, content, saves=f"Saved before a rollback to {version.number}"
+    )
     told = f"{made.name} holds version {version.number} again; its newest saved version is {made.version}. It follows no agent."
     return models.TemplateChangeResponse.of(None, message=told)
 
 
 @router.post("/{template_name}/save", response_model=models.TemplateResponse)
-def save(tx: Transaction, here: Here, template_name: str, body: models.TemplateSaveRequest) -> Response:
+def save(
+    tx: Transaction, here: Here, template_name: str, body: models.TemplateSaveRequest
+) -> Response:
     """Save what the template holds now as its next version. The job that brings its agents there is in `x-job-id`."""
     template = queries.get(tx, here.scope, template_name, locks=True)
     template = service.save(tx, here, template, service.current(tx, here, template), body.message)
@@ -87,7 +101,9 @@ def save(tx: Transaction, here: Here, template_name: str, body: models.TemplateS
 
 
 @router.post("/{template_version}/agents", response_model=models.TemplateAgentsResponse)
-async def create_agents(here: Here, template_version: str, body: models.TemplateAgentsRequest) -> Json:
+async def create_agents(
+    here: Here, template_version: str, body: models.TemplateAgentsRequest
+) -> Json:
     """Make an agent from a version, which is named as `name:2`, `name:latest`, or `name:current` for what is not saved yet."""
     name, _, version = template_version.rpartition(":")
     if not name:

@@ -43,11 +43,15 @@ _NAME = re.compile(r"\w(?:[\w .-]{0,98}\w)?")
 _UNFIT = re.compile(r"[^\w.-]+")
 
 
-async def read(runtime: Runtime, scope: Scope, content: Any, options: ImportOptions) -> tuple[AgentImport, ModelInfo]:
+async def read(
+    runtime: Runtime, scope: Scope, content: Any, options: ImportOptions
+) -> tuple[AgentImport, ModelInfo]:
     """Check an agent file as an import does, before anything is stored; return it with its model. Raises NotFound, Invalid."""
     file = await offload(lambda: agent_files.read(runtime, content, options), SMALL + 1)
     if (count := len(file.specs)) != 1:
-        raise Invalid(f"A template holds one agent, and this file holds {count}. Make a file and a template of each.")
+        raise Invalid(
+            f"A template holds one agent, and this file holds {count}. Make a file and a template of each."
+        )
     spec, info = await prepare(runtime, scope, file.specs[0])
     return replace(file, specs=[spec]), info
 
@@ -74,7 +78,11 @@ def _kept(file: Json, folder_ids: Sequence[str]) -> Json:
     agent = file["agents"][0]
     listed = list(agent.get("block_ids") or ())
     names = [*(agent.get("secrets") or ()), *(agent.get("tool_exec_environment_variables") or ())]
-    linked = {"tool_ids": agent.get("tool_ids") or [], "block_ids": listed, "folder_ids": list(folder_ids)}
+    linked = {
+        "tool_ids": agent.get("tool_ids") or [],
+        "block_ids": listed,
+        "folder_ids": list(folder_ids),
+    }
     own = [one for one in file.get("blocks") or () if one["id"] in listed]
     return {
         "agents": [{**_given(agent, AGENT_FIELDS), **linked, "secrets": dict.fromkeys(names, "")}],
@@ -87,11 +95,15 @@ def _given(item: Json, names: Sequence[str]) -> Json:
     return {"id": item["id"], **{name: item[name] for name in names if item.get(name) is not None}}
 
 
-def create(tx: Transaction, here: RequestContext, name: str | None, content: Json, agent_id: str | None) -> Template:
+def create(
+    tx: Transaction, here: RequestContext, name: str | None, content: Json, agent_id: str | None
+) -> Template:
     """Store a template with its first version; it follows the agent, if one is given. Raises Invalid, Conflict."""
     organization_id, by, now = here.scope.organization_id, here.scope.user_id, tx.clock.now()
     name = _free_name(tx, here.scope, name, str(content["agents"][0]["name"]))
-    template = Template(new_id("template"), organization_id, name, None, agent_id, 0, by, by, now, now)
+    template = Template(
+        new_id("template"), organization_id, name, None, agent_id, 0, by, by, now, now
+    )
     queries.insert_template(tx, template)
     return save(tx, here, template, content, "Made")
 
@@ -102,7 +114,9 @@ def _free_name(tx: Transaction, scope: Scope, name: str | None, of_agent: str) -
             told = "Use letters, digits, spaces, and . _ - between them, 100 at most."
             raise Invalid(f'A template cannot be named "{name[:100]}". {told}')
         if queries.find(tx, scope, name):
-            raise Conflict(f'A template named "{name}" already exists. Choose another name, or save that one anew.')
+            raise Conflict(
+                f'A template named "{name}" already exists. Choose another name, or save that one anew.'
+            )
         return name
     base = _UNFIT.sub("-", of_agent)[:80].strip("-.") or "template"
     free, number = base, 1
@@ -119,15 +133,21 @@ def current(tx: Transaction, here: RequestContext, template: Template) -> Json:
     return queries.read_content(tx, template.id)
 
 
-def save(tx: Transaction, here: RequestContext, template: Template, content: Json, message: str | None) -> Template:
+def save(
+    tx: Transaction, here: RequestContext, template: Template, content: Json, message: str | None
+) -> Template:
     """Save a content as the next version, and as what the template holds now."""
     number, now, id = template.version + 1, tx.clock.now(), new_id("template")
-    version = TemplateVersion(id, template.id, number, message, _digest(content), here.scope.user_id, now)
+    version = TemplateVersion(
+        id, template.id, number, message, _digest(content), here.scope.user_id, now
+    )
     queries.insert_version(tx, version, content)
     return _changed(tx, here, replace(template, version=number), content)
 
 
-def put(tx: Transaction, here: RequestContext, template: Template, content: Json, *, saves: str | None) -> Template:
+def put(
+    tx: Transaction, here: RequestContext, template: Template, content: Json, *, saves: str | None
+) -> Template:
     """Put another content into the template, which follows no agent then; with the message `saves`, save what is new first."""
     if saves:
         held = current(tx, here, template)
@@ -138,7 +158,9 @@ def put(tx: Transaction, here: RequestContext, template: Template, content: Json
 
 def _changed(tx: Transaction, here: RequestContext, template: Template, content: Json) -> Template:
     told = content["agents"][0].get("description")
-    template = replace(template, description=told, updated_by=here.scope.user_id, updated_at=tx.clock.now())
+    template = replace(
+        template, description=told, updated_by=here.scope.user_id, updated_at=tx.clock.now()
+    )
     queries.update_template(tx, template, content)
     return template
 
@@ -149,14 +171,22 @@ def _digest(content: Json) -> str:
 
 def version_of(tx: Transaction, template: Template, version: str) -> tuple[TemplateVersion, Json]:
     """Return the saved version with this number, or "latest". Raises NotFound."""
-    number = template.version if version == "latest" else int(version) if re.fullmatch(r"[1-9]\d{0,8}", version) else -1
+    number = (
+        template.version
+        if version == "latest"
+        else int(version)
+        if re.fullmatch(r"[1-9]\d{0,8}", version)
+        else -1
+    )
     if found := queries.read_version(tx, template.id, number):
         return found
     known = f'Its versions are 1 to {template.version}; "latest" is the newest of them.'
     raise NotFound(f'The template "{template.name}" has no version "{version[:20]}". {known}')
 
 
-async def make_agent(here: RequestContext, name: str, version: str, asked: TemplateAgentsRequest) -> tuple[str, str]:
+async def make_agent(
+    here: RequestContext, name: str, version: str, asked: TemplateAgentsRequest
+) -> tuple[str, str]:
     """Make an agent from a version of the template; return its id and that of its deployment. Raises NotFound, Invalid."""
 
     def find(tx: Transaction) -> tuple[Template, TemplateVersion | None, Json]:
@@ -167,7 +197,9 @@ async def make_agent(here: RequestContext, name: str, version: str, asked: Templ
 
     template, saved, content = await here.store.read(find)
     variables, sequence = asked.memory_variables, asked.initial_message_sequence
-    options = ImportOptions(suffix="", overrides_tools=False, strips_messages=True, secrets=asked.tool_variables)
+    options = ImportOptions(
+        suffix="", overrides_tools=False, strips_messages=True, secrets=asked.tool_variables
+    )
     file, info = await read(here.runtime, here.scope, content, options)
     (spec,), agent = file.specs, content["agents"][0]
     require_variables(spec.blocks, variables, "template")

@@ -43,9 +43,17 @@ class TraceResponse(ResponseModel):
     def from_trace(cls, trace: Trace, step: Step | None, run: Run, tags: list[str]) -> Json:
         """Return a trace, with what its step knows and the agent's tags; a call that wrote a summary has no step."""
         asked = orjson.loads(trace.request)
-        config = {"model": None, "handle": asked.get("model"), "model_endpoint": asked.get("endpoint")}
+        config = {
+            "model": None,
+            "handle": asked.get("model"),
+            "model_endpoint": asked.get("endpoint"),
+        }
         if step:
-            config = {"model": step.model, "handle": step.model_handle, "model_endpoint": step.model_endpoint}
+            config = {
+                "model": step.model,
+                "handle": step.model_handle,
+                "model_endpoint": step.model_endpoint,
+            }
         return cls.of(
             trace,
             id="provider_trace-" + trace.step_id.partition("-")[2],
@@ -56,11 +64,15 @@ class TraceResponse(ResponseModel):
             request_json=asked,
             response_json=orjson.loads(trace.response or "{}"),
             llm_config=config,
-            latency_ms=None if step is None or step.model_ns is None else step.model_ns // 1_000_000,
+            latency_ms=None
+            if step is None or step.model_ns is None
+            else step.model_ns // 1_000_000,
         )
 
 
-@router.get("/telemetry/{step_id}", response_model=TraceResponse, name="telemetry", summary="Telemetry")
+@router.get(
+    "/telemetry/{step_id}", response_model=TraceResponse, name="telemetry", summary="Telemetry"
+)
 @router.get("/steps/{step_id}/trace", response_model=TraceResponse)
 def trace_of_step(tx: Transaction, here: Here, step_id: str) -> Json:
     """Return the request and reply of the step's model call."""

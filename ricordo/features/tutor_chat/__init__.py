@@ -11,7 +11,11 @@ class TutorChatPlugin:
     def routes(self) -> list[Any]:
         from ricordo.api.routing import LazyRouter
 
-        return [LazyRouter("ricordo.features.tutor_chat.routes", ("/chat", "/health"), open=("/health",))]
+        return [
+            LazyRouter(
+                "ricordo.features.tutor_chat.routes", ("/chat", "/health"), open=("/health",)
+            )
+        ]
 
 
 plugin = TutorChatPlugin()

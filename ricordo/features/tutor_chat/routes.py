@@ -77,13 +77,17 @@ async def stream(here: Here, body: TutorChatRequest) -> Response:
     here = await _as_student(here, body.user_id)
     agent = await _agent(here, body.model)
     name = {"chat_id": body.chat_id} if body.chat_id else None
-    chat = ChatRequest.model_construct(model=agent.model, messages=body.messages, stream=True, metadata=name)
+    chat = ChatRequest.model_construct(
+        model=agent.model, messages=body.messages, stream=True, metadata=name
+    )
     sent = body.model_dump_json(exclude={"resume"}).encode()
     asked = await chat_turn(here, agent, chat, is_retry=body.resume, sent=sent)
     usual = reader_of(here, asked)
     reader = TutorReader(usual.clock, usual.client_tools, usual.page)
     turn = await run_turn(here.runtime, asked.request)
-    deltas = deltas_of(turn, reader, asked.note, here.runtime.settings.keepalive, stops_when_left=False)
+    deltas = deltas_of(
+        turn, reader, asked.note, here.runtime.settings.keepalive, stops_when_left=False
+    )
     return sse_response(_events(here, deltas, reader, asked.request.conversation_id or ""))
 
 
@@ -118,7 +122,9 @@ async def _agent(here: RequestContext, model: str | None) -> NamedAgent:
             return found
         if model is None:
             names = ", ".join(sorted(known)) or "none yet"
-            raise Invalid(f"Say in model with which course or agent the chat is. Courses are: {names}.")
+            raise Invalid(
+                f"Say in model with which course or agent the chat is. Courses are: {names}."
+            )
         return agent_of(tx, here.scope, model)
 
     try:
@@ -140,7 +146,9 @@ def _agents_of_courses(tx: Transaction, scope: Scope) -> Mapping[str, str]:
     """The ids of courses' agents by what they are called."""
     listed = courses.everyone(tx, scope)
     known = {f"{one.name}/{name}": id for one in listed for name, id in one.agents.items()}
-    return known | {one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1}
+    return known | {
+        one.name: next(iter(one.agents.values())) for one in listed if len(one.agents) == 1
+    }
 
 
 def _artifact(part: ToolReturnPart) -> Json:
@@ -150,7 +158,10 @@ def _artifact(part: ToolReturnPart) -> Json:
 
 
 async def _events(
-    here: RequestContext, deltas: AsyncGenerator[Json | None], reader: TutorReader, conversation_id: str
+    here: RequestContext,
+    deltas: AsyncGenerator[Json | None],
+    reader: TutorReader,
+    conversation_id: str,
 ) -> AsyncGenerator[bytes]:
     yield data({"type": "status", "content": "Thinking…", "conversation_id": conversation_id})
     async with aclosing(deltas):
@@ -170,8 +181,16 @@ async def _events(
         yield data({"type": "error", "message": reader.failed.message, "kind": reader.failed.kind})
     elif run:
         page = f"{str(here.request.base_url).rstrip('/')}/ui/people/{here.scope.subject}"
-        filed = await here.store.read(lambda tx: changes_of(tx, here.scope, run.id)) if reader.has_called else ()
+        filed = (
+            await here.store.read(lambda tx: changes_of(tx, here.scope, run.id))
+            if reader.has_called
+            else ()
+        )
         for one in filed:
             words = "Remembered" if one.status == "applied" else "Proposed to remember"
-            yield data({"type": "status", "content": f"{words}: {one.label}", "url": page, "id": one.id})
-    yield data({"type": "done", "run_id": run.id if run else None, "conversation_id": conversation_id})
+            yield data(
+                {"type": "status", "content": f"{words}: {one.label}", "url": page, "id": one.id}
+            )
+    yield data(
+        {"type": "done", "run_id": run.id if run else None, "conversation_id": conversation_id}
+    )

@@ -58,7 +58,11 @@ class TypedBlock:
         lines = []
         for tag, (names, separator) in self.TAGS.items():
             is_list = names[0] in self.NUMBERS
-            values = list(getattr(whole, names[0])) if is_list else [getattr(whole, name) or "" for name in names]
+            values = (
+                list(getattr(whole, names[0]))
+                if is_list
+                else [getattr(whole, name) or "" for name in names]
+            )
             while values and not values[-1]:
                 values.pop()
             if values:
@@ -108,7 +112,9 @@ class TypedBlock:
             lines = found.get(tag, [])
             if names[0] in cls.NUMBERS:
                 # Agents add a line rather than lengthen one, so that several lines are read as one.
-                values[names[0]] = [value for line in lines for value in brackets.split(line, separator) if value]
+                values[names[0]] = [
+                    value for line in lines for value in brackets.split(line, separator) if value
+                ]
                 continue
             # Further separators belong to the second value.
             first, *rest = brackets.split("".join(lines[-1:]), separator)
@@ -120,7 +126,11 @@ class TypedBlock:
     def has_superseded(cls, text: str) -> bool:
         """Whether a later line of the text takes the place of an earlier one."""
         found, _ = brackets.read_lines(text, cls.TAGS)
-        return any(len(found.get(tag, ())) > 1 for tag, (names, _) in cls.TAGS.items() if names[0] not in cls.NUMBERS)
+        return any(
+            len(found.get(tag, ())) > 1
+            for tag, (names, _) in cls.TAGS.items()
+            if names[0] not in cls.NUMBERS
+        )
 
     def _cleaned_values(self) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -191,7 +201,9 @@ class PersonaBlock(TypedBlock):
     @classmethod
     def from_memory_string(cls, text: str) -> Self:
         if not brackets.read_lines(text, ("IDENTITY",))[0]:
-            raise Invalid("This text has no identity of the agent. Add a line [IDENTITY] name | role.")
+            raise Invalid(
+                "This text has no identity of the agent. Add a line [IDENTITY] name | role."
+            )
         return super().from_memory_string(text)
 
 
@@ -259,7 +271,9 @@ def _state(value: str) -> SessionState:
         return SessionState(value)
     except ValueError:
         known = ", ".join(SessionState)
-        raise Invalid(f"There is no session state {str(value)[:40]!r}. Use one of: {known}.") from None
+        raise Invalid(
+            f"There is no session state {str(value)[:40]!r}. Use one of: {known}."
+        ) from None
 
 
 def _require(value: str, noun: str) -> str:

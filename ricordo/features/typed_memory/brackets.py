@@ -23,7 +23,9 @@ def clean(value: str) -> str:
 def clean_all(values: Iterable[str]) -> list[str]:
     """Clean the values and drop empty ones. Raises Invalid."""
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise Invalid(f"A list of texts was expected, and this is of type {type(values).__name__}. Put it into a list.")
+        raise Invalid(
+            f"A list of texts was expected, and this is of type {type(values).__name__}. Put it into a list."
+        )
     return [text for value in values if (text := clean(value))]
 
 
@@ -79,7 +81,9 @@ def write_lines(lines: Iterable[str], tags: Collection[str]) -> list[str]:
 
 def _one_break(text: str) -> str:
     if not isinstance(text, str):
-        raise Invalid(f"Memory holds texts, and this is of type {type(text).__name__}. Give a text.")
+        raise Invalid(
+            f"Memory holds texts, and this is of type {type(text).__name__}. Give a text."
+        )
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -29,7 +29,16 @@ from ricordo.storage.engine.store import Transaction
 
 T = TypeVar("T")
 # Of what `letta_client` takes for a new agent.
-_OPTIONS = ("model", "embedding", "description", "system", "tags", "timezone", "metadata", "user_id")
+_OPTIONS = (
+    "model",
+    "embedding",
+    "description",
+    "system",
+    "tags",
+    "timezone",
+    "metadata",
+    "user_id",
+)
 
 
 class _Calls:
@@ -53,9 +62,13 @@ class BlockCalls(_Calls):
 
     def retrieve(self, block_label: str, /, *, agent_id: str) -> Block:
         """The agent's block with this label; raises NotFound."""
-        return self._wait(self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)[1]))
+        return self._wait(
+            self._runtime.store.read(lambda tx: self._labelled(tx, agent_id, block_label)[1])
+        )
 
-    def update(self, block_label: str, /, *, agent_id: str, value: str, extra_headers: Any = None) -> Block:
+    def update(
+        self, block_label: str, /, *, agent_id: str, value: str, extra_headers: Any = None
+    ) -> Block:
         """Make `value` the block's text, or propose it where the block is a user's.
 
         An agent that was made for a user has the user's copy changed. Raises NotFound, TooLong, Forbidden, and
@@ -65,13 +78,21 @@ class BlockCalls(_Calls):
         def work(tx: Transaction) -> Block:
             state, block = self._labelled(tx, agent_id, block_label)
             if extra_headers and extra_headers["If-Match"] != f'"{block.version}"':
-                raise PreconditionFailed(f'Block "{block_label}" changed since you read it. Read it again and retry.')
+                raise PreconditionFailed(
+                    f'Block "{block_label}" changed since you read it. Read it again and retry.'
+                )
             block.require_fits(value)
             if value == block.value:
                 return block
             user_id = state.conversation.user_id
             if user_id and needs_copy(block, user_id):
-                block = copy_of(tx, state.agent, block, users_chain(tx, state.agent, user_id).id, self._scope.actor)
+                block = copy_of(
+                    tx,
+                    state.agent,
+                    block,
+                    users_chain(tx, state.agent, user_id).id,
+                    self._scope.actor,
+                )
             edit = Submission(self._scope.actor, expires_after=expiry_of(self._runtime.settings))
             return submission.change(tx, block, replace(block, value=value), edit).block or block
 
@@ -93,14 +114,23 @@ class PassageCalls(_Calls):
 
         def work(tx: Transaction) -> list[Passage]:
             state, now = agents.load(tx, self._scope, agent_id), tx.clock.now()
-            mine = Passage(new_id("passage"), self._scope.organization_id, "", text, created_at=now, updated_at=now)
+            mine = Passage(
+                new_id("passage"),
+                self._scope.organization_id,
+                "",
+                text,
+                created_at=now,
+                updated_at=now,
+            )
             mine = replace(mine, created_by=self._scope.user_id, user_id=state.conversation.user_id)
             (passage,) = archives.redacted([mine])
             return [replace(passage, archive_id=file_passages(tx, state, [passage])[0].id)]
 
         return self._write(work)
 
-    def list(self, agent_id: str, /, *, search: str, limit: int, ascending: bool) -> Sequence[Passage]:
+    def list(
+        self, agent_id: str, /, *, search: str, limit: int, ascending: bool
+    ) -> Sequence[Passage]:
         """Passages that hold the piece `search`, by age. Raises NotFound."""
         page = Page(limit=limit, order="asc" if ascending else "desc")
 
@@ -129,15 +159,21 @@ class AgentCalls(_Calls):
         self.blocks = BlockCalls(runtime, wait)
         self.passages = PassageCalls(runtime, wait)
 
-    def create(self, *, name: str, memory_blocks: Sequence[Mapping[str, str]] = (), **options: Any) -> SimpleNamespace:
+    def create(
+        self, *, name: str, memory_blocks: Sequence[Mapping[str, str]] = (), **options: Any
+    ) -> SimpleNamespace:
         """Make an agent with blocks of `label` and `value`. Raises Invalid for an option that is not known here."""
         if unknown := sorted(options.keys() - set(_OPTIONS)):
-            raise Invalid(f'"{unknown[0]}" cannot be set here. Use: {", ".join(_OPTIONS)}, or a server and its client.')
+            raise Invalid(
+                f'"{unknown[0]}" cannot be set here. Use: {", ".join(_OPTIONS)}, or a server and its client.'
+            )
         given = {key: value for key, value in options.items() if value is not None}
         user, tags = given.pop("user_id", None), tuple(given.pop("tags", ()))
         specs = tuple(BlockSpec(block["label"], block["value"]) for block in memory_blocks)
         spec = AgentSpec(name=name, blocks=specs, user=user, tags=tags, **given)
-        return SimpleNamespace(id=self._wait(create_agent(self._runtime, self._scope, spec)).agent.id)
+        return SimpleNamespace(
+            id=self._wait(create_agent(self._runtime, self._scope, spec)).agent.id
+        )
 
 
 class InProcessClient:

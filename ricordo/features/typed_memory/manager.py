@@ -46,7 +46,11 @@ class MemoryManager:
     ) -> None:
         self.client = client
         self.agent_id = agent_id
-        self.max_chars = rotation.default_max_chars() if max_chars is None else rotation.require_max_chars(max_chars)
+        self.max_chars = (
+            rotation.default_max_chars()
+            if max_chars is None
+            else rotation.require_max_chars(max_chars)
+        )
         self.strategy = strategy or rotation.AdaptiveRotation()
         self._now = now
         self._changing = threading.Lock()
@@ -102,13 +106,17 @@ class MemoryManager:
         with self._changing:
             text, version = self._read(HUMAN)
             if self._known not in (None, text):
-                raise Conflict("The human block changed since you read it. Read it again, and repeat your change.")
+                raise Conflict(
+                    "The human block changed since you read it. Read it again, and repeat your change."
+                )
             try:
                 HumanBlock.from_memory_string(text)
             except Invalid:
                 self._archive(ARCHIVED, text)
             if not self._store(human, text, version):
-                raise Conflict("The human block changed while it was written. Read it again, and repeat your change.")
+                raise Conflict(
+                    "The human block changed while it was written. Read it again, and repeat your change."
+                )
 
     def update_persona(self, persona: PersonaBlock) -> None:
         """Write the persona block."""
@@ -119,12 +127,19 @@ class MemoryManager:
         """Return the usage of core memory in percent, the state and task, and the number of preferences, facts and notes."""
         text, _ = self._read(HUMAN)
         human, metrics = HumanBlock.from_memory_string(text), self._metrics(len(text))
-        usage = {"persona": metrics.persona_usage, "human": metrics.human_usage, "total": metrics.total_usage}
+        usage = {
+            "persona": metrics.persona_usage,
+            "human": metrics.human_usage,
+            "total": metrics.total_usage,
+        }
         return {
             **{f"{name}_usage": round(100 * share, 1) for name, share in usage.items()},
             "session_state": human.session_state.value,
             "current_task": human.current_task,
-            **{name: len(getattr(human, name)) for name in ("preferences", "facts", "context_notes")},
+            **{
+                name: len(getattr(human, name))
+                for name in ("preferences", "facts", "context_notes")
+            },
         }
 
     def search_archival(self, query: str, limit: int = 5) -> list[str]:
@@ -142,7 +157,9 @@ class MemoryManager:
                 change(human)
                 if self._store(human, text, version):
                     return
-        raise Conflict(f"Others changed the human block {_MOST_TRIES} times while it was written. Try again later.")
+        raise Conflict(
+            f"Others changed the human block {_MOST_TRIES} times while it was written. Try again later."
+        )
 
     def _store(self, human: HumanBlock, text: str, version: object) -> bool:
         """Archive what leaves the block, then write it in the place of `text`; False if that is no longer there."""
@@ -150,7 +167,9 @@ class MemoryManager:
             self._archive(ARCHIVED, text)
         whole = human.cleaned()
         kept, is_rotated = self._kept(whole)
-        if is_rotated or any(getattr(whole, name) != getattr(kept, name) for name in HumanBlock.CUT):
+        if is_rotated or any(
+            getattr(whole, name) != getattr(kept, name) for name in HumanBlock.CUT
+        ):
             self._archive(ARCHIVED, whole.to_full_string())
         elif kept != whole:
             missing: dict[str, Any] = {
@@ -178,11 +197,17 @@ class MemoryManager:
     def _rotated(self, whole: HumanBlock) -> HumanBlock:
         """Bring the block down to its target: lists lose their oldest, other lines what the strategy does not keep."""
         newest = whole.newest()
-        fixed = len(replace(newest, context_notes=[], other_lines=[], facts=[], preferences=[]).to_full_string())
+        fixed = len(
+            replace(
+                newest, context_notes=[], other_lines=[], facts=[], preferences=[]
+            ).to_full_string()
+        )
         threshold = int(self.max_chars * self.strategy.threshold)
         # The newest values stay in the block if they fit, also beside a long task.
         half = fixed + (self.max_chars - fixed) // 2
-        target = max(int(threshold * _ROTATED_TO), half, min(threshold, len(newest.to_full_string())))
+        target = max(
+            int(threshold * _ROTATED_TO), half, min(threshold, len(newest.to_full_string()))
+        )
         tagged = replace(whole, other_lines=[]).shed(target)
         room = max(0, target - len(tagged.to_full_string()) - 1)
         lines = self.strategy.compress("\n".join(whole.other_lines), room)
@@ -192,7 +217,9 @@ class MemoryManager:
         """Archive a text, unless a process that was then interrupted did so a short while ago."""
         now = self._now()
         piece = max(re.split(r"[\\\n]", body), key=len)[:_PIECE]
-        found = self.client.agents.passages.list(self.agent_id, search=piece, limit=_PASSAGES_READ, ascending=False)
+        found = self.client.agents.passages.list(
+            self.agent_id, search=piece, limit=_PASSAGES_READ, ascending=False
+        )
         parted = [passage.text.partition("\n") for passage in found]
         if not any(rest == body and _is_recent(header, now) for header, _, rest in parted):
             self.client.agents.passages.create(self.agent_id, text=archived_text(kind, body, now))
@@ -221,7 +248,9 @@ class MemoryManager:
         """Write the block; False if it no longer has this version."""
         if text == before:
             return True
-        expected: dict[str, Any] = {"extra_headers": {"If-Match": f'"{version}"'}} if version is not None else {}
+        expected: dict[str, Any] = (
+            {"extra_headers": {"If-Match": f'"{version}"'}} if version is not None else {}
+        )
         try:
             self.client.agents.blocks.update(label, agent_id=self.agent_id, value=text, **expected)
         except Exception as error:
@@ -253,7 +282,8 @@ class BaseAgent:
         self.memory = MemoryManager(client, "", max_chars, strategy)
         texts = {PERSONA: persona, HUMAN: human or HumanBlock()}
         blocks = [
-            {"label": label, "value": block.to_memory_string(self.memory.max_chars)} for label, block in texts.items()
+            {"label": label, "value": block.to_memory_string(self.memory.max_chars)}
+            for label, block in texts.items()
         ]
         agent = client.agents.create(name=name or persona.name, memory_blocks=blocks, **options)
         self.client = client

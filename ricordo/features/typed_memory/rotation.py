@@ -44,7 +44,9 @@ class RotationStrategy:
     name: ClassVar[str]
 
     def __init__(self, threshold: float | None = None) -> None:
-        self.threshold = STRATEGIES[self.name][1] if threshold is None else _require_threshold(threshold)
+        self.threshold = (
+            STRATEGIES[self.name][1] if threshold is None else _require_threshold(threshold)
+        )
 
     def should_rotate(self, metrics: ContextMetrics) -> bool:
         """Whether the human block is fuller than the threshold; called once for each change of it."""
@@ -96,9 +98,13 @@ class AdaptiveRotation(RotationStrategy):
     def _adjust(self, average: float) -> None:
         if self._has_rotated and average < self.HALF_EMPTY:
             # The threshold never leaves the bounds further than the base that was chosen.
-            self.threshold = min(round(self.threshold + self.STEP, 2), max(self.HIGHEST, self.base_threshold))
+            self.threshold = min(
+                round(self.threshold + self.STEP, 2), max(self.HIGHEST, self.base_threshold)
+            )
         elif average > self.NEARLY_FULL:
-            self.threshold = max(round(self.threshold - self.STEP, 2), min(self.LOWEST, self.base_threshold))
+            self.threshold = max(
+                round(self.threshold - self.STEP, 2), min(self.LOWEST, self.base_threshold)
+            )
         self._usages.clear()
         self._has_rotated = False
 
@@ -111,7 +117,9 @@ def default_max_chars() -> int:
 def require_max_chars(max_chars: int) -> int:
     """Return the number if a block of that length can hold a name, a task and a state; raises Invalid."""
     if max_chars < LEAST_CHARS:
-        raise Invalid(f"A block of {max_chars} characters is too short for typed memory. Allow at least {LEAST_CHARS}.")
+        raise Invalid(
+            f"A block of {max_chars} characters is too short for typed memory. Allow at least {LEAST_CHARS}."
+        )
     return max_chars
 
 

@@ -15,10 +15,22 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
 from ricordo.errors import Conflict, NotFound
-from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml
+from ricordo.features.formats.service import (
+    ParsedText,
+    from_markdown,
+    from_toml,
+    to_markdown,
+    to_toml,
+)
 from ricordo.memory import approval, user_memory
 from ricordo.memory.merge import unified
-from ricordo.memory.schemas import find_schema, read_block, require_follows, require_schema, starting_settings
+from ricordo.memory.schemas import (
+    find_schema,
+    read_block,
+    require_follows,
+    require_schema,
+    starting_settings,
+)
 from ricordo.memory.user_memory import ProposalOptions, PutOptions, UserMemory
 from ricordo.settings import Settings
 from ricordo.storage import history, proposals, users
@@ -34,7 +46,9 @@ _MOST = 1000
 class GitUserStorage:
     """Every user's memory; a context manager. SQLite needs it to itself: no server may run. Raises Conflict, Unavailable."""
 
-    def __init__(self, data_dir: Path | str, *, settings: Settings | None = None, scope: Scope | None = None) -> None:
+    def __init__(
+        self, data_dir: Path | str, *, settings: Settings | None = None, scope: Scope | None = None
+    ) -> None:
         self.data_dir = Path(data_dir)
         self.scope = scope or Scope()
         given = settings or Settings(data_dir=self.data_dir)
@@ -53,7 +67,11 @@ class GitUserStorage:
 
     def memory_of(self, tx: Transaction, user_id: str) -> UserMemory | None:
         """Return the user's memory, if the user exists."""
-        return user_memory.open_memory(tx, self.scope, user_id) if users.find(tx, self.scope, user_id) else None
+        return (
+            user_memory.open_memory(tx, self.scope, user_id)
+            if users.find(tx, self.scope, user_id)
+            else None
+        )
 
     def schema(self, name: str | None) -> BlockSchema | None:
         """Return the block schema with this name in the data folder, if there is one."""
@@ -119,7 +137,9 @@ class UserBlockManager(_OneUser):
         """Return a block as TOML, with fields if it has a schema."""
         return self._shown(label, to_toml)
 
-    def update_block(self, label: str, text: str, *, message: str | None = None, schema_ref: str | None = None) -> str:
+    def update_block(
+        self, label: str, text: str, *, message: str | None = None, schema_ref: str | None = None
+    ) -> str:
         """Write the block, a new one with its schema's settings; returns the version's id. Raises Invalid, TooLong."""
         block = self._block(label) if schema_ref else None
         options = PutOptions(message=message, schema_ref=schema_ref)
@@ -127,10 +147,15 @@ class UserBlockManager(_OneUser):
             schema = require_schema(schema_ref, self.storage.data_dir)
             options = replace(options, **starting_settings(schema)) if block is None else options
         return _head(
-            self._change(lambda tx, owned: user_memory.put(tx, owned, label, text, owned.owner, options), makes=True)
+            self._change(
+                lambda tx, owned: user_memory.put(tx, owned, label, text, owned.owner, options),
+                makes=True,
+            )
         )
 
-    def update_block_from_markdown(self, label: str, markdown: str, *, message: str | None = None) -> str:
+    def update_block_from_markdown(
+        self, label: str, markdown: str, *, message: str | None = None
+    ) -> str:
         """Write the block from Markdown. Raises Invalid with the lines to correct."""
         return self._update_from(from_markdown, label, markdown, message)
 
@@ -140,11 +165,15 @@ class UserBlockManager(_OneUser):
 
     def delete_block(self, label: str, *, message: str | None = None) -> None:
         """Delete a block; its history stays. Raises NotFound."""
-        self._change(lambda tx, owned: user_memory.delete(tx, owned, label, owned.owner, message=message))
+        self._change(
+            lambda tx, owned: user_memory.delete(tx, owned, label, owned.owner, message=message)
+        )
 
     def get_history(self, label: str, limit: int = 50) -> list[dict[str, Any]]:
         """Return the versions, newest first: sha, message, author, author_id, timestamp (ISO 8601)."""
-        versions = self._read(lambda tx, owned: history.page(tx, owned.chain.id, label=label, limit=limit))
+        versions = self._read(
+            lambda tx, owned: history.page(tx, owned.chain.id, label=label, limit=limit)
+        )
         return [
             {
                 "sha": version.id.hex(),
@@ -172,15 +201,25 @@ class UserBlockManager(_OneUser):
 
     def restore_version(self, label: str, sha: str) -> str:
         """Restore an older text as a new version; returns its id. Raises NotFound."""
-        return _head(self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.owner)))
+        return _head(
+            self._change(lambda tx, owned: user_memory.restore(tx, owned, label, sha, owned.owner))
+        )
 
     def _shown(self, label: str, write: Callable[..., str]) -> str | None:
         block = self._block(label)
-        return None if block is None else write(label, block.value, self.storage.schema(block.schema_ref))
+        return (
+            None
+            if block is None
+            else write(label, block.value, self.storage.schema(block.schema_ref))
+        )
 
-    def _update_from(self, parse: Callable[..., ParsedText], label: str, source: str, message: str | None) -> str:
+    def _update_from(
+        self, parse: Callable[..., ParsedText], label: str, source: str, message: str | None
+    ) -> str:
         block = self._block(label)
-        parsed = read_block(parse, source, block.schema_ref if block else None, self.storage.data_dir)
+        parsed = read_block(
+            parse, source, block.schema_ref if block else None, self.storage.data_dir
+        )
         return self.update_block(label, parsed.text, message=message, schema_ref=parsed.schema_ref)
 
     def _block(self, label: str) -> Block | None:
@@ -226,7 +265,9 @@ class PendingDiffStore(_OneUser):
 
         def propose(tx: Transaction, owned: UserMemory) -> Proposal:
             agent = Actor("agent", agent_id, agent_id)
-            made = user_memory.propose_edit(tx, owned, label, old_string, new_string, agent, options)
+            made = user_memory.propose_edit(
+                tx, owned, label, old_string, new_string, agent, options
+            )
             block = user_memory.find(tx, owned, label)
             schema = self.storage.schema(block.schema_ref) if block else None
             require_follows(label, block.value if block else "", made.value or "", schema)
@@ -234,7 +275,9 @@ class PendingDiffStore(_OneUser):
 
         return self._diff(self._change(propose))
 
-    def list(self, label: str | None = None, status: ProposalStatus | None = "open") -> "list[PendingDiff]":
+    def list(
+        self, label: str | None = None, status: ProposalStatus | None = "open"
+    ) -> "list[PendingDiff]":
         """Return proposals, newest first: of one block or all, with one status or any (None)."""
 
         def read(tx: Transaction, owned: UserMemory) -> "list[Proposal]":
@@ -261,7 +304,10 @@ class PendingDiffStore(_OneUser):
 
         outcome = self._change(approve)
         if isinstance(outcome, approval.Conflicted):
-            raise Conflict(outcome.proposal.note or "The block changed in the same lines. Approve it with a text.")
+            raise Conflict(
+                outcome.proposal.note
+                or "The block changed in the same lines. Approve it with a text."
+            )
         return (outcome.block.head or b"").hex() if outcome.block else ""
 
     def reject(self, diff_id: str, reason: str | None = None) -> PendingDiff:
@@ -280,7 +326,9 @@ class PendingDiffStore(_OneUser):
         return proposal
 
     def _diff(self, proposal: Proposal) -> PendingDiff:
-        known = {name: getattr(proposal, name) for name in ("id", "reasoning", "confidence", "status")}
+        known = {
+            name: getattr(proposal, name) for name in ("id", "reasoning", "confidence", "status")
+        }
         return PendingDiff(
             user_id=self.user_id,
             agent_id=proposal.author.id,
@@ -298,4 +346,6 @@ def _head(block: Block) -> str:
 
 
 def _iso(timestamp: int | None) -> str | None:
-    return None if timestamp is None else datetime.fromtimestamp(timestamp / SECOND, UTC).isoformat()
+    return (
+        None if timestamp is None else datetime.fromtimestamp(timestamp / SECOND, UTC).isoformat()
+    )

@@ -10,21 +10,32 @@ if TYPE_CHECKING:
 class VectorServicesPlugin:
     def vector_indexes(self, settings: "VectorSettings") -> "list[VectorIndex]":
         """An index for each configured service; none is called before an archive that chose it is written or searched."""
-        from ricordo.features.vector_services.adapters import PineconeIndex, QdrantIndex, TurbopufferIndex
+        from ricordo.features.vector_services.adapters import (
+            PineconeIndex,
+            QdrantIndex,
+            TurbopufferIndex,
+        )
 
         indexes: list[VectorIndex] = []
         prefix = settings.namespace_prefix
         key = settings.turbopuffer_api_key
         if key and (settings.turbopuffer_region or settings.turbopuffer_base_url):
-            address = settings.turbopuffer_base_url or f"https://{settings.turbopuffer_region}.turbopuffer.com"
+            address = (
+                settings.turbopuffer_base_url
+                or f"https://{settings.turbopuffer_region}.turbopuffer.com"
+            )
             indexes.append(TurbopufferIndex(key.get_secret_value(), address, prefix=prefix))
         key, host = settings.pinecone_api_key, settings.pinecone_index_host
         if key and host:
             indexes.append(PineconeIndex(key.get_secret_value(), host, prefix=prefix))
-        location = settings.qdrant_url or (str(settings.qdrant_path) if settings.qdrant_path else "")
+        location = settings.qdrant_url or (
+            str(settings.qdrant_path) if settings.qdrant_path else ""
+        )
         if location:
             key = settings.qdrant_api_key
-            indexes.append(QdrantIndex(location, key.get_secret_value() if key else None, prefix=prefix))
+            indexes.append(
+                QdrantIndex(location, key.get_secret_value() if key else None, prefix=prefix)
+            )
         return indexes
 
 

@@ -14,11 +14,20 @@ from ricordo.features.vector_services.service import Condition, ServiceIndex, Se
 from ricordo.search.vector_index import VectorRecord
 
 T = TypeVar("T")
-_SCHEMA = {"created_at": "int", "role": "string", "conversation": "string", "user_id": "string", "tags": "[]string"}
+_SCHEMA = {
+    "created_at": "int",
+    "role": "string",
+    "conversation": "string",
+    "user_id": "string",
+    "tags": "[]string",
+}
 _METRICS = ("cosine", "dotproduct")
 _MOST_PREPARED = 10_000
 # A server that filters by a field without an index reads every point, and a strict one refuses.
-_INDEXED = {**dict.fromkeys(("role", "conversation", "user_id", "tags"), "keyword"), "created_at": "integer"}
+_INDEXED = {
+    **dict.fromkeys(("role", "conversation", "user_id", "tags"), "keyword"),
+    "created_at": "integer",
+}
 
 
 class TurbopufferIndex(ServiceIndex):
@@ -53,7 +62,9 @@ class TurbopufferIndex(ServiceIndex):
 
     async def _write(self, client: Any, namespace: str, items: list[dict[str, Any]]) -> None:
         space = client.namespace(namespace)
-        self._require_done(await space.write(upsert_rows=items, distance_metric="cosine_distance", schema=_SCHEMA))
+        self._require_done(
+            await space.write(upsert_rows=items, distance_metric="cosine_distance", schema=_SCHEMA)
+        )
 
     async def _delete(self, client: Any, namespace: str, documents: list[int]) -> None:
         self._require_done(await client.namespace(namespace).write(deletes=documents))
@@ -113,9 +124,13 @@ class PineconeIndex(ServiceIndex):
 
     async def _open(self) -> Any:
         # Its package imports its parts when they are asked for, so the part is asked for here, in the thread.
-        pinecone_index = await asyncio.to_thread(lambda: shared.library("pinecone", "Pinecone").AsyncIndex)
+        pinecone_index = await asyncio.to_thread(
+            lambda: shared.library("pinecone", "Pinecone").AsyncIndex
+        )
         async with self._request(self._timeouts.search):
-            index = pinecone_index(host=self._address, api_key=self._key, timeout=self._timeouts.write + 1)
+            index = pinecone_index(
+                host=self._address, api_key=self._key, timeout=self._timeouts.write + 1
+            )
             try:
                 stats = await index.describe_index_stats()
                 self._require_likeness(stats.metric, stats.dimension)
@@ -135,8 +150,14 @@ class PineconeIndex(ServiceIndex):
             )
 
     def _item(self, record: VectorRecord) -> dict[str, Any]:
-        metadata = {name: value for name, value in record.fields().items() if name != "tags" or value}
-        return {"id": str(record.document), "values": shared.floats(record.vector), "metadata": metadata}
+        metadata = {
+            name: value for name, value in record.fields().items() if name != "tags" or value
+        }
+        return {
+            "id": str(record.document),
+            "values": shared.floats(record.vector),
+            "metadata": metadata,
+        }
 
     async def _write(self, client: Any, namespace: str, items: list[dict[str, Any]]) -> None:
         await client.upsert(vectors=items, namespace=namespace)
@@ -206,7 +227,11 @@ class QdrantIndex(ServiceIndex):
             self._thread.shutdown(wait=False)
 
     def _item(self, record: VectorRecord) -> dict[str, Any]:
-        return {"id": record.document, "vector": shared.floats(record.vector), "payload": record.fields()}
+        return {
+            "id": record.document,
+            "vector": shared.floats(record.vector),
+            "payload": record.fields(),
+        }
 
     async def _write(self, client: Any, namespace: str, items: list[dict[str, Any]]) -> None:
         """Keep these; the first vector decides the collection's dimension."""
@@ -261,13 +286,17 @@ class QdrantIndex(ServiceIndex):
         async def whole() -> T:
             return await work()
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, lambda: asyncio.run(whole()))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, lambda: asyncio.run(whole())
+        )
 
     async def _open(self) -> Any:
         qdrant_client = await asyncio.to_thread(shared.library, "qdrant_client", "Qdrant")
         place = self._address
         options: dict[str, Any] = (
-            {"path": place} if self._is_local else {"url": place, "timeout": ceil(self._timeouts.write) + 1}
+            {"path": place}
+            if self._is_local
+            else {"url": place, "timeout": ceil(self._timeouts.write) + 1}
         )
         if place == ":memory:":
             options = {"location": place}
@@ -283,7 +312,9 @@ class QdrantIndex(ServiceIndex):
 
     def _translated(self, error: Exception) -> Unavailable | None:
         exceptions = shared.library("qdrant_client.http.exceptions", "Qdrant")
-        exhausted = shared.library("qdrant_client.common.client_exceptions", "Qdrant").ResourceExhaustedResponse
+        exhausted = shared.library(
+            "qdrant_client.common.client_exceptions", "Qdrant"
+        ).ResourceExhaustedResponse
         match error:
             case exceptions.UnexpectedResponse():
                 return self.refused(error.status_code or 0, _said(error))

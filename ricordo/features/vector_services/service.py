@@ -85,7 +85,9 @@ def library(module: str, title: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         extra = title.lower()
-        raise Unavailable(f'{title} needs its library. Install it with: pip install "ricordo[{extra}]"') from None
+        raise Unavailable(
+            f'{title} needs its library. Install it with: pip install "ricordo[{extra}]"'
+        ) from None
 
 
 class ServiceIndex(ABC):
@@ -101,7 +103,12 @@ class ServiceIndex(ABC):
     MOST_BYTES: int
 
     def __init__(
-        self, key: str, address: str, *, prefix: str = DEFAULT_PREFIX, timeouts: ServiceTimeouts | None = None
+        self,
+        key: str,
+        address: str,
+        *,
+        prefix: str = DEFAULT_PREFIX,
+        timeouts: ServiceTimeouts | None = None,
     ) -> None:
         self._key, self._address, self._prefix = key, address, prefix
         self._timeouts = timeouts or ServiceTimeouts()
@@ -115,7 +122,9 @@ class ServiceIndex(ABC):
         latest = {record.document: record for record in records}.values()
         namespace = namespace_of(self._prefix, partition, model)
         for items in by_size(map(self._item, latest), self.MOST_ITEMS, self.MOST_BYTES):
-            await self._ask(partial(self._write, namespace=namespace, items=items), may_be_absent=False)
+            await self._ask(
+                partial(self._write, namespace=namespace, items=items), may_be_absent=False
+            )
 
     async def remove(self, partition: str, model: str, documents: Sequence[int]) -> None:
         namespace = namespace_of(self._prefix, partition, model)
@@ -148,7 +157,11 @@ class ServiceIndex(ABC):
                 await self._run(client.close)
 
     async def _ask(
-        self, work: Callable[[Any], Awaitable[Any]], *, seconds: float | None = None, may_be_absent: bool = True
+        self,
+        work: Callable[[Any], Awaitable[Any]],
+        *,
+        seconds: float | None = None,
+        may_be_absent: bool = True,
     ) -> Any:
         """The answer to a request; None for a namespace that is not there, where that may be."""
         client = await self._opened()
@@ -191,10 +204,14 @@ class ServiceIndex(ABC):
         return Unavailable(f"{self._where} failed{self._quoted(said)}.")
 
     def unreachable(self) -> Unavailable:
-        return Unavailable(f"{self._where} cannot be reached. Check {self.ADDRESS_VARIABLE} and the network.")
+        return Unavailable(
+            f"{self._where} cannot be reached. Check {self.ADDRESS_VARIABLE} and the network."
+        )
 
     def unexpected_answer(self) -> Unavailable:
-        return Unavailable(f"{self._where} gave an answer that is not {self.TITLE}'s. Check {self.ADDRESS_VARIABLE}.")
+        return Unavailable(
+            f"{self._where} gave an answer that is not {self.TITLE}'s. Check {self.ADDRESS_VARIABLE}."
+        )
 
     def _quoted(self, said: str) -> str:
         words = " ".join(said.split())
@@ -209,7 +226,9 @@ class ServiceIndex(ABC):
             async with asyncio.timeout(seconds):
                 yield
         except TimeoutError:
-            raise Unavailable(f"{self._where} did not answer within {seconds:g} seconds. Try again later.") from None
+            raise Unavailable(
+                f"{self._where} did not answer within {seconds:g} seconds. Try again later."
+            ) from None
         except Unavailable:
             raise
         except Exception as error:

@@ -37,7 +37,9 @@ class WebPlugin:
             LazyRouter(f"{pages}.models", ("/ui/models",)),
             LazyRouter(f"{pages}.connect", ("/ui/connect",)),
             LazyRouter(f"{pages}.settings", ("/ui/settings",)),
-            LazyRouter(f"{pages}.statics", (STATIC,), open=tuple(f"{STATIC}/{name}" for name in TYPES)),
+            LazyRouter(
+                f"{pages}.statics", (STATIC,), open=tuple(f"{STATIC}/{name}" for name in TYPES)
+            ),
             # The last, as it has a page for every other address below /ui too.
             LazyRouter(f"{pages}.login", ("/ui",), open=("/ui/login",), login="/ui/login"),
         ]

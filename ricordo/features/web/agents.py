@@ -18,7 +18,11 @@ async def list_agents(request: Request) -> Response:
     api, asked = Api(request), request.query_params
     words, tag, after = (asked.get(name) or None for name in ("q", "tag", "after"))
     found = await api.get("/v1/agents/", query_text=words, tags=tag, after=after, limit=_PAGE + 1)
-    older = address_of("/ui/agents", q=words, tag=tag, after=found[_PAGE - 1]["id"]) if found[_PAGE:] else ""
+    older = (
+        address_of("/ui/agents", q=words, tag=tag, after=found[_PAGE - 1]["id"])
+        if found[_PAGE:]
+        else ""
+    )
     models = await api.find("/v1/models/") or []
     return await render(
         request,
@@ -43,7 +47,9 @@ async def make_agent(request: Request) -> Response:
             {"label": "human", "value": ""},
         ],
     }
-    made = await Api(request).ask("POST", "/v1/agents/", {name: value for name, value in body.items() if value})
+    made = await Api(request).ask(
+        "POST", "/v1/agents/", {name: value for name, value in body.items() if value}
+    )
     return done(request, f"/ui/agents/{made['id']}/chat", f"{made['name']} is ready.")
 
 
@@ -60,7 +66,9 @@ async def show_settings(request: Request, agent_id: str) -> Response:
     api = Api(request)
     agent = await api.get(f"/v1/agents/{agent_id}")
     attached = {tool["id"] for tool in agent["tools"]}
-    approved = {rule["tool_name"] for rule in agent["tool_rules"] if rule["type"] == "requires_approval"}
+    approved = {
+        rule["tool_name"] for rule in agent["tool_rules"] if rule["type"] == "requires_approval"
+    }
     tools = await api.find("/v1/tools/", limit=200) or []
     scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
     sleeper_ids = (agent["multi_agent_group"] or {}).get("agent_ids", [])
@@ -82,7 +90,9 @@ async def show_settings(request: Request, agent_id: str) -> Response:
 async def change_agent(request: Request, agent_id: str) -> Response:
     """Change what the form has; what it leaves out stays."""
     api, form = Api(request), await form_of(request)
-    body: dict[str, object] = {name: form[name] for name in ("name", "description", "system", "model") if name in form}
+    body: dict[str, object] = {
+        name: form[name] for name in ("name", "description", "system", "model") if name in form
+    }
     if "sleeptime" in form:
         body["enable_sleeptime"] = form["sleeptime"] == "on"
     if "tags" in form:
@@ -120,9 +130,15 @@ async def change_secret(request: Request, agent_id: str) -> Response:
     kept = {secret["key"]: "" for secret in agent["secrets"] if secret["key"] != name}
     is_deleted = form.get("do") == "delete"
     await api.ask(
-        "PATCH", f"/v1/agents/{agent_id}", {"secrets": kept if is_deleted else {**kept, name: form.get("value", "")}}
+        "PATCH",
+        f"/v1/agents/{agent_id}",
+        {"secrets": kept if is_deleted else {**kept, name: form.get("value", "")}},
     )
-    return done(request, f"/ui/agents/{agent_id}/settings", f"{name} was {'deleted' if is_deleted else 'stored'}.")
+    return done(
+        request,
+        f"/ui/agents/{agent_id}/settings",
+        f"{name} was {'deleted' if is_deleted else 'stored'}.",
+    )
 
 
 @router.post("/{agent_id}/delete")
@@ -138,7 +154,11 @@ async def delete_agent(request: Request, agent_id: str) -> Response:
 async def forget_conversation(request: Request, agent_id: str) -> Response:
     """Empty the agent's own conversation; its memory stays."""
     await Api(request).ask("PATCH", f"/v1/agents/{agent_id}/reset-messages", {})
-    return done(request, f"/ui/agents/{agent_id}/settings", "The conversation was emptied. The memory stays.")
+    return done(
+        request,
+        f"/ui/agents/{agent_id}/settings",
+        "The conversation was emptied. The memory stays.",
+    )
 
 
 def _default(request: Request) -> str:

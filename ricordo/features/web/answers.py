@@ -32,7 +32,11 @@ async def show_answer(request: Request, message_id: str) -> Response:
         memory: dict[str, Any] = step.memory if step else {}
         held = history.of_blocks(tx, scope, memory.get("blocks", {}))
         named = memory.get("passages", [])
-        changed = history.of_step(tx, scope, message.run_id or "", message.step_id) if message.step_id else []
+        changed = (
+            history.of_step(tx, scope, message.run_id or "", message.step_id)
+            if message.step_id
+            else []
+        )
         wanted = Page(limit=_MESSAGES, after=message.id)
         passages = [
             one
@@ -50,11 +54,15 @@ async def show_answer(request: Request, message_id: str) -> Response:
             "proposed": proposals.of_step(tx, scope, message.step_id) if message.step_id else [],
             "pages": queries.pages_of_blocks(tx, [*held.values(), *changed]),
             "before": messages.page(tx, scope, wanted, conversation_id=message.conversation_id),
-            "question": queries.messages_of_runs(tx, scope, [message.run_id]).get(message.run_id or "", ""),
+            "question": queries.messages_of_runs(tx, scope, [message.run_id]).get(
+                message.run_id or "", ""
+            ),
         }
 
     found = await request.app.state.runtime.store.read(read)
     agent = await Api(request).find(f"/v1/agents/{found['message'].agent_id}")
     path = f"/v1/steps/{found['message'].step_id}/trace"
     has_trace = found["step"] is not None and await Api(request).find(path) is not None
-    return await render(request, "answer.html", **found, agent=agent, has_trace=has_trace, is_large=True)
+    return await render(
+        request, "answer.html", **found, agent=agent, has_trace=has_trace, is_large=True
+    )

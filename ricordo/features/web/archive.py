@@ -24,15 +24,35 @@ async def show_archive(request: Request, agent_id: str) -> Response:
     home = f"/v1/agents/{agent_id}/archival-memory"
     older = ""
     if words or tag:
-        query = {"query": words, "agent_id": agent_id, "limit": _PAGE, "tags": [tag] if tag else None}
-        found = await api.ask("POST", "/v1/passages/search", {k: v for k, v in query.items() if v is not None})
-        passages = [{**one["passage"], "relevance": one["metadata"] if words else None} for one in found]
+        query = {
+            "query": words,
+            "agent_id": agent_id,
+            "limit": _PAGE,
+            "tags": [tag] if tag else None,
+        }
+        found = await api.ask(
+            "POST", "/v1/passages/search", {k: v for k, v in query.items() if v is not None}
+        )
+        passages = [
+            {**one["passage"], "relevance": one["metadata"] if words else None} for one in found
+        ]
     else:
         listed = await api.get(home, after=after, limit=_PAGE + 1, ascending="false")
         passages = [{**one, "relevance": None} for one in listed[:_PAGE]]
-        older = address_of(f"/ui/agents/{agent_id}/archive", after=passages[-1]["id"]) if listed[_PAGE:] else ""
+        older = (
+            address_of(f"/ui/agents/{agent_id}/archive", after=passages[-1]["id"])
+            if listed[_PAGE:]
+            else ""
+        )
     return await render(
-        request, "archive.html", agent=agent, passages=passages, words=words, tag=tag, older=older, page=_PAGE
+        request,
+        "archive.html",
+        agent=agent,
+        passages=passages,
+        words=words,
+        tag=tag,
+        older=older,
+        page=_PAGE,
     )
 
 

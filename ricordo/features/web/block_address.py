@@ -67,11 +67,20 @@ def find_block(tx: Transaction, scope: Scope, given: dict[str, Any]) -> BlockAdd
     chain = Chain(block.chain_id, block.organization_id, "agent", owner.id)
     decision = ChangeMetadata(scope.actor).policy_decision(block.rule, chain)
     if owner.kind == "block":
-        seen_by = next(iter(agents.page(tx, scope, Page(limit=1), agents.has_block(block.id))), None)
+        seen_by = next(
+            iter(agents.page(tx, scope, Page(limit=1), agents.has_block(block.id))), None
+        )
         owner = MemoryOwner("agent", seen_by.agent.id, seen_by.agent.name) if seen_by else owner
     address = f"/blocks/{block.id}"
     return BlockAddress(
-        owner, chain, block.label, block, f"/v1{address}", f"/ui{address}", decision, decision == "apply"
+        owner,
+        chain,
+        block.label,
+        block,
+        f"/v1{address}",
+        f"/ui{address}",
+        decision,
+        decision == "apply",
     )
 
 
@@ -82,21 +91,32 @@ def of_user(tx: Transaction, scope: Scope, user: User, chain_id: str, label: str
         raise NotFound(f'There is no memory block "{label[:80]}" of {user.name}.')
     chain = Chain(chain_id, user.organization_id, "user", user.id)
     edit = ChangeMetadata(scope.acting_for(user).actor)
-    decision, owns = edit.policy_decision(block.rule if block else "propose", chain), edit.is_owners_of(chain)
+    decision, owns = (
+        edit.policy_decision(block.rule if block else "propose", chain),
+        edit.is_owners_of(chain),
+    )
     page = f"{owner.path}/blocks/{quote(label)}"
-    return BlockAddress(owner, chain, label, block, f"/users/{user.id}/blocks/{label}", page, decision, owns)
+    return BlockAddress(
+        owner, chain, label, block, f"/users/{user.id}/blocks/{label}", page, decision, owns
+    )
 
 
 async def open_block(request: Request) -> BlockAddress:
     """Return the block of this request; raises NotFound, and Conflict for a form that names a user's block by its id."""
     scope, given = request.scope[REQUEST_SCOPE], request.path_params
-    found: BlockAddress = await request.app.state.runtime.store.read(lambda tx: find_block(tx, scope, given))
+    found: BlockAddress = await request.app.state.runtime.store.read(
+        lambda tx: find_block(tx, scope, given)
+    )
     if request.method == "POST" and "block_id" in given and found.owner.kind == "user":
-        raise Conflict(f"This is a block of {found.owner.name}. Change it on the page of {found.owner.name}'s memory.")
+        raise Conflict(
+            f"This is a block of {found.owner.name}. Change it on the page of {found.owner.name}'s memory."
+        )
     return found
 
 
-def counted(tx: Transaction, address: BlockAddress, found: Sequence[BlockVersion]) -> list[TimelineEntry]:
+def counted(
+    tx: Transaction, address: BlockAddress, found: Sequence[BlockVersion]
+) -> list[TimelineEntry]:
     """Return the versions, the last of them left out where it is only there to compare with, and how many words each changed."""
     length = len(address.block.value) if address.block else 0
     if length * len(found) > _MOST_COUNTED:
@@ -118,7 +138,9 @@ def read_versions(
     return counted(tx, address, found)[:limit], len(found) > limit
 
 
-def blocks_beside(tx: Transaction, scope: Scope, owner: MemoryOwner, chain_id: str) -> list[ListedBlock]:
+def blocks_beside(
+    tx: Transaction, scope: Scope, owner: MemoryOwner, chain_id: str
+) -> list[ListedBlock]:
     if owner.kind == "user":
         return queries.blocks_of_chain(tx, owner, chain_id)
     if owner.kind == "block":

@@ -77,9 +77,15 @@ async def decide(request: Request, agent_id: str) -> Response:
     """Approve or deny the tool calls that wait, all of them alike."""
     api, form = Api(request), await form_of(request)
     conversation = await _conversation(api, agent_id, form.get("conversation"))
-    answer = {"type": "approval", "approve": form.get("decision") == "approve", "reason": form.get("reason") or None}
+    answer = {
+        "type": "approval",
+        "approve": form.get("decision") == "approve",
+        "reason": form.get("reason") or None,
+    }
     request_id = form.get("request") or None
-    return await _send(request, agent_id, conversation, [{**answer, "approval_request_id": request_id}])
+    return await _send(
+        request, agent_id, conversation, [{**answer, "approval_request_id": request_id}]
+    )
 
 
 @router.post("/stop")
@@ -110,7 +116,10 @@ async def fork(request: Request, agent_id: str) -> Response:
         before = await api.get(f"{home}/messages", before=edited, order="asc", limit=1)
         message = before[-1]["id"] if before else None
     made = await api.ask("POST", f"{home}/fork", None, {"message_id": message} if message else {})
-    return done(request, address_of(_path(agent_id, made), edit=edited, of=conversation["id"] if edited else None))
+    return done(
+        request,
+        address_of(_path(agent_id, made), edit=edited, of=conversation["id"] if edited else None),
+    )
 
 
 @router.post("/change")
@@ -123,7 +132,9 @@ async def change(request: Request, agent_id: str) -> Response:
         await api.ask("DELETE", home)
         return done(request, f"/ui/agents/{agent_id}/chat", "The conversation was deleted.")
     body = (
-        {"archived": form["do"] == "archive"} if form.get("do") else {"summary": form.get("title", "").strip() or None}
+        {"archived": form["do"] == "archive"}
+        if form.get("do")
+        else {"summary": form.get("title", "").strip() or None}
     )
     await api.ask("PATCH", home, body)
     return done(request, _path(agent_id, conversation), "The conversation was changed.")
@@ -139,7 +150,9 @@ async def undo(request: Request, agent_id: str) -> Response:
     return done(request, page, "What was remembered in this turn was taken back.")
 
 
-async def _page(request: Request, agent_id: str, *, status: int = 200, words: str = "", draft: str = "") -> Response:
+async def _page(
+    request: Request, agent_id: str, *, status: int = 200, words: str = "", draft: str = ""
+) -> Response:
     api, asked = Api(request), request.query_params
     agent = await api.get(f"/v1/agents/{agent_id}")
     conversation = await _conversation(api, agent_id, asked.get("conversation"))
@@ -155,7 +168,8 @@ async def _page(request: Request, agent_id: str, *, status: int = 200, words: st
         status=status,
         agent=agent,
         conversation=conversation,
-        others=await api.find("/v1/conversations/", agent_id=agent_id, limit=_OTHER_CONVERSATIONS) or [],
+        others=await api.find("/v1/conversations/", agent_id=agent_id, limit=_OTHER_CONVERSATIONS)
+        or [],
         turns=await _turns(request, said),
         last=said[-1]["id"] if said else "",
         older=address_of(_path(agent_id, conversation), before=first) if older else "",
@@ -182,7 +196,9 @@ async def _send(
         if is_part(request):
             raise
         # Nothing that was typed is lost: a turn that began has it in the history, any other in the box.
-        return await _page(request, agent_id, status=min(error.status, 502), words=str(error), draft=draft)
+        return await _page(
+            request, agent_id, status=min(error.status, 502), words=str(error), draft=draft
+        )
     return done(request, f"{_path(agent_id, conversation)}#end")
 
 
@@ -231,10 +247,32 @@ def _items(message: Json, calls: dict[str, Json]) -> list[tuple[str, Json]]:
         case "assistant_message":
             return [("agent", {**shown, "content": message["content"]})]
         case "reasoning_message":
-            return [("fold", {**shown, "title": "Thought", "status": "", "text": message["reasoning"], "result": ""})]
+            return [
+                (
+                    "fold",
+                    {
+                        **shown,
+                        "title": "Thought",
+                        "status": "",
+                        "text": message["reasoning"],
+                        "result": "",
+                    },
+                )
+            ]
         case "summary_message":
             title = "Older messages were summarized"
-            return [("fold", {**shown, "title": title, "status": "", "text": message["summary"], "result": ""})]
+            return [
+                (
+                    "fold",
+                    {
+                        **shown,
+                        "title": title,
+                        "status": "",
+                        "text": message["summary"],
+                        "result": "",
+                    },
+                )
+            ]
         case "tool_call_message" | "approval_request_message" as kind:
             made = [_call(shown, one) for one in _listed(message["tool_calls"])]
             calls.update({one["call_id"]: one for one in made})
@@ -256,7 +294,11 @@ def _call(shown: Json, call: Json) -> Json:
         arguments = orjson.loads(call["arguments"] or "{}")
     except orjson.JSONDecodeError:
         arguments = {}
-    about = arguments.get("label") or arguments.get("query") or "" if isinstance(arguments, dict) else ""
+    about = (
+        arguments.get("label") or arguments.get("query") or ""
+        if isinstance(arguments, dict)
+        else ""
+    )
     title = f"{call['name']} · {about}" if about and isinstance(about, str) else str(call["name"])
     fields = {"call_id": call["tool_call_id"], "title": title, "text": call["arguments"] or ""}
     return {**shown, **fields, "status": "", "result": ""}
@@ -283,7 +325,8 @@ async def _blocks(api: Api, agent: Json, conversation: Json) -> list[Json]:
     theirs = await api.find(f"/users/{user}/blocks") or []
     ids = {block["id"] for block in theirs}
     return [block for block in own if block["id"] not in ids] + [
-        {**block, "value": block["body"], "path": f"/ui/people/{user}/blocks/{block['label']}"} for block in theirs
+        {**block, "value": block["body"], "path": f"/ui/people/{user}/blocks/{block['label']}"}
+        for block in theirs
     ]
 
 
@@ -296,9 +339,16 @@ async def _words_of(api: Api, message_id: str, conversation_id: str) -> str:
     """The words of a message of this conversation; an empty text where it is not there."""
     home = f"/v1/conversations/{conversation_id}/messages"
     earlier = await api.find(home, before=message_id, order="asc", limit=1) or []
-    found = await api.find(home, after=earlier[-1]["id"] if earlier else None, order="asc", limit=1) or []
+    found = (
+        await api.find(home, after=earlier[-1]["id"] if earlier else None, order="asc", limit=1)
+        or []
+    )
     content = next((one["content"] for one in found if one["message_type"] == "user_message"), "")
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content if "text" in part)
+    return (
+        content
+        if isinstance(content, str)
+        else "\n".join(part["text"] for part in content if "text" in part)
+    )
 
 
 def _may_say(request: Request) -> bool:

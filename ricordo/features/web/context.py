@@ -40,7 +40,9 @@ async def show_context(request: Request, agent_id: str) -> Response:
     summaries: Sequence[Message] = ()
     if scope.may("messages:read"):
         opened = await open_conversation(runtime, scope, conversation or DEFAULT, agent_id)
-        summaries = await runtime.store.read(lambda tx: queries.summaries(tx, scope, opened.id, _MOST_SUMMARIES))
+        summaries = await runtime.store.read(
+            lambda tx: queries.summaries(tx, scope, opened.id, _MOST_SUMMARIES)
+        )
     return await render(
         request,
         "context.html",
@@ -58,7 +60,9 @@ async def show_context(request: Request, agent_id: str) -> Response:
 
 def _lessons(request: Request, handle: str) -> list[str]:
     """What the agent's model was learned to need, in words."""
-    models = request.app.state.runtime.organization_providers.known(request.scope[REQUEST_SCOPE].organization_id)
+    models = request.app.state.runtime.organization_providers.known(
+        request.scope[REQUEST_SCOPE].organization_id
+    )
     try:
         learned = learned_of(models.get(handle))
     except NotFound:
@@ -74,7 +78,12 @@ def _sections(found: dict[str, Any]) -> list[dict[str, Any]]:
         tokens = found.get(count) or 0
         width = tokens * _WIDTH / whole
         if tokens:
-            given = {"name": name, "tokens": tokens, "at": round(at, 1), "width": round(max(width, 1), 1)}
+            given = {
+                "name": name,
+                "tokens": tokens,
+                "at": round(at, 1),
+                "width": round(max(width, 1), 1),
+            }
             sections.append({**given, "number": number, "text": found.get(text)})
         at += width
     return sections

@@ -39,12 +39,19 @@ async def approve(request: Request, proposal_id: str) -> Response:
         decided = await Api(request).ask("POST", waiting.path("approve"), body)
     except RefusedByApi as error:
         conflict = (
-            error.content.get("conflict") if error.status == _CONFLICT and isinstance(error.content, dict) else None
+            error.content.get("conflict")
+            if error.status == _CONFLICT and isinstance(error.content, dict)
+            else None
         )
         if conflict is None:
             raise
         return await _page(
-            request, waiting, conflict=conflict, words=str(error), body=form.get("body"), next=form.get("next", "")
+            request,
+            waiting,
+            conflict=conflict,
+            words=str(error),
+            body=form.get("body"),
+            next=form.get("next", ""),
         )
     return await _decided(request, waiting, form, "applied", decided)
 
@@ -54,7 +61,9 @@ async def approve(request: Request, proposal_id: str) -> Response:
 async def reject(request: Request, proposal_id: str) -> Response:
     """Leave the block as it is."""
     waiting, form = await _find(request, proposal_id), await form_of(request)
-    decided = await Api(request).ask("POST", waiting.path("reject"), {"reason": form.get("reason") or None})
+    decided = await Api(request).ask(
+        "POST", waiting.path("reject"), {"reason": form.get("reason") or None}
+    )
     return await _decided(request, waiting, form, "rejected", decided)
 
 
@@ -75,7 +84,11 @@ async def _page(request: Request, waiting: WaitingProposal, **values: Any) -> Re
 
 
 async def _decided(
-    request: Request, waiting: WaitingProposal, form: dict[str, str], what: str, decided: dict[str, Any]
+    request: Request,
+    waiting: WaitingProposal,
+    form: dict[str, str],
+    what: str,
+    decided: dict[str, Any],
 ) -> Response:
     if is_part(request):
         return await render(request, "decided.html", waiting=waiting, what=what, decided=decided)

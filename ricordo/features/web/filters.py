@@ -74,7 +74,9 @@ def plain(text: str | None) -> Markup:
     text = text or ""
     if len(text) > _LONG_LINE and max(map(len, text.split("\n"))) > _LONG_LINE:
         pieces = (text[start : start + _PIECE] for start in range(0, len(text), _PIECE))
-        return Markup("").join(Markup('<span class="piece">{}</span>').format(_plain(piece)) for piece in pieces)
+        return Markup("").join(
+            Markup('<span class="piece">{}</span>').format(_plain(piece)) for piece in pieces
+        )
     return _plain(text)
 
 
@@ -132,13 +134,20 @@ def texts(message: Mapping[str, Any]) -> str:
 def stems(query: str) -> list[str]:
     """How the words of a query begin, without their endings: what a text that holds one of them is known by."""
     words = re.findall(r"\w{2,40}", query.casefold()[:_MOST_QUERY])
-    return list(dict.fromkeys(word if len(word) < _SHORT else word[: max(_SHORT, len(word) - 2)] for word in words))
+    return list(
+        dict.fromkeys(
+            word if len(word) < _SHORT else word[: max(_SHORT, len(word) - 2)] for word in words
+        )
+    )
 
 
 def found(text: str | None, query: str, most: int = 400) -> Markup:
     """The part of a text around the first word of the query, with the words marked."""
     line = " ".join((text or "")[:MOST_MARKDOWN].split())
-    pattern = re.compile("|".join(rf"\b{re.escape(stem)}\w{{0,20}}" for stem in stems(query)) or r"(?!)", re.IGNORECASE)
+    pattern = re.compile(
+        "|".join(rf"\b{re.escape(stem)}\w{{0,20}}" for stem in stems(query)) or r"(?!)",
+        re.IGNORECASE,
+    )
     first = pattern.search(line)
     begin = max(first.start() - most // 3, 0) if first else 0
     cut, shown, place = line[begin : begin + most], Markup(""), 0

@@ -26,13 +26,21 @@ _LINES = 300
 @router.get("/history")
 async def list_versions(request: Request) -> Response:
     """The block's versions, newest first, of which two can be compared."""
-    scope, given, before = request.scope[REQUEST_SCOPE], request.path_params, request.query_params.get("before")
+    scope, given, before = (
+        request.scope[REQUEST_SCOPE],
+        request.path_params,
+        request.query_params.get("before"),
+    )
 
     def read(tx: Transaction) -> dict[str, Any]:
         address = find_block(tx, scope, given)
         end = history.get(tx, address.chain.id, before).number if before else None
         entries, has_older = read_versions(tx, address, _PAGE, end)
-        older = address_of(f"{address.page}/history", before=entries[-1].version.id.hex()) if has_older else ""
+        older = (
+            address_of(f"{address.page}/history", before=entries[-1].version.id.hex())
+            if has_older
+            else ""
+        )
         sources = queries.messages_of_runs(tx, scope, [entry.version.run_id for entry in entries])
         return {"address": address, "entries": entries, "older": older, "sources": sources}
 
@@ -50,7 +58,9 @@ async def show_version(request: Request) -> Response:
         named = history.get(tx, address.chain.id, given["sha"])
         version = history.block_at(tx, address.chain.id, address.label, named)
         if version is None:
-            raise NotFound(f'There was no memory block "{address.label}" at this version. Choose another version.')
+            raise NotFound(
+                f'There was no memory block "{address.label}" at this version. Choose another version.'
+            )
         earlier = history.before(tx, version)
         blobs = [one.blob for one in (version, earlier) if one and one.blob]
         texts = versions.read_texts(tx, address.chain.id, blobs)
@@ -64,7 +74,9 @@ async def show_version(request: Request) -> Response:
         }
 
     found = await request.app.state.runtime.store.read(read)
-    found["is_current"] = bool(found["address"].block and found["address"].block.value == found["text"])
+    found["is_current"] = bool(
+        found["address"].block and found["address"].block.value == found["text"]
+    )
     return await render(request, "version.html", **found, is_large=True)
 
 
@@ -76,11 +88,16 @@ async def compare(request: Request) -> Response:
     asked = {name: request.query_params.get(name) or None for name in ("from", "to")}
     found = await api.get(f"{address.api}/compare", **asked)
     both = [
-        await api.get(f"{address.api}/versions/{sha}") if (sha := found[f"{side}_version"]) else None for side in asked
+        await api.get(f"{address.api}/versions/{sha}")
+        if (sha := found[f"{side}_version"])
+        else None
+        for side in asked
     ]
     if both[0] and both[1] and both[0]["number"] > both[1]["number"]:
         both.reverse()  # the older one is on the left, in whichever order they were chosen
-    return await render(request, "compare.html", address=address, older=both[0], newer=both[1], is_large=True)
+    return await render(
+        request, "compare.html", address=address, older=both[0], newer=both[1], is_large=True
+    )
 
 
 @_by_id.get("/blame")
@@ -89,7 +106,9 @@ async def show_blame(request: Request) -> Response:
     """Each line with who wrote it, when, why, and in answer to which message."""
     scope, given = request.scope[REQUEST_SCOPE], request.path_params
     number = request.query_params.get("line", "1")
-    start = max(1, int(number)) if number.isascii() and number.isdecimal() and len(number) < 9 else 1
+    start = (
+        max(1, int(number)) if number.isascii() and number.isdecimal() and len(number) < 9 else 1
+    )
 
     store = request.app.state.runtime.store
 
@@ -102,7 +121,12 @@ async def show_blame(request: Request) -> Response:
 
     def read(tx: Transaction) -> dict[str, Any]:
         sources = queries.messages_of_runs(tx, scope, {line.version.run_id for line in shown})
-        return {"address": find_block(tx, scope, given), "lines": shown, "count": blame.count, "sources": sources}
+        return {
+            "address": find_block(tx, scope, given),
+            "lines": shown,
+            "count": blame.count,
+            "sources": sources,
+        }
 
     found = await store.read(read)
     page = f"{found['address'].page}/blame"
@@ -119,7 +143,11 @@ async def restore(request: Request) -> Response:
     sha = form.get("sha") or request.query_params.get("sha", "")
     before = address.block and address.block.head
     restored = await Api(request).ask("POST", f"{address.api}/restore", {"sha": sha})
-    undo = f"{address.page}/restore?sha={before.hex()}" if before and restored.get("version") != before.hex() else ""
+    undo = (
+        f"{address.page}/restore?sha={before.hex()}"
+        if before and restored.get("version") != before.hex()
+        else ""
+    )
     return done(request, address.page, outcome_of(address, restored, "restored"), undo=undo)
 
 

@@ -44,7 +44,9 @@ async def show_home(request: Request) -> Response:
             "proposals": queries.waiting(tx, me, Page(limit=_MOST_SHOWN, is_bounded=True))
             if me.may("memory:read")
             else [],
-            "approvals": queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True) if may_read else [],
+            "approvals": queries.recent_conversations(tx, me, _MOST_SHOWN, waits=True)
+            if may_read
+            else [],
             "conversations": queries.recent_conversations(tx, me, 10) if may_read else [],
         }
 
@@ -73,7 +75,11 @@ async def say_first(request: Request) -> Response:
     form, api = await form_of(request), Api(request)
     agent = await api.ask("POST", "/v1/agents/", FIRST_AGENT)
     if words := form.get("message", "").strip():
-        await api.ask("POST", f"/v1/agents/{agent['id']}/messages", {"messages": [{"role": "user", "content": words}]})
+        await api.ask(
+            "POST",
+            f"/v1/agents/{agent['id']}/messages",
+            {"messages": [{"role": "user", "content": words}]},
+        )
     return done(request, f"/ui/agents/{agent['id']}/chat")
 
 

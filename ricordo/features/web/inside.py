@@ -67,10 +67,14 @@ class Api:
         sent = form or (orjson.dumps(body) if body is not None else b"", "application/json")
         status, content_type, content = await self._call(method, path, sent, query or {}, headers)
         is_json = content_type.startswith("application/json")
-        answer = orjson.loads(content) if is_json and content else content.decode("utf-8", "replace")
+        answer = (
+            orjson.loads(content) if is_json and content else content.decode("utf-8", "replace")
+        )
         if status >= 400:
             # A page whose address holds what is no id is one that is not there.
-            raise RefusedByApi(404 if isinstance(answer, dict) and "examples" in answer else status, answer)
+            raise RefusedByApi(
+                404 if isinstance(answer, dict) and "examples" in answer else status, answer
+            )
         return answer
 
     async def _call(
@@ -86,7 +90,10 @@ class Api:
         given = {name: value for name, value in query.items() if value is not None}
         root = outer.get("root_path", "")
         scope = {
-            **{name: outer.get(name) for name in ("type", "asgi", "http_version", "scheme", "client", "server", "app")},
+            **{
+                name: outer.get(name)
+                for name in ("type", "asgi", "http_version", "scheme", "client", "server", "app")
+            },
             REQUEST_SCOPE: outer[REQUEST_SCOPE],
             "root_path": root,
             "method": method,
@@ -111,5 +118,11 @@ class Api:
         await self._request.app(scope, receive, send)
         answered = dict(started["headers"])
         if started["status"] == _LATER and b"retry-after" in answered:
-            raise DatabaseFailed("The database does not answer. Try again in a moment; the server's log says why.")
-        return started["status"], answered.get(b"content-type", b"").decode("latin-1"), b"".join(pieces)
+            raise DatabaseFailed(
+                "The database does not answer. Try again in a moment; the server's log says why."
+            )
+        return (
+            started["status"],
+            answered.get(b"content-type", b"").decode("latin-1"),
+            b"".join(pieces),
+        )

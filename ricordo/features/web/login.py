@@ -17,7 +17,12 @@ router = Pages()
 @needs()
 async def show_login(request: Request) -> Response:
     """The form for a key, and the way to the login provider where there is one."""
-    return await render(request, "login.html", next=local_path(request.query_params.get("next", "")) or "/", words="")
+    return await render(
+        request,
+        "login.html",
+        next=local_path(request.query_params.get("next", "")) or "/",
+        words="",
+    )
 
 
 @router.post("/ui/login")
@@ -29,7 +34,9 @@ async def log_in(request: Request) -> Response:
     address = request.client.host if request.client else ""
     await authentication.slow_down(address, key)
     caller = await authentication.scope_of(runtime, key)
-    if caller is None or caller.reach:  # a token is for programs of pages, and reaches no page of this server
+    if (
+        caller is None or caller.reach
+    ):  # a token is for programs of pages, and reaches no page of this server
         authentication.note_failure(address)
         words = "This key is unknown, expired or revoked. Check it, or ask an administrator for a new one."
         return await render(request, "login.html", status=401, next=next, words=words)

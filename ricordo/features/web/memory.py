@@ -58,10 +58,19 @@ async def list_people(request: Request) -> Response:
     if scope.subject:
         return done(request, f"/ui/people/{scope.subject}")
     if not scope.may("users:read"):
-        raise Forbidden("To list users takes the scope users:read. Ask an administrator for a key that has it.")
-    words, wanted = asked.get("q", "").strip()[:255], Page(limit=_PAGE + 1, after=asked.get("after") or None)
-    found = await request.app.state.runtime.store.read(lambda tx: queries.people(tx, scope, wanted, words))
-    older = address_of("/ui/people", q=words, after=found[_PAGE - 1].user.id) if found[_PAGE:] else ""
+        raise Forbidden(
+            "To list users takes the scope users:read. Ask an administrator for a key that has it."
+        )
+    words, wanted = (
+        asked.get("q", "").strip()[:255],
+        Page(limit=_PAGE + 1, after=asked.get("after") or None),
+    )
+    found = await request.app.state.runtime.store.read(
+        lambda tx: queries.people(tx, scope, wanted, words)
+    )
+    older = (
+        address_of("/ui/people", q=words, after=found[_PAGE - 1].user.id) if found[_PAGE:] else ""
+    )
     return await render(request, "people.html", people=found[:_PAGE], words=words, older=older)
 
 
@@ -120,7 +129,13 @@ def _memory(
 ) -> dict[str, Any]:
     """Read what a page of a block shows beside it."""
     if address is None:
-        return {"listed": listed, "address": None, "waiting_here": [], "entries": [], "has_older": False}
+        return {
+            "listed": listed,
+            "address": None,
+            "waiting_here": [],
+            "entries": [],
+            "has_older": False,
+        }
     which = which or ProposalFilter(chain_id=address.chain.id, label=address.label, waits=True)
     waiting = queries.waiting(tx, scope, Page(limit=_MOST_PROPOSALS, is_bounded=True), which)
     entries, has_older = read_versions(tx, address, _RECENT)
@@ -133,7 +148,9 @@ def _memory(
         "entries": entries,
         "has_older": has_older,
         "sources": queries.messages_of_runs(tx, scope, runs),
-        "deleted": queries.deleted_labels(tx, address.chain.id) if address.owner.kind == "user" else [],
+        "deleted": queries.deleted_labels(tx, address.chain.id)
+        if address.owner.kind == "user"
+        else [],
     }
 
 
@@ -142,7 +159,9 @@ async def _show_block(request: Request, **values: Any) -> Response:
 
     def read(tx: Transaction) -> dict[str, Any]:
         address = find_block(tx, scope, given)
-        return _memory(tx, scope, address, blocks_beside(tx, scope, address.owner, address.chain.id))
+        return _memory(
+            tx, scope, address, blocks_beside(tx, scope, address.owner, address.chain.id)
+        )
 
     return await _show(request, await request.app.state.runtime.store.read(read), **values)
 
@@ -151,7 +170,10 @@ async def _show(request: Request, found: dict[str, Any], **values: Any) -> Respo
     """Render a page of memory. `typed` is a text that could not be saved, and `words` say why."""
     address: BlockAddress | None = found["address"]
     scope: Scope = request.scope[REQUEST_SCOPE]
-    length = sum(len(one.proposal.value or "") + len(one.proposal.base_value or "") for one in found["waiting_here"])
+    length = sum(
+        len(one.proposal.value or "") + len(one.proposal.base_value or "")
+        for one in found["waiting_here"]
+    )
     length += len(address.block.value) if address and address.block else 0
     may_write = scope.may("memory:write" if found["owner"].kind == "user" else "agents:write")
     may_edit = bool(address and address.block and may_write and address.decision != "refuse")
@@ -159,7 +181,8 @@ async def _show(request: Request, found: dict[str, Any], **values: Any) -> Respo
         "is_edited": may_edit and "edit" in request.query_params,
         "may_write": may_write,
         "may_edit": may_edit,
-        "may_decide": bool(address and address.owns) and scope.may("memory:approve", "memory:override"),
+        "may_decide": bool(address and address.owns)
+        and scope.may("memory:approve", "memory:override"),
         "typed": None,
         "reason": None,
         "is_changed": False,
@@ -180,16 +203,28 @@ async def save_block(request: Request) -> Response:
     address, form = await open_block(request), await form_of(request)
     text, reason = form.get("value", ""), form.get("reason", "").strip() or None
     is_users = address.owner.kind == "user"
-    method, body = ("PUT", {"body": text, "message": reason}) if is_users else ("PATCH", {"value": text})
+    method, body = (
+        ("PUT", {"body": text, "message": reason}) if is_users else ("PATCH", {"value": text})
+    )
     try:
-        saved = await Api(request).ask(method, address.api, body, if_match=form.get("version") or None)
+        saved = await Api(request).ask(
+            method, address.api, body, if_match=form.get("version") or None
+        )
     except RefusedByApi as refused:
         if refused.status in (401, 403, 404):
             raise
         is_changed = refused.status == _PRECONDITION_FAILED
         words = "" if is_changed else str(refused)
-        given = {"typed": text, "reason": reason, "is_edited": True, "is_changed": is_changed, "words": words}
-        return await _show_block(request, status=_CHANGED if is_changed else refused.status, **given)
+        given = {
+            "typed": text,
+            "reason": reason,
+            "is_edited": True,
+            "is_changed": is_changed,
+            "words": words,
+        }
+        return await _show_block(
+            request, status=_CHANGED if is_changed else refused.status, **given
+        )
     before = address.block and address.block.head
     is_written = saved.get("version") != (before.hex() if before else None)
     undo = f"{address.page}/restore?sha={before.hex()}" if before and is_written else ""
@@ -202,7 +237,9 @@ async def change_settings(request: Request) -> Response:
     """Change title, description, limit and policy, as far as the form has them; or hide the block from a course's teachers."""
     address, form = await open_block(request), await form_of(request)
     if form.get("hide") == "teachers" and address.block:
-        kept = {name: value for name, value in address.block.metadata.items() if name != "teachers_see"}
+        kept = {
+            name: value for name, value in address.block.metadata.items() if name != "teachers_see"
+        }
         await Api(request).ask("PATCH", f"/v1/blocks/{address.block.id}", {"metadata": kept})
         return done(request, address.page, f"Teachers do not see {address.label} any more.")
     names = ("title", "description", "limit", "policy")
@@ -244,8 +281,16 @@ async def make_block(request: Request) -> Response:
         status = _CHANGED if refused.status == _PRECONDITION_FAILED else refused.status
         return await _show_new(request, owner, form, str(refused), status)
     is_proposed = "base_body" in made
-    page = f"{owner.path}/blocks/{quote(made['label'])}" if owner.kind == "user" else f"/ui/blocks/{made['id']}"
-    return done(request, page, f"Waits for {owner.name}'s approval." if is_proposed else f"{made['label']} was made.")
+    page = (
+        f"{owner.path}/blocks/{quote(made['label'])}"
+        if owner.kind == "user"
+        else f"/ui/blocks/{made['id']}"
+    )
+    return done(
+        request,
+        page,
+        f"Waits for {owner.name}'s approval." if is_proposed else f"{made['label']} was made.",
+    )
 
 
 async def _make(api: Api, owner: MemoryOwner, form: dict[str, str]) -> dict[str, Any]:
@@ -294,7 +339,11 @@ async def _owner_of(request: Request) -> MemoryOwner:
 
 
 async def _show_new(
-    request: Request, owner: MemoryOwner, form: dict[str, str] | None = None, words: str = "", status: int = 200
+    request: Request,
+    owner: MemoryOwner,
+    form: dict[str, str] | None = None,
+    words: str = "",
+    status: int = 200,
 ) -> Response:
     values = {"owner": owner, "form": form or {}, "words": words, "policies": POLICIES}
     return await render(request, "new_block.html", status=status, **values)

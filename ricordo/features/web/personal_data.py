@@ -43,9 +43,13 @@ async def show_audit(request: Request, user_id: str) -> Response:
     found = await request.app.state.runtime.store.read(read)
     audited: Audit | None = None
     if runs and found["is_too_long"]:
-        raise TooLong("This memory is too long to be checked here. Run `ricordo memory audit` on the server.")
+        raise TooLong(
+            "This memory is too long to be checked here. Run `ricordo memory audit` on the server."
+        )
     if runs:
-        audited = await request.app.state.runtime.store.read(lambda tx: audit(tx, scope, found["chain_id"]))
+        audited = await request.app.state.runtime.store.read(
+            lambda tx: audit(tx, scope, found["chain_id"])
+        )
     return await render(request, "audit.html", **found, audited=audited, most=_MOST_FINDINGS)
 
 
@@ -56,7 +60,9 @@ async def show_export(request: Request, user_id: str) -> Response:
     remotes = await Api(request).find(f"/users/{owner.id}/remotes") or []
     # People paste this into a shell, so nothing of a name may mean something there.
     clone = f"{address_of_server(request)}/users/{quote(user.identifier or user.id, safe='')}/memory.git"
-    return await render(request, "export.html", owner=owner, listed=listed, remotes=remotes, clone=clone)
+    return await render(
+        request, "export.html", owner=owner, listed=listed, remotes=remotes, clone=clone
+    )
 
 
 @router.get("/forget")
@@ -73,7 +79,9 @@ async def forget(request: Request, user_id: str) -> Response:
     _, _, user = await _person(request, user_id)
     form = await form_of(request)
     if form.get("name", "").strip() != user.name:
-        return await _forget_page(request, user_id, words=f"Type the name {user.name} to go on. Nothing was deleted.")
+        return await _forget_page(
+            request, user_id, words=f"Type the name {user.name} to go on. Nothing was deleted."
+        )
     query = {"with_agents": "true"} if form.get("with_agents") else {}
     receipt = await Api(request).ask("DELETE", f"/users/{user.id}", query=query)
     return await _receipt(request, receipt)
@@ -96,11 +104,16 @@ async def _forget_page(request: Request, user_id: str, words: str = "") -> Respo
     def read(tx: Transaction) -> dict[str, Any]:
         memory = user_memory.open_memory(tx, scope, user_id)
         owner = MemoryOwner("user", memory.user.id, memory.user.name)
-        return {"owner": owner, "numbers": queries.memory_in_numbers(tx, memory.user.id, memory.chain.id)}
+        return {
+            "owner": owner,
+            "numbers": queries.memory_in_numbers(tx, memory.user.id, memory.chain.id),
+        }
 
     found = await request.app.state.runtime.store.read(read)
     is_self = scope.subject == found["owner"].id
-    return await render(request, "forget.html", status=400 if words else 200, **found, words=words, is_self=is_self)
+    return await render(
+        request, "forget.html", status=400 if words else 200, **found, words=words, is_self=is_self
+    )
 
 
 async def _person(request: Request, user_id: str) -> tuple[MemoryOwner, list[ListedBlock], User]:

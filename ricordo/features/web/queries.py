@@ -18,8 +18,21 @@ from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Page, in_scope
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.proposals import ProposalFilter
-from ricordo.storage.schema.core_tables import agents, conversations, messages, passages, runs, users
-from ricordo.storage.schema.memory_tables import blocks, blocks_log, chains, memory_remotes, proposals
+from ricordo.storage.schema.core_tables import (
+    agents,
+    conversations,
+    messages,
+    passages,
+    runs,
+    users,
+)
+from ricordo.storage.schema.memory_tables import (
+    blocks,
+    blocks_log,
+    chains,
+    memory_remotes,
+    proposals,
+)
 
 # A list of agents' names in one statement.
 _MOST_NAMES = 500
@@ -52,9 +65,7 @@ class WaitingProposal:
     def path(self, action: str) -> str:
         """Where the API takes a decision on it: `approve` or `reject`."""
         home = f"/users/{self.owner.id}/blocks/{self.proposal.label}"
-        return (
-            f"{home if self.owner.kind == 'user' else f'/v1/blocks/{self.block_id}'}/diffs/{self.proposal.id}/{action}"
-        )
+        return f"{home if self.owner.kind == 'user' else f'/v1/blocks/{self.block_id}'}/diffs/{self.proposal.id}/{action}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +82,13 @@ class RecentConversation:
     waits: bool
 
 
-def waiting(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter | None = None) -> list[WaitingProposal]:
+def waiting(
+    tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter | None = None
+) -> list[WaitingProposal]:
     """Return proposals that wait, newest first, of those that the caller may see."""
-    return _with_owners(tx, stored_proposals.page(tx, scope, wanted, which or ProposalFilter(waits=True)))
+    return _with_owners(
+        tx, stored_proposals.page(tx, scope, wanted, which or ProposalFilter(waits=True))
+    )
 
 
 def proposal(tx: Transaction, scope: Scope, id: str) -> WaitingProposal:
@@ -84,25 +99,36 @@ def proposal(tx: Transaction, scope: Scope, id: str) -> WaitingProposal:
 def _with_owners(tx: Transaction, found: Sequence[Proposal]) -> list[WaitingProposal]:
     owners = owners_of(tx, {one.chain_id for one in found})
     ids = _ids_of(tx, {(one.chain_id, one.label) for one in found})
-    return [WaitingProposal(one, owners[one.chain_id], ids.get((one.chain_id, one.label))) for one in found]
+    return [
+        WaitingProposal(one, owners[one.chain_id], ids.get((one.chain_id, one.label)))
+        for one in found
+    ]
 
 
 def _ids_of(tx: Transaction, named: Collection[tuple[str, str]]) -> Mapping[tuple[str, str], str]:
     """Return the ids of blocks by their chains and labels, of those that are there."""
-    places = [and_(blocks.c.chain_id == chain_id, blocks.c.label == label) for chain_id, label in named]
+    places = [
+        and_(blocks.c.chain_id == chain_id, blocks.c.label == label) for chain_id, label in named
+    ]
     statement = select(blocks.c.chain_id, blocks.c.label, blocks.c.id).where(or_(false(), *places))
     return {(row.chain_id, row.label): row.id for row in tx.all(statement)} if named else {}
 
 
 def owners_of(tx: Transaction, chain_ids: Iterable[str]) -> Mapping[str, MemoryOwner]:
-    name = case((chains.c.owner_kind == "user", users.c.name), else_=func.coalesce(agents.c.name, "a shared block"))
+    name = case(
+        (chains.c.owner_kind == "user", users.c.name),
+        else_=func.coalesce(agents.c.name, "a shared block"),
+    )
     statement = (
         select(chains.c.id, chains.c.owner_kind, chains.c.owner_id, name.label("name"))
         .outerjoin(users, and_(chains.c.owner_kind == "user", users.c.id == chains.c.owner_id))
         .outerjoin(agents, and_(chains.c.owner_kind == "agent", agents.c.id == chains.c.owner_id))
         .where(chains.c.id.in_([*chain_ids]))
     )
-    return {row.id: MemoryOwner(row.owner_kind, row.owner_id, row.name or "") for row in tx.all(statement)}
+    return {
+        row.id: MemoryOwner(row.owner_kind, row.owner_id, row.name or "")
+        for row in tx.all(statement)
+    }
 
 
 def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mapping[str, str]:
@@ -119,12 +145,20 @@ def names_of_agents(tx: Transaction, scope: Scope, ids: Iterable[str]) -> Mappin
 def agents_used_last(tx: Transaction, scope: Scope, most: int) -> list[str]:
     """Return the ids of the agents of the newest runs, and then of the newest agents, of those that the caller may use."""
     by_time = (runs.c.created_at.desc(), runs.c.seq.desc())
-    newest = select(runs.c.agent_id).where(runs.c.organization_id == scope.organization_id).order_by(*by_time)
+    newest = (
+        select(runs.c.agent_id)
+        .where(runs.c.organization_id == scope.organization_id)
+        .order_by(*by_time)
+    )
     used = dict.fromkeys(row.agent_id for row in tx.all(newest.limit(_MOST_RUNS)))
-    statement = select(agents.c.id).where(agents.c.organization_id == scope.organization_id, *may_use(scope))
+    statement = select(agents.c.id).where(
+        agents.c.organization_id == scope.organization_id, *may_use(scope)
+    )
     made = tx.all(statement.order_by(agents.c.created_at.desc(), agents.c.seq.desc()).limit(most))
     allowed = names_of_agents(tx, scope, list(used)[:most])
-    return list(dict.fromkeys([*(id for id in used if id in allowed), *(row.id for row in made)]))[:most]
+    return list(dict.fromkeys([*(id for id in used if id in allowed), *(row.id for row in made)]))[
+        :most
+    ]
 
 
 def summaries(tx: Transaction, scope: Scope, conversation_id: str, most: int) -> Sequence[Message]:
@@ -134,11 +168,17 @@ def summaries(tx: Transaction, scope: Scope, conversation_id: str, most: int) ->
         messages.c.conversation_id == conversation_id, *in_scope(messages, scope)
     )
     newest = mine.order_by(*by_time).limit(_MOST_SCANNED).subquery()
-    ids = [row.id for row in tx.all(select(newest.c.id).where(newest.c.role == "summary").limit(most))]
-    return sorted(stored_messages.by_ids(tx, ids), key=lambda one: (one.created_at, one.seq), reverse=True)
+    ids = [
+        row.id for row in tx.all(select(newest.c.id).where(newest.c.role == "summary").limit(most))
+    ]
+    return sorted(
+        stored_messages.by_ids(tx, ids), key=lambda one: (one.created_at, one.seq), reverse=True
+    )
 
 
-def recent_conversations(tx: Transaction, scope: Scope, limit: int, *, waits: bool = False) -> list[RecentConversation]:
+def recent_conversations(
+    tx: Transaction, scope: Scope, limit: int, *, waits: bool = False
+) -> list[RecentConversation]:
     """Return the conversations with the newest messages; with `waits` those in which a tool call waits for approval."""
     newest = (
         select(conversations.c.seq)
@@ -176,13 +216,17 @@ def recent_conversations(tx: Transaction, scope: Scope, limit: int, *, waits: bo
     ]
 
 
-def owners_of_blocks(tx: Transaction, scope: Scope, ids: Sequence[str]) -> Mapping[str, MemoryOwner]:
+def owners_of_blocks(
+    tx: Transaction, scope: Scope, ids: Sequence[str]
+) -> Mapping[str, MemoryOwner]:
     """Return whose memory these blocks belong to, by their ids."""
     statement = select(blocks.c.id, blocks.c.chain_id, blocks.c.organization_id).where(
         blocks.c.id.in_([*ids][:_MOST_NAMES])
     )
     rows = tx.all(statement) if ids else ()
-    chain_of = {row.id: row.chain_id for row in rows if row.organization_id == scope.organization_id}
+    chain_of = {
+        row.id: row.chain_id for row in rows if row.organization_id == scope.organization_id
+    }
     owners = owners_of(tx, chain_of.values()) if chain_of else {}
     return {id: owners[chain_id] for id, chain_id in chain_of.items() if chain_id in owners}
 
@@ -215,7 +259,9 @@ class Person:
 def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> Mapping[str, str]:
     """Return the names of these users, of those that are there, by their ids."""
     wanted = sorted({id for id in ids if id})[:_MOST_NAMES]
-    statement = select(users.c.id, users.c.name, users.c.organization_id).where(users.c.id.in_(wanted))
+    statement = select(users.c.id, users.c.name, users.c.organization_id).where(
+        users.c.id.in_(wanted)
+    )
     found = tx.all(statement) if wanted else ()
     return {row.id: row.name for row in found if row.organization_id == scope.organization_id}
 
@@ -223,13 +269,21 @@ def names_of_users(tx: Transaction, scope: Scope, ids: Iterable[str | None]) -> 
 def people(tx: Transaction, scope: Scope, wanted: Page, words: str) -> list[Person]:
     """Return one page of the users, with these words in their names, newest first."""
     columns = (users.c.name, users.c.identifier)
-    is_named = or_(*(column.icontains(words, autoescape=True) for column in columns)) if words else None
+    is_named = (
+        or_(*(column.icontains(words, autoescape=True) for column in columns)) if words else None
+    )
     found = stored_users.ROWS.page(tx, scope, wanted, is_named, id=scope.subject_id)
-    is_theirs = and_(chains.c.owner_kind == "user", chains.c.owner_id.in_([user.id for user in found]))
+    is_theirs = and_(
+        chains.c.owner_kind == "user", chains.c.owner_id.in_([user.id for user in found])
+    )
     sizes = select(
-        chains.c.owner_id, func.count().label("blocks"), func.sum(func.length(blocks.c.value)).label("characters")
+        chains.c.owner_id,
+        func.count().label("blocks"),
+        func.sum(func.length(blocks.c.value)).label("characters"),
     ).join(chains, chains.c.id == blocks.c.chain_id)
-    waits = select(chains.c.owner_id, func.count().label("waiting")).join(chains, chains.c.id == proposals.c.chain_id)
+    waits = select(chains.c.owner_id, func.count().label("waiting")).join(
+        chains, chains.c.id == proposals.c.chain_id
+    )
     held = {row.owner_id: row for row in tx.all(sizes.where(is_theirs).group_by(chains.c.owner_id))}
     waiting = tx.all(waits.where(is_theirs, _WAITS).group_by(chains.c.owner_id))
     asked = {row.owner_id: row.waiting for row in waiting}
@@ -247,10 +301,14 @@ def people(tx: Transaction, scope: Scope, wanted: Page, words: str) -> list[Pers
 def blocks_of_chain(tx: Transaction, owner: MemoryOwner, chain_id: str) -> list[ListedBlock]:
     """Return a user's blocks by their labels, and what is only proposed yet; what the caller may see is checked before."""
     counts = stored_proposals.waiting_counts(tx, chain_id)
-    found = _listed(tx, blocks.c.chain_id == chain_id, lambda row: f"{owner.path}/blocks/{quote(row.label)}")
+    found = _listed(
+        tx, blocks.c.chain_id == chain_id, lambda row: f"{owner.path}/blocks/{quote(row.label)}"
+    )
     known = {one.label for one in found}
     new = [
-        ListedBlock("", label, None, 0, 0, "", False, waiting, f"{owner.path}/blocks/{quote(label)}")
+        ListedBlock(
+            "", label, None, 0, 0, "", False, waiting, f"{owner.path}/blocks/{quote(label)}"
+        )
         for label, waiting in sorted(counts.items())
         if label not in known
     ]
@@ -262,12 +320,16 @@ def blocks_with_ids(tx: Transaction, ids: Sequence[str]) -> list[ListedBlock]:
     return _listed(tx, blocks.c.id.in_([*ids]), lambda row: f"/ui/blocks/{row.id}") if ids else []
 
 
-def _listed(tx: Transaction, which: ColumnElement[bool], path: Callable[[Any], str]) -> list[ListedBlock]:
+def _listed(
+    tx: Transaction, which: ColumnElement[bool], path: Callable[[Any], str]
+) -> list[ListedBlock]:
     of_block = and_(proposals.c.chain_id == blocks.c.chain_id, proposals.c.label == blocks.c.label)
     waiting = select(func.count()).select_from(proposals).where(of_block, _WAITS).scalar_subquery()
     names = ("id", "label", "title", "limit", "policy", "read_only", "is_untrusted")
     columns = (blocks.c[name] for name in names)
-    statement = select(*columns, func.length(blocks.c.value).label("length"), waiting.label("waiting"))
+    statement = select(
+        *columns, func.length(blocks.c.value).label("length"), waiting.label("waiting")
+    )
     return [
         ListedBlock(
             row.id,
@@ -293,12 +355,16 @@ def deleted_labels(tx: Transaction, chain_id: str) -> list[str]:
     return sorted(row.deleted_label for row in rows)
 
 
-def messages_of_runs(tx: Transaction, scope: Scope, run_ids: Iterable[str | None]) -> Mapping[str, str]:
+def messages_of_runs(
+    tx: Transaction, scope: Scope, run_ids: Iterable[str | None]
+) -> Mapping[str, str]:
     """Return by run the address of the message that began it, as far as the caller may read messages."""
     wanted = sorted({id for id in run_ids if id})[:_MOST_NAMES]
     if not wanted or not scope.may("messages:read"):
         return {}
-    is_first = select(func.min(messages.c.seq)).where(messages.c.run_id.in_(wanted), messages.c.role == "user")
+    is_first = select(func.min(messages.c.seq)).where(
+        messages.c.run_id.in_(wanted), messages.c.role == "user"
+    )
     columns = (messages.c[name] for name in ("run_id", "agent_id", "conversation_id", "id"))
     statement = select(*columns).where(messages.c.seq.in_(is_first.group_by(messages.c.run_id)))
     return {
@@ -313,7 +379,9 @@ def memory_in_numbers(tx: Transaction, user_id: str, chain_id: str) -> Mapping[s
     counted = {
         "blocks": blocks.c.chain_id == chain_id,
         "proposals": proposals.c.chain_id == chain_id,
-        "conversations": and_(conversations.c.user_id == user_id, conversations.c.deleted_at.is_(None)),
+        "conversations": and_(
+            conversations.c.user_id == user_id, conversations.c.deleted_at.is_(None)
+        ),
         "messages": messages.c.conversation_id.in_(
             select(conversations.c.id).where(conversations.c.user_id == user_id)
         ),
@@ -339,7 +407,9 @@ class RunChanges:
         return list(dict.fromkeys(owner for owner, _ in self.applied if owner.kind == "user"))
 
 
-def changes_of_runs(tx: Transaction, scope: Scope, run_ids: Iterable[str]) -> Mapping[str, RunChanges]:
+def changes_of_runs(
+    tx: Transaction, scope: Scope, run_ids: Iterable[str]
+) -> Mapping[str, RunChanges]:
     """Return what each of these runs changed in memory that the caller may see, and what it proposed that waits."""
     ids = sorted(set(run_ids))[:_MOST_NAMES]
     rows = history.of_runs(tx, scope, ids, _MOST_NAMES)
@@ -348,7 +418,9 @@ def changes_of_runs(tx: Transaction, scope: Scope, run_ids: Iterable[str]) -> Ma
     proposed = _with_owners(tx, waits) if waits else []
     return {
         id: RunChanges(
-            list(dict.fromkeys((owners[row.chain_id], row.label) for row in rows if row.run_id == id)),
+            list(
+                dict.fromkeys((owners[row.chain_id], row.label) for row in rows if row.run_id == id)
+            ),
             [one for one in proposed if one.proposal.run_id == id],
         )
         for id in ids

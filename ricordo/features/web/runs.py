@@ -22,10 +22,16 @@ async def list_runs(request: Request) -> Response:
     """The runs, newest first: of one agent, with one status."""
     api, asked = Api(request), request.query_params
     agent_id, status, after = (asked.get(name) or None for name in ("agent", "status", "after"))
-    runs = await api.get("/v1/runs/", agent_id=agent_id, statuses=status, after=after, limit=_PAGE + 1)
+    runs = await api.get(
+        "/v1/runs/", agent_id=agent_id, statuses=status, after=after, limit=_PAGE + 1
+    )
     scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
     ids = {run["agent_id"] for run in runs} | ({agent_id} if agent_id else set())
-    older = address_of("/ui/runs", agent=agent_id, status=status, after=runs[_PAGE - 1]["id"]) if runs[_PAGE:] else ""
+    older = (
+        address_of("/ui/runs", agent=agent_id, status=status, after=runs[_PAGE - 1]["id"])
+        if runs[_PAGE:]
+        else ""
+    )
     return await render(
         request,
         "runs.html",
@@ -44,7 +50,9 @@ async def show_run(request: Request, run_id: str) -> Response:
     api = Api(request)
     run = await api.get(f"/v1/runs/{run_id}")
     agent = await api.find(f"/v1/agents/{run['agent_id']}")
-    messages = await api.find(f"/v1/runs/{run_id}/messages", limit=_MOST_MESSAGES, order="asc") or []
+    messages = (
+        await api.find(f"/v1/runs/{run_id}/messages", limit=_MOST_MESSAGES, order="asc") or []
+    )
     steps = await api.find(f"/v1/runs/{run_id}/steps", limit=_MOST_STEPS, order="asc") or []
     return await render(
         request,
@@ -77,12 +85,19 @@ async def retry_run(request: Request, run_id: str) -> Response:
     if run["status"] not in ("failed", "cancelled"):
         raise Invalid("Only a run that failed or was cancelled can be tried again.")
     messages = await api.get(f"/v1/runs/{run_id}/messages", limit=100, order="asc")
-    said = [{"role": "user", "content": one["content"]} for one in messages if one["message_type"] == "user_message"]
+    said = [
+        {"role": "user", "content": one["content"]}
+        for one in messages
+        if one["message_type"] == "user_message"
+    ]
     if not said:
         raise Invalid("Nothing was said in this run that could be sent again.")
     body = {"messages": said, "streaming": False, "agent_id": run["agent_id"]}
     await api.ask("POST", f"/v1/conversations/{run['conversation_id']}/messages", body)
-    return done(request, address_of(f"/ui/agents/{run['agent_id']}/chat", conversation=run["conversation_id"]))
+    return done(
+        request,
+        address_of(f"/ui/agents/{run['agent_id']}/chat", conversation=run["conversation_id"]),
+    )
 
 
 @router.get("/jobs")
@@ -92,7 +107,11 @@ async def list_jobs(request: Request) -> Response:
     status, kind, after = (asked.get(name) or None for name in ("status", "kind", "after"))
     jobs = await api.get("/v1/jobs/", statuses=status, kind=kind, after=after, limit=_PAGE + 1)
     queue = await api.get("/v1/jobs/queue")
-    older = address_of("/ui/jobs", kind=kind, status=status, after=jobs[_PAGE - 1]["id"]) if jobs[_PAGE:] else ""
+    older = (
+        address_of("/ui/jobs", kind=kind, status=status, after=jobs[_PAGE - 1]["id"])
+        if jobs[_PAGE:]
+        else ""
+    )
     return await render(
         request,
         "jobs.html",

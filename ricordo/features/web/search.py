@@ -35,7 +35,9 @@ async def search(request: Request) -> Response:
         answers = await asyncio.gather(*(_find(request, api, kind, given) for kind in wanted))
         found |= dict(zip(wanted, answers, strict=True))
     scope, store = request.scope[REQUEST_SCOPE], request.app.state.runtime.store
-    ids = {one["agent_id"] for one in found["messages"]} | ({given["agent"]} if given["agent"] else set())
+    ids = {one["agent_id"] for one in found["messages"]} | (
+        {given["agent"]} if given["agent"] else set()
+    )
     return await render(
         request,
         "search.html",
@@ -43,9 +45,12 @@ async def search(request: Request) -> Response:
         found=found,
         kinds=KINDS,
         most_agents=_MOST_AGENTS,
-        is_narrowed=not given["agent"] and await store.read(lambda tx: agents.count(tx, scope)) > _MOST_AGENTS,
+        is_narrowed=not given["agent"]
+        and await store.read(lambda tx: agents.count(tx, scope)) > _MOST_AGENTS,
         names=await store.read(lambda tx: queries.names_of_agents(tx, scope, ids)),
-        owners=await store.read(lambda tx: queries.owners_of_blocks(tx, scope, [one["id"] for one in found["memory"]])),
+        owners=await store.read(
+            lambda tx: queries.owners_of_blocks(tx, scope, [one["id"] for one in found["memory"]])
+        ),
         without=lambda name: address_of("/ui/search", **{**given, name: None}),
         with_kind=lambda kind: address_of("/ui/search", **{**given, "kind": kind}),
     )
@@ -65,7 +70,12 @@ async def _find(request: Request, api: Api, kind: str, given: dict[str, str | No
     if kind == "memory":
         if given["agent"] or given["from"] or given["to"]:
             return []
-        return await api.find("/v1/blocks/", value_search=given["q"], limit=_MOST, user_id=given["user"]) or []
+        return (
+            await api.find(
+                "/v1/blocks/", value_search=given["q"], limit=_MOST, user_id=given["user"]
+            )
+            or []
+        )
     if kind == "archive":
         found = await api.ask("POST", "/v1/passages/search", sent)
     elif given["agent"]:
@@ -79,12 +89,22 @@ async def _find(request: Request, api: Api, kind: str, given: dict[str, str | No
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:
     """The results of the API's search, with the agents that were used last where there are very many."""
     runtime = request.app.state.runtime
-    here = await for_user(RequestContext(request, runtime, request.scope[REQUEST_SCOPE]), body.user_id)
+    here = await for_user(
+        RequestContext(request, runtime, request.scope[REQUEST_SCOPE]), body.user_id
+    )
     start, end = body.span(UTC)
 
     def wanted(tx: Transaction) -> MessageFilter:
         ids = queries.agents_used_last(tx, here.scope, _MOST_AGENTS)
-        return MessageFilter(tuple(ids), None, ("user", "assistant"), here.scope.subject_id, start, end, own_first=True)
+        return MessageFilter(
+            tuple(ids),
+            None,
+            ("user", "assistant"),
+            here.scope.subject_id,
+            start,
+            end,
+            own_first=True,
+        )
 
     found = await runtime.recall.messages(body.query or "", wanted, body.limit)
     return [FoundMessageResponse.of(one) for one in found]
@@ -94,4 +114,6 @@ def _is_near(one: dict[str, Any], beginnings: list[str]) -> bool:
     """Whether the text itself answers, by a word or by its meaning; others are found for the turns around them."""
     relevance = one.get("relevance") or one["metadata"]
     text = (one["content"] if "content" in one else one["passage"]["text"]).casefold()
-    return (relevance["similarity"] or 0) >= GOOD_SIMILARITY or any(stem in text for stem in beginnings)
+    return (relevance["similarity"] or 0) >= GOOD_SIMILARITY or any(
+        stem in text for stem in beginnings
+    )

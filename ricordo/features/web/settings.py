@@ -65,17 +65,23 @@ async def _page(request: Request, made: object = None) -> Response:
     url = runtime.settings.database_url
     is_postgres = url is not None and url.get_secret_value().startswith("postgres")
     after = {name: request.query_params.get(name) or None for name in ("keys", "users")}
-    keys = await api.get("/v1/keys/", limit=_PAGE + 1, after=after["keys"])  # refused to whoever may not see them
+    keys = await api.get(
+        "/v1/keys/", limit=_PAGE + 1, after=after["keys"]
+    )  # refused to whoever may not see them
     users = await api.get("/v1/users/", limit=_PAGE + 1, after=after["users"])
     scope, whose = request.scope[REQUEST_SCOPE], [key["user_id"] for key in keys]
     return await render(
         request,
         "settings.html",
         users=users[:_PAGE],
-        older_users=address_of("/ui/settings", **{**after, "users": users[_PAGE - 1]["id"]}) if users[_PAGE:] else "",
+        older_users=address_of("/ui/settings", **{**after, "users": users[_PAGE - 1]["id"]})
+        if users[_PAGE:]
+        else "",
         names=await runtime.store.read(lambda tx: queries.names_of_users(tx, scope, whose)),
         keys=keys[:_PAGE],
-        older_keys=address_of("/ui/settings", **{**after, "keys": keys[_PAGE - 1]["id"]}) if keys[_PAGE:] else "",
+        older_keys=address_of("/ui/settings", **{**after, "keys": keys[_PAGE - 1]["id"]})
+        if keys[_PAGE:]
+        else "",
         roles=sorted(ROLE_SCOPES),
         made=made,
         version=__version__,

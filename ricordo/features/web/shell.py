@@ -83,7 +83,9 @@ class PageRoute(LazyRoute):
 
     async def handle(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if refusal := refusal_of(scope, self.scopes):
-            response = await render(Request(scope, receive), "error.html", status=refusal[0], words=refusal[1])
+            response = await render(
+                Request(scope, receive), "error.html", status=refusal[0], words=refusal[1]
+            )
             await response(scope, receive, send)
             return
         await super().handle(scope, receive, send)
@@ -116,7 +118,9 @@ def _explaining(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     return show
 
 
-async def render(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
+async def render(
+    request: Request, template: str, *, status: int = 200, **values: Any
+) -> HTMLResponse:
     """Return the page. Templates know `me` (the caller's Scope, or None), `base`, `path`, `navigation`, `waiting_count`, `told`."""
     me: Scope | None = request.scope.get(REQUEST_SCOPE)
     runtime: Runtime = request.app.state.runtime
@@ -130,8 +134,14 @@ async def render(request: Request, template: str, *, status: int = 200, **values
         "me": me,
         "base": base_of(request),
         "path": get_route_path(request.scope),
-        "navigation": [link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))],
-        "plugin_pages": [page for page in runtime.plugins.pages() if me and (not page.scopes or me.may(*page.scopes))],
+        "navigation": [
+            link for link in NAVIGATION if me and (not link.scopes or me.may(*link.scopes))
+        ],
+        "plugin_pages": [
+            page
+            for page in runtime.plugins.pages()
+            if me and (not page.scopes or me.may(*page.scopes))
+        ],
         "waiting_count": waiting_count,
         "told": told,
         "has_login": runtime.settings.oidc_issuer is not None,
@@ -146,19 +156,28 @@ async def render(request: Request, template: str, *, status: int = 200, **values
     response = HTMLResponse(text, status, HEADERS)
     if told:
         response.delete_cookie(_TOLD_COOKIE, path=f"{base_of(request)}/")
-    if me is None and COOKIE in request.cookies:  # each request with a session that is over would count as a wrong key
+    if (
+        me is None and COOKIE in request.cookies
+    ):  # each request with a session that is over would count as a wrong key
         response.delete_cookie(COOKIE, path=f"{base_of(request)}/")
     return response
 
 
 def done(request: Request, path: str, words: str = "", *, undo: str = "") -> Response:
     """Return the answer to a form: the browser goes to this page, which says the words, and offers to POST to `undo`."""
-    response = RedirectResponse(f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS)
+    response = RedirectResponse(
+        f"{base_of(request)}{quote(path, safe='/?=&%#,:')}", _SEE_OTHER, HEADERS
+    )
     if words:
         text = urlsafe_b64encode(orjson.dumps({"words": words[:500], "undo": undo})).decode()
         value = f"{text}.{_signature(request, text)}"
         response.set_cookie(
-            _TOLD_COOKIE, value, max_age=_TOLD_SECONDS, path=f"{base_of(request)}/", httponly=True, samesite="strict"
+            _TOLD_COOKIE,
+            value,
+            max_age=_TOLD_SECONDS,
+            path=f"{base_of(request)}/",
+            httponly=True,
+            samesite="strict",
         )
     return response
 
@@ -171,9 +190,13 @@ async def form_of(request: Request) -> dict[str, str]:
 async def fields_of(request: Request) -> list[tuple[str, str]]:
     body = await request.body()
     try:
-        given = parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS)
+        given = parse_qsl(
+            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MOST_FIELDS
+        )
     except ValueError as error:
-        raise Invalid("This form cannot be read. Load the page again and send it once more.") from error
+        raise Invalid(
+            "This form cannot be read. Load the page again and send it once more."
+        ) from error
     # Browsers end lines with CR LF in forms; memory has LF.
     return [(name, normal_text(value)) for name, value in given]
 
@@ -201,13 +224,26 @@ def address_of(path: str, **query: Any) -> str:
 
 @cache
 def environment() -> "Environment":
-    from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, PrefixLoader, StrictUndefined
+    from jinja2 import (
+        ChoiceLoader,
+        Environment,
+        FileSystemLoader,
+        PackageLoader,
+        PrefixLoader,
+        StrictUndefined,
+    )
 
     # Those of other features are named by their feature: "custom_tools/tool.html".
     folders = Path(__file__).parent.parent.glob("*/templates")
     others = PrefixLoader({path.parent.name: FileSystemLoader(path) for path in folders})
     loader = ChoiceLoader((PackageLoader("ricordo.features.web"), others))
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.globals |= {"static": statics.address, "address_of": address_of, "by_words": by_words}
     made.filters |= filters.FILTERS
     return made

@@ -17,7 +17,10 @@ router = Routes(include_in_schema=False)
 @needs()
 async def read_static(name: str) -> Response:
     """One of these files. Its address changes with its content, so a browser may keep it for a year."""
-    headers = {"Cache-Control": "public, max-age=31536000, immutable", "X-Content-Type-Options": "nosniff"}
+    headers = {
+        "Cache-Control": "public, max-age=31536000, immutable",
+        "X-Content-Type-Options": "nosniff",
+    }
     return Response(content(name), headers=headers, media_type=TYPES[name])
 
 

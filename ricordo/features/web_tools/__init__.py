@@ -12,8 +12,16 @@ class WebToolsPlugin:
         from ricordo.features.web_tools.tools import fetch_webpage, web_search
         from ricordo.tools.toolbox import ServerTool
 
-        how: Any = {"acts_outside": True, "brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
-        return [ServerTool(web_search, "letta_builtin", **how), ServerTool(fetch_webpage, "letta_builtin", **how)]
+        how: Any = {
+            "acts_outside": True,
+            "brings_untrusted": True,
+            "runs_in_parallel": True,
+            "is_read_only": True,
+        }
+        return [
+            ServerTool(web_search, "letta_builtin", **how),
+            ServerTool(fetch_webpage, "letta_builtin", **how),
+        ]
 
 
 plugin = WebToolsPlugin()

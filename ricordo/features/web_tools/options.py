@@ -8,9 +8,13 @@ from ricordo.setting_types import Address, FeatureSettings, Key, about
 class WebSettings(FeatureSettings):
     """The tools `web_search` and `fetch_webpage`."""
 
-    web_search: Literal["", "searxng", "brave", "exa", "tavily"] = about("Which search engine `web_search` asks.", "")
+    web_search: Literal["", "searxng", "brave", "exa", "tavily"] = about(
+        "Which search engine `web_search` asks.", ""
+    )
     web_search_url: Address | None = about(
         "Address of your SearXNG, such as http://127.0.0.1:8888; for the others, another address than their own."
     )
     web_search_key: Key | None = about("Key for Brave, Exa or Tavily.")
-    fetch_private_pages: bool = about("Let `fetch_webpage` read pages of this machine and of private networks.", False)
+    fetch_private_pages: bool = about(
+        "Let `fetch_webpage` read pages of this machine and of private networks.", False
+    )

@@ -28,8 +28,12 @@ async def markdown_of(settings: Settings, page: WebPage) -> tuple[str, str]:
         return str(answer["title"]), str(answer["text"])
     except (ValueError, TypeError, KeyError) as error:
         if b"ModuleNotFoundError" in result.stderr:
-            raise Unavailable("Reading pages needs the extra `files`: install ricordo[files].") from error
-        raise Unavailable(f"The page cannot be read. {result.reason or 'It is no HTML that can be parsed.'}") from error
+            raise Unavailable(
+                "Reading pages needs the extra `files`: install ricordo[files]."
+            ) from error
+        raise Unavailable(
+            f"The page cannot be read. {result.reason or 'It is no HTML that can be parsed.'}"
+        ) from error
 
 
 def _decoded(page: WebPage) -> str:

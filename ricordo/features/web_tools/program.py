@@ -20,7 +20,9 @@ def main() -> None:
     title, text = "", ""
     try:
         title = page.short_title()
-        text = markdownify(page.summary(html_partial=True), heading_style="ATX", strip=["img", "script", "style"])
+        text = markdownify(
+            page.summary(html_partial=True), heading_style="ATX", strip=["img", "script", "style"]
+        )
     except Exception:  # what the library cannot make sense of
         text = ""
     whole = fromstring(html)

@@ -55,13 +55,17 @@ async def fetch(url: str, *, allow_private: bool = False, lookup: Lookup | None 
     except PrivateAddress as error:
         raise Invalid(str(error)) from error
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, UnicodeError, ValueError) as error:
-        raise Unavailable(f"The page could not be reached ({type(error).__name__}). Check the address.") from error
+        raise Unavailable(
+            f"The page could not be reached ({type(error).__name__}). Check the address."
+        ) from error
 
 
 async def _follow(url: str, *, allow_private: bool, lookup: Lookup | None) -> WebPage:
     transport = PinnedTransport(_SETTING, allow_private=allow_private, lookup=lookup)
     waits = httpx2.Timeout(_SECONDS)
-    async with httpx2.AsyncClient(transport=transport, trust_env=False, follow_redirects=False, timeout=waits) as http:
+    async with httpx2.AsyncClient(
+        transport=transport, trust_env=False, follow_redirects=False, timeout=waits
+    ) as http:
         for _ in range(_REDIRECTS + 1):
             require_callable(url, allow_private=allow_private, setting=_SETTING)
             async with http.stream("GET", url, headers=_HEADERS) as answer:
@@ -69,10 +73,14 @@ async def _follow(url: str, *, allow_private: bool, lookup: Lookup | None) -> We
                     url = str(answer.url.join(target))
                     continue
                 if answer.status_code >= 400:
-                    raise Unavailable(f"{url} answered {answer.status_code} {answer.reason_phrase}.")
+                    raise Unavailable(
+                        f"{url} answered {answer.status_code} {answer.reason_phrase}."
+                    )
                 kind = answer.headers.get("content-type", "text/html")
                 if not kind.lower().startswith(_TEXTS):
-                    raise Unavailable(f"{url} is {kind.partition(';')[0]}, and only pages of text are read.")
+                    raise Unavailable(
+                        f"{url} is {kind.partition(';')[0]}, and only pages of text are read."
+                    )
                 return WebPage(url, kind, b"".join([piece async for piece in _bounded(answer)]))
     raise Unavailable(f"The address leads on more than {_REDIRECTS} times.")
 
@@ -91,7 +99,9 @@ async def _bounded(answer: httpx2.Response) -> AsyncIterator[bytes]:
             raise Unavailable("The page cannot be unpacked.") from error
         left -= len(piece)
         if left < 0:
-            raise Unavailable(f"The page has more than {_MOST_BYTES // 1024**2} MB, which is the most that is read.")
+            raise Unavailable(
+                f"The page has more than {_MOST_BYTES // 1024**2} MB, which is the most that is read."
+            )
         yield piece
 
 
@@ -153,7 +163,9 @@ async def search(
         raise Unavailable(_NONE)
     headers = {"user-agent": _HEADERS["user-agent"], "accept": "application/json"}
     if engine.key_header:
-        headers[engine.key_header] = f"Bearer {key}" if engine.key_header == "Authorization" else key
+        headers[engine.key_header] = (
+            f"Bearer {key}" if engine.key_header == "Authorization" else key
+        )
     asked = _question(settings.web_search, engine, query, count, included, excluded)
     place = f"{url.rstrip('/')}/search" if settings.web_search == "searxng" else url
     request: dict[str, Any] = (
@@ -174,13 +186,20 @@ async def search(
             found = found[name]
         return [_result(engine, each) for each in found[:count]]
     except (TimeoutError, httpx2.HTTPError, OSError) as error:
-        raise Unavailable(f"The search engine cannot be reached ({type(error).__name__}).") from error
+        raise Unavailable(
+            f"The search engine cannot be reached ({type(error).__name__})."
+        ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Unavailable("The search engine answered something else than results.") from error
 
 
 def _question(
-    name: str, engine: SearchEngine, query: str, count: int, included: Sequence[str], excluded: Sequence[str]
+    name: str,
+    engine: SearchEngine,
+    query: str,
+    count: int,
+    included: Sequence[str],
+    excluded: Sequence[str],
 ) -> dict[str, Any]:
     """The search as the engine takes it; those without a field for domains know the operator `site:`."""
     if not engine.is_post:
@@ -189,7 +208,9 @@ def _question(
         return {"q": words, "format": "json"} if name == "searxng" else {"q": words, "count": count}
     asked: dict[str, Any] = {"query": query}
     asked |= (
-        {"numResults": count, "contents": {"text": {"maxCharacters": 500}}} if name == "exa" else {"max_results": count}
+        {"numResults": count, "contents": {"text": {"maxCharacters": 500}}}
+        if name == "exa"
+        else {"max_results": count}
     )
     for field, domains in zip(engine.domains, (included, excluded), strict=True):
         if domains:
@@ -198,5 +219,14 @@ def _question(
 
 
 def _result(engine: SearchEngine, found: Mapping[str, Any]) -> dict[str, str]:
-    parts = {"title": "title", "url": "url", "snippet": engine.snippet, "published_date": engine.date}
-    return {name: str(found[field])[:1000] for name, field in parts.items() if field and found.get(field)}
+    parts = {
+        "title": "title",
+        "url": "url",
+        "snippet": engine.snippet,
+        "published_date": engine.date,
+    }
+    return {
+        name: str(found[field])[:1000]
+        for name, field in parts.items()
+        if field and found.get(field)
+    }

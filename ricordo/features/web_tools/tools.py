@@ -30,7 +30,9 @@ async def web_search(
     if not query.strip():
         raise Invalid("Say what to look for: query is empty.")
     count = min(max(num_results, 1), _MOST_RESULTS)
-    results = await search(WebSettings(), query[:1000], count, include_domains or [], exclude_domains or [])
+    results = await search(
+        WebSettings(), query[:1000], count, include_domains or [], exclude_domains or []
+    )
     return {"query": query, "results": results}
 
 

@@ -10,7 +10,13 @@ if TYPE_CHECKING:
 
 # The names of the tools, for features that give them to agents.
 TOOLS = (
-    *("list_workspace", "search_workspace", "read_workspace_file", "write_workspace_file", "edit_workspace_file"),
+    *(
+        "list_workspace",
+        "search_workspace",
+        "read_workspace_file",
+        "write_workspace_file",
+        "edit_workspace_file",
+    ),
     "run_in_workspace",
 )
 
@@ -29,8 +35,12 @@ class WorkspacesPlugin:
         from ricordo.api.routing import LazyRouter
 
         return [
-            LazyRouter("ricordo.features.workspaces.routes", ("/users/*/workspace", "/v1/workspace")),
-            LazyRouter("ricordo.features.workspaces.pages", ("/ui/workspace", "/ui/shared-workspace")),
+            LazyRouter(
+                "ricordo.features.workspaces.routes", ("/users/*/workspace", "/v1/workspace")
+            ),
+            LazyRouter(
+                "ricordo.features.workspaces.pages", ("/ui/workspace", "/ui/shared-workspace")
+            ),
         ]
 
     def tools(self) -> list[Any]:
@@ -44,7 +54,9 @@ class WorkspacesPlugin:
             ServerTool(tools.read_workspace_file, "letta_builtin", **reads),
             ServerTool(tools.write_workspace_file, "letta_builtin", acts_outside=True),
             ServerTool(tools.edit_workspace_file, "letta_builtin", acts_outside=True),
-            ServerTool(tools.run_in_workspace, "letta_builtin", acts_outside=True, brings_untrusted=True),
+            ServerTool(
+                tools.run_in_workspace, "letta_builtin", acts_outside=True, brings_untrusted=True
+            ),
         ]
 
     def complete_agent(self, tx: "Transaction", state: "AgentState") -> "AgentState":

@@ -20,7 +20,11 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     while place < len(data):
         told, place = _line(data, place)
         path, size = told.get("path"), told.get("size")
-        if not isinstance(path, str) or not isinstance(size, int) or not 0 <= size <= len(data) - place:
+        if (
+            not isinstance(path, str)
+            or not isinstance(size, int)
+            or not 0 <= size <= len(data) - place
+        ):
             raise ValueError("This is no file.")
         files[path] = data[place : place + size]
         place += size

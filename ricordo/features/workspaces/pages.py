@@ -9,7 +9,10 @@ from ricordo.errors import Invalid
 from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, done, render
 
-router, _of_all = Pages("/ui/workspace", scope="memory"), Pages("/ui/shared-workspace", scope="agents")
+router, _of_all = (
+    Pages("/ui/workspace", scope="memory"),
+    Pages("/ui/shared-workspace", scope="agents"),
+)
 _SHOWN = 100_000  # characters of a text
 
 
@@ -78,7 +81,13 @@ async def _show(request: Request, problem: str = "", status: int = 200) -> Respo
         text = found[:_SHOWN] if isinstance(found, str) and "\0" not in found else None
     user = request.path_params.get("user_id")
     may_write = request.scope[REQUEST_SCOPE].may("memory:write" if user else "agents:write")
-    shown: dict[str, Any] = {"user": user, "home": home, "api": files_at, "may_write": may_write, "files": files}
+    shown: dict[str, Any] = {
+        "user": user,
+        "home": home,
+        "api": files_at,
+        "may_write": may_write,
+        "files": files,
+    }
     shown |= {"file_path": path, "text": text, "problem": problem}
     return await render(request, "workspaces/files.html", status=status, **shown)
 

@@ -9,7 +9,15 @@ from sqlalchemy import Column, LargeBinary, Text, bindparam, delete, func, inser
 from ricordo.domain.ids import new_id
 from ricordo.storage.engine.repository import Repository, equal, new_values, setter
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import names, numbers, partial_index, root, strings, table, timestamps
+from ricordo.storage.schema.columns import (
+    names,
+    numbers,
+    partial_index,
+    root,
+    strings,
+    table,
+    timestamps,
+)
 
 workspace_files = table(
     "workspace_files",
@@ -22,9 +30,16 @@ workspace_files = table(
     *strings("digest", null=False),
     *timestamps("created_at", "updated_at"),
     partial_index(
-        "workspace_files_of_users", "organization_id", "user_id", "path", where="user_id IS NOT NULL", unique=True
+        "workspace_files_of_users",
+        "organization_id",
+        "user_id",
+        "path",
+        where="user_id IS NOT NULL",
+        unique=True,
     ),
-    partial_index("workspace_files_shared", "organization_id", "path", where="user_id IS NULL", unique=True),
+    partial_index(
+        "workspace_files_shared", "organization_id", "path", where="user_id IS NULL", unique=True
+    ),
     erasure="delete",
 )
 
@@ -58,7 +73,10 @@ class WorkspaceFile:
 _ROWS = Repository(WorkspaceFile, workspace_files)
 _files = workspace_files.c
 _ORGANIZATION = equal(workspace_files, "organization_id")
-_OWN = {False: (_ORGANIZATION & equal(workspace_files, "user_id")), True: (_ORGANIZATION & _files.user_id.is_(None))}
+_OWN = {
+    False: (_ORGANIZATION & equal(workspace_files, "user_id")),
+    True: (_ORGANIZATION & _files.user_id.is_(None)),
+}
 _LISTED = {shared: _ROWS.select.where(own) for shared, own in _OWN.items()}
 _AT = {shared: own & (_files.path == bindparam("at")) for shared, own in _OWN.items()}
 _FOUND = {shared: _ROWS.select.where(at) for shared, at in _AT.items()}
@@ -66,16 +84,27 @@ _CONTENT = {shared: select(_files.content).where(at) for shared, at in _AT.items
 _CONTENTS = {shared: select(_files.path, _files.content).where(own) for shared, own in _OWN.items()}
 _DELETE = {shared: delete(workspace_files).where(at) for shared, at in _AT.items()}
 _USED = {
-    shared: select(func.count().label("files"), func.coalesce(func.sum(_files.size), 0).label("bytes")).where(own)
+    shared: select(
+        func.count().label("files"), func.coalesce(func.sum(_files.size), 0).label("bytes")
+    ).where(own)
     for shared, own in _OWN.items()
 }
 _begin = bindparam("begin", type_=Text)
 _WITHIN = {
-    shared: select(_files.id).where(own, func.substr(_files.path, 1, func.length(_begin)) == _begin).limit(1)
+    shared: select(_files.id)
+    .where(own, func.substr(_files.path, 1, func.length(_begin)) == _begin)
+    .limit(1)
     for shared, own in _OWN.items()
 }
 _INSERT = insert(workspace_files)
-_CHANGE = setter(workspace_files, "content", "size", "digest", "updated_at", where=_files.id == bindparam("this_id"))
+_CHANGE = setter(
+    workspace_files,
+    "content",
+    "size",
+    "digest",
+    "updated_at",
+    where=_files.id == bindparam("this_id"),
+)
 
 
 def digest_of(content: bytes) -> str:
@@ -84,7 +113,9 @@ def digest_of(content: bytes) -> str:
 
 def listed(tx: Transaction, space: Space) -> Sequence[WorkspaceFile]:
     """Return the files by their paths."""
-    return sorted(_ROWS.all(tx, _LISTED[space.is_shared], _values(space)), key=lambda file: file.path)
+    return sorted(
+        _ROWS.all(tx, _LISTED[space.is_shared], _values(space)), key=lambda file: file.path
+    )
 
 
 def find(tx: Transaction, space: Space, path: str) -> WorkspaceFile | None:
@@ -98,7 +129,9 @@ def content(tx: Transaction, space: Space, path: str) -> bytes | None:
 
 def contents(tx: Transaction, space: Space) -> dict[str, bytes]:
     """Return all files with their contents by their paths."""
-    return {row.path: bytes(row.content) for row in tx.all(_CONTENTS[space.is_shared], _values(space))}
+    return {
+        row.path: bytes(row.content) for row in tx.all(_CONTENTS[space.is_shared], _values(space))
+    }
 
 
 def used(tx: Transaction, space: Space) -> tuple[int, int]:
@@ -115,7 +148,9 @@ def has_within(tx: Transaction, space: Space, folder: str) -> bool:
 def put(tx: Transaction, space: Space, path: str, data: bytes) -> WorkspaceFile:
     """Store the content of a file, made where it is not there."""
     stored, now = find(tx, space, path), tx.clock.now()
-    made = stored or WorkspaceFile(new_id("wsfile"), space.organization_id, space.user_id, path, 0, "", now, now)
+    made = stored or WorkspaceFile(
+        new_id("wsfile"), space.organization_id, space.user_id, path, 0, "", now, now
+    )
     made = replace(made, size=len(data), digest=digest_of(data), updated_at=now)
     values = {"content": data, "size": made.size, "digest": made.digest, "updated_at": now}
     if stored:

@@ -48,10 +48,16 @@ async def download(here: Here, user_id: str, file_path: str) -> Response:
 
 @router.put(_OWN + "/{file_path:path}", response_model=WorkspaceFileResponse)
 async def upload(
-    here: Here, user_id: str, file_path: str, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+    here: Here,
+    user_id: str,
+    file_path: str,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
 ) -> WorkspaceFile:
     """Store the body of the request as a file of the user's, who is made where new. `If-Match` takes the digest that was read."""
-    return await _store(here, await _own(here, user_id, makes=True), file_path, if_match, if_none_match)
+    return await _store(
+        here, await _own(here, user_id, makes=True), file_path, if_match, if_none_match
+    )
 
 
 @router.delete(_OWN + "/{file_path:path}", response_model=NoteResponse)
@@ -105,7 +111,9 @@ def _shared(here: RequestContext) -> Space:
 async def _content(here: RequestContext, space: Space, path: str) -> Response:
     named = service.path_of(path)
     data = await here.store.read(lambda tx: service.read(tx, space, named))
-    return Response(data, headers={**_HEADERS, "etag": f'"{queries.digest_of(data)}"'}, media_type=_BYTES)
+    return Response(
+        data, headers={**_HEADERS, "etag": f'"{queries.digest_of(data)}"'}, media_type=_BYTES
+    )
 
 
 async def _store(
@@ -113,7 +121,9 @@ async def _store(
 ) -> WorkspaceFile:
     named, data = service.path_of(path), await here.request.body()
     expected = if_match.strip('"') if if_match else "" if if_none_match == "*" else None
-    return await here.store.write(lambda tx: service.write(tx, space, named, data, expected=expected))
+    return await here.store.write(
+        lambda tx: service.write(tx, space, named, data, expected=expected)
+    )
 
 
 async def _remove(here: RequestContext, space: Space, path: str) -> Json:

@@ -42,7 +42,9 @@ def space_of(agent: Agent, user_id: str | None) -> Space:
     if mode == "shared":
         return Space(agent.organization_id)
     if mode == "none":
-        raise Invalid('This agent has no workspace. Its course says which: workspace = "isolated" or "shared".')
+        raise Invalid(
+            'This agent has no workspace. Its course says which: workspace = "isolated" or "shared".'
+        )
     if user_id is None:
         raise Invalid("This conversation is about no user, and files belong to users.")
     return Space(agent.organization_id, user_id)
@@ -58,21 +60,36 @@ def with_instructions(tx: Transaction, state: AgentState) -> AgentState:
     text = (data or b"").decode("utf-8", "replace").replace("\0", "").strip()
     if not text:
         return state
-    cut = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\n[cut: the file has {len(text)} characters]"
+    cut = (
+        text
+        if len(text) <= _SHOWN
+        else f"{text[:_SHOWN]}\n[cut: the file has {len(text)} characters]"
+    )
     return replace(state, instructions=cut, is_others_instructions=space.is_shared)
 
 
 def path_of(text: str) -> str:
     """Return the path as files are named by it. Raises Invalid for one that leads out, or that no system could store."""
     path = normal_name(text.strip())
-    path = path.removeprefix("./").removeprefix("/workspace/") if path.startswith(("./", "/workspace/")) else path
+    path = (
+        path.removeprefix("./").removeprefix("/workspace/")
+        if path.startswith(("./", "/workspace/"))
+        else path
+    )
     parts = path.split("/")
     shown = path[:80]
-    if not path or path.startswith("/") or any(part in ("", ".", "..") for part in parts) or "\\" in path:
+    if (
+        not path
+        or path.startswith("/")
+        or any(part in ("", ".", "..") for part in parts)
+        or "\\" in path
+    ):
         raise Invalid(f'"{shown}" is no path of a file here. Write it as in "essays/draft.md".')
     if any(unicodedata.category(letter).startswith("C") for letter in path):
         raise Invalid(f"{shown!r} has a letter that cannot be shown. Choose another name.")
-    is_long = len(path.encode()) > _LONGEST_PATH or any(len(part.encode()) > _LONGEST_PART for part in parts)
+    is_long = len(path.encode()) > _LONGEST_PATH or any(
+        len(part.encode()) > _LONGEST_PART for part in parts
+    )
     if is_long or len(parts) > _DEEPEST:
         raise Invalid(
             f'"{shown}" is too long: {_LONGEST_PATH} bytes, {_LONGEST_PART} in each name, and {_DEEPEST} folders are the most.'
@@ -105,17 +122,23 @@ def read_text(tx: Transaction, space: Space, path: str) -> str:
     return text
 
 
-def write(tx: Transaction, space: Space, path: str, data: bytes, *, expected: str | None = None) -> WorkspaceFile:
+def write(
+    tx: Transaction, space: Space, path: str, data: bytes, *, expected: str | None = None
+) -> WorkspaceFile:
     """Store the file whole. Raises TooLong, Invalid, and PreconditionFailed where it is not the `expected` one ("" : none) now."""
     stored = queries.find(tx, space, path)
     if expected is not None and (stored.digest if stored else "") != expected:
-        raise PreconditionFailed(f'"{path[:80]}" was changed meanwhile. Read it again, and change that.')
+        raise PreconditionFailed(
+            f'"{path[:80]}" was changed meanwhile. Read it again, and change that.'
+        )
     _require_room(tx, space, path, len(data), stored)
     _require_no_folder(tx, space, path)
     return queries.put(tx, space, path, data)
 
 
-def edit(tx: Transaction, space: Space, path: str, old: str, new: str, *, everywhere: bool = False) -> int:
+def edit(
+    tx: Transaction, space: Space, path: str, old: str, new: str, *, everywhere: bool = False
+) -> int:
     """Put new words in the place of old ones, which stand there once or are meant everywhere; returns how often. Raises Invalid."""
     text = read_text(tx, space, path)
     count = text.count(old) if old else 0
@@ -136,7 +159,11 @@ def remove(tx: Transaction, space: Space, path: str) -> None:
 
 
 def take_back(
-    tx: Transaction, space: Space, base: Mapping[str, str], changed: Mapping[str, bytes], deleted: Sequence[str]
+    tx: Transaction,
+    space: Space,
+    base: Mapping[str, str],
+    changed: Mapping[str, bytes],
+    deleted: Sequence[str],
 ) -> Edited:
     """Store what a command left, all or nothing. `base` are the digests it began with, by path.
 
@@ -152,7 +179,10 @@ def take_back(
             gone.append(path)
     for path, data in changed.items():
         stored = queries.find(tx, space, path)
-        is_others = stored is not None and stored.digest not in (base.get(path), queries.digest_of(data))
+        is_others = stored is not None and stored.digest not in (
+            base.get(path),
+            queries.digest_of(data),
+        )
         target = free_path(tx, space, path) if is_others else path
         write(tx, space, target, data)
         (conflicts if is_others else written).append(target)
@@ -170,7 +200,9 @@ def free_path(tx: Transaction, space: Space, path: str) -> str:
     raise Invalid(f'There are too many conflicts of "{path[:80]}". Delete some.')
 
 
-def _require_room(tx: Transaction, space: Space, path: str, size: int, stored: WorkspaceFile | None) -> None:
+def _require_room(
+    tx: Transaction, space: Space, path: str, size: int, stored: WorkspaceFile | None
+) -> None:
     settings = WorkspaceSettings()
     if size > LARGEST:
         raise TooLong(f'"{path[:80]}" has {size:,} bytes, and {LARGEST:,} are the most.')
@@ -178,7 +210,9 @@ def _require_room(tx: Transaction, space: Space, path: str, size: int, stored: W
     if stored is None and files >= settings.workspace_files:
         raise TooLong(f"The workspace has {files} files, and that is the most. Delete some first.")
     if taken - (stored.size if stored else 0) + size > settings.workspace_mb * 1_000_000:
-        raise TooLong(f"The workspace is full: it holds {settings.workspace_mb} MB at most. Delete some files first.")
+        raise TooLong(
+            f"The workspace is full: it holds {settings.workspace_mb} MB at most. Delete some files first."
+        )
 
 
 def _require_no_folder(tx: Transaction, space: Space, path: str) -> None:

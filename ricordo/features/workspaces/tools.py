@@ -26,7 +26,9 @@ async def list_workspace(context: ToolContext, folder: str = "") -> str:
     """
     space, begin = _space(context), _within(folder)
     files = [
-        one for one in await context.store.read(lambda tx: queries.listed(tx, space)) if one.path.startswith(begin)
+        one
+        for one in await context.store.read(lambda tx: queries.listed(tx, space))
+        if one.path.startswith(begin)
     ]
     if not files:
         return "There are no files here."
@@ -45,13 +47,19 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
         raise Invalid("Say what to search for.")
     space, begin = _space(context), _within(folder)
     held = await context.store.read(lambda tx: queries.contents(tx, space))
-    chosen = {path: data for path, data in sorted(held.items()) if path.startswith(begin) and b"\0" not in data}
+    chosen = {
+        path: data
+        for path, data in sorted(held.items())
+        if path.startswith(begin) and b"\0" not in data
+    }
     size = sum(map(len, chosen.values()))
     found = await offload(lambda: _lines_with(chosen, wanted), size)
     return "\n".join(found) if found else "No line has these words."
 
 
-async def read_workspace_file(context: ToolContext, path: str, first_line: int = 1, lines: int = _MOST_LINES) -> str:
+async def read_workspace_file(
+    context: ToolContext, path: str, first_line: int = 1, lines: int = _MOST_LINES
+) -> str:
     """Read lines of a text file.
 
     Args:
@@ -65,7 +73,9 @@ async def read_workspace_file(context: ToolContext, path: str, first_line: int =
     begin = max(first_line, 1) - 1
     shown = every[begin : begin + min(max(lines, 1), _MOST_LINES)]
     if not shown:
-        raise Invalid(f"{named} has {len(every)} lines, so there is none with the number {first_line}.")
+        raise Invalid(
+            f"{named} has {len(every)} lines, so there is none with the number {first_line}."
+        )
     cut = "\n".join(shown)[:_LONGEST_TEXT]
     last = begin + cut.count("\n") + 1
     return f"[{named}, lines {begin + 1} to {last} of {len(every)}]\n{cut}"
@@ -117,15 +127,21 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
     base = {path: queries.digest_of(data) for path, data in held.items()}
     size = sum(map(len, held.values()))
     request = await offload(lambda: exchange.packed({"command": command}, held), size)
-    limits = SandboxLimits(seconds=_SECONDS, cpu_seconds=60, file_mb=_room() // 500_000, output_kb=_room() // 1000)
+    limits = SandboxLimits(
+        seconds=_SECONDS, cpu_seconds=60, file_mb=_room() // 500_000, output_kb=_room() // 1000
+    )
     sandbox = sandbox_of(context.settings)
     result = await sandbox.run_python(program_beside(__file__), request, limits=limits)
     if result.stopped_by or result.reason:
-        return _told(result, error=f"{result.reason} The files of the workspace are as they were before.")
+        return _told(
+            result, error=f"{result.reason} The files of the workspace are as they were before."
+        )
     try:
         header, files = await offload(lambda: exchange.unpacked(result.answer), len(result.answer))
     except ValueError as error:
-        raise Unavailable("The command ended before its files could be read. They are as they were before.") from error
+        raise Unavailable(
+            "The command ended before its files could be read. They are as they were before."
+        ) from error
     changed, odd = _usable(files)
     deleted = [path for path in header.get("deleted") or () if path in base]
 
@@ -134,7 +150,11 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
 
     kept = await context.store.write(keep)
     told = _told(result, exit_code=int(header.get("exit_code") or 0))
-    for name, paths in (("written", kept.written), ("deleted", kept.deleted), ("conflicts", kept.conflicts)):
+    for name, paths in (
+        ("written", kept.written),
+        ("deleted", kept.deleted),
+        ("conflicts", kept.conflicts),
+    ):
         told |= {name: list(paths)[:_MOST_LISTED]} if paths else {}
     if left_out := [*odd, *map(str, header.get("left_out") or ())]:
         told["left_out"] = left_out[:_MOST_LISTED]
@@ -142,7 +162,9 @@ async def run_in_workspace(context: ToolContext, command: str) -> dict[str, Any]
 
 
 def _space(context: ToolContext) -> Space:
-    return service.space_of(context.state.agent, context.scope.subject or context.state.conversation.user_id)
+    return service.space_of(
+        context.state.agent, context.scope.subject or context.state.conversation.user_id
+    )
 
 
 def _within(folder: str) -> str:
@@ -181,7 +203,9 @@ def _told(result: SandboxResult, *, exit_code: int = 0, error: str = "") -> dict
     told: dict[str, Any] = {"status": "error" if error or exit_code else "success"}
     for name, data in (("stdout", result.stdout), ("stderr", result.stderr)):
         if text := data.decode("utf-8", "replace").rstrip("\n"):
-            told[name] = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… [cut: {len(text)} characters]"
+            told[name] = (
+                text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… [cut: {len(text)} characters]"
+            )
     if exit_code:
         told["exit_code"] = exit_code
     return told | ({"error": error.strip()} if error else {})

@@ -28,7 +28,10 @@ HANDLE = "ricordo/wordllama-256"
 PACKAGE = "wordllama"
 INSTALL = 'Install it with: pip install "ricordo[embeddings]", or set RICORDO_EMBEDDING to another model or to none.'
 # Relative path and SHA-256 of the files of wordllama 0.4.0.post1.
-TABLE = ("weights/l2_supercat_256.safetensors", "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5")
+TABLE = (
+    "weights/l2_supercat_256.safetensors",
+    "64b47a2dc493cb8e85944076601189739852d7b64e0e1eedcb1937a251cd9fd5",
+)
 TOKENIZER = (
     "tokenizers/l2_supercat_tokenizer_config.json",
     "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
@@ -51,7 +54,12 @@ class EmbeddedModel:
         self._loading = asyncio.Lock()
         self._related: RelatedWords | None = None
 
-    async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:  # noqa: ARG002
+    async def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        purpose: EmbeddingPurpose = "document",  # noqa: ARG002
+    ) -> list[list[float]]:
         """One vector of length 1 a text (up to 8,000 characters), zeros for one without words. Raises Unavailable."""
         loaded = await self._load()
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
@@ -74,13 +82,19 @@ class EmbeddedModel:
 
 
 def is_installed() -> bool:
-    return package_folder() is not None and all(importlib.util.find_spec(name) for name in ("tokenizers", "numpy"))
+    return package_folder() is not None and all(
+        importlib.util.find_spec(name) for name in ("tokenizers", "numpy")
+    )
 
 
 def package_folder() -> Path | None:
     """Where the package's files are; None where it is not installed."""
     spec = importlib.util.find_spec(PACKAGE)
-    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+    return (
+        Path(spec.submodule_search_locations[0])
+        if spec and spec.submodule_search_locations
+        else None
+    )
 
 
 def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
@@ -91,7 +105,9 @@ def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
         import numpy as np
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise Unavailable(f"The embedding model {HANDLE} needs the package {error.name}. {INSTALL}") from error
+        raise Unavailable(
+            f"The embedding model {HANDLE} needs the package {error.name}. {INSTALL}"
+        ) from error
     tokenizer = Tokenizer.from_buffer(_checked(folder, *TOKENIZER)[:])
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -101,12 +117,17 @@ def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
     after = 8 + int.from_bytes(mapped[:8], "little")
     tensor = orjson.loads(mapped[8:after])["embedding.weight"]
     start, end = tensor["data_offsets"]
-    return tokenizer, np.frombuffer(mapped, "<f2", (end - start) // 2, after + start).reshape(tensor["shape"])
+    return tokenizer, np.frombuffer(mapped, "<f2", (end - start) // 2, after + start).reshape(
+        tensor["shape"]
+    )
 
 
 def _embed(tokenizer: Any, table: "NDArray[np.float16]", texts: Sequence[str]) -> list[list[float]]:
     # One by one and not as a batch: a batch starts a thread for each processor, which others need.
-    encodings = (tokenizer.encode(writable(text[:MOST_CHARACTERS]), add_special_tokens=False) for text in texts)
+    encodings = (
+        tokenizer.encode(writable(text[:MOST_CHARACTERS]), add_special_tokens=False)
+        for text in texts
+    )
     return [pooled(table, encoding.ids).tolist() for encoding in encodings]
 
 
@@ -117,9 +138,13 @@ def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":
             found = hashlib.file_digest(file, "sha256").hexdigest()
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
-        raise Unavailable(f"The file {name} of the package {PACKAGE} cannot be read: {error}. {INSTALL}") from error
+        raise Unavailable(
+            f"The file {name} of the package {PACKAGE} cannot be read: {error}. {INSTALL}"
+        ) from error
     if found != expected:
-        raise Unavailable(f"The file {name} of the package {PACKAGE} is not the one this Ricordo knows. {INSTALL}")
+        raise Unavailable(
+            f"The file {name} of the package {PACKAGE} is not the one this Ricordo knows. {INSTALL}"
+        )
     return mapped
 
 
@@ -159,7 +184,9 @@ class RelatedWords:
     def __init__(self, tokenizer: Any, table: "NDArray[np.float16]") -> None:
         import numpy as np
 
-        whole = sorted((id, token) for token, id in tokenizer.get_vocab().items() if _WHOLE.fullmatch(token))
+        whole = sorted(
+            (id, token) for token, id in tokenizer.get_vocab().items() if _WHOLE.fullmatch(token)
+        )
         self._words = [token[1:] for _, token in whole]
         vectors: NDArray[np.float32] = table[[id for id, _ in whole]].astype(np.float32)
         self._vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)

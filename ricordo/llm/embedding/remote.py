@@ -82,19 +82,27 @@ class RemoteEmbedder:
     def handle(self) -> str:
         return self._info.handle
 
-    async def embed(self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document") -> list[list[float]]:
+    async def embed(
+        self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document"
+    ) -> list[list[float]]:
         """One vector of length 1 a text; queries get five seconds, and fail at once for a while after one failed."""
         if purpose == "document":
             return await self._embed_all(texts, purpose, self._policy)
         if self._failure and self._now() < self._rests_until:
-            raise ModelError(self._failure.kind, f"{self.handle} failed a moment ago: {self._failure}")
+            raise ModelError(
+                self._failure.kind, f"{self.handle} failed a moment ago: {self._failure}"
+            )
         try:
             async with asyncio.timeout(self._query_seconds):
                 return await self._embed_all(
-                    texts, purpose, replace(self._policy, retries=min(self._policy.retries, QUERY_RETRIES))
+                    texts,
+                    purpose,
+                    replace(self._policy, retries=min(self._policy.retries, QUERY_RETRIES)),
                 )
         except TimeoutError:
-            self._failure = ModelError("llm_timeout", f"{self.handle} gave no vector within {self._query_seconds:g} s.")
+            self._failure = ModelError(
+                "llm_timeout", f"{self.handle} gave no vector within {self._query_seconds:g} s."
+            )
         except ModelError as error:
             if error.kind == "context_window_exceeded":
                 raise
@@ -113,7 +121,9 @@ class RemoteEmbedder:
         for batch in self._batches(spoken):
             vectors += await self._embed_batch(batch, purpose, policy)
         found = iter(vectors)
-        return [next(found) if text.strip() else [0.0] * (self._info.dimensions or 0) for text in texts]
+        return [
+            next(found) if text.strip() else [0.0] * (self._info.dimensions or 0) for text in texts
+        ]
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []
@@ -130,12 +140,16 @@ class RemoteEmbedder:
         if batch:
             yield batch
 
-    async def _embed_batch(self, texts: list[str], purpose: EmbeddingPurpose, policy: CallPolicy) -> list[list[float]]:
+    async def _embed_batch(
+        self, texts: list[str], purpose: EmbeddingPurpose, policy: CallPolicy
+    ) -> list[list[float]]:
         try:
             return await call_by_policy(policy, lambda: self._attempt(texts, purpose))
         except ModelError as error:
             tokens = text_tokens(texts[0])
-            if error.kind != "context_window_exceeded" or (len(texts) == 1 and tokens <= FEWEST_TOKENS):
+            if error.kind != "context_window_exceeded" or (
+                len(texts) == 1 and tokens <= FEWEST_TOKENS
+            ):
                 raise
         if len(texts) > 1:
             # One of them is too long, or all are together: the halves will tell.
@@ -149,7 +163,9 @@ class RemoteEmbedder:
         provider = self._info.provider
         answered = await self._ask(texts, purpose)
         if len(answered) != len(texts):
-            raise ModelError("llm_error", f"{provider} gave {len(answered)} vectors for {len(texts)} texts.")
+            raise ModelError(
+                "llm_error", f"{provider} gave {len(answered)} vectors for {len(texts)} texts."
+            )
         vectors = [unit(vector, provider) for vector in answered]
         known = self._info.dimensions or len(vectors[0])
         if other := next((vector for vector in vectors if len(vector) != known), None):
@@ -176,7 +192,12 @@ def metered() -> Iterator[Counter[str]]:
 def count(handle: str, reported: Any) -> None:
     """Count what a provider reported; nothing where it reported no number, or nobody asks."""
     counted = _COUNTED.get()
-    if counted is not None and isinstance(reported, int) and not isinstance(reported, bool) and reported > 0:
+    if (
+        counted is not None
+        and isinstance(reported, int)
+        and not isinstance(reported, bool)
+        and reported > 0
+    ):
         counted[handle] += reported
 
 
@@ -185,9 +206,15 @@ def unit(vector: Any, provider: str) -> list[float]:
     try:
         length = math.hypot(*vector)
     except (TypeError, ValueError):
-        raise ModelError("llm_error", f"{provider} gave something that is no vector of numbers.") from None
+        raise ModelError(
+            "llm_error", f"{provider} gave something that is no vector of numbers."
+        ) from None
     if not vector or not math.isfinite(length):
-        fault = "vector with a number in it that is none (NaN or infinite)" if vector else "vector without numbers"
+        fault = (
+            "vector with a number in it that is none (NaN or infinite)"
+            if vector
+            else "vector without numbers"
+        )
         raise ModelError("llm_error", f"{provider} gave a {fault}. Use another embedding model.")
     if length == 0 or abs(length - 1) < 1e-6:
         return list(vector)
@@ -197,7 +224,9 @@ def unit(vector: Any, provider: str) -> list[float]:
 # The words that some families of models want before a text, so that a question's vector lies near its answers'. They are part of
 # how the models were trained; left out, such a model finds visibly less.
 _SEARCH = "Represent this sentence for searching relevant passages: "
-_INSTRUCT = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+_INSTRUCT = (
+    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+)
 
 # By the model's name without what stands before its last slash; the first match counts. Each has (document, query).
 _FAMILIES: tuple[tuple[str, tuple[str, str]], ...] = (
@@ -219,14 +248,20 @@ def openai_embedder(
 
     async def ask(texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
         before = opening(info.name, purpose)
-        body = {"model": info.name, "input": [before + text for text in texts], "encoding_format": "float"}
+        body = {
+            "model": info.name,
+            "input": [before + text for text in texts],
+            "encoding_format": "float",
+        }
         request = httpx2.Request("POST", url, headers=headers, content=orjson.dumps(body))
         try:
             response = await connections.client().send(request)
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise error_from_transport(info.provider, error) from error
         if response.status_code != 200:
-            raise error_from_status(info.provider, response.status_code, response.content, response.headers)
+            raise error_from_status(
+                info.provider, response.status_code, response.content, response.headers
+            )
         return vectors_in(response.content, info)
 
     return RemoteEmbedder(info, policy, ask)
@@ -241,7 +276,9 @@ def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
     rows = payload.get("data")
     if isinstance(usage := payload.get("usage"), dict):
         count(info.handle, usage.get("prompt_tokens"))
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and "embedding" in row for row in rows):
+    if not isinstance(rows, list) or not all(
+        isinstance(row, dict) and "embedding" in row for row in rows
+    ):
         words, _ = words_of(content)
         problem = f"{info.endpoint} did not answer with embeddings. Check its address and the model. It said: "
         raise ModelError("llm_bad_request", problem + words[:200])
@@ -266,7 +303,9 @@ def google_embedder(
         from pydantic_ai.providers.google import GoogleProvider
 
         shared: dict[str, Any] = {"base_url": info.endpoint, "http_client": connections.client()}
-        return GoogleEmbeddingModel(info.name, provider=GoogleProvider(api_key=provider.api_key, **shared))
+        return GoogleEmbeddingModel(
+            info.name, provider=GoogleProvider(api_key=provider.api_key, **shared)
+        )
 
     async def ask(texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
         async with building:
@@ -287,5 +326,7 @@ def google_embedder(
 
 def opening(name: str, purpose: EmbeddingPurpose) -> str:
     bare = name.rpartition("/")[2].lower()
-    document, query = next((words for family, words in _FAMILIES if re.match(family, bare)), ("", ""))
+    document, query = next(
+        (words for family, words in _FAMILIES if re.match(family, bare)), ("", "")
+    )
     return query if purpose == "query" else document

@@ -40,7 +40,11 @@ class DefaultModel:
     @property
     def lines(self) -> list[str]:
         """What to tell an operator besides the model and the reason."""
-        return [f"RICORDO_MODEL={self.handle} cannot be used. {self.fault}"] if self.fault else list(self.advice)
+        return (
+            [f"RICORDO_MODEL={self.handle} cannot be used. {self.fault}"]
+            if self.fault
+            else list(self.advice)
+        )
 
 
 def undated(name: str) -> str:
@@ -48,7 +52,9 @@ def undated(name: str) -> str:
     return _DATED.sub("", name)
 
 
-def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collection[str] = ()) -> DefaultModel:
+def choose(
+    offers: Sequence[tuple[Provider, ModelList | None]], found: Collection[str] = ()
+) -> DefaultModel:
     """The default where RICORDO_MODEL names none; the local servers `found` come last. An offer without a list was not read."""
     advice, candidates = [], list[tuple[int, DefaultModel]]()
     for provider, listed in offers:
@@ -71,8 +77,14 @@ def choose(offers: Sequence[tuple[Provider, ModelList | None]], found: Collectio
             lacks = f"{provider.name} at {provider.base_url} has no model that calls tools."
             advice.append(f"{lacks} {_ADVICE[provider.name]}")
         else:
-            fault = "lists no model that is known to call tools" if listed else "has not listed its models"
-            advice.append(f"{reason}, but {provider.name} {fault}. Check it, or name a model in RICORDO_MODEL.")
+            fault = (
+                "lists no model that is known to call tools"
+                if listed
+                else "has not listed its models"
+            )
+            advice.append(
+                f"{reason}, but {provider.name} {fault}. Check it, or name a model in RICORDO_MODEL."
+            )
     if candidates:
         return min(candidates, key=lambda each: each[0])[1]
     return DefaultModel(LIBRARIAN, BUILT_IN, tuple(advice))

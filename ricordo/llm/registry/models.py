@@ -63,7 +63,11 @@ class Embedders(Registry[Embedder]):
             return self._added[handle].info
         provider, name, listed = await self._find(handle)
         # A name may not tell what a model is for, and who chooses it may know: then it need only be there.
-        names = {info.name for info in listed.embedding} | {info.name for info in listed.chat} if listed else {name}
+        names = (
+            {info.name for info in listed.embedding} | {info.name for info in listed.chat}
+            if listed
+            else {name}
+        )
         if not names & {name, f"{name}:latest"} and provider.name not in _INCOMPLETE:
             raise self._not_found(handle)
         return self._known(embedding_of(provider, name))
@@ -114,13 +118,17 @@ class Embedders(Registry[Embedder]):
 
     def _not_found(self, handle: str) -> NotFound:
         if handle == embedded.HANDLE:
-            return NotFound(f"Handle {handle} not found, its package is missing. {embedded.INSTALL}")
+            return NotFound(
+                f"Handle {handle} not found, its package is missing. {embedded.INSTALL}"
+            )
         return NotFound(
             f"{super()._not_found(handle)}. Leave the embedding out to use the default, or configure its provider."
         )
 
     def _build(self, provider: Provider, name: str) -> Embedder:
-        return _ADAPTERS[provider.adapter](embedding_of(provider, name), self._connections, self._policy, provider)
+        return _ADAPTERS[provider.adapter](
+            embedding_of(provider, name), self._connections, self._policy, provider
+        )
 
 
 class Models(Registry[ChatModel]):
@@ -142,8 +150,14 @@ class Models(Registry[ChatModel]):
         self._policy = policy or policy_from(settings)
         self._connections = Connections(self._policy.timeout)
         window = providers.ollama_context_length
-        local = [replace(each, window=window) for each in local_servers] if settings.find_local_models else []
-        directory = ModelDirectory((*configured(providers), *extra), self._connections, local_servers=local, now=now)
+        local = (
+            [replace(each, window=window) for each in local_servers]
+            if settings.find_local_models
+            else []
+        )
+        directory = ModelDirectory(
+            (*configured(providers), *extra), self._connections, local_servers=local, now=now
+        )
         super().__init__(directory)
         self._now = now
         self._looking = asyncio.Lock()
@@ -177,7 +191,9 @@ class Models(Registry[ChatModel]):
             (provider, listed if self._takes_tools.get(provider.name, True) else ModelList())
             for provider, listed in self._directory.offers()
         ]
-        return choose([*offers, *((server, ModelList()) for server in self._directory.empty)], found)
+        return choose(
+            [*offers, *((server, ModelList()) for server in self._directory.empty)], found
+        )
 
     async def find_default(self) -> DefaultModel:
         """The same, after asking the providers that have listed nothing yet, and looking on this machine; it waits 5 s at most."""
@@ -187,7 +203,9 @@ class Models(Registry[ChatModel]):
                     async with asyncio.timeout(LOOK_SECONDS):
                         await self._look()
                 except TimeoutError:
-                    _log.warning("Not every provider has listed its models within %g seconds.", LOOK_SECONDS)
+                    _log.warning(
+                        "Not every provider has listed its models within %g seconds.", LOOK_SECONDS
+                    )
                 finally:
                     self._look_again_at = self._now() + LOOK_AGAIN_SECONDS
         return self.default()
@@ -195,19 +213,33 @@ class Models(Registry[ChatModel]):
     def better_than(self, handle: str) -> str | None:
         """The default model, where this one is the librarian and the default is another that can be used; else None."""
         default = self.default()
-        return default.handle if handle == LIBRARIAN != default.handle and not default.fault else None
+        return (
+            default.handle if handle == LIBRARIAN != default.handle and not default.fault else None
+        )
 
     async def _look(self) -> None:
         if self._settings.model:
-            _, self._fault = await asyncio.gather(self.find_local(), self._examine(self._settings.model))
+            _, self._fault = await asyncio.gather(
+                self.find_local(), self._examine(self._settings.model)
+            )
             return
-        offers = [(each, listed) for each, listed in self._directory.offers() if each.adapter not in UNLISTED]
+        offers = [
+            (each, listed)
+            for each, listed in self._directory.offers()
+            if each.adapter not in UNLISTED
+        ]
         wants_better = self.default().handle == LIBRARIAN
         asked_again = [each for each, listed in offers if listed is None or wants_better]
         await asyncio.gather(self.find_local(), *map(self._directory.ask, asked_again))
-        silent = [(each, listed) for each, listed in self._directory.offers() if each.name not in self._takes_tools]
+        silent = [
+            (each, listed)
+            for each, listed in self._directory.offers()
+            if each.name not in self._takes_tools
+        ]
         asked = [
-            (each, listed.chat[0].name) for each, listed in silent if each.name in PROBED and listed and listed.chat
+            (each, listed.chat[0].name)
+            for each, listed in silent
+            if each.name in PROBED and listed and listed.chat
         ]
         for provider, name in asked:
             answer = await takes_tools(self._connections.client(), provider, name)
@@ -222,14 +254,19 @@ class Models(Registry[ChatModel]):
             return self._hint(handle) or "No provider that is set up here has it."
         found = None if handle in self._added else self._directory.split(handle)
         extra = found and missing_extra(*found)
-        return f"Its library is missing. Install it with: {install_command(extra)}" if extra else None
+        return (
+            f"Its library is missing. Install it with: {install_command(extra)}" if extra else None
+        )
 
     def _hint(self, handle: str) -> str:
         """Return what to do about a handle that is not found."""
         name = handle.partition("/")[0]
         if self._directory.split(f"{name}/-") is None and (setting := what_to_set(name)):
             return setting
-        known = [*self._added, *(info.handle for each in self._directory.all_listed() for info in each.chat)]
+        known = [
+            *self._added,
+            *(info.handle for each in self._directory.all_listed() for info in each.chat),
+        ]
         close = get_close_matches(handle[:LONGEST_COMPARED], known, n=3, cutoff=0.75)
         return f"Did you mean {' or '.join(close)}?" if close else ""
 
@@ -266,7 +303,9 @@ class Models(Registry[ChatModel]):
 
     def _build(self, provider: Provider, name: str) -> ChatModel:
         info = self._known(provider, name) or info_of(provider, name)
-        return build_model(provider, info, self._connections, self._policy, lessons_of(info, self.learned))
+        return build_model(
+            provider, info, self._connections, self._policy, lessons_of(info, self.learned)
+        )
 
     def _known(self, provider: Provider, name: str) -> ModelInfo | None:
         # Ollama lists "llama3.2:latest" for "llama3.2", Anthropic "claude-x-20260101" for "claude-x"; OpenRouter leaves out

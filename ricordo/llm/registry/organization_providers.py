@@ -99,7 +99,9 @@ class OrganizationProviders:
 
     def known(self, organization_id: str) -> "OrganizationModels":
         """Return the same by what was read last, without reading anything."""
-        return OrganizationModels(self, self._base, organization_id, self._organizations[organization_id].providers)
+        return OrganizationModels(
+            self, self._base, organization_id, self._organizations[organization_id].providers
+        )
 
     def forget(self, organization_id: str) -> None:
         organization = self._organizations[organization_id]
@@ -137,7 +139,9 @@ class OrganizationProviders:
             self._base.get(f"{name}/-")
             is_taken = True
         if is_taken:
-            raise Conflict(f'"{name}" is a provider of this server. Choose another name, as my-{name}.')
+            raise Conflict(
+                f'"{name}" is a provider of this server. Choose another name, as my-{name}.'
+            )
 
     async def ask(self, provider: OrganizationProvider, keys: Keys | None = None) -> ModelList:
         """Ask for the provider's models with these keys, else its stored ones. Raises ModelError, or Unsupported without a list."""
@@ -184,14 +188,19 @@ class OrganizationProviders:
         """Ask a model with the key of now."""
         models = await self.of(organization_id)
         if (found := models.find(info.handle)) is None:
-            raise ModelError("llm_authentication", f"The provider of {info.handle} was removed. Choose another model.")
+            raise ModelError(
+                "llm_authentication",
+                f"The provider of {info.handle} was removed. Choose another model.",
+            )
         provider, _ = found
         keys = self.keys_of(provider.stored)
         model = provider.models.get(info.name)
         if model is None:
             connections = self._organizations[organization_id].connections
             called = brought_provider(provider.stored, keys)
-            model = build_model(called, info, connections, self._policy, self.lessons_of(organization_id, info))
+            model = build_model(
+                called, info, connections, self._policy, self.lessons_of(organization_id, info)
+            )
             provider.models[info.name] = model
         try:
             async with aclosing(model.answer(request)) as items:  # type: ignore[type-var]
@@ -214,7 +223,11 @@ class OrganizationModels:
     """The models that one organization can use: its own, then those that the settings configure."""
 
     def __init__(
-        self, providers: OrganizationProviders, base: Models, organization_id: str, own: Mapping[str, _CachedProvider]
+        self,
+        providers: OrganizationProviders,
+        base: Models,
+        organization_id: str,
+        own: Mapping[str, _CachedProvider],
     ) -> None:
         self._providers = providers
         self._base = base
@@ -228,7 +241,9 @@ class OrganizationModels:
         provider, name = found
         info = provider.info(name)
         answer = partial(self._providers.answer, self._organization_id, info)
-        return OrganizationModel(info, answer, self._providers.lessons_of(self._organization_id, info))
+        return OrganizationModel(
+            info, answer, self._providers.lessons_of(self._organization_id, info)
+        )
 
     async def require(self, handle: str) -> ModelInfo:
         """Return what is known of a model. Raises NotFound where its provider lists its models and this is not among them."""
@@ -238,7 +253,9 @@ class OrganizationModels:
         listed = await self._providers.listed(provider)
         if listed is not None and all(info.handle != handle for info in listed):
             # The sentence is a wire fact: clients of the retired Letta V1 server match it.
-            raise NotFound(f"Handle {handle} not found, must be one of {[info.handle for info in listed[:60]]}")
+            raise NotFound(
+                f"Handle {handle} not found, must be one of {[info.handle for info in listed[:60]]}"
+            )
         return provider.info(name)
 
     def is_unlisted(self, handle: str) -> bool:

@@ -27,5 +27,7 @@ def text(key: str) -> str:
 @cache
 def all_texts() -> tuple[str, ...]:
     """Return every text, those that one module asks for too."""
-    files = sorted(file.name for file in resources.files(__package__).iterdir() if file.name.endswith(".md"))
+    files = sorted(
+        file.name for file in resources.files(__package__).iterdir() if file.name.endswith(".md")
+    )
     return tuple(text(name.removesuffix(".md")) for name in files)

@@ -47,7 +47,9 @@ def _copy_pages(path: Path, target: Path) -> bool:
         return False
 
 
-def back_up_postgres(connection: Connection, folder: Path, version: int, clock: Clock) -> Path | None:
+def back_up_postgres(
+    connection: Connection, folder: Path, version: int, clock: Clock
+) -> Path | None:
     """Dump the database for `pg_restore`; None, with a warning, without pg_dump. Raises Unavailable where it fails."""
     program = shutil.which("pg_dump")
     server = int(str(connection.exec_driver_sql("SHOW server_version_num").scalar_one())) // 10000
@@ -63,7 +65,10 @@ def back_up_postgres(connection: Connection, folder: Path, version: int, clock: 
     make_private_folder(folder)
     with file_for(folder.parent, target) as part:
         _dump(program, connection.engine.url, part)
-    log.info("backed up the database before its schema changes", extra={"file": str(target), "schema": version})
+    log.info(
+        "backed up the database before its schema changes",
+        extra={"file": str(target), "schema": version},
+    )
     return target
 
 
@@ -72,7 +77,9 @@ def _dump(program: str, url: URL, target: Path) -> None:
     # The password is no argument: every user of a machine may read those.
     environment = os.environ | ({"PGPASSWORD": str(url.password)} if url.password else {})
     query = dict(url.query) | {"application_name": "ricordo-backup"}
-    address = url.set(drivername="postgresql", password=None, query=query).render_as_string(hide_password=False)
+    address = url.set(drivername="postgresql", password=None, query=query).render_as_string(
+        hide_password=False
+    )
     try:
         target.touch(mode=0o600)
         done = subprocess.run(  # noqa: S603 - our own arguments
@@ -98,7 +105,9 @@ def _time(clock: Clock) -> str:
 
 
 def _major(program: str) -> int:
-    shown = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout  # noqa: S603
+    shown = subprocess.run(  # noqa: S603
+        [program, "--version"], capture_output=True, text=True, check=False
+    ).stdout
     found = re.search(r"\) (\d+)", shown)
     return int(found[1]) if found else 0
 
@@ -107,9 +116,16 @@ def held_in(path: Path) -> list[str]:
     """The tables of a database that hold what somebody would miss."""
     try:
         with closing(sqlite3.connect(path)) as connection:
-            there = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            there = {
+                row[0]
+                for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            }
             asked = [name for name in _MISSED if name in there]
-            return [name for name in asked if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()]  # noqa: S608
+            return [
+                name
+                for name in asked
+                if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()  # noqa: S608
+            ]
     except sqlite3.Error:
         return ["something that cannot be read"]
 
@@ -120,11 +136,16 @@ def settle(path: Path) -> None:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
     except sqlite3.Error as error:
-        log.warning("the log of a database could not be written back", extra={"file": str(path), "error": error})
+        log.warning(
+            "the log of a database could not be written back",
+            extra={"file": str(path), "error": error},
+        )
         for ending in ("-wal", "-shm"):
             path.with_name(path.name + ending).unlink(missing_ok=True)
     try:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     except OSError as error:
-        raise Unavailable(f"{path} cannot be written: {error.strerror}. Free disk space, then repeat.") from error
+        raise Unavailable(
+            f"{path} cannot be written: {error.strerror}. Free disk space, then repeat."
+        ) from error

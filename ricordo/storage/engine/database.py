@@ -24,7 +24,9 @@ from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, sche
 
 _MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
 _WRITE_PATIENCE = 1.0
-_SAME = text("UPDATE schema_versions SET name = name WHERE version = (SELECT max(version) FROM schema_versions)")
+_SAME = text(
+    "UPDATE schema_versions SET name = name WHERE version = (SELECT max(version) FROM schema_versions)"
+)
 _LOOKS, PAUSE_SECONDS = 10, 0.1
 _OTHERS = text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -62,7 +64,9 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
 
 def _open(settings: Settings, clock: Clock | None) -> SqlStore:
     if settings.postgres_url is None:
-        return sqlite.open_sqlite(settings.database_path, durability=settings.durability, clock=clock)
+        return sqlite.open_sqlite(
+            settings.database_path, durability=settings.durability, clock=clock
+        )
     store: SqlStore = _postgres().open_postgres(
         settings.postgres_url,
         connections=settings.database_connections,
@@ -75,7 +79,11 @@ def _open(settings: Settings, clock: Clock | None) -> SqlStore:
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:
     """Return the folders in which files of this server lie: the data folder, and where its SQLite database is."""
-    return (settings.data_dir,) if settings.postgres_url else (settings.data_dir, settings.database_path.parent)
+    return (
+        (settings.data_dir,)
+        if settings.postgres_url
+        else (settings.data_dir, settings.database_path.parent)
+    )
 
 
 @contextmanager
@@ -106,7 +114,9 @@ def address(settings: Settings) -> str:
 
 
 @contextmanager
-def exclusive_access(settings: Settings, *, is_new: bool = False, force: bool = False) -> Iterator[Connection]:
+def exclusive_access(
+    settings: Settings, *, is_new: bool = False, force: bool = False
+) -> Iterator[Connection]:
     """Connect while no server uses the database, unless `force`; `is_new` makes it. Raises Conflict, NotFound, Unavailable."""
     if settings.postgres_url is not None:
         with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:
@@ -152,7 +162,9 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
         # Reading all of it is one transaction, in which this connection waits for the other database.
         connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
         # A server that starts takes this lock first, so it waits until we are done.
-        is_ours = connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})").scalar_one()
+        is_ours = connection.exec_driver_sql(
+            f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})"
+        ).scalar_one()
         others = _servers_left(connection)
         if not is_ours:
             raise Conflict(
@@ -193,7 +205,9 @@ def read_transaction(connection: Connection) -> Iterator[None]:
     """Read from one snapshot of the database."""
     is_postgres = connection.dialect.name == "postgresql"
     with connection.begin():
-        connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if is_postgres else "BEGIN")
+        connection.exec_driver_sql(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if is_postgres else "BEGIN"
+        )
         yield
 
 
@@ -218,8 +232,14 @@ def require_current(connection: Connection, where: str) -> None:
     if version == HALF_COPIED:
         raise Unavailable(UNFINISHED)
     if version != known:
-        what = "Start the newer Ricordo that wrote it" if version > known else "Start this Ricordo on it once"
-        raise Conflict(f"{where} has schema {version}, and this Ricordo writes {known}. {what}, stop it, then repeat.")
+        what = (
+            "Start the newer Ricordo that wrote it"
+            if version > known
+            else "Start this Ricordo on it once"
+        )
+        raise Conflict(
+            f"{where} has schema {version}, and this Ricordo writes {known}. {what}, stop it, then repeat."
+        )
 
 
 def check(settings: Settings) -> DatabaseStatus:
@@ -255,7 +275,9 @@ def _check_file(path: Path) -> DatabaseStatus:
             lock.release()
         with sqlite.first_connection(engine, path) as connection:
             if damage := sqlite.damage_of(connection):
-                return DatabaseStatus("broken", f"{path} is damaged{damage}. Restore it from a backup.")
+                return DatabaseStatus(
+                    "broken", f"{path} is damaged{damage}. Restore it from a backup."
+                )
             schema = schema_of(connection)
     except Conflict:
         return DatabaseStatus("in use")
@@ -266,7 +288,9 @@ def _check_file(path: Path) -> DatabaseStatus:
     except Exception as error:
         # Whatever the driver meets in a file that is no database any more.
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip(".")
-        return DatabaseStatus("broken", f"{path} cannot be read: {reason}. Restore it from a backup.")
+        return DatabaseStatus(
+            "broken", f"{path} cannot be read: {reason}. Restore it from a backup."
+        )
     if schema == HALF_COPIED:
         return DatabaseStatus("broken", f"{path} cannot be used. {UNFINISHED}")
     return DatabaseStatus("sound", schema=int(schema), size=path.stat().st_size)

@@ -96,6 +96,10 @@ def plain_errors(driver: ModuleType, advice: str, path: Path | None = None) -> I
     except StatementError as error:
         raise error.orig if isinstance(error.orig, RicordoError) else error from None
     except OverflowError as error:
-        raise Invalid("A number is too large to be stored. Send numbers of at most 64 bits.") from error
+        raise Invalid(
+            "A number is too large to be stored. Send numbers of at most 64 bits."
+        ) from error
     except UnicodeEncodeError as error:
-        raise Invalid("The text holds half a character (a lone surrogate). Send whole characters.") from error
+        raise Invalid(
+            "The text holds half a character (a lone surrogate). Send whole characters."
+        ) from error

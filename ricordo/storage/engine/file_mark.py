@@ -105,7 +105,11 @@ def look(path: Path) -> str:
             "for the newer one and its -wal file."
         )
     is_behind = signs.phase == OPENING and mark.phase == LIVE
-    if signs.session != mark.session or mark.boot != _boot() or not (is_behind or signs.numbers < mark.numbers):
+    if (
+        signs.session != mark.session
+        or mark.boot != _boot()
+        or not (is_behind or signs.numbers < mark.numbers)
+    ):
         return ""
     if mark.path != str(path.absolute()):
         return _copied_alone(path)
@@ -120,7 +124,11 @@ def begin(connection: sqlite3.Connection, path: Path) -> None:
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     mark = read_mark(path)
     # A copy in another place becomes a database of its own.
-    if not identity or mark is None or (mark.identity, mark.path) != (identity, str(path.absolute())):
+    if (
+        not identity
+        or mark is None
+        or (mark.identity, mark.path) != (identity, str(path.absolute()))
+    ):
         new = secrets.randbelow(2**31 - 2) + 1
         # First the mark: whoever is killed between the two, or before `-wal` is written back, leaves both identities in it.
         write_mark(connection, path, identity=new, former=identity)
@@ -135,7 +143,9 @@ def enter(connection: sqlite3.Connection, phase: int) -> None:
     connection.execute(f"PRAGMA user_version = {session * _PHASES + phase}")
 
 
-def write_mark(connection: sqlite3.Connection, path: Path, *, identity: int | None = None, former: int = 0) -> None:
+def write_mark(
+    connection: sqlite3.Connection, path: Path, *, identity: int | None = None, former: int = 0
+) -> None:
     """Write the mark: what is in the database now, or is about to be. A disk that is full leaves the old mark, which is behind."""
     session, phase = _session(connection)
     if identity is None:
@@ -143,7 +153,9 @@ def write_mark(connection: sqlite3.Connection, path: Path, *, identity: int | No
         known = read_mark(path)
         former = known.former if known and known.identity == identity else 0
     (numbers,) = connection.execute(_SEQUENCES).fetchone()
-    _save(DatabaseMark(identity, session, phase, numbers, str(path.absolute()), _boot(), former), path)
+    _save(
+        DatabaseMark(identity, session, phase, numbers, str(path.absolute()), _boot(), former), path
+    )
 
 
 def _save(mark: DatabaseMark, path: Path) -> None:
@@ -175,7 +187,10 @@ class OpenFiles:
     def are_in_place(self) -> bool:
         """Return whether the names still lead to the files; on disks with changing numbers of files too."""
         try:
-            return all(os.path.samestat(os.fstat(file), os.stat(name)) for name, file in self._files)  # noqa: PTH116
+            return all(
+                os.path.samestat(os.fstat(file), os.stat(name))  # noqa: PTH116
+                for name, file in self._files
+            )
         except OSError:
             return False
 

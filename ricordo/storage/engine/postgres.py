@@ -16,7 +16,17 @@ from typing import Any, TypeVar
 
 import psycopg
 from psycopg import errors
-from sqlalchemy import URL, Connection, Engine, Integer, String, create_engine, event, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    Integer,
+    String,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.base import PGDDLCompiler
 from sqlalchemy.dialects.postgresql.psycopg import PGCompiler_psycopg, PGDialect_psycopg
@@ -39,14 +49,14 @@ _BACKOFF, _LOST_BACKOFF = Backoff(0.008, 2, 1), Backoff(0.02, 4, 10)
 # Every Ricordo server that changes the schema of one database takes this lock: the letters of its name.
 SCHEMA_LOCK = int.from_bytes(b"ricordo")
 _LOOK_SECONDS = 20.0
-_BY_SIZE = (
-    "SELECT relname FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY pg_total_relation_size(relid)"
-)
+_BY_SIZE = "SELECT relname FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY pg_total_relation_size(relid)"
 # An error of input or output, and an internal one, as of a long value of which a part is missing.
 _UNREADABLE = ("58030", "XX000")
 _ADVICE = "See that the PostgreSQL server runs, takes connections and has room on its disk."
 # A unit waits at most so long for another's rows, and a server that hangs in the middle of one does not lock them for ever.
-_SESSION = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
+_SESSION = (
+    "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
+)
 _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 
 
@@ -56,7 +66,10 @@ class _Compiler(PGCompiler_psycopg):
     def visit_custom_op_binary(self, element: Any, operator: Any, **options: Any) -> str:
         if operator.opstring != "IN" or not isinstance(element.right, each):
             return str(super().visit_custom_op_binary(element, operator, **options))  # type: ignore[no-untyped-call]
-        column, items = self.process(element.left, **options), self.process(element.right.clauses, **options)
+        column, items = (
+            self.process(element.left, **options),
+            self.process(element.right.clauses, **options),
+        )
         kind = "bigint" if isinstance(element.left.type, Integer) else "text"
         return f"{column} = ANY(ARRAY(SELECT json_array_elements_text({items})::{kind}))"
 
@@ -106,9 +119,13 @@ class PostgresStore(SqlStore):
                     result = self._attempt(begin, work)
                 except _Again as again:
                     if attempt >= self._most_attempts(again):
-                        self._down_until = time.monotonic() + _DOWN_SECONDS if again.is_lost else 0.0
+                        self._down_until = (
+                            time.monotonic() + _DOWN_SECONDS if again.is_lost else 0.0
+                        )
                         raise again.cause from None
-                    log.info("running a unit of work again", extra={"reason": reason_of(again.cause)})
+                    log.info(
+                        "running a unit of work again", extra={"reason": reason_of(again.cause)}
+                    )
                     # A server that restarts takes a while; another's transaction does not.
                     time.sleep((_LOST_BACKOFF if again.is_lost else _BACKOFF).seconds(attempt))
                 else:
@@ -160,7 +177,9 @@ class PostgresStore(SqlStore):
 
     def _is_broken(self) -> bool:
         connection: Connection | None = getattr(self._local, "connection", None)
-        return connection is not None and (connection.invalidated or connection.connection.dbapi_connection.closed)  # type: ignore[union-attr]
+        return connection is not None and (
+            connection.invalidated or connection.connection.dbapi_connection.closed
+        )  # type: ignore[union-attr]
 
     def _drop_connection(self) -> None:
         connection: Connection | None = self._local.__dict__.pop("connection", None)
@@ -182,7 +201,11 @@ class _Again(Exception):
 def _is_lost(cause: BaseException | None) -> bool:
     if not isinstance(cause, psycopg.OperationalError):
         return False
-    return cause.sqlstate is None or cause.sqlstate[:2] == "08" or cause.sqlstate in ("57P01", "57P02", "57P03")
+    return (
+        cause.sqlstate is None
+        or cause.sqlstate[:2] == "08"
+        or cause.sqlstate in ("57P01", "57P02", "57P03")
+    )
 
 
 def _require_storable(cause: BaseException | None) -> None:
@@ -190,24 +213,40 @@ def _require_storable(cause: BaseException | None) -> None:
     if isinstance(cause, errors.NumericValueOutOfRange):
         raise OverflowError from cause
     if isinstance(cause, errors.ProgramLimitExceeded):
-        raise Invalid("A name, label, tag or id is too long to be stored. Send at most 2,000 bytes of each.") from cause
+        raise Invalid(
+            "A name, label, tag or id is too long to be stored. Send at most 2,000 bytes of each."
+        ) from cause
     has_nul = isinstance(cause, psycopg.DataError) and "NUL (0x00)" in str(cause)
-    if has_nul or isinstance(cause, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire):
-        raise Invalid("The text holds a NUL character, which PostgreSQL cannot keep. Leave it out.") from cause
+    if has_nul or isinstance(
+        cause, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire
+    ):
+        raise Invalid(
+            "The text holds a NUL character, which PostgreSQL cannot keep. Leave it out."
+        ) from cause
 
 
 def open_postgres(
-    url: str, *, connections: int = 8, durability: str = "normal", backups: Path, clock: Clock | None = None
+    url: str,
+    *,
+    connections: int = 8,
+    durability: str = "normal",
+    backups: Path,
+    clock: Clock | None = None,
 ) -> PostgresStore:
     """Open the database and migrate an older schema, one server at a time. Raises Unavailable with what to do."""
     clock = clock or SystemClock()
     engine = make_engine(url, durability)
     with first_connection(engine) as connection:
         require_usable(connection)
-        connection.exec_driver_sql("SET lock_timeout = 0")  # another server's migration may take long
+        connection.exec_driver_sql(
+            "SET lock_timeout = 0"
+        )  # another server's migration may take long
         connection.exec_driver_sql(f"SELECT pg_advisory_lock({SCHEMA_LOCK})")
         connection.rollback()  # ends SQLAlchemy's idea of a transaction; the lock belongs to the session
-        migrations.migrate(connection, back_up=lambda version: back_up_postgres(connection, backups, version, clock))
+        migrations.migrate(
+            connection,
+            back_up=lambda version: back_up_postgres(connection, backups, version, clock),
+        )
         # What a dead server left of its connection is closed by NullPool, and the lock goes with it.
     return PostgresStore(engine, clock, connections)
 
@@ -243,7 +282,11 @@ def first_connection(engine: Engine) -> Connection:
     try:
         return engine.connect()
     except DatabaseError as error:
-        where = engine.url.render_as_string(hide_password=True).partition("?")[0].replace("+ricordo", "")
+        where = (
+            engine.url.render_as_string(hide_password=True)
+            .partition("?")[0]
+            .replace("+ricordo", "")
+        )
         raise DatabaseFailed(
             f"The database {where} cannot be opened: {reason_of(error)}. "
             "See that the PostgreSQL server runs, and that RICORDO_DATABASE_URL is right."
@@ -252,7 +295,9 @@ def first_connection(engine: Engine) -> Connection:
 
 def describe(connection: Connection) -> tuple[int, str, str, str | None]:
     """Return the database's bytes, the server's version, the database's name, and the version of pgvector it may have."""
-    size, name = connection.exec_driver_sql("SELECT pg_database_size(current_database()), current_database()").one()
+    size, name = connection.exec_driver_sql(
+        "SELECT pg_database_size(current_database()), current_database()"
+    ).one()
     vectors = connection.exec_driver_sql(
         "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions WHERE name = 'vector'"
     ).scalar_one_or_none()
@@ -293,7 +338,9 @@ def _require_sessions(connection: Connection) -> None:
     have a backend each, and keep it.
     """
     with connection.engine.connect() as other:
-        first, second, third, fourth = (_backend_of(one) for one in (connection, other, connection, other))
+        first, second, third, fourth = (
+            _backend_of(one) for one in (connection, other, connection, other)
+        )
     connection.rollback()
     if first != third or second != fourth or first == second:
         raise Unavailable(

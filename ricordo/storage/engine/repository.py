@@ -51,7 +51,13 @@ class Repository(Generic[V]):
     """
 
     def __init__(
-        self, kind: type[V], table: sa.Table, *, name: str = "", forms: Mapping[str, Form] | None = None, long: str = ""
+        self,
+        kind: type[V],
+        table: sa.Table,
+        *,
+        name: str = "",
+        forms: Mapping[str, Form] | None = None,
+        long: str = "",
     ) -> None:
         self.table = table
         if long:
@@ -69,7 +75,10 @@ class Repository(Generic[V]):
             place = len(self.columns)
             if field.name in _SEVERAL:
                 whole, prefix = _SEVERAL[field.name]
-                parts = {intern(prefix + part.name): f"{field.name}.{part.name}" for part in fields(whole)}
+                parts = {
+                    intern(prefix + part.name): f"{field.name}.{part.name}"
+                    for part in fields(whole)
+                }
                 self.columns += [table.c[column] for column in parts]
                 self._reads.insert(0, (place, len(parts), whole))
                 paths |= parts
@@ -83,7 +92,11 @@ class Repository(Generic[V]):
                     paths[field.name] = field.name
             else:
                 value = None if field.default is MISSING else field.default
-                make = (lambda value=value: value) if field.default_factory is MISSING else field.default_factory
+                make = (
+                    (lambda value=value: value)
+                    if field.default_factory is MISSING
+                    else field.default_factory
+                )
                 self._reads.insert(0, (place, 0, make))
         self._paths = paths
         self._fields = attrgetter(*paths.values())
@@ -101,7 +114,9 @@ class Repository(Generic[V]):
         return self._written(dict(zip(self._paths, self._fields(item), strict=True)))
 
     def _written(self, values: dict[str, Any]) -> dict[str, Any]:
-        return values | {name: write(values[name]) for name, write in self._writes.items() if name in values}
+        return values | {
+            name: write(values[name]) for name, write in self._writes.items() if name in values
+        }
 
     def of(self, row: Sequence[Any]) -> V:
         """Return the value of a row of exactly these columns."""
@@ -116,10 +131,14 @@ class Repository(Generic[V]):
         rows = [self.values(item) for item in items]
         tx.run(self._insert, rows[0] if len(rows) == 1 else rows)
 
-    def all(self, tx: Transaction, statement: sa.Executable, values: Mapping[str, Any] | None = None) -> list[V]:
+    def all(
+        self, tx: Transaction, statement: sa.Executable, values: Mapping[str, Any] | None = None
+    ) -> list[V]:
         return [self.of(row) for row in tx.all(statement, values)]
 
-    def first(self, tx: Transaction, statement: sa.Executable, values: Mapping[str, Any]) -> V | None:
+    def first(
+        self, tx: Transaction, statement: sa.Executable, values: Mapping[str, Any]
+    ) -> V | None:
         row = tx.first(statement, values)
         return None if row is None else self.of(row)
 
@@ -134,7 +153,9 @@ class Repository(Generic[V]):
 
     def by_ids(self, tx: Transaction, ids: Sequence[str]) -> list[V]:
         """Return those with these ids, in their order; ids of deleted ones are left out."""
-        items: dict[str, Any] = {item.id: item for item in self.all(tx, self._by_ids, {"ids": list(ids)})}  # type: ignore[attr-defined]
+        items: dict[str, Any] = {
+            item.id: item for item in self.all(tx, self._by_ids, {"ids": list(ids)})
+        }  # type: ignore[attr-defined]
         return [items[id] for id in ids if id in items]
 
     def by_numbers(self, tx: Transaction, numbers: Sequence[int]) -> list[V]:
@@ -164,7 +185,9 @@ class Repository(Generic[V]):
             rows = read_page(tx, self._sized.where(*chosen), self.table, wanted, by=by, marks=marks)
             return self.by_numbers(tx, _fitting(tx, rows, wanted))
         statement = self.select.where(*chosen)
-        return [self.of(row) for row in read_page(tx, statement, self.table, wanted, by=by, marks=marks)]
+        return [
+            self.of(row) for row in read_page(tx, statement, self.table, wanted, by=by, marks=marks)
+        ]
 
     def page_of_numbers(self, tx: Transaction, numbers: Sequence[int], wanted: Page) -> list[V]:
         """Return a page that consists of the rows with these numbers (`seq`), in their order; it may be bounded."""
@@ -191,19 +214,35 @@ class Repository(Generic[V]):
         statement = sa.select(self.table.c.id).where(*self._chosen(scope, conditions, equal))
         if place is not None:
             # Pages are cut by what the list is ordered by, under the name that they know.
-            table = sa.select(self.table.c.id, self.table.c.seq, place.label("created_at")).subquery()
+            table = sa.select(
+                self.table.c.id, self.table.c.seq, place.label("created_at")
+            ).subquery()
             statement = statement.join(table, table.c.seq == self.table.c.seq)
-        return [row.id for row in read_page(tx, statement, table, wanted, marks=known_to(self.table, scope, marked))]
+        return [
+            row.id
+            for row in read_page(
+                tx, statement, table, wanted, marks=known_to(self.table, scope, marked)
+            )
+        ]
 
     def _chosen(
-        self, scope: Scope | None, conditions: Sequence[sa.ColumnElement[bool] | None], equal: Mapping[str, Any]
+        self,
+        scope: Scope | None,
+        conditions: Sequence[sa.ColumnElement[bool] | None],
+        equal: Mapping[str, Any],
     ) -> list[sa.ColumnElement[bool]]:
         chosen = [condition for condition in conditions if condition is not None]
-        chosen += [self.table.c[name] == value for name, value in equal.items() if value is not None]
+        chosen += [
+            self.table.c[name] == value for name, value in equal.items() if value is not None
+        ]
         return [*chosen, *(in_scope(self.table, scope) if scope else ())]
 
     def count(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> int:
-        statement = sa.select(sa.func.count()).select_from(self.table).where(*in_scope(self.table, scope), *conditions)
+        statement = (
+            sa.select(sa.func.count())
+            .select_from(self.table)
+            .where(*in_scope(self.table, scope), *conditions)
+        )
         return int(tx.all(statement)[0][0])
 
     def ids(self, tx: Transaction, scope: Scope, *conditions: sa.ColumnElement[bool]) -> list[str]:
@@ -213,9 +252,15 @@ class Repository(Generic[V]):
 
     def changeable(self) -> list[str]:
         """Return the columns that may change in a row's life."""
-        return [name for name in self._paths if name not in ("id", "organization_id", "created_by", "created_at")]
+        return [
+            name
+            for name in self._paths
+            if name not in ("id", "organization_id", "created_by", "created_at")
+        ]
 
-    def updates(self, *names: str, where: sa.ColumnElement[bool] | None = None) -> Callable[..., int]:
+    def updates(
+        self, *names: str, where: sa.ColumnElement[bool] | None = None
+    ) -> Callable[..., int]:
         """Return a function that stores these columns of an item by id and condition, and returns how many rows matched."""
         this = self.table.c.id == sa.bindparam("this_id")
         statement = setter(self.table, *names, where=this if where is None else this & where)
@@ -248,10 +293,17 @@ def read_page(
     for id, is_after in ((wanted.after, True), (wanted.before, False)):
         if id:
             known = marks(id) if marks else ()
-            place, mark = sa.tuple_(*columns), sa.select(*columns).where(table.c.id == id, *known).scalar_subquery()
+            place, mark = (
+                sa.tuple_(*columns),
+                sa.select(*columns).where(table.c.id == id, *known).scalar_subquery(),
+            )
             statement = statement.where(place > mark if ascending == is_after else place < mark)
-    backwards = wanted.is_backwards  # the last ones ahead of the mark: read from there, and turn the page around
-    statement = statement.order_by(*(column.asc() if ascending != backwards else column.desc() for column in columns))
+    backwards = (
+        wanted.is_backwards
+    )  # the last ones ahead of the mark: read from there, and turn the page around
+    statement = statement.order_by(
+        *(column.asc() if ascending != backwards else column.desc() for column in columns)
+    )
     rows = tx.all(statement.limit(wanted.limit))
     return rows[::-1] if backwards else rows
 
@@ -268,14 +320,18 @@ def _fitting(tx: Transaction, rows: Sequence[sa.Row[Any]], wanted: Page) -> list
 
 
 def known_to(
-    table: sa.Table, scope: Scope | None, conditions: Callable[[Any], Sequence[sa.ColumnElement[bool]]] = lambda _: ()
+    table: sa.Table,
+    scope: Scope | None,
+    conditions: Callable[[Any], Sequence[sa.ColumnElement[bool]]] = lambda _: (),
 ) -> Callable[[str], Sequence[sa.ColumnElement[bool]]]:
     """Return the `marks` of `read_page` for a table: an id of a row that the scope sees and that meets the conditions."""
 
     def marks(id: str) -> Sequence[sa.ColumnElement[bool]]:
         marked: Any = table.alias("marked")
         seen = in_scope(marked, scope) if scope else []
-        return [sa.exists(sa.select(marked.c.id).where(marked.c.id == id, *seen, *conditions(marked)))]
+        return [
+            sa.exists(sa.select(marked.c.id).where(marked.c.id == id, *seen, *conditions(marked)))
+        ]
 
     return marks
 
@@ -313,7 +369,9 @@ def one_of(column: sa.ColumnElement[Any], parameter: str) -> sa.ColumnElement[bo
 
 def setter(table: sa.Table, *names: str, where: sa.ColumnElement[bool]) -> Update:
     """Return an UPDATE of these columns by parameters `new_<name>`: the bare names are SQLAlchemy's own in an UPDATE."""
-    return sa.update(table).where(where).values({name: sa.bindparam(f"new_{name}") for name in names})
+    return (
+        sa.update(table).where(where).values({name: sa.bindparam(f"new_{name}") for name in names})
+    )
 
 
 def new_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -385,7 +443,9 @@ def _replace(insert: Any, compiler: Any, **options: Any) -> str:
     (unique,) = (one for one in insert.table.constraints if isinstance(one, sa.UniqueConstraint))
     keys = ", ".join(column.name for column in unique.columns)
     changes = ", ".join(f"{name} = excluded.{name}" for name in insert.replaced)
-    return f"{compiler.visit_insert(insert, **options)} ON CONFLICT ({keys}) DO UPDATE SET {changes}"
+    return (
+        f"{compiler.visit_insert(insert, **options)} ON CONFLICT ({keys}) DO UPDATE SET {changes}"
+    )
 
 
 @compiles(Appending)
@@ -393,7 +453,9 @@ def _append(insert: Any, compiler: Any, **options: Any) -> str:
     table: sa.Table = insert.table
     joined = f"{table.name}.data || excluded.data"
     if compiler.dialect.name == "sqlite":
-        joined = f"CAST({joined} AS BLOB)"  # there || makes text even of blobs; NUL bytes survive it
+        joined = (
+            f"CAST({joined} AS BLOB)"  # there || makes text even of blobs; NUL bytes survive it
+        )
     keys = ", ".join(column.name for column in table.primary_key)
     return f"{compiler.visit_insert(insert, **options)} ON CONFLICT ({keys}) DO UPDATE SET data = {joined}"
 

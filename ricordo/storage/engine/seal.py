@@ -24,7 +24,9 @@ _WORDS = b"\nRicordo backup. SHA-256 of all bytes before this line: "
 _SEAL = re.compile(re.escape(_WORDS) + rb"([0-9a-f]{64})\n")
 _LENGTH = len(_WORDS) + 65
 _CHUNK = 1 << 20
-_CREATE = f"CREATE TABLE {TABLE} (name TEXT PRIMARY KEY, row_count INTEGER NOT NULL, hash TEXT NOT NULL)"
+_CREATE = (
+    f"CREATE TABLE {TABLE} (name TEXT PRIMARY KEY, row_count INTEGER NOT NULL, hash TEXT NOT NULL)"
+)
 
 
 def write_hashes(path: Path, hashes: Mapping[str, str], rows: Mapping[str, int]) -> None:
@@ -45,7 +47,9 @@ def seal(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise Unavailable(f"{path} cannot be written: {error.strerror}. Free disk space, then repeat.") from error
+        raise Unavailable(
+            f"{path} cannot be written: {error.strerror}. Free disk space, then repeat."
+        ) from error
 
 
 def require_sound(path: Path) -> Mapping[str, str] | None:
@@ -78,7 +82,10 @@ def _sealed_digest(path: Path) -> str:
 def _damage_with_seal(path: Path, digest: str) -> str:
     if _digest(path, path.stat().st_size - _LENGTH) == digest:
         return ""
-    return _damage_of_header(path) or "its bytes are not the ones that were written (its SHA-256 differs)"
+    return (
+        _damage_of_header(path)
+        or "its bytes are not the ones that were written (its SHA-256 differs)"
+    )
 
 
 def _damage_without_seal(path: Path) -> str:
@@ -105,7 +112,9 @@ def _damage_of_header(path: Path) -> str:
 
 def _stored_hashes(path: Path) -> dict[str, str]:
     # Immutable: nothing is written beside the file, or read from there.
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+    with closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    ) as connection:
         return dict(connection.execute(f"SELECT name, hash FROM {TABLE}"))  # noqa: S608 - our own name
 
 

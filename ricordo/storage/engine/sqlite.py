@@ -103,7 +103,9 @@ class SqliteStore(SqlStore):
             )
             file_mark.abandon(self._raw_connection())
             return
-        with suppress(sqlite3.Error):  # a full disk: the next start knows that this session was not closed
+        with suppress(
+            sqlite3.Error
+        ):  # a full disk: the next start knows that this session was not closed
             file_mark.enter(self._raw_connection(), file_mark.CLOSED)
             file_mark.write_mark(self._raw_connection(), self._path)
 
@@ -114,7 +116,9 @@ class SqliteStore(SqlStore):
                 self._files.require_in_place()
                 cursor = self._connection().connection.cursor()
                 cursor.execute("PRAGMA query_only = ON")
-                cursor.execute("PRAGMA cache_size = -4096")  # of each reader; the system caches the file too
+                cursor.execute(
+                    "PRAGMA cache_size = -4096"
+                )  # of each reader; the system caches the file too
             return self._run(self._connection(), begin, work)
 
     def _begin(self, connection: Connection, begin: str) -> None:
@@ -132,7 +136,9 @@ class SqliteStore(SqlStore):
         self._lock.release()
 
 
-def open_sqlite(path: Path, *, durability: str = "normal", clock: Clock | None = None) -> SqliteStore:
+def open_sqlite(
+    path: Path, *, durability: str = "normal", clock: Clock | None = None
+) -> SqliteStore:
     """Open the file, alone: take the folder's lock, back up and migrate an older schema. Raises Conflict, Unavailable."""
     clock = clock or SystemClock()
     notice = file_mark.look_for_absent(path)
@@ -199,7 +205,12 @@ def _require_own(path: Path) -> None:
     """Raise Unavailable where another program made the database, which stays as it is."""
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as looking:
-            tables = {name for (name,) in looking.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            tables = {
+                name
+                for (name,) in looking.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                )
+            }
     except sqlite3.Error:
         return  # whoever opens it says why it cannot be read
     if tables and "schema_versions" not in tables:
@@ -233,7 +244,9 @@ def unchanging_file(path: Path) -> Iterator[Connection]:
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     engine = create_engine(
         "sqlite://",
-        creator=lambda: sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None),
+        creator=lambda: sqlite3.connect(
+            uri, uri=True, check_same_thread=False, isolation_level=None
+        ),
         **ENGINE_OPTIONS,
     )
     with engine.connect() as connection:
@@ -255,7 +268,11 @@ def make_engine(path: Path, durability: str) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),  # built, not written: a path may hold ? # and %
         # isolation_level None: the driver begins nothing by itself, `_unit` says how.
-        connect_args={"check_same_thread": False, "isolation_level": None, "cached_statements": 512},
+        connect_args={
+            "check_same_thread": False,
+            "isolation_level": None,
+            "cached_statements": 512,
+        },
         **ENGINE_OPTIONS,
     )
 
@@ -277,7 +294,11 @@ def damage_of(connection: Connection) -> str:
     if finding == "ok":
         return ""
     names = (
-        connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").scalars().all()
+        connection.exec_driver_sql(
+            "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+        )
+        .scalars()
+        .all()
     )
     tables = [name for name in names if _finding(connection, f"'{name}'") != "ok"]
     return f" in: {', '.join(tables)}" if tables else f": {finding}"

@@ -27,31 +27,54 @@ _POSITION = "position"
 class PreparedStatement:
     """One statement as the driver takes it, with the conversions of its parameters and of its rows."""
 
-    __slots__ = ("_converts", "_defaults", "_names", "_plain", "_positional", "_reads", "_row", "cursor", "sql")
+    __slots__ = (
+        "_converts",
+        "_defaults",
+        "_names",
+        "_plain",
+        "_positional",
+        "_reads",
+        "_row",
+        "cursor",
+        "sql",
+    )
 
-    def __init__(self, statement: sa.Executable, compiled: SQLCompiler, dialect: sa.Dialect) -> None:
+    def __init__(
+        self, statement: sa.Executable, compiled: SQLCompiler, dialect: sa.Dialect
+    ) -> None:
         self.sql = str(compiled)
         self._positional = compiled.positional
         self._names = tuple(compiled.positiontup or () if compiled.positional else compiled.binds)
-        self._defaults = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
+        self._defaults = {
+            name: bind.value for name, bind in compiled.binds.items() if not bind.required
+        }
         converts = (
             (name, bind.type.dialect_impl(dialect).bind_processor(dialect))
             for name, bind in compiled.binds.items()
             if not isinstance(bind.type, sa.LargeBinary)  # every driver takes bytes as they are
         )
-        self._converts: dict[str, Convert] = {name: convert for name, convert in converts if convert}
+        self._converts: dict[str, Convert] = {
+            name: convert for name, convert in converts if convert
+        }
         # Of several names this gives a tuple of their values, of one the value alone.
-        is_plain = compiled.positional and len(self._names) > 1 and not (self._converts or self._defaults)
+        is_plain = (
+            compiled.positional and len(self._names) > 1 and not (self._converts or self._defaults)
+        )
         self._plain = itemgetter(*self._names) if is_plain else None
         columns = list(statement.selected_columns) if isinstance(statement, sa.SelectBase) else []
         # As text PostgreSQL writes two characters for each byte; of what holds no bytes, text is as quick and always understood.
         has_bytes = any(isinstance(column.type, sa.LargeBinary) for column in columns)
-        self.cursor: dict[str, Any] = {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
+        self.cursor: dict[str, Any] = (
+            {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
+        )
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
         self._row = row._make
         # Floats come as they are, and what would convert them asks for a code that only a cursor with rows has.
         kinds = (None if isinstance(column.type, sa.Float) else column.type for column in columns)
-        reads = (kind.dialect_impl(dialect).result_processor(dialect, None) if kind else None for kind in kinds)
+        reads = (
+            kind.dialect_impl(dialect).result_processor(dialect, None) if kind else None
+            for kind in kinds
+        )
         self._reads = tuple((place, read) for place, read in enumerate(reads) if read)
 
     def bind_all(self, rows: Sequence[Row]) -> list[Any]:
@@ -62,7 +85,9 @@ class PreparedStatement:
         given = {**self._defaults, **values} if self._defaults else values
         converts = self._converts
         if self._positional:
-            return tuple([converts[n](given[n]) if n in converts else given[n] for n in self._names])
+            return tuple(
+                [converts[n](given[n]) if n in converts else given[n] for n in self._names]
+            )
         return {n: converts[n](given[n]) if n in converts else given[n] for n in self._names}
 
     def read(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
@@ -84,7 +109,9 @@ class Statements:
     def __init__(self, dialect: sa.Dialect) -> None:
         self.observers: list[Callable[[str], None]] = []
         self._dialect = dialect
-        self._prepared: WeakKeyDictionary[sa.Executable, PreparedStatement | None] = WeakKeyDictionary()
+        self._prepared: WeakKeyDictionary[sa.Executable, PreparedStatement | None] = (
+            WeakKeyDictionary()
+        )
         self._bulk: WeakKeyDictionary[sa.Executable, BulkInsert | None] = WeakKeyDictionary()
 
     def prepare(self, statement: sa.Executable, values: Row) -> PreparedStatement | None:
@@ -98,7 +125,11 @@ class Statements:
     def bulk_insert(self, statement: Any, rows: Sequence[Row]) -> "BulkInsert | None":
         """Return the insert prepared to take all of these rows at once; None where each must be a statement of its own."""
         # SQLite's driver is in this process: what a row costs there is not the statement.
-        if self._dialect.name != "postgresql" or not isinstance(statement, sa.Insert) or len(rows) < 2:
+        if (
+            self._dialect.name != "postgresql"
+            or not isinstance(statement, sa.Insert)
+            or len(rows) < 2
+        ):
             return None
         try:
             return self._bulk[statement]
@@ -110,7 +141,9 @@ class Statements:
         is_insert = isinstance(statement, sa.Insert)
         keys = list(values) if is_insert and statement.select is None else None
         # As for many rows, so that no database is asked for the new row's number: nobody reads it.
-        compiled = statement.compile(dialect=self._dialect, column_keys=keys, for_executemany=is_insert)
+        compiled = statement.compile(
+            dialect=self._dialect, column_keys=keys, for_executemany=is_insert
+        )
         if compiled.post_compile_params or compiled.literal_execute_params:
             return None
         return PreparedStatement(statement, compiled, self._dialect)
@@ -166,7 +199,9 @@ class BulkInsert(PreparedStatement):
         return self.bind({name: [row[name] for row in rows] for name in self._columns})
 
 
-def bulk_insert(statement: sa.Insert, names: Sequence[str], dialect: sa.Dialect) -> BulkInsert | None:
+def bulk_insert(
+    statement: sa.Insert, names: Sequence[str], dialect: sa.Dialect
+) -> BulkInsert | None:
     """Return the insert of one row with these names as one of many, in their order; None where it has no such form."""
     if statement._values or statement._returning:
         return None
@@ -184,7 +219,9 @@ def bulk_insert(statement: sa.Insert, names: Sequence[str], dialect: sa.Dialect)
     # The rows as a table: a column for each name, and the position of each row.
     arrays = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
     columns = [sa.column(name, kind) for name, kind in kinds.items()]
-    given: Any = sa.func.unnest(*arrays).table_valued(*columns, with_ordinality=_POSITION).render_derived()
+    given: Any = (
+        sa.func.unnest(*arrays).table_valued(*columns, with_ordinality=_POSITION).render_derived()
+    )
     if chosen is None:
         targets, rows = list(names), sa.select(*[given.c[name] for name in names])
     else:
@@ -192,7 +229,9 @@ def bulk_insert(statement: sa.Insert, names: Sequence[str], dialect: sa.Dialect)
         exchange: Any = lambda part, **_: given.c[part.key] if _is_value(part) else None  # noqa: E731 - untyped in SQLAlchemy
         rows = replacement_traverse(chosen, {}, exchange)
     # Without an order the database might number them as it likes.
-    many = type(statement)(table).from_select(targets, rows.order_by(given.c[_POSITION]), include_defaults=False)
+    many = type(statement)(table).from_select(
+        targets, rows.order_by(given.c[_POSITION]), include_defaults=False
+    )
     return BulkInsert(many, list(kinds), dialect)
 
 

@@ -33,7 +33,15 @@ class Overtaken(Conflict):
 class Transaction:
     """One open transaction. What is done through it happens whole or not at all."""
 
-    __slots__ = ("_statements", "after_commit", "cache", "clock", "connection", "has_written", "quotas")
+    __slots__ = (
+        "_statements",
+        "after_commit",
+        "cache",
+        "clock",
+        "connection",
+        "has_written",
+        "quotas",
+    )
 
     def __init__(
         self,
@@ -55,16 +63,26 @@ class Transaction:
         self.has_written = False
         self._statements = statements
 
-    def run(self, statement: Executable, values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None) -> int:
+    def run(
+        self,
+        statement: Executable,
+        values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    ) -> int:
         """Execute, once or for each of several values; returns the number of rows that were matched."""
         self.has_written = True
         if not values:
-            return 0 if isinstance(values, Sequence) else self.connection.execute(statement).rowcount
-        if not isinstance(values, Mapping) and (bulk := self._statements.bulk_insert(statement, values)):
+            return (
+                0 if isinstance(values, Sequence) else self.connection.execute(statement).rowcount
+            )
+        if not isinstance(values, Mapping) and (
+            bulk := self._statements.bulk_insert(statement, values)
+        ):
             cursor = self._cursor(bulk)
             cursor.execute(bulk.sql, bulk.bind_rows(values))
             return int(cursor.rowcount)
-        prepared = self._statements.prepare(statement, values if isinstance(values, Mapping) else values[0])
+        prepared = self._statements.prepare(
+            statement, values if isinstance(values, Mapping) else values[0]
+        )
         if prepared is None:
             return self.connection.execute(statement, values).rowcount
         cursor = self._cursor(prepared)
@@ -134,7 +152,9 @@ class SqlStore:
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
         """Run `work` on one consistent view; it must not write. It may run again where the connection was lost."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._unit, self.begin_read, work)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._readers, self._unit, self.begin_read, work
+        )
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writers, self._write, work)

@@ -33,7 +33,9 @@ _WITHOUT = text(
         WHERE status = 'doing' AND worker_id IS NOT NULL AND queueing_lock IS NOT NULL)
     ORDER BY not_before, seq LIMIT :most"""
 )
-_DELETE_USED = text("DELETE FROM procrastinate_jobs WHERE status = 'doing' AND queueing_lock = ANY(:ids)")
+_DELETE_USED = text(
+    "DELETE FROM procrastinate_jobs WHERE status = 'doing' AND queueing_lock = ANY(:ids)"
+)
 _IDLE = text(
     """SELECT id FROM procrastinate_jobs AS sent WHERE status = 'doing' AND NOT EXISTS (
         SELECT 1 FROM jobs WHERE jobs.id = sent.queueing_lock AND jobs.status = 'running')"""

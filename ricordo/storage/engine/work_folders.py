@@ -60,7 +60,9 @@ class WorkFolder:
             self._note.unlink(missing_ok=True)
 
 
-def open_work_folder(data_dir: Path, kind: str, *, place: Path | None = None, mode: int = 0o700) -> WorkFolder:
+def open_work_folder(
+    data_dir: Path, kind: str, *, place: Path | None = None, mode: int = 0o700
+) -> WorkFolder:
     """Make a folder of one's own, in `place` where that is given. Raises Unavailable."""
     own, name = data_dir / FOLDER, f"{kind}-{token_hex(4)}"
     path = place / f"ricordo-{name}" if place else own / name

@@ -34,7 +34,14 @@ _TOO_OLD = (
     "over what is in it, start the version that made it, export its agents as files, and import them here."
 )
 # The tables of the oldest schema that the migrations can change, and the columns that they add to them.
-_FIRST_TABLES = (tables.organizations, tables.users, tables.agents, tables.conversations, tables.messages, tables.runs)
+_FIRST_TABLES = (
+    tables.organizations,
+    tables.users,
+    tables.agents,
+    tables.conversations,
+    tables.messages,
+    tables.runs,
+)
 _ADDED = {
     "users": frozenset(("email", "disabled_at", "identity_type", "properties", "look", "former")),
     "conversations": frozenset(("has_untold",)),
@@ -44,8 +51,15 @@ _ADDED = {
 def create_schema(connection: Connection) -> None:
     """All tables, the local organization with its user, and on PostgreSQL what procrastinate and pgvector need."""
     metadata.create_all(connection, checkfirst=False)
-    connection.execute(tables.organizations.insert(), {"id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0})
-    local = {"id": LOCAL_USER, "organization_id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0}
+    connection.execute(
+        tables.organizations.insert(), {"id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0}
+    )
+    local = {
+        "id": LOCAL_USER,
+        "organization_id": LOCAL_ORGANIZATION,
+        "name": "local",
+        "created_at": 0,
+    }
     connection.execute(tables.users.insert(), local)
     if connection.dialect.name == "postgresql":
         run_file(connection, "procrastinate")
@@ -58,9 +72,13 @@ def add_keys_and_sharing(connection: Connection) -> None:
     add_columns(connection, blocks, "shared", "seen_as")
     add_columns(connection, tables.conversations, "has_untold")
     add_columns(connection, proposals, "is_untold")
-    metadata.create_all(connection, tables=[tables.api_keys, tables.agents_users, blocks_users], checkfirst=False)
+    metadata.create_all(
+        connection, tables=[tables.api_keys, tables.agents_users, blocks_users], checkfirst=False
+    )
     add_columns(connection, tables.passages_tags, "user_id")
-    (users_tags,) = (index for index in tables.passages_tags.indexes if index.name == "passages_tags_of_users")
+    (users_tags,) = (
+        index for index in tables.passages_tags.indexes if index.name == "passages_tags_of_users"
+    )
     users_tags.create(connection)
     part_tags_by_users(connection)
 
@@ -89,7 +107,10 @@ def hide_what_others_write(connection: Connection) -> None:
     of_users.create(connection, checkfirst=True)
     shared = (
         select(func.count())
-        .where(tables.passages.c.archive_id == tables.archives.c.id, tables.passages.c.user_id.is_(None))
+        .where(
+            tables.passages.c.archive_id == tables.archives.c.id,
+            tables.passages.c.user_id.is_(None),
+        )
         .scalar_subquery()
     )
     connection.execute(update(tables.archives).values(passage_count=shared))
@@ -98,13 +119,19 @@ def hide_what_others_write(connection: Connection) -> None:
         add_columns(connection, users, "look")
     (by_look,) = (index for index in users.indexes if index.name == "users_by_look")
     by_look.create(connection, checkfirst=True)
-    for row in connection.execute(select(users.c.id, users.c.identifier).where(users.c.identifier.is_not(None))).all():
-        connection.execute(update(users).where(users.c.id == row.id).values(look=look_of(row.identifier)))
+    for row in connection.execute(
+        select(users.c.id, users.c.identifier).where(users.c.identifier.is_not(None))
+    ).all():
+        connection.execute(
+            update(users).where(users.c.id == row.id).values(look=look_of(row.identifier))
+        )
 
 
 def keep_former_names(connection: Connection) -> None:
     """What a user was called before, for erasure."""
-    if "former" not in {column["name"] for column in inspect(connection).get_columns(tables.users.name)}:
+    if "former" not in {
+        column["name"] for column in inspect(connection).get_columns(tables.users.name)
+    }:
         add_columns(connection, tables.users, "former")
 
 
@@ -118,20 +145,32 @@ def pair_agents(connection: Connection) -> None:
 
 def add_index_of_groups(connection: Connection) -> None:
     """What was said in a group of agents, of all its conversations."""
-    (of_groups,) = (index for index in tables.messages.indexes if index.name == "messages_of_groups")
+    (of_groups,) = (
+        index for index in tables.messages.indexes if index.name == "messages_of_groups"
+    )
     of_groups.create(connection, checkfirst=True)
 
 
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = tables.passages_tags.c
-    about = select(tables.passages.c.user_id).where(tables.passages.c.id == tagged.passage_id).scalar_subquery()
+    about = (
+        select(tables.passages.c.user_id)
+        .where(tables.passages.c.id == tagged.passage_id)
+        .scalar_subquery()
+    )
     connection.execute(update(tables.passages_tags).values(user_id=about))
     has_users = select(tagged.archive_id).where(tagged.user_id.is_not(None)).distinct()
     for (archive_id,) in connection.execute(has_users).all():
-        shared = select(tagged.tag).where(tagged.archive_id == archive_id, tagged.user_id.is_(None)).distinct()
+        shared = (
+            select(tagged.tag)
+            .where(tagged.archive_id == archive_id, tagged.user_id.is_(None))
+            .distinct()
+        )
         tags = sorted(connection.execute(shared).scalars())
-        connection.execute(update(tables.archives).where(tables.archives.c.id == archive_id).values(tags=tags))
+        connection.execute(
+            update(tables.archives).where(tables.archives.c.id == archive_id).values(tags=tags)
+        )
 
 
 def add_columns(connection: Connection, table: Table, *names: str) -> None:
@@ -157,7 +196,10 @@ MIGRATIONS: Sequence[Migration] = (
 
 
 def migrate(
-    connection: Connection, *, back_up: Callable[[int], object], migrations: Sequence[Migration] = MIGRATIONS
+    connection: Connection,
+    *,
+    back_up: Callable[[int], object],
+    migrations: Sequence[Migration] = MIGRATIONS,
 ) -> int:
     """Bring the schema up to date, each migration in a transaction of its own; returns the version it ends with.
 
@@ -190,7 +232,9 @@ def migrate(
 def write_transaction(connection: Connection) -> Iterator[None]:
     """Commit what happens inside of the `with`, or none of it."""
     with connection.begin():
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN")
+        connection.exec_driver_sql(
+            "BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN"
+        )
         yield
 
 
@@ -201,7 +245,10 @@ def schema_of(connection: Connection, migrations: Sequence[Migration] | None = N
     """
     if not inspect(connection).has_table("schema_versions"):
         return 0
-    names = {row.version: row.name for row in connection.execute(text("SELECT version, name FROM schema_versions"))}
+    names = {
+        row.version: row.name
+        for row in connection.execute(text("SELECT version, name FROM schema_versions"))
+    }
     version: int = max(names, default=0)
     known = {migration.__name__ for migration in migrations or MIGRATIONS}
     first = names.get(min(names, default=0))

@@ -20,7 +20,10 @@ from sqlalchemy.schema import SchemaItem
 from ricordo.domain.text import normal_name, normal_text
 
 metadata = sa.MetaData(
-    naming_convention={"uq": "%(table_name)s_%(column_0_N_name)s_key", "fk": "%(table_name)s_%(column_0_name)s_fkey"}
+    naming_convention={
+        "uq": "%(table_name)s_%(column_0_N_name)s_key",
+        "fk": "%(table_name)s_%(column_0_name)s_fkey",
+    }
 )
 Erasure = Literal["delete", "blank", "keep"]
 KEEP: dict[str, Erasure] = {"erasure": "keep"}
@@ -91,7 +94,9 @@ class PackedId(sa.TypeDecorator[str]):
         if value[:1] != b"\0":
             return value.decode()
         digits = value[1:].hex()
-        return f"{self.kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        return (
+            f"{self.kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+        )
 
 
 def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> sa.Table:
@@ -104,11 +109,26 @@ def tags_table(
     """The tags of another table's rows, found by tag; with the column `users_by` by the row's user first."""
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: sa.Column[str] = sa.Column("tag", NormalTag, nullable=False)
-    about = strings("user_id", erasure="keep") if users_by else []  # erasure finds the user in the row itself
+    about = (
+        strings("user_id", erasure="keep") if users_by else []
+    )  # erasure finds the user in the row itself
     indexes = [sa.Index(f"{name}_by_tag", *filter(None, [users_by]), "tag", row.name)]
     if users_by:
-        indexes.append(partial_index(f"{name}_of_users", users_by, "user_id", "tag", where="user_id IS NOT NULL"))
-    return table(name, row, *more, tag, *about, sa.UniqueConstraint(row.name, "tag"), *indexes, erasure=erasure)
+        indexes.append(
+            partial_index(
+                f"{name}_of_users", users_by, "user_id", "tag", where="user_id IS NOT NULL"
+            )
+        )
+    return table(
+        name,
+        row,
+        *more,
+        tag,
+        *about,
+        sa.UniqueConstraint(row.name, "tag"),
+        *indexes,
+        erasure=erasure,
+    )
 
 
 def seq() -> sa.Column[int]:
@@ -124,7 +144,13 @@ def root() -> list[sa.Column[Any]]:
 
 
 def reference(name: str, target: str) -> sa.Column[str]:
-    return sa.Column(name, sa.String, sa.ForeignKey(f"{target}.id", ondelete="CASCADE"), nullable=False, info=KEEP)
+    return sa.Column(
+        name,
+        sa.String,
+        sa.ForeignKey(f"{target}.id", ondelete="CASCADE"),
+        nullable=False,
+        info=KEEP,
+    )
 
 
 def timestamps(*names: str, null: bool = False) -> list[sa.Column[int]]:
@@ -133,7 +159,10 @@ def timestamps(*names: str, null: bool = False) -> list[sa.Column[int]]:
 
 def numbers(*names: str, null: bool = False) -> list[sa.Column[int]]:
     default = None if null else sa.text("0")
-    return [sa.Column(name, sa.BigInteger, nullable=null, server_default=default, info=KEEP) for name in names]
+    return [
+        sa.Column(name, sa.BigInteger, nullable=null, server_default=default, info=KEEP)
+        for name in names
+    ]
 
 
 def usage() -> list[sa.Column[int]]:
@@ -142,7 +171,13 @@ def usage() -> list[sa.Column[int]]:
 
 
 def flag(name: str) -> sa.Column[bool]:
-    return sa.Column(name, sa.Boolean(create_constraint=False), nullable=False, server_default=sa.false(), info=KEEP)
+    return sa.Column(
+        name,
+        sa.Boolean(create_constraint=False),
+        nullable=False,
+        server_default=sa.false(),
+        info=KEEP,
+    )
 
 
 def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
@@ -160,8 +195,12 @@ def texts(*names: str, null: bool = True, erasure: Erasure | None = None) -> lis
     return [sa.Column(name, NormalText, nullable=null, info={"erasure": erasure}) for name in names]
 
 
-def json_value(name: str, default: str = "'{}'", *, erasure: Erasure | None = None) -> sa.Column[object]:
-    return sa.Column(name, _Json, nullable=False, server_default=sa.text(default), info={"erasure": erasure})
+def json_value(
+    name: str, default: str = "'{}'", *, erasure: Erasure | None = None
+) -> sa.Column[object]:
+    return sa.Column(
+        name, _Json, nullable=False, server_default=sa.text(default), info={"erasure": erasure}
+    )
 
 
 def error() -> sa.Column[object]:
@@ -173,7 +212,9 @@ def git_id(name: str, *, null: bool = True) -> sa.Column[bytes]:
 
 
 def partial_index(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
-    return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where), info={"where": where})
+    return sa.Index(
+        name, *columns, unique=unique, sqlite_where=sa.text(where), info={"where": where}
+    )
 
 
 def erasure_of(column: sa.Column[Any]) -> Erasure | None:

@@ -27,7 +27,12 @@ from ricordo.storage.schema.columns import (
 )
 
 organizations = table(
-    "organizations", seq(), public_id(), *names("name", null=False), *timestamps("created_at"), erasure="keep"
+    "organizations",
+    seq(),
+    public_id(),
+    *names("name", null=False),
+    *timestamps("created_at"),
+    erasure="keep",
 )
 users = table(
     "users",
@@ -157,7 +162,9 @@ messages = table(
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
     *(Index("messages_by_run", "run_id"), Index("messages_newest", "created_at", "seq")),
-    partial_index("messages_of_groups", "group_id", "created_at", "seq", where="group_id IS NOT NULL"),
+    partial_index(
+        "messages_of_groups", "group_id", "created_at", "seq", where="group_id IS NOT NULL"
+    ),
     erasure="delete",
     sqlite_autoincrement=True,
 )
@@ -233,7 +240,9 @@ passages = table(
     erasure="delete",
     sqlite_autoincrement=True,
 )
-passages_tags = tags_table("passages_tags", "passages", reference("archive_id", "archives"), users_by="archive_id")
+passages_tags = tags_table(
+    "passages_tags", "passages", reference("archive_id", "archives"), users_by="archive_id"
+)
 
 # Providers that an organization added itself; `secret` is encrypted.
 providers = table(
@@ -270,7 +279,9 @@ jobs = table(
     Index("jobs_by_turn", "status", "not_before"),
     Index("jobs_by_key", "key", "status"),
     # Of jobs that only bring something up to date, one that waits does for all who ask.
-    partial_index("jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'", unique=True),
+    partial_index(
+        "jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'", unique=True
+    ),
     partial_index("jobs_one_running", "key", where="status = 'running'", unique=True),
     erasure="delete",
 )
@@ -301,7 +312,10 @@ runs = table(
     # The lease: at most one open run in a conversation, on every database and across processes.
     # A run that is only planned has no token, and holds nothing.
     partial_index(
-        "runs_one_open", "conversation_id", where="ended_at IS NULL AND lease_token IS NOT NULL", unique=True
+        "runs_one_open",
+        "conversation_id",
+        where="ended_at IS NULL AND lease_token IS NOT NULL",
+        unique=True,
     ),
     Index("runs_by_time", "organization_id", "created_at", "seq"),
     Index("runs_by_agent", "agent_id", "created_at", "seq"),
@@ -387,7 +401,10 @@ def _data() -> Column[bytes]:
 def _blobs(name: str, *keys: str, more: tuple[Column[Any], ...] = ()) -> Table:
     """Return a table of a partition's blobs, of which each has a key: a term or an embedding is text, a chunk a number."""
     kinds = {"partition": BigInteger, "chunk": BigInteger}
-    columns = [Column(key, kinds.get(key, Text), primary_key=True, autoincrement=False) for key in ("partition", *keys)]
+    columns = [
+        Column(key, kinds.get(key, Text), primary_key=True, autoincrement=False)
+        for key in ("partition", *keys)
+    ]
     return table(name, *columns, *more, erasure="delete", sqlite_with_rowid=False)
 
 
@@ -415,5 +432,7 @@ search_buffer = table(
 )
 search_postings = _blobs("search_postings", "term", "chunk", more=(_data(),))
 search_documents = _blobs("search_documents", "chunk", more=(_data(),))
-search_vectors = _blobs("search_vectors", "embedding", "chunk", more=(*numbers("dimensions"), _data()))
+search_vectors = _blobs(
+    "search_vectors", "embedding", "chunk", more=(*numbers("dimensions"), _data())
+)
 search_terms = _blobs("search_terms", "term")

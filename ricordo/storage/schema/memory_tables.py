@@ -30,7 +30,9 @@ from ricordo.storage.schema.columns import (
 
 
 def chain_number() -> sa.Column[int]:
-    return sa.Column("chain", sa.BigInteger, sa.ForeignKey("chains.seq", ondelete="CASCADE"), nullable=False)
+    return sa.Column(
+        "chain", sa.BigInteger, sa.ForeignKey("chains.seq", ondelete="CASCADE"), nullable=False
+    )
 
 
 chains = table(
@@ -203,7 +205,13 @@ blocks_log = table(
     *strings("deleted_label"),
     sa.Index("blocks_log_by_block", "block_id", "seq"),
     sa.Index("blocks_log_by_chain", "chain_id", "seq"),
-    partial_index("blocks_log_by_deletion", "chain_id", "deleted_label", "seq", where="deleted_label IS NOT NULL"),
+    partial_index(
+        "blocks_log_by_deletion",
+        "chain_id",
+        "deleted_label",
+        "seq",
+        where="deleted_label IS NOT NULL",
+    ),
     erasure="delete",
 )
 # Where else a chain is kept in step: `followed` is the number of the last version that a remote has.

@@ -33,14 +33,28 @@ class BuiltinPlugin:
             ),
             ServerTool(memory.core_memory_append, "letta_memory_core", edits_memory=True),
             ServerTool(memory.core_memory_replace, "letta_memory_core", edits_memory=True),
-            ServerTool(memory.memory_insert, "letta_memory_core", edits_memory=True, aliases=_SHORT),
-            ServerTool(memory.memory_replace, "letta_memory_core", edits_memory=True, aliases=_SHORT),
+            ServerTool(
+                memory.memory_insert, "letta_memory_core", edits_memory=True, aliases=_SHORT
+            ),
+            ServerTool(
+                memory.memory_replace, "letta_memory_core", edits_memory=True, aliases=_SHORT
+            ),
             ServerTool(command.memory, "letta_memory_core", edits_memory=True, aliases=_SHORT),
             ServerTool(patch.memory_apply_patch, "letta_memory_core", edits_memory=True),
             ServerTool(memory.memory_rethink, "letta_sleeptime_core", edits_memory=True),
             ServerTool(memory.memory_finish_edits, "letta_sleeptime_core"),
-            ServerTool(memory.list_memory_blocks, "letta_memory_core", runs_in_parallel=True, is_read_only=True),
-            ServerTool(memory.read_memory_block, "letta_memory_core", runs_in_parallel=True, is_read_only=True),
+            ServerTool(
+                memory.list_memory_blocks,
+                "letta_memory_core",
+                runs_in_parallel=True,
+                is_read_only=True,
+            ),
+            ServerTool(
+                memory.read_memory_block,
+                "letta_memory_core",
+                runs_in_parallel=True,
+                is_read_only=True,
+            ),
             ServerTool(memory.edit_memory_block, "letta_memory_core", edits_memory=True),
             ServerTool(memory.propose_memory_edit, "letta_memory_core"),
             ServerTool(facts.remember, "letta_memory_core", edits_memory=True, is_stored=False),

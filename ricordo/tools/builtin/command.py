@@ -35,7 +35,9 @@ class MemoryCommand:
     new_path: str | None = None
 
 
-def _with_fields_as_arguments(function: Callable[[ToolContext, MemoryCommand], str]) -> Callable[..., str]:
+def _with_fields_as_arguments(
+    function: Callable[[ToolContext, MemoryCommand], str],
+) -> Callable[..., str]:
     """The function as a tool that takes the command's fields one by one, which are more than a signature of ours may hold."""
 
     @wraps(function)
@@ -74,7 +76,9 @@ def memory(context: ToolContext, order: MemoryCommand) -> str:
 def _create(context: ToolContext, order: MemoryCommand) -> str:
     label = _label(order.path, "create", "path")
     refuse_line_numbers("file_text", order.file_text or "")
-    context.memory.create(label, with_line_breaks(order.file_text or ""), order.description, context.call_id)
+    context.memory.create(
+        label, with_line_breaks(order.file_text or ""), order.description, context.call_id
+    )
     return f"Successfully created memory block '{label}'. {_RECOMPILED} with the new memory block {_NOW_ACTIVE}"
 
 
@@ -91,7 +95,9 @@ def _insert(context: ToolContext, order: MemoryCommand) -> str:
 
 
 def _delete(context: ToolContext, order: MemoryCommand) -> str:
-    label = _existing(context, order.path, "delete", missing="Memory block '{}' is not attached to agent '{}'")
+    label = _existing(
+        context, order.path, "delete", missing="Memory block '{}' is not attached to agent '{}'"
+    )
     context.memory.remove(label, context.call_id)
     return f"Successfully deleted memory block '{label}'. {_RECOMPILED} without this memory block {_NOW_ACTIVE}"
 
@@ -99,8 +105,12 @@ def _delete(context: ToolContext, order: MemoryCommand) -> str:
 def _rename(context: ToolContext, order: MemoryCommand) -> str:
     missing = "Memory block '{}' not found for agent '{}'"
     if not (order.old_path or order.new_path):
-        label = _existing(context, order.path, "rename", "old_path and new_path, or path", missing=missing)
-        context.memory.describe(label, _given(order.description, "rename", "description"), context.call_id)
+        label = _existing(
+            context, order.path, "rename", "old_path and new_path, or path", missing=missing
+        )
+        context.memory.describe(
+            label, _given(order.description, "rename", "description"), context.call_id
+        )
         return (
             f"Successfully updated description of memory block '{label}'. {_RECOMPILED} with the updated description "
             f"{_NOW_ACTIVE}"
@@ -114,7 +124,13 @@ def _rename(context: ToolContext, order: MemoryCommand) -> str:
     return f"Successfully renamed memory block '{old}' to '{new}'. {_RECOMPILED} with the renamed memory block {_NOW_ACTIVE}"
 
 
-_COMMANDS = {"create": _create, "str_replace": _str_replace, "insert": _insert, "delete": _delete, "rename": _rename}
+_COMMANDS = {
+    "create": _create,
+    "str_replace": _str_replace,
+    "insert": _insert,
+    "delete": _delete,
+    "rename": _rename,
+}
 
 
 def _label(path: str | None, command: str, name: str) -> str:

@@ -69,10 +69,14 @@ async def search(context: ToolContext, query: str) -> str:
         one = hit.message
         is_hers = one.is_said and one.user_id == context.state.conversation.user_id
         context.quoted.add(one.id, is_untrusted=one.is_untrusted, is_said=is_hers)
-        lines.append(f"{timestamp(one.created_at, where)[:_DAY]}, {_speaker(hit)}: {_short(one.spoken)}")
+        lines.append(
+            f"{timestamp(one.created_at, where)[:_DAY]}, {_speaker(hit)}: {_short(one.spoken)}"
+        )
     for found in passages:
         context.quoted.add(found.passage.id, is_untrusted=found.passage.is_untrusted)
-        lines.append(f"{timestamp(found.passage.created_at, where)[:_DAY]}, your archive: {_short(found.passage.text)}")
+        lines.append(
+            f"{timestamp(found.passage.created_at, where)[:_DAY]}, your archive: {_short(found.passage.text)}"
+        )
     return "\n".join(lines) or "Nothing was found. Answer with what you know."
 
 

@@ -87,7 +87,9 @@ def core_memory_append(context: ToolContext, label: str, content: str) -> str:
     return context.memory.write(label, f"{value}\n{content}" if value else content, context.call_id)
 
 
-def core_memory_replace(context: ToolContext, label: str, old_content: str, new_content: str) -> str:
+def core_memory_replace(
+    context: ToolContext, label: str, old_content: str, new_content: str
+) -> str:
     """Replace text in a memory block wherever it stands. Returns the block's new value.
 
     Args:
@@ -97,11 +99,15 @@ def core_memory_replace(context: ToolContext, label: str, old_content: str, new_
     """
     block = context.memory.block(label)
     if old_content and old_content in block.value:
-        return context.memory.write(label, block.replaced(old_content, new_content), context.call_id)
+        return context.memory.write(
+            label, block.replaced(old_content, new_content), context.call_id
+        )
     found = search(block.value, old_content, new_content)
     if found.replacement is None:
         told = f" It fits {found.count} places." if found.count else hint(block.value, old_content)
-        raise Invalid(f"Old content '{old_content}' not found in memory block '{label}'{told and '.'}{told}")
+        raise Invalid(
+            f"Old content '{old_content}' not found in memory block '{label}'{told and '.'}{told}"
+        )
     return context.memory.write(label, found.replacement.apply(block.value), context.call_id)
 
 
@@ -212,13 +218,17 @@ def refuse_line_numbers(name: str, text: str) -> None:
             f"{name} contains a line number warning, which is not allowed. Do not include line number information {rest}"
         )
     if _LINE_NUMBER.search(text):
-        raise Invalid(f"{name} contains a line number prefix, which is not allowed. Do not include line numbers {rest}")
+        raise Invalid(
+            f"{name} contains a line number prefix, which is not allowed. Do not include line numbers {rest}"
+        )
 
 
 def _read(context: ToolContext, label: str) -> str:
     values = {block.shown_label: block.value for block in context.memory.blocks()}
     if label not in values:
-        raise NotFound(f'There is no memory block "{label}" here. Blocks you have: {", ".join(values) or "none"}.')
+        raise NotFound(
+            f'There is no memory block "{label}" here. Blocks you have: {", ".join(values) or "none"}.'
+        )
     return values[label]
 
 
@@ -235,5 +245,7 @@ def _reason(reasoning: str) -> str:
     if not reason:
         raise Invalid("reasoning is empty. Say why the block should change: its owner reads it.")
     if len(reason) > LONGEST_REASON:
-        raise Invalid(f"reasoning has {len(reason)} characters, and {LONGEST_REASON} is the most. Say it shorter.")
+        raise Invalid(
+            f"reasoning has {len(reason)} characters, and {LONGEST_REASON} is the most. Say it shorter."
+        )
     return reason

@@ -14,7 +14,9 @@ from ricordo.prompt.memory import LINE_NUMBER_WARNING
 from ricordo.tools.toolbox import ToolContext
 
 _LINE_NUMBER = re.compile(r"^[-+ ]?[ \t]*\d+→", re.MULTILINE)
-_HEADER = re.compile(r"\*\*\* (Begin Patch|End Patch|Add Block:|Delete Block:|Update Block:|Move to:)(.*)")
+_HEADER = re.compile(
+    r"\*\*\* (Begin Patch|End Patch|Add Block:|Delete Block:|Update Block:|Move to:)(.*)"
+)
 _HUNK = re.compile(r"@@ -(\d+)")
 # Behind a line break that is written out, what a line of a patch begins with.
 _ESCAPED_LINE = re.compile(r"\\n(?:[-+ ]|@@|\*\*\* )")
@@ -92,7 +94,9 @@ def _operations(lines: Sequence[str]) -> list[_Operation]:
         elif header[1] == "Move to:":
             if not operations or operations[-1].lines or operations[-1].move_to:
                 raise Invalid(_NO_MOVE)
-            operations[-1].move_to = _named(header[2], "*** Move to: must specify a non-empty new label")
+            operations[-1].move_to = _named(
+                header[2], "*** Move to: must specify a non-empty new label"
+            )
         elif header[1].endswith("Block:"):
             name = _named(header[2], f"*** {header[1]} must specify a non-empty label")
             operations.append(_Operation(header[1].removesuffix(" Block:"), name))
@@ -202,7 +206,8 @@ def _place(text: Sequence[str], old: list[str]) -> int:
         near = hint("\n".join(text), "\n".join(old)).strip()
         raise Invalid(
             "Failed to apply patch: expected hunk context not found in the memory block. Verify the target lines exist and "
-            "try providing more context. Expected start:\n" + "\n".join([*old[:_SHOWN], *filter(None, [near])])
+            "try providing more context. Expected start:\n"
+            + "\n".join([*old[:_SHOWN], *filter(None, [near])])
         )
     if len(places) > 1:
         raise Invalid(
@@ -213,7 +218,11 @@ def _place(text: Sequence[str], old: list[str]) -> int:
 
 
 def _places(text: Sequence[str], old: Sequence[str]) -> list[int]:
-    return [start for start in range(len(text) - len(old) + 1) if list(text[start : start + len(old)]) == list(old)]
+    return [
+        start
+        for start in range(len(text) - len(old) + 1)
+        if list(text[start : start + len(old)]) == list(old)
+    ]
 
 
 def _trimmed(lines: Sequence[str]) -> list[str]:

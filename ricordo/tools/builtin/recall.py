@@ -19,9 +19,7 @@ SENT = "Sent message successfully."  # a wire fact of the retired Letta V1 serve
 # The beginning is a wire fact of the retired Letta V1 server.
 NOTHING_OUTSIDE = "No results found. What is in view was not searched: look at the messages above."
 PAGE_SIZE = 5
-MESSAGES_SHOWN = (
-    20  # with so many, 0.87 of what answers a question is among the results, with five 0.73: docs/retrieval.md
-)
+MESSAGES_SHOWN = 20  # with so many, 0.87 of what answers a question is among the results, with five 0.73: docs/retrieval.md
 _MOST = 100
 _SHOWN = 120  # characters of a passage that a notice repeats
 
@@ -71,16 +69,21 @@ async def conversation_search(
     if not found:
         return NOTHING_OUTSIDE
     allowed = next(
-        (tool.return_limit for tool in context.state.tools if tool.name == "conversation_search"), DEFAULT_RETURN_LIMIT
+        (tool.return_limit for tool in context.state.tools if tool.name == "conversation_search"),
+        DEFAULT_RETURN_LIMIT,
     )
-    results, quoted = results_of(found, query, context.state.agent, where, context.store.clock.now(), allowed)
+    results, quoted = results_of(
+        found, query, context.state.agent, where, context.store.clock.now(), allowed
+    )
     for said in quoted:
         is_hers = said.is_said and said.user_id == context.state.conversation.user_id
         context.quoted.add(said.id, is_untrusted=said.is_untrusted, is_said=is_hers)
     return results
 
 
-async def archival_memory_insert(context: ToolContext, content: str, tags: list[str] | None = None) -> str:
+async def archival_memory_insert(
+    context: ToolContext, content: str, tags: list[str] | None = None
+) -> str:
     """Keep a passage in your archive, for as long as you exist. What is there word for word is not kept twice.
 
     Args:
@@ -88,9 +91,13 @@ async def archival_memory_insert(context: ToolContext, content: str, tags: list[
         tags: A few words to find it by later, the same words for the same things.
     """
     if not content.strip():
-        raise Invalid("There is nothing to archive: content is empty. Call the tool again with the text to keep.")
+        raise Invalid(
+            "There is nothing to archive: content is empty. Call the tool again with the text to keep."
+        )
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
-    archived = await passages_like(context.recall, context.state.archives, content, context.subject_id)
+    archived = await passages_like(
+        context.recall, context.state.archives, content, context.subject_id
+    )
     kept: list[Passage | PassageDraft] = [*context.memory.passages, *archived]
     size = len(content) + sum(len(passage.text) for passage in kept)
     alike = await offload(lambda: most_alike(content, draft.tags, kept), size)
@@ -130,7 +137,9 @@ async def archival_memory_search(
         all_tags=tag_match_mode == "all",
         subject_id=context.subject_id,
         start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
-        end=parse_date(end_datetime, where, name="end_datetime", end=True) if end_datetime else None,
+        end=parse_date(end_datetime, where, name="end_datetime", end=True)
+        if end_datetime
+        else None,
     )
     _require_limit(top_k)
     found = await context.recall.passages(query, wanted, top_k)
@@ -153,7 +162,11 @@ async def archival_memory_search(
 def _described(alike: Likeness, where: tzinfo) -> str:
     """The passage as a notice names it: `passage-… of 2026-01-20 [tea]: "Ada loves…"`."""
     passage = alike.existing
-    date = timestamp(passage.created_at, where)[: len("2026-01-20")] if isinstance(passage, Passage) else "this step"
+    date = (
+        timestamp(passage.created_at, where)[: len("2026-01-20")]
+        if isinstance(passage, Passage)
+        else "this step"
+    )
     tags = f" [{', '.join(passage.tags)}]" if passage.tags else ""
     shown = " ".join(passage.text.split())
     shortened = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"

@@ -42,7 +42,10 @@ def results_of(
     room = min(MOST_ROOM, limit, agent.context_window * _TOKEN // _SHARE)
     told = "Showing {} results:"
     if found and not any(hit.relevance.matches_well or not hit.relevance.score for hit in found):
-        found, told = found[:_NEAREST], "Nothing found that matches well. Showing the {} nearest results:"
+        found, told = (
+            found[:_NEAREST],
+            "Nothing found that matches well. Showing the {} nearest results:",
+        )
     results: list[dict[str, Any]] = []
     quoted: dict[str, Message] = {}
     hits = {hit.message.id: hit for hit in found}
@@ -51,7 +54,9 @@ def results_of(
         if hit.message.id in quoted:
             continue
         turns = _exchange(hit, hits, following, quoted)
-        result = _Writer(hits, {*query_terms(query)}, agent, where, now, room).result(turns, hit.message)
+        result = _Writer(hits, {*query_terms(query)}, agent, where, now, room).result(
+            turns, hit.message
+        )
         size = len(orjson.dumps(result))
         if results and size > room:
             left = sum(other.message.id not in quoted for other in found[number:])
@@ -64,7 +69,10 @@ def results_of(
 
 
 def _exchange(
-    hit: FoundMessage, hits: dict[str, FoundMessage], following: dict[str, FoundMessage], quoted: dict[str, Message]
+    hit: FoundMessage,
+    hits: dict[str, FoundMessage],
+    following: dict[str, FoundMessage],
+    quoted: dict[str, Message],
 ) -> list[Message]:
     """The hit with the hits right after and before it, and the turn before all of them, oldest first."""
     after = [hit.message]
@@ -104,9 +112,15 @@ class _Writer:
         }
 
     def _words(self, message: Message, limit: int) -> dict[str, Any]:
-        speaker = message.name or {"assistant": self.agent.name, "tool": "a tool"}.get(message.role, "the user")
+        speaker = message.name or {"assistant": self.agent.name, "tool": "a tool"}.get(
+            message.role, "the user"
+        )
         text = searchable_text(message)
-        told: dict[str, Any] = {"role": message.role, "speaker": speaker, "content": shorten(text, limit)}
+        told: dict[str, Any] = {
+            "role": message.role,
+            "speaker": speaker,
+            "content": shorten(text, limit),
+        }
         if hit := self.hits.get(message.id):
             if marked := self._marked(text):
                 told["matched_lines"] = marked
@@ -119,7 +133,10 @@ class _Writer:
         if len(lines) < 2 or not self.words:
             return []
         counts = [len(self.words & {*terms(line[:_LONGEST_LINE])}) for line in lines[:_MOST_LINES]]
-        best = sorted((number for number, count in enumerate(counts) if count), key=lambda one: (-counts[one], one))
+        best = sorted(
+            (number for number, count in enumerate(counts) if count),
+            key=lambda one: (-counts[one], one),
+        )
         return [shorten(lines[number], _LONGEST_MARKED) for number in sorted(best[:_MOST_MARKED])]
 
 

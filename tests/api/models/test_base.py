@@ -48,7 +48,9 @@ def test_an_answer_has_the_models_fields_from_the_source_and_no_others() -> None
 
 
 def test_what_is_given_takes_the_place_of_the_sources_and_is_written_in_the_same_form() -> None:
-    made = TreeAnswer.of(Tree("Oak", Size(9)), birds=0, name="Elm", felled_at=0, version=b"\x0a", kind="bush")
+    made = TreeAnswer.of(
+        Tree("Oak", Size(9)), birds=0, name="Elm", felled_at=0, version=b"\x0a", kind="bush"
+    )
     assert (made["name"], made["felled_at"], made["version"], made["kind"], made["birds"]) == (
         *("Elm", "1970-01-01T00:00:00.000000Z", "0a", "bush", 0),
     )

@@ -46,13 +46,22 @@ def test_every_piece_has_the_common_fields_in_their_exact_formats() -> None:
     assert [piece["message_type"] for piece in pieces] == kinds
     uuid = message.id.removeprefix("message-")
     assert [piece["otid"] for piece in pieces] == [f"{uuid[:-2]}0{place}" for place in range(3)]
-    common = {**known, "id": message.id, "date": "2026-11-21T20:33:15+00:00", "is_err": None, "seq_id": None}
+    common = {
+        **known,
+        "id": message.id,
+        "date": "2026-11-21T20:33:15+00:00",
+        "is_err": None,
+        "seq_id": None,
+    }
     for piece in pieces:
         assert common.items() <= piece.items()
 
 
 def test_the_otid_counts_in_hexadecimal_unless_the_sender_gave_one() -> None:
-    otids = [piece["otid"] for piece in wires(assistant(*(ReasoningPart(f"Thought {n}") for n in range(17))))]
+    otids = [
+        piece["otid"]
+        for piece in wires(assistant(*(ReasoningPart(f"Thought {n}") for n in range(17))))
+    ]
     assert [otid[-2:] for otid in otids[9:]] == ["09", "0a", "0b", "0c", "0d", "0e", "0f", "10"]
     assert all(re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", otid) for otid in otids)
     assert [wire["otid"] for wire in wires(make.message(AGENT, otid="mine"))] == ["mine"]
@@ -68,7 +77,10 @@ def test_plain_messages_have_their_words() -> None:
 
 
 def test_one_picture_alone_is_a_list_and_nothing_is_an_empty_one() -> None:
-    for parts, kinds in (((ImagePart("image/png", data="aGk=", detail="low"),), ["image"]), ((), [])):
+    for parts, kinds in (
+        ((ImagePart("image/png", data="aGk=", detail="low"),), ["image"]),
+        ((), []),
+    ):
         (wire,) = wires(make.message(AGENT, parts=parts))
         assert [item["type"] for item in wire["content"]] == kinds
 
@@ -76,11 +88,21 @@ def test_one_picture_alone_is_a_list_and_nothing_is_an_empty_one() -> None:
 def test_thoughts_are_shown_or_hidden() -> None:
     shown = {"message_type": "reasoning_message", "reasoning": "Hm."}
     for part, fields in (
-        (ReasoningPart("Hm.", signature="proof"), {**shown, "source": "reasoner_model", "signature": "proof"}),
-        (ReasoningPart("Hm.", native=False), {**shown, "source": "non_reasoner_model", "signature": None}),
+        (
+            ReasoningPart("Hm.", signature="proof"),
+            {**shown, "source": "reasoner_model", "signature": "proof"},
+        ),
+        (
+            ReasoningPart("Hm.", native=False),
+            {**shown, "source": "non_reasoner_model", "signature": None},
+        ),
         (
             ReasoningPart("", redacted="c2VjcmV0"),
-            {"message_type": "hidden_reasoning_message", "state": "redacted", "hidden_reasoning": "c2VjcmV0"},
+            {
+                "message_type": "hidden_reasoning_message",
+                "state": "redacted",
+                "hidden_reasoning": "c2VjcmV0",
+            },
         ),
     ):
         (wire,) = wires(assistant(part))
@@ -88,8 +110,13 @@ def test_thoughts_are_shown_or_hidden() -> None:
 
 
 def test_parallel_calls_are_one_message_whose_first_call_stands_alone_too() -> None:
-    (wire,) = wires(assistant(*(ToolCallPart(f"call-{n}", "search", f'{{"query": "{n}"}}') for n in range(2))))
-    expected = [{"name": "search", "arguments": f'{{"query": "{n}"}}', "tool_call_id": f"call-{n}"} for n in range(2)]
+    (wire,) = wires(
+        assistant(*(ToolCallPart(f"call-{n}", "search", f'{{"query": "{n}"}}') for n in range(2)))
+    )
+    expected = [
+        {"name": "search", "arguments": f'{{"query": "{n}"}}', "tool_call_id": f"call-{n}"}
+        for n in range(2)
+    ]
     assert (wire["tool_calls"], wire["tool_call"]) == (expected, expected[0])
 
 
@@ -108,7 +135,11 @@ def test_only_a_whole_call_of_the_speaking_tool_is_speech() -> None:
     ):
         assert spoken_words(ToolCallPart("call-1", name, arguments), format) == words, arguments
     (call,) = wires(assistant(ToolCallPart("call-1", "send_message", '{"message": "Hi.')))
-    assert call["tool_call"] == {"name": "send_message", "arguments": '{"message": "Hi.', "tool_call_id": "call-1"}
+    assert call["tool_call"] == {
+        "name": "send_message",
+        "arguments": '{"message": "Hi.',
+        "tool_call_id": "call-1",
+    }
     said = ToolCallPart("call-1", "send_message", '{"message": {"mood": "calm"}}')
     spoken, beside = wires(assistant(ToolCallPart("call-0", "search", "{}"), said))
     assert [one["name"] for one in beside["tool_calls"]] == ["search"]
@@ -134,10 +165,19 @@ def test_results_carry_what_the_tools_printed() -> None:
 
 
 def test_calls_that_wait_are_a_request_and_those_beside_them_are_calls() -> None:
-    parts = (ToolCallPart("call-1", "toss", "{}"), ToolCallPart("call-2", "roll", "{}", is_gated=True))
+    parts = (
+        ToolCallPart("call-1", "toss", "{}"),
+        ToolCallPart("call-2", "roll", "{}", is_gated=True),
+    )
     called, asked = wires(make.message(AGENT, role="approval", parts=parts))
-    assert (called["message_type"], called["tool_calls"][0]["tool_call_id"]) == ("tool_call_message", "call-1")
-    assert (asked["message_type"], asked["tool_call"]["tool_call_id"]) == ("approval_request_message", "call-2")
+    assert (called["message_type"], called["tool_calls"][0]["tool_call_id"]) == (
+        "tool_call_message",
+        "call-1",
+    )
+    assert (asked["message_type"], asked["tool_call"]["tool_call_id"]) == (
+        "approval_request_message",
+        "call-2",
+    )
     assert called["id"] == asked["id"]
 
 

@@ -18,7 +18,11 @@ from ricordo.api.conversations import ConversationSendRequest, ConversationUpdat
 from ricordo.api.models.agents import AgentRequest, AgentUpdate
 from ricordo.api.models.archives import ArchiveRequest, ArchiveUpdate, PassageRequest
 from ricordo.api.models.base import RequestPart
-from ricordo.api.models.compaction import CompactionSettingsRequest, CompactionSettingsResponse, CompactRequest
+from ricordo.api.models.compaction import (
+    CompactionSettingsRequest,
+    CompactionSettingsResponse,
+    CompactRequest,
+)
 from ricordo.api.models.memory import BlockRequest, BlockUpdate
 from ricordo.api.models.models import ModelConfigRequest, ModelSettingsRequest
 from ricordo.api.models.runs import FeedbackRequest
@@ -69,7 +73,9 @@ REQUESTS: Mapping[type[RequestPart], str] = {
 def test_each_field_that_the_client_can_send_is_known_here(model: type[RequestPart]) -> None:
     """It has an effect, is refused with a sentence, or is listed as ignored with the reason."""
     module, _, name = REQUESTS[model].rpartition(".")
-    fields = getattr(import_module(f"letta_client.types.{module}".removesuffix(".")), name).__annotations__
+    fields = getattr(
+        import_module(f"letta_client.types.{module}".removesuffix(".")), name
+    ).__annotations__
     known = {*model.model_fields, *model.ignored}
     for field in model.model_fields.values():
         known.update(getattr(field.validation_alias, "choices", ()))
@@ -97,7 +103,9 @@ def test_an_unknown_field_is_refused_by_name_wherever_it_stands(
     assert server.rows() == rows
 
 
-def test_what_a_server_says_of_its_models_can_be_sent_back(http: httpx2.Client, agent: AgentState) -> None:
+def test_what_a_server_says_of_its_models_can_be_sent_back(
+    http: httpx2.Client, agent: AgentState
+) -> None:
     """Older clients choose a model so: `llm_config=client.models.list()[0]`."""
     config = http.get("/v1/models/").json()[0]
     made = http.post("/v1/agents/", json={"llm_config": config})
@@ -116,10 +124,17 @@ def test_what_a_server_says_of_its_models_can_be_sent_back(http: httpx2.Client, 
     agent = http.patch(f"/v1/agents/{made.json()['id']}", json={"model_settings": shown}).json()
     assert agent["llm_config"] == made.json()["llm_config"]
     for embedding in http.get("/v1/models/embedding").json():
-        assert http.post("/v1/agents/", json={"model": MODEL, "embedding_config": embedding}).status_code == 200
+        assert (
+            http.post(
+                "/v1/agents/", json={"model": MODEL, "embedding_config": embedding}
+            ).status_code
+            == 200
+        )
 
 
-def test_what_the_official_client_read_of_a_model_it_can_send_back(client: StrictLetta, agent: AgentState) -> None:
+def test_what_the_official_client_read_of_a_model_it_can_send_back(
+    client: StrictLetta, agent: AgentState
+) -> None:
     """It writes the names of some fields with `api_` before them then."""
     config, embedding = client.models.list()[0], client.models.embeddings.list()[0]
     made = client.agents.create(llm_config=config, embedding_config=embedding)
@@ -129,18 +144,34 @@ def test_what_the_official_client_read_of_a_model_it_can_send_back(client: Stric
 
     chosen: Any = {"mode": "all", "model_settings": {"provider_type": "openai", "temperature": 0.2}}
     first = client.agents.update(agent.id, compaction_settings=chosen).compaction_settings
-    other = client.agents.create(model=MODEL, compaction_settings=cast(Any, first)).compaction_settings
+    other = client.agents.create(
+        model=MODEL, compaction_settings=cast(Any, first)
+    ).compaction_settings
     assert first is not None
     assert other == first
-    assert client.agents.update(agent.id, compaction_settings=cast(Any, other)).compaction_settings == first
+    assert (
+        client.agents.update(agent.id, compaction_settings=cast(Any, other)).compaction_settings
+        == first
+    )
 
 
 def test_settings_of_an_older_clients_configuration_have_an_effect(http: httpx2.Client) -> None:
-    config = {"handle": MODEL, "context_window": 8000, "temperature": 0.2, "max_tokens": 500, "verbosity": "low"}
+    config = {
+        "handle": MODEL,
+        "context_window": 8000,
+        "temperature": 0.2,
+        "max_tokens": 500,
+        "verbosity": "low",
+    }
     made = http.post("/v1/agents/", json={"llm_config": config}).json()
-    assert made["llm_config"].items() >= {"context_window": 8000, "temperature": 0.2, "max_tokens": 500}.items()
+    assert (
+        made["llm_config"].items()
+        >= {"context_window": 8000, "temperature": 0.2, "max_tokens": 500}.items()
+    )
     assert made["model_settings"]["verbosity"] == "low"
-    again = http.patch(f"/v1/agents/{made['id']}", json={"llm_config": made["llm_config"] | {"temperature": 0.4}})
+    again = http.patch(
+        f"/v1/agents/{made['id']}", json={"llm_config": made["llm_config"] | {"temperature": 0.4}}
+    )
     assert again.json()["model_settings"] == made["model_settings"] | {"temperature": 0.4}
     made = http.post("/v1/agents/", json={"llm_config": config | {"effort": "high"}}).json()
     assert made["model_settings"]["reasoning"] == {"reasoning_effort": "high"}
@@ -148,7 +179,13 @@ def test_settings_of_an_older_clients_configuration_have_an_effect(http: httpx2.
 
 def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
     body = SendRequest.model_validate(
-        {"messages": [{"role": "user", "content": "Hello."}, {"approve": True}, {"type": "approval", "approvals": []}]}
+        {
+            "messages": [
+                {"role": "user", "content": "Hello."},
+                {"approve": True},
+                {"type": "approval", "approvals": []},
+            ]
+        }
     )
 
     names = [type(message).__name__ for message in body.messages or ()]
@@ -157,7 +194,10 @@ def test_a_message_without_a_type_is_known_by_what_it_says() -> None:
 
 def test_content_without_a_type_is_known_by_what_it_says() -> None:
     content = [{"text": "Look."}, {"source": {"url": "https://example.org/cat.png"}}]
-    (message,) = SendRequest.model_validate({"messages": [{"role": "user", "content": content}]}).messages or ()
+    (message,) = (
+        SendRequest.model_validate({"messages": [{"role": "user", "content": content}]}).messages
+        or ()
+    )
     assert isinstance(message, MessageRequest)
     assert [type(part).__name__ for part in message.content] == ["TextContent", "ImageContent"]
 
@@ -182,7 +222,10 @@ def test_a_body_beyond_the_limit_is_refused(http: httpx2.Client) -> None:
 
 
 def test_a_picture_no_model_can_read_is_refused(http: httpx2.Client, agent: AgentState) -> None:
-    for source in ({"media_type": "image/png", "data": "abc"}, {"media_type": "audio/wav", "data": "aGk="}):
+    for source in (
+        {"media_type": "image/png", "data": "abc"},
+        {"media_type": "audio/wav", "data": "aGk="},
+    ):
         content = [{"type": "image", "source": {"type": "base64", **source}}]
         message = {"role": "user", "content": content}
         answer = http.post(f"/v1/agents/{agent.id}/messages", json={"messages": [message]})
@@ -201,13 +244,19 @@ RULES: list[dict[str, Any]] = [
     {"type": "max_count_per_step", "tool_name": "plan", "max_count_limit": 3},
     {"type": "parent_last_tool", "tool_name": "plan", "children": ["write"]},
     {"type": "required_before_exit", "tool_name": "plan"},
-    {"type": "requires_approval", "tool_name": "plan", "prompt_template": "Ask before {{ tool_name }}."},
+    {
+        "type": "requires_approval",
+        "tool_name": "plan",
+        "prompt_template": "Ask before {{ tool_name }}.",
+    },
 ]
 
 
 def test_a_rule_comes_back_as_it_was_sent_also_through_the_official_client() -> None:
     """Its form is found by its type among the client's own classes; what it sends back is the same rule."""
-    names = [m.name for m in iter_modules(letta_client.types.__path__) if m.name.endswith("_tool_rule")]
+    names = [
+        m.name for m in iter_modules(letta_client.types.__path__) if m.name.endswith("_tool_rule")
+    ]
     modules = [import_module(f"letta_client.types.{name}") for name in names]
     forms = [getattr(module, module.__all__[0]) for module in modules]
     assert len(forms) == 9
@@ -222,34 +271,56 @@ def test_a_rule_comes_back_as_it_was_sent_also_through_the_official_client() -> 
 
 def test_what_a_client_leaves_out_is_told_from_the_options() -> None:
     assert read_rule({"tool_name": "a", "max_count_limit": 1}).type == "max_count_per_step"
-    assert read_rule({"tool_name": "a", "type": None, "child_output_mapping": {"x": "b"}}).type == "conditional"
+    assert (
+        read_rule({"tool_name": "a", "type": None, "child_output_mapping": {"x": "b"}}).type
+        == "conditional"
+    )
     nodes = {"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "b"}]}
     assert read_rule(nodes).type == "constrain_child_tools"
-    assert read_rule({"type": "exit_loop", "tool_name": "a", "id": "tool_rule-1"}) == ToolRule("a", "exit_loop")
+    assert read_rule({"type": "exit_loop", "tool_name": "a", "id": "tool_rule-1"}) == ToolRule(
+        "a", "exit_loop"
+    )
 
 
 IMPOSSIBLE_RULES: list[tuple[dict[str, Any], str]] = [
-    ({"tool_name": "a", "type": "sometimes"}, 'rule for a has the unknown type "sometimes". Use one of: run_first'),
+    (
+        {"tool_name": "a", "type": "sometimes"},
+        'rule for a has the unknown type "sometimes". Use one of: run_first',
+    ),
     ({"tool_name": "a", "type": ["exit_loop"]}, "unknown type"),
     ({"tool_name": "a", "children": ["b"]}, "unknown type"),
     ({"type": "exit_loop"}, "names no tool"),
     ({"type": "exit_loop", "tool_name": ""}, "names no tool"),
     ({"type": "exit_loop", "tool_name": 5}, "names no tool"),
     ({"type": "exit_loop", "tool_name": "a", "children": ["b"]}, "has no field children"),
-    ({"type": "exit_loop", "tool_name": "a", "prompt_template": 5}, "prompt_template has to be a text"),
+    (
+        {"type": "exit_loop", "tool_name": "a", "prompt_template": 5},
+        "prompt_template has to be a text",
+    ),
     ({"type": "exit_loop", "tool_name": "a", "prompt_template": "x" * 300_000}, "is too long"),
     ({"type": "constrain_child_tools", "tool_name": "a", "children": []}, "children"),
     ({"type": "constrain_child_tools", "tool_name": "a", "children": "b"}, "children"),
     (
-        {"type": "constrain_child_tools", "tool_name": "a", "children": ["b"], "child_arg_nodes": "b"},
+        {
+            "type": "constrain_child_tools",
+            "tool_name": "a",
+            "children": ["b"],
+            "child_arg_nodes": "b",
+        },
         "a list of objects",
     ),
     ({"type": "parent_last_tool", "tool_name": "a"}, "children"),
     ({"type": "conditional", "tool_name": "a", "child_output_mapping": {}}, "child_output_mapping"),
     ({"type": "max_count_per_step", "tool_name": "a", "max_count_limit": -1}, "max_count_limit"),
     ({"type": "run_first", "tool_name": "a", "args": [1]}, "args"),
-    ({"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "c"}]}, "not among its children"),
-    ({"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": ["b"]}]}, "not among its children"),
+    (
+        {"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": "c"}]},
+        "not among its children",
+    ),
+    (
+        {"tool_name": "a", "children": ["b"], "child_arg_nodes": [{"name": ["b"]}]},
+        "not among its children",
+    ),
 ]
 
 
@@ -265,12 +336,23 @@ def read(base: CompactionSettings | None = None, **sent: Any) -> CompactionSetti
 
 def test_an_empty_body_means_the_defaults() -> None:
     body, defaults = CompactionSettingsRequest(), CompactionSettings()
-    for name in ("model", "prompt", "prompt_acknowledgement", "clip_chars", "mode", "sliding_window_percentage"):
+    for name in (
+        "model",
+        "prompt",
+        "prompt_acknowledgement",
+        "clip_chars",
+        "mode",
+        "sliding_window_percentage",
+    ):
         assert getattr(body, name) == getattr(defaults, name)
 
 
 def test_what_was_sent_is_kept_and_served_again() -> None:
-    model_settings = {"provider_type": "openai", "temperature": 0.2, "reasoning": {"reasoning_effort": "low"}}
+    model_settings = {
+        "provider_type": "openai",
+        "temperature": 0.2,
+        "reasoning": {"reasoning_effort": "low"},
+    }
     sent: dict[str, Any] = {
         "model": "openai/gpt-5-mini",
         "model_settings": {**model_settings, "verbosity": "low"},
@@ -283,8 +365,14 @@ def test_what_was_sent_is_kept_and_served_again() -> None:
     settings = read(**sent)
     assert CompactionSettingsResponse.of(settings) == sent
     assert CompactionSettings(**asdict(settings)) == settings
-    client: Any = construct_type(type_=ClientSettings, value=CompactionSettingsResponse.of(settings))
-    assert (client.mode, client.sliding_window_percentage, client.clip_chars) == ("self_compact_all", 0.5, None)
+    client: Any = construct_type(
+        type_=ClientSettings, value=CompactionSettingsResponse.of(settings)
+    )
+    assert (client.mode, client.sliding_window_percentage, client.clip_chars) == (
+        "self_compact_all",
+        0.5,
+        None,
+    )
     assert client.api_model_settings.temperature == 0.2
 
 
@@ -295,7 +383,12 @@ def test_what_is_left_out_stays_as_it_was() -> None:
     nulls = {"mode": None, "prompt_acknowledgement": None, "sliding_window_percentage": None}
     assert read(base, **nulls) == base
     assert CompactionSettingsResponse.of(base)["model_settings"] is None
-    assert read(CompactionSettings(model_settings={"temperature": 1.0}), model_settings=None).model_settings == {}
+    assert (
+        read(
+            CompactionSettings(model_settings={"temperature": 1.0}), model_settings=None
+        ).model_settings
+        == {}
+    )
     assert read(base, clip_chars=8) == CompactionSettings(model="a/b", prompt="Mine.", clip_chars=8)
     assert read(base, model=None).model is None
     assert read(base, mode="all").prompt is None
@@ -306,7 +399,11 @@ def test_what_is_left_out_stays_as_it_was() -> None:
 IMPOSSIBLE_SETTINGS: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     ({"mode": "everything"}, ("mode",), "Input should be 'all', 'sliding_window'"),
     ({"sliding_window_percentage": 1.2}, ("sliding_window_percentage",), "less than or equal to 1"),
-    ({"sliding_window_percentage": -0.1}, ("sliding_window_percentage",), "greater than or equal to 0"),
+    (
+        {"sliding_window_percentage": -0.1},
+        ("sliding_window_percentage",),
+        "greater than or equal to 0",
+    ),
     ({"sliding_window_percentage": float("nan")}, ("sliding_window_percentage",), "finite"),
     ({"clip_chars": -1}, ("clip_chars",), "greater than or equal to 0"),
     ({"clip_chars": 10**30}, ("clip_chars",), "less than or equal to"),
@@ -315,7 +412,11 @@ IMPOSSIBLE_SETTINGS: list[tuple[dict[str, Any], tuple[str, ...], str]] = [
     ({"model": "openai/"}, (), "a handle such as"),
     ({"model_settings": {"temperature": "hot"}}, ("model_settings", "temperature"), "valid number"),
     ({"model_settings": {"reasoning": "low"}}, ("model_settings", "reasoning"), "valid dictionary"),
-    ({"model_settings": {"max_output_tokens": 0}}, ("model_settings", "max_output_tokens"), "greater than"),
+    (
+        {"model_settings": {"max_output_tokens": 0}},
+        ("model_settings", "max_output_tokens"),
+        "greater than",
+    ),
     ({"prompt": "x" * 100_001}, ("prompt",), "at most 100000 characters"),
 ]
 

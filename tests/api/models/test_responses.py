@@ -6,7 +6,12 @@ from typing import Any, get_args
 from ricordo.api.models.agents import ContextResponse
 from ricordo.api.models.jobs import STATUSES, JobResponse, QueueResponse, WireStatus
 from ricordo.api.models.memory import ComparisonResponse, ProposalResponse, VersionResponse
-from ricordo.api.models.models import EmbeddingConfigResponse, ModelConfigResponse, ModelResponse, settings_response
+from ricordo.api.models.models import (
+    EmbeddingConfigResponse,
+    ModelConfigResponse,
+    ModelResponse,
+    settings_response,
+)
 from ricordo.domain.agent import AgentState
 from ricordo.domain.job import Job, JobStatus
 from ricordo.domain.message import (
@@ -42,7 +47,11 @@ AGENT = make.agent(
 STATE = AgentState(
     AGENT,
     make.conversation(
-        AGENT, window=("message-1",), last_run_ended_at=START, last_run_ms=12, last_stop_reason="end_turn"
+        AGENT,
+        window=("message-1",),
+        last_run_ended_at=START,
+        last_run_ms=12,
+        last_stop_reason="end_turn",
     ),
     (make.block(tags=("x",)),),
     (make.tool(),),
@@ -54,7 +63,9 @@ TOOLS = (ToolSchema("look", "Look around.", {"type": "object", "properties": {}}
 WINDOW = [
     make.message(AGENT, "You are Nina.", "system"),
     make.message(
-        AGENT, role="summary", parts=(TextPart("Before."), CompactionPart("window", ("message-1",), 9, 1, 99, 9, 2))
+        AGENT,
+        role="summary",
+        parts=(TextPart("Before."), CompactionPart("window", ("message-1",), 9, 1, 99, 9, 2)),
     ),
     make.message(AGENT, parts=(TextPart("See."), ImagePart("image/png", "eA==" * 1_000))),
     make.message(
@@ -82,7 +93,13 @@ def version(**fields: Any) -> BlockVersion:
 
 
 def proposal(**fields: Any) -> Proposal:
-    given: dict[str, Any] = {"base": ID, "base_value": "Ada", "value": "Ada L.", "reasoning": "", "created_at": START}
+    given: dict[str, Any] = {
+        "base": ID,
+        "base_value": "Ada",
+        "value": "Ada L.",
+        "reasoning": "",
+        "created_at": START,
+    }
     given |= {"author": Actor("agent", "agent-1", "Nina"), **fields}
     return Proposal("proposal-1", LOCAL_ORGANIZATION, "chain-1", "human", **given)
 
@@ -104,16 +121,38 @@ def test_settings_are_tagged_by_provider_and_leave_out_what_is_unset() -> None:
 
 def test_a_model_is_shown_with_its_settings_or_the_values_that_clients_know() -> None:
     made = ModelConfigResponse.from_model(INFO, AGENT.model_settings, 8000)
-    assert (made["model"], made["handle"], made["context_window"]) == ("gpt-x", "openai/gpt-x", 8000)
-    assert (made["temperature"], made["max_tokens"], made["max_reasoning_tokens"]) == (0.5, 100, 2000)
-    assert (made["enable_reasoner"], made["reasoning_effort"], made["parallel_tool_calls"]) == (True, "high", True)
+    assert (made["model"], made["handle"], made["context_window"]) == (
+        "gpt-x",
+        "openai/gpt-x",
+        8000,
+    )
+    assert (made["temperature"], made["max_tokens"], made["max_reasoning_tokens"]) == (
+        0.5,
+        100,
+        2000,
+    )
+    assert (made["enable_reasoner"], made["reasoning_effort"], made["parallel_tool_calls"]) == (
+        True,
+        "high",
+        True,
+    )
     unset = ModelConfigResponse.from_model(INFO, ModelSettings(), 8000)
-    assert (unset["temperature"], unset["max_reasoning_tokens"], unset["enable_reasoner"]) == (1.0, 0, False)
+    assert (unset["temperature"], unset["max_reasoning_tokens"], unset["enable_reasoner"]) == (
+        1.0,
+        0,
+        False,
+    )
     assert ModelConfigResponse.from_model(INFO, ModelSettings(0.0), 8000)["temperature"] == 0.0
     listed = ModelResponse.of(INFO)
     assert listed["max_context_window"] == listed["context_window"] == 64_000
-    other = EmbeddingConfigResponse.of(EmbeddingInfo("openrouter/x", "openrouter", "x", "openrouter"))
-    assert (other["embedding_endpoint_type"], other["embedding_dim"], other["handle"]) == ("openai", 0, "openrouter/x")
+    other = EmbeddingConfigResponse.of(
+        EmbeddingInfo("openrouter/x", "openrouter", "x", "openrouter")
+    )
+    assert (other["embedding_endpoint_type"], other["embedding_dim"], other["handle"]) == (
+        "openai",
+        0,
+        "openrouter/x",
+    )
 
 
 def test_jobs_are_shown_by_the_statuses_that_clients_know() -> None:
@@ -125,9 +164,17 @@ def test_jobs_are_shown_by_the_statuses_that_clients_know() -> None:
     assert JobResponse.of(job(attempts=1))["status"] == "pending"
     assert JobResponse.of(job(payload={"agent_id": "agent-1"}))["agent_id"] == "agent-1"
     ended = JobResponse.of(job(started_at=START + 5, ended_at=START + 25))
-    assert (ended["total_duration_ns"], ended["updated_at"]) == (20_000, "2026-01-01T00:00:00.000025Z")
+    assert (ended["total_duration_ns"], ended["updated_at"]) == (
+        20_000,
+        "2026-01-01T00:00:00.000025Z",
+    )
     queue = QueueResponse.of(Queue({"embed": {"waiting": 2, "failed": 1}}, 1_500_000, ()))
-    assert (queue["waiting"], queue["running"], queue["failed"], queue["oldest_wait_seconds"]) == (2, 0, 1, 1.5)
+    assert (queue["waiting"], queue["running"], queue["failed"], queue["oldest_wait_seconds"]) == (
+        2,
+        0,
+        1,
+        1.5,
+    )
 
 
 def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None:
@@ -137,7 +184,12 @@ def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None
     assert (nameless["author"], nameless["is_deleted"]) == ("import", True)
     assert ProposalResponse.of(proposal(value=None))["diff"].splitlines()[3] == "-Ada"
     assert ProposalResponse.of(proposal(value="Ada", new_label="person"))["diff"] == ""
-    assert ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human", most=100)["unified"] == ""
+    assert (
+        ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human", most=100)[
+            "unified"
+        ]
+        == ""
+    )
 
 
 def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
@@ -148,20 +200,36 @@ def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
     assert user["content"][1] == {"type": "image", "source": {"type": "base64"}}
     assert [part["type"] for part in asked["content"]] == ["reasoning", "redacted_reasoning"]
     assert asked["tool_calls"] == [
-        {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": '{"at":"cat"}'}}
+        {
+            "id": "call-1",
+            "type": "function",
+            "function": {"name": "look", "arguments": '{"at":"cat"}'},
+        }
     ]
-    assert decided["approvals"] == [{"type": "approval", "tool_call_id": "call-1", "approve": False, "reason": "No."}]
-    assert (result["tool_call_id"], result["tool_returns"][0]["func_response"]) == ("call-1", "A cat.")
+    assert decided["approvals"] == [
+        {"type": "approval", "tool_call_id": "call-1", "approve": False, "reason": "No."}
+    ]
+    assert (result["tool_call_id"], result["tool_returns"][0]["func_response"]) == (
+        "call-1",
+        "A cat.",
+    )
     assert made["functions_definitions"][0]["function"]["name"] == "look"
     only: list[Message] = WINDOW[:1]
     made = ContextResponse.from_window(BARE, only, TOOLS)
     parts = sum(value for key, value in made.items() if key.startswith("num_tokens_"))
     assert made["context_window_size_current"] == parts > 0
     assert made["context_window_size_max"] == BARE.agent.context_window
-    assert (made["tool_usage_rules"], made["directories"], made["summary_memory"]) == (None, None, None)
+    assert (made["tool_usage_rules"], made["directories"], made["summary_memory"]) == (
+        None,
+        None,
+        None,
+    )
     assert (made["num_messages"], made["core_memory"]) == (1, "")
     thread = replace(STATE.conversation, token_percent=150, context_window=8_000)
-    window = [make.message(AGENT, system_prompt(STATE, "openai", START, recall_count=36).text, "system"), *WINDOW[1:]]
+    window = [
+        make.message(AGENT, system_prompt(STATE, "openai", START, recall_count=36).text, "system"),
+        *WINDOW[1:],
+    ]
     plain, scaled = (
         ContextResponse.from_window(replace(STATE, conversation=one), window, TOOLS)
         for one in (STATE.conversation, thread)
@@ -169,7 +237,10 @@ def test_a_context_window_shows_every_kind_of_message_and_adds_up() -> None:
     whole = transcript_tokens(window) + tool_tokens(TOOLS)
     assert abs(plain["context_window_size_current"] - whole) <= 10
     counted = plain["num_tokens_messages"]
-    assert (scaled["num_tokens_messages"], scaled["context_window_size_max"]) == (-(-counted * 150 // 100), 8_000)
+    assert (scaled["num_tokens_messages"], scaled["context_window_size_max"]) == (
+        -(-counted * 150 // 100),
+        8_000,
+    )
     assert plain["system_prompt"] == AGENT.system
     empty = ContextResponse.from_window(BARE, [], ())
     assert (empty["system_prompt"], empty["num_tokens_messages"]) == (BARE.agent.system, 0)

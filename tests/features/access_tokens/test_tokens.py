@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from letta_client import APIStatusError, AuthenticationError, BadRequestError, ConflictError, NotFoundError
+from letta_client import (
+    APIStatusError,
+    AuthenticationError,
+    BadRequestError,
+    ConflictError,
+    NotFoundError,
+)
 from letta_client import PermissionDeniedError as Denied
 from sqlalchemy import select, update
 
@@ -61,13 +67,17 @@ def test_a_page_talks_with_an_agent_by_its_token(server: ServerInThread, agent: 
     assert made.hostname == PAGES
     left = datetime.fromisoformat(made.expires_at) - datetime.now(UTC)
     assert timedelta(minutes=4) < left <= timedelta(minutes=5)
-    assert [(one.id, sorted(one.access)) for one in made.policy.data] == [(agent, ["read_messages", "write_messages"])]
+    assert [(one.id, sorted(one.access)) for one in made.policy.data] == [
+        (agent, ["read_messages", "write_messages"])
+    ]
     server.says("Hello, page.")
     page = server.client(api_key=made.token, default_headers={"Origin": PAGES})
     said = page.agents.messages.create(agent, input="Hello.")
     assert said.messages[-1].content == "Hello, page."  # type: ignore[union-attr]
     thread = page.conversations.create(agent_id=agent, summary="From the page")
-    list(page.conversations.messages.create(thread.id, messages=[{"role": "user", "content": "Hi."}]))
+    list(
+        page.conversations.messages.create(thread.id, messages=[{"role": "user", "content": "Hi."}])
+    )
     assert [one.id for one in ada.conversations.list(agent_id=agent)] == [thread.id]
     assert [one.id for one in page.conversations.list(agent_id=agent)] == [thread.id]
     for refused in (lambda: page.agents.retrieve(agent), page.access_tokens.list, page.agents.list):
@@ -80,10 +90,15 @@ def test_a_page_talks_with_an_agent_by_its_token(server: ServerInThread, agent: 
     assert made.token[: len("ricordo_token_") + 5] not in str(rows)
 
 
-def test_tokens_are_listed_by_who_made_them_and_deleted(server: ServerInThread, boss: StrictLetta, agent: str) -> None:
+def test_tokens_are_listed_by_who_made_them_and_deleted(
+    server: ServerInThread, boss: StrictLetta, agent: str
+) -> None:
     bea, eve = server.client(api_key=server.key("bea")), server.client(api_key=server.key("eve"))
     other = boss.agents.create(model=MODEL).id
-    made = [bea.access_tokens.create(hostname=PAGES, policy=policy(one)) for one in (agent, other, agent)]
+    made = [
+        bea.access_tokens.create(hostname=PAGES, policy=policy(one))
+        for one in (agent, other, agent)
+    ]
     page = bea.access_tokens.list(limit=2)
     assert (len(page.tokens), page.has_next_page) == (2, True)
     assert len(bea.access_tokens.list(limit=2, offset=2).tokens) == 1
@@ -137,11 +152,16 @@ def test_a_token_dies_with_what_it_hangs_on(
     refuses(server, forgotten, agent)
 
 
-def test_nobody_gives_more_than_they_have(server: ServerInThread, boss: StrictLetta, agent: str) -> None:
+def test_nobody_gives_more_than_they_have(
+    server: ServerInThread, boss: StrictLetta, agent: str
+) -> None:
     mia = server.client(api_key=server.key("mia"))
     with pytest.raises(Denied, match="agents:write"):
         mia.access_tokens.create(hostname=PAGES, policy=policy(agent, "write_agent"))
-    with key_for_call(server.settings, Scope(), "sneak") as key, pytest.raises(Denied, match="lacks the scope"):
+    with (
+        key_for_call(server.settings, Scope(), "sneak") as key,
+        pytest.raises(Denied, match="lacks the scope"),
+    ):
         server.client(api_key=key).access_tokens.create(hostname=PAGES, policy=policy(agent))
     with pytest.raises(Denied, match="lacks the scope"):
         server.client(api_key=server.key("dev", "developer")).access_tokens.list()
@@ -153,7 +173,9 @@ def test_nobody_gives_more_than_they_have(server: ServerInThread, boss: StrictLe
     for maker in (mia, boss):  # a token of nobody is not one of the agent's users
         with pytest.raises(NotFoundError):
             maker.access_tokens.create(hostname=PAGES, policy=policy(kept))
-    server.client(api_key=server.key("noa")).access_tokens.create(hostname=PAGES, policy=policy(kept))
+    server.client(api_key=server.key("noa")).access_tokens.create(
+        hostname=PAGES, policy=policy(kept)
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,23 +208,40 @@ def test_what_makes_no_token_is_refused_with_words(
     assert words in answer.text
 
 
-def test_there_are_only_so_many(server: ServerInThread, boss: StrictLetta, agent: str, monkeypatch: Any) -> None:
+def test_there_are_only_so_many(
+    server: ServerInThread, boss: StrictLetta, agent: str, monkeypatch: Any
+) -> None:
     monkeypatch.setattr(service, "MOST", 0)
     with pytest.raises(ConflictError, match="not expired"):
         boss.access_tokens.create(hostname=PAGES, policy=policy(agent))
     with pytest.raises((NotFoundError, BadRequestError)):
-        boss.access_tokens.create(hostname=PAGES, policy=policy("agent-00000000-0000-4000-8000-000000000000"))
+        boss.access_tokens.create(
+            hostname=PAGES, policy=policy("agent-00000000-0000-4000-8000-000000000000")
+        )
 
 
-def test_browsers_of_the_origin_alone_may_read_the_answers(server: ServerInThread, agent: str) -> None:
-    token = server.client(api_key=server.key("pia")).access_tokens.create(hostname=PAGES, policy=policy(agent)).token
+def test_browsers_of_the_origin_alone_may_read_the_answers(
+    server: ServerInThread, agent: str
+) -> None:
+    token = (
+        server.client(api_key=server.key("pia"))
+        .access_tokens.create(hostname=PAGES, policy=policy(agent))
+        .token
+    )
     path = f"/v1/agents/{agent}/messages"
-    asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+    asks = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization,content-type",
+    }
     with server.http() as http:
         before = http.options(path, headers={"origin": PAGES, **asks})
         assert before.status_code == 204
         assert before.headers["access-control-allow-headers"] == "authorization,content-type"
-        for method, place in (("POST", "/v1/keys/"), ("DELETE", f"/v1/agents/{agent}"), ("GET", "/users/ada/blocks")):
+        for method, place in (
+            ("POST", "/v1/keys/"),
+            ("DELETE", f"/v1/agents/{agent}"),
+            ("GET", "/users/ada/blocks"),
+        ):
             asked = {"origin": PAGES, "access-control-request-method": method}
             assert http.options(place, headers=asked).status_code == 401
         bearer = {"authorization": f"Bearer {token}"}
@@ -220,8 +259,15 @@ def test_browsers_of_the_origin_alone_may_read_the_answers(server: ServerInThrea
             "",
         ):
             answer = http.get(path, headers={**bearer, "origin": origin})
-            assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (403, False), origin
-        twice = [("authorization", f"Bearer {token}"), ("origin", PAGES), ("origin", "https://evil.example")]
+            assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (
+                403,
+                False,
+            ), origin
+        twice = [
+            ("authorization", f"Bearer {token}"),
+            ("origin", PAGES),
+            ("origin", "https://evil.example"),
+        ]
         assert http.get(path, headers=twice).status_code == 403
         assert http.get(path, headers=bearer).status_code == 200  # a program of the page's server
         for key in (OPERATOR, server.key("pia")):  # other keys are for no page of elsewhere

@@ -12,7 +12,9 @@ __all__ = ["quick_command", "shell"]
 KEY = re.compile(r"ricordo_[\w-]{43}")
 
 
-def run(shell: Shell, *arguments: str, code: int = 0, **variables: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    shell: Shell, *arguments: str, code: int = 0, **variables: str
+) -> "subprocess.CompletedProcess[str]":
     done = shell.run(*arguments, **variables)
     assert done.returncode == code, f"{done.stdout}{done.stderr}"
     return done
@@ -26,13 +28,28 @@ def status(address: str, key: str | None = None) -> int:
 @pytest.mark.parametrize("has_server", [True, False])
 def test_a_key_is_made_listed_and_revoked(shell: Shell, has_server: bool) -> None:
     def go(*server: str) -> None:
-        made = run(shell, "key", "create", "--user", "ada", "--role", "admin", "--expires", "30d", *server)
+        made = run(
+            shell, "key", "create", "--user", "ada", "--role", "admin", "--expires", "30d", *server
+        )
         # A script may take the whole of the standard output, or its last line.
         assert KEY.fullmatch(made.stdout.rstrip("\n"))
-        assert "This is the first key: from now on every request to this server needs one." in made.stderr
+        assert (
+            "This is the first key: from now on every request to this server needs one."
+            in made.stderr
+        )
         limits = ("--limits", "6000", "100000")
         service = run(
-            shell, "key", "create", "--role", "service", "--name", "pipe", "--scopes", "agents:read", *limits, *server
+            shell,
+            "key",
+            "create",
+            "--role",
+            "service",
+            "--name",
+            "pipe",
+            "--scopes",
+            "agents:read",
+            *limits,
+            *server,
         )
         assert "first key" not in service.stderr
         listed = run(shell, "key", "list", *server)
@@ -55,8 +72,14 @@ def test_a_key_is_made_listed_and_revoked(shell: Shell, has_server: bool) -> Non
 
 
 def test_it_says_what_is_wrong(shell: Shell) -> None:
-    assert "no date such as" in run(shell, "key", "create", "--user", "ada", "--expires", "soon", code=2).stderr
-    assert "There is no scope" in run(shell, "key", "create", "--user", "ada", "--scopes", "x", code=2).stderr
+    assert (
+        "no date such as"
+        in run(shell, "key", "create", "--user", "ada", "--expires", "soon", code=2).stderr
+    )
+    assert (
+        "There is no scope"
+        in run(shell, "key", "create", "--user", "ada", "--scopes", "x", code=2).stderr
+    )
     assert "no organization" in run(shell, "key", "list", "--organization", "acme", code=2).stderr
     assert "not found" in run(shell, "key", "revoke", "key-1", code=2).stderr
 
@@ -67,7 +90,9 @@ def test_a_server_that_others_can_reach_starts_with_a_key_alone(shell: Shell) ->
     assert "RICORDO_API_KEY" in refused.stderr
     assert "ricordo key create" in refused.stderr
     assert "does not start" in shell.run("doctor", **everywhere).stdout
-    key = run(shell, "key", "create", "--user", "ada", "--role", "admin", **everywhere).stdout.strip()
+    key = run(
+        shell, "key", "create", "--user", "ada", "--role", "admin", **everywhere
+    ).stdout.strip()
     assert "every request needs one: stored keys" in shell.run("doctor", **everywhere).stdout
     with shell.serving(**everywhere) as server:
         assert (status(server.address), status(server.address, key)) == (401, 200)
@@ -77,7 +102,9 @@ def test_a_server_that_others_can_reach_starts_with_a_key_alone(shell: Shell) ->
 def test_users_and_organizations(shell: Shell) -> None:
     with shell.serving() as server:
         to = ("--server", server.address)
-        assert "ada" in run(shell, "user", "create", "ada", "--email", "ada@example.org", *to).stdout
+        assert (
+            "ada" in run(shell, "user", "create", "ada", "--email", "ada@example.org", *to).stdout
+        )
         assert "lovelace" in run(shell, "user", "rename", "ada", "lovelace", *to).stdout
         assert "disabled 2" in run(shell, "user", "disable", "lovelace", *to).stdout
         assert "disabled" not in run(shell, "user", "enable", "lovelace", *to).stdout

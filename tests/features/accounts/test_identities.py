@@ -14,7 +14,9 @@ ADA = {"identifier_key": "ada", "name": "Ada", "identity_type": "user"}
 
 
 def identity(http: httpx2.Client, **body: Any) -> dict[str, Any]:
-    made: dict[str, Any] = ok(http.put("/v1/identities/", json={"identity_type": "user", "name": "x", **body}))
+    made: dict[str, Any] = ok(
+        http.put("/v1/identities/", json={"identity_type": "user", "name": "x", **body})
+    )
     return made
 
 
@@ -48,7 +50,9 @@ def test_an_agent_is_kept_to_its_users(locked: ServerInThread, http: httpx2.Clie
     tutor = bearer(make_key(http, role="service", name="tutor"))
     developer = bearer(make_key(http, user="dora", role="developer"))
     said = {"messages": [{"role": "user", "content": "Hello."}]}
-    talk = ok(http.post("/v1/conversations/", params={"agent_id": agent}, json={}, headers=keys["eve"]))["id"]
+    talk = ok(
+        http.post("/v1/conversations/", params={"agent_id": agent}, json={}, headers=keys["eve"])
+    )["id"]
     with locked.client(api_key=OPERATOR) as client:
         client.agents.identities.attach(identity_id=bea["id"], agent_id=agent)
         assert ok(http.get(f"/v1/identities/{bea['id']}"))["agent_ids"] == [agent]
@@ -70,7 +74,9 @@ def test_an_agent_is_kept_to_its_users(locked: ServerInThread, http: httpx2.Clie
                 assert (answer.status_code == 200) == sees, (path, headers, answer.text)
         for path in (f"/v1/agents/{agent}/messages", f"/v1/conversations/{talk}/messages"):
             locked.model.requests.clear()
-            assert refused(http.post(path, json={**said, "streaming": False}, headers=keys["eve"]), 404)
+            assert refused(
+                http.post(path, json={**said, "streaming": False}, headers=keys["eve"]), 404
+            )
             assert not locked.model.requests
         ok(http.post(f"/v1/agents/{agent}/messages", json=said, headers=keys["bea"]))
         client.agents.identities.detach(identity_id=bea["id"], agent_id=agent)
@@ -111,7 +117,10 @@ def test_blocks_are_attached_to_identities(http: httpx2.Client) -> None:
         ok(http.patch(f"/v1/blocks/{block}/identities/attach/{dee}"))
     assert ok(http.get(f"/v1/identities/{dee}"))["block_ids"] == [block]
     assert [one["id"] for one in ok(http.get(f"/v1/identities/{dee}/blocks"))] == [block]
-    others = [ok(http.post("/v1/blocks/", json={"label": "rules", "value": "Be brief."}))["id"] for _ in range(2)]
+    others = [
+        ok(http.post("/v1/blocks/", json={"label": "rules", "value": "Be brief."}))["id"]
+        for _ in range(2)
+    ]
     ok(http.patch(f"/v1/identities/{dee}", json={"block_ids": [block, *others]}))
 
     def listed(**query: Any) -> list[str]:
@@ -134,7 +143,12 @@ def test_to_attach_takes_the_scope_of_agents_and_properties_are_bounded(
     few = bearer({"key": locked.key("clerk", "admin", scopes=("users:read", "users:write"))})
     attach = f"/v1/agents/{agent['id']}/identities/attach/{made['id']}"
     refused(http.patch(attach, headers=few), 403)
-    body = {"identifier_key": "kim", "name": "Kim", "identity_type": "user", "agent_ids": [agent["id"]]}
+    body = {
+        "identifier_key": "kim",
+        "name": "Kim",
+        "identity_type": "user",
+        "agent_ids": [agent["id"]],
+    }
     refused(http.put("/v1/identities/", json=body, headers=few), 403)
     many = [{"key": f"key {n}", "value": n, "type": "number"} for n in range(101)]
     refused(http.put(f"/v1/identities/{made['id']}/properties", json=many), 422)
@@ -148,12 +162,18 @@ def test_what_lists_agents_and_archives_leaves_out_agents_that_are_kept_to_other
     agents = [ok(http.post("/v1/agents/", json={"model": MODEL})) for _ in range(2)]
     archive = ok(http.post("/v1/archives/", json={"name": "Library"}))
     for agent in agents:
-        assert http.patch(f"/v1/agents/{agent['id']}/archives/attach/{archive['id']}").status_code == 200
+        assert (
+            http.patch(f"/v1/agents/{agent['id']}/archives/attach/{archive['id']}").status_code
+            == 200
+        )
     ok(http.patch(f"/v1/agents/{agents[0]['id']}/identities/attach/{kept['id']}"))
     other = bearer({"key": locked.key("max")})
     seen = ok(http.get(f"/v1/archives/{archive['id']}/agents", headers=other))
     assert [one["id"] for one in seen] == [agents[1]["id"]]
-    listed = [ok(http.get("/v1/archives/", params={"agent_id": one["id"]}, headers=other)) for one in agents]
+    listed = [
+        ok(http.get("/v1/archives/", params={"agent_id": one["id"]}, headers=other))
+        for one in agents
+    ]
     assert [len(one) for one in listed] == [0, 1]
 
 
@@ -161,11 +181,15 @@ def test_identities_are_given_with_the_agent(locked: ServerInThread, http: httpx
     cai, dan = (identity(http, identifier_key=name)["id"] for name in ("cai", "dan"))
     key = bearer(make_key(http, user="cai"))
     other = bearer(make_key(http, user="fay"))
-    made = ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Kept", "identity_ids": [cai, dan]}))
+    made = ok(
+        http.post("/v1/agents/", json={"model": MODEL, "name": "Kept", "identity_ids": [cai, dan]})
+    )
     path = f"/v1/agents/{made['id']}"
     assert made["identity_ids"] == sorted([cai, dan])
     refused(http.get(path, headers=other), 404)
-    assert ok(http.get(path, headers=key))["identity_ids"] == [cai]  # who else may use it is not theirs to know
+    assert ok(http.get(path, headers=key))["identity_ids"] == [
+        cai
+    ]  # who else may use it is not theirs to know
     assert [one["id"] for one in ok(http.get(f"/v1/identities/{dan}/agents"))] == [made["id"]]
     changed = ok(http.patch(path, json={"identity_ids": [dan]}))
     assert changed["identity_ids"] == [dan]

@@ -33,13 +33,22 @@ def metrics(http: httpx2.Client) -> Samples:
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     families = list(text_string_to_metric_families(answer.text))
     assert all(family.documentation for family in families)
-    return {(one.name, tuple(sorted(one.labels.items()))): one.value for family in families for one in family.samples}
+    return {
+        (one.name, tuple(sorted(one.labels.items()))): one.value
+        for family in families
+        for one in family.samples
+    }
 
 
-def test_requests_turns_jobs_and_proposals_are_counted(server: ServerInThread, http: httpx2.Client) -> None:
-    agent = ok(http.post("/v1/agents/", json={"model": MODEL, "memory_blocks": [{"label": "human", "value": "x"}]}))[
-        "id"
-    ]
+def test_requests_turns_jobs_and_proposals_are_counted(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent = ok(
+        http.post(
+            "/v1/agents/",
+            json={"model": MODEL, "memory_blocks": [{"label": "human", "value": "x"}]},
+        )
+    )["id"]
     for _ in range(3):
         ok(http.post(f"/v1/agents/{agent}/messages", json={"input": "My secret is vuqkzo."}))
     refused(http.get("/v1/agents/agent-00000000-0000-4000-8000-000000000000"), 404)
@@ -68,7 +77,9 @@ def test_metrics_are_for_administrators_alone(server: ServerInThread, http: http
         refused(http.get("/metrics", headers=key), 403)
 
 
-def test_health_says_whether_the_server_is_ready(server: ServerInThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_says_whether_the_server_is_ready(
+    server: ServerInThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with server.http() as stranger:
         assert ok(stranger.get("/v1/health/live")) == {"status": "live"}
         assert ok(stranger.get("/v1/health/ready")) == {"status": "ready"}

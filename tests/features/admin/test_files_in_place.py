@@ -27,7 +27,9 @@ def test_files_that_are_taken_away_stop_writes_until_they_are_back(tmp_path: Pat
     with serving(tmp_path) as server, server.http() as http:
         for change in CHANGES:
             for name in FILES:
-                acknowledged.append(ok(http.post("/v1/agents/", json={"model": MODEL, "name": name}))["id"])
+                acknowledged.append(
+                    ok(http.post("/v1/agents/", json={"model": MODEL, "name": name}))["id"]
+                )
                 path = tmp_path / name
                 change(path)
                 said = refused(http.get("/v1/health/ready"), 503)
@@ -40,7 +42,10 @@ def test_files_that_are_taken_away_stop_writes_until_they_are_back(tmp_path: Pat
                 ok(http.get("/v1/health/ready"))
         server.faults.clear()
     with serving(tmp_path) as server, server.http() as http:
-        agents = {agent["id"]: agent["name"] for agent in ok(http.get("/v1/agents/", params={"limit": 100}))}
+        agents = {
+            agent["id"]: agent["name"]
+            for agent in ok(http.get("/v1/agents/", params={"limit": 100}))
+        }
     assert set(agents) >= set(acknowledged)
     assert "lost" not in agents.values()
 

@@ -26,8 +26,22 @@ LIVING = ("/v1/health/live", "/v1/health", "/v1/health/", "/health")
 KEY = f"ricordo_key_{'x' * 43}"
 # Of the API, of OpenAI's, of pages, of memory, of git, and what is not there.
 PATHS = (
-    *("/v1/agents/", "/v1/agents/{agent_id}", "/v1/runs/{run_id}", "/v1/models", "/v1/models/", "/v1/blocks/"),
-    *("/ui/agents", "/ui/memory", "/users/ada/blocks", "/users/ada/memory.git/info/refs", "/metrics", "/nowhere"),
+    *(
+        "/v1/agents/",
+        "/v1/agents/{agent_id}",
+        "/v1/runs/{run_id}",
+        "/v1/models",
+        "/v1/models/",
+        "/v1/blocks/",
+    ),
+    *(
+        "/ui/agents",
+        "/ui/memory",
+        "/users/ada/blocks",
+        "/users/ada/memory.git/info/refs",
+        "/metrics",
+        "/nowhere",
+    ),
 )
 
 
@@ -56,9 +70,13 @@ def database() -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+def server(
+    database: Database, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerInThread]:
     url = SecretStr(database.url)
-    with serving(tmp_path_factory.mktemp("outages"), database_url=url, database_connections=3) as running:
+    with serving(
+        tmp_path_factory.mktemp("outages"), database_url=url, database_connections=3
+    ) as running:
         yield running
 
 
@@ -103,7 +121,9 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
             ready = http.get("/v1/health/ready")
             assert (ready.status_code, "does not answer" in ready.json()["detail"]) == (503, True)
             answers = {path: ask(http, path) for path in paths}
-            answers["with a key"] = http.get("/v1/agents/", headers={"authorization": f"Bearer {KEY}"})
+            answers["with a key"] = http.get(
+                "/v1/agents/", headers={"authorization": f"Bearer {KEY}"}
+            )
             answers["with a page's token"] = http.get(
                 "/v1/agents/", headers={"authorization": "Bearer ricordo_token_x"}
             )
@@ -113,7 +133,9 @@ def require_not_now(server: ServerInThread, database: Database, paths: Iterable[
         statuses = {path: answer.status_code for path, answer in answers.items()}
         # All that is not a form of OpenAI's or git's: refused before anything is looked at.
         assert {path: status for path, status in statuses.items() if status != 503} == {}
-        assert [path for path, answer in answers.items() if "retry-after" not in answer.headers] == []
+        assert [
+            path for path, answer in answers.items() if "retry-after" not in answer.headers
+        ] == []
         wait_until_ready(http)
         assert http.get("/v1/agents/").status_code == 200
     server.provoked()
@@ -131,12 +153,16 @@ def test_without_its_database_a_server_says_not_now_to_every_question(
     server: ServerInThread, database: Database, log: io.StringIO
 ) -> None:
     require_not_now(
-        server, database, [cell.path for cell in cells_of(server.app) if cell.method == "GET" and cell.scopes]
+        server,
+        database,
+        [cell.path for cell in cells_of(server.app) if cell.method == "GET" and cell.scopes],
     )
     require_quiet(log)
 
 
-def send_while_it_goes_away(server: ServerInThread, database: Database, path: str) -> httpx2.Response:
+def send_while_it_goes_away(
+    server: ServerInThread, database: Database, path: str
+) -> httpx2.Response:
     """Send a message, and take the database away while the model answers."""
     gate = Gate(server)
     server.answers_with(gate)

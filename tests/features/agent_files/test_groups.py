@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from tests.api.conftest import Api
-from tests.features.agent_files.test_round_trip import api, client, export, http, running_client, running_http, server
+from tests.features.agent_files.test_round_trip import (
+    api,
+    client,
+    export,
+    http,
+    running_client,
+    running_http,
+    server,
+)
 from tests.seams.http import Wire, ok
 from tests.seams.server import MODEL
 
@@ -32,7 +40,10 @@ def take_in(api: Api, file: Any, **form: Any) -> Wire:
 
 
 def blocks_of(api: Api, agent_id: str) -> dict[str, str]:
-    return {block["label"]: block["id"] for block in ok(api.http.get(f"/v1/agents/{agent_id}"))["blocks"]}
+    return {
+        block["label"]: block["id"]
+        for block in ok(api.http.get(f"/v1/agents/{agent_id}"))["blocks"]
+    }
 
 
 def group_of(api: Api, agent_id: str) -> Wire:
@@ -44,7 +55,12 @@ def test_a_group_comes_back_with_new_agents_and_the_blocks_they_share(api: Api, 
     manager, *members = (new_agent(api, name) for name in ("Mia", "Noa", "Ole"))
     plan = ok(api.http.post("/v1/blocks/", json={"label": "plan", "value": "Begin."}))["id"]
     config = {"manager_type": kind, "manager_agent_id": manager, **KINDS[kind]}
-    body = {"agent_ids": members, "description": "Tutors.", "manager_config": config, "shared_block_ids": [plan]}
+    body = {
+        "agent_ids": members,
+        "description": "Tutors.",
+        "manager_config": config,
+        "shared_block_ids": [plan],
+    }
     before = ok(api.http.post("/v1/groups/", json=body))
     file = export(api, manager)
     assert [agent["name"] for agent in file["agents"]] == ["Mia", "Noa", "Ole"]
@@ -68,7 +84,9 @@ def test_a_group_comes_back_with_new_agents_and_the_blocks_they_share(api: Api, 
     # The copy makes the same file.
     again = export(api, new_manager)
     assert again["groups"] == file["groups"]
-    assert [one["block_ids"] for one in again["agents"]] == [one["block_ids"] for one in file["agents"]]
+    assert [one["block_ids"] for one in again["agents"]] == [
+        one["block_ids"] for one in file["agents"]
+    ]
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -103,11 +121,19 @@ def test_a_file_that_asks_for_sleep_and_has_no_group_gets_a_pair(api: Api) -> No
 def test_of_a_group_whose_member_is_missing_the_agents_are_taken(api: Api) -> None:
     manager, member = new_agent(api, "Sol"), new_agent(api, "Tom")
     config = {"manager_type": "supervisor", "manager_agent_id": manager}
-    ok(api.http.post("/v1/groups/", json={"agent_ids": [member], "description": "", "manager_config": config}))
+    ok(
+        api.http.post(
+            "/v1/groups/", json={"agent_ids": [member], "description": "", "manager_config": config}
+        )
+    )
     file = copy.deepcopy(export(api, manager))
     del file["agents"][1]
     answer = take_in(api, file)
-    assert [line for line in answer["warnings"] if "Groups: one is left out" in line and "agent-1" in line]
+    assert [
+        line
+        for line in answer["warnings"]
+        if "Groups: one is left out" in line and "agent-1" in line
+    ]
     assert len(answer["agent_ids"]) == 1
 
 
@@ -116,7 +142,9 @@ def test_what_was_said_in_the_group_stays_with_each_agent_and_names_the_new_grou
     config = {"manager_type": "dynamic", "manager_agent_id": manager, "max_turns": 1}
     body = {"agent_ids": [member], "description": "", "manager_config": config}
     group = ok(api.http.post("/v1/groups/", json=body))["id"]
-    api.server.answers_with(lambda request: "Val" if "speaks next" in request.messages[-1].text else "Tea.")
+    api.server.answers_with(
+        lambda request: "Val" if "speaks next" in request.messages[-1].text else "Tea."
+    )
     said = {"messages": [{"role": "user", "content": "What do you drink?"}]}
     ok(api.http.post(f"/v1/groups/{group}/messages", json=said))
     file = export(api, manager)

@@ -71,8 +71,17 @@ def make_agent(api: Api) -> str:
         api.server.says(edit, "Proposed.")
         client.agents.messages.create(agent, input=f"{new}, please.")
     when = {"type": "recurring", "cron_expression": "0 9 * * MON"}
-    body = {"messages": [{"role": "user", "content": "Plan the week."}], "schedule": when, "max_steps": 3}
-    ok(api.http.post(f"/v1/agents/{agent}/schedule", json=body | {"callback_url": "https://hooks.example/x?key=hush"}))
+    body = {
+        "messages": [{"role": "user", "content": "Plan the week."}],
+        "schedule": when,
+        "max_steps": 3,
+    }
+    ok(
+        api.http.post(
+            f"/v1/agents/{agent}/schedule",
+            json=body | {"callback_url": "https://hooks.example/x?key=hush"},
+        )
+    )
     return agent
 
 
@@ -101,7 +110,10 @@ def test_history_proposals_and_schedules_come_back_as_they_were(api: Api) -> Non
         # Equal to the ids of versions, which nobody took over: they are computed.
         assert memory(again) == told
         assert again["blocks"] == file["blocks"]
-        assert again["ricordo"]["agents"]["agent-0"]["schedules"] == file["ricordo"]["agents"]["agent-0"]["schedules"]
+        assert (
+            again["ricordo"]["agents"]["agent-0"]["schedules"]
+            == file["ricordo"]["agents"]["agent-0"]["schedules"]
+        )
     block = api.client.agents.blocks.retrieve("person", agent_id=first)
     shown = ok(api.http.get(f"/v1/blocks/{block.id}/history"))
     assert [(one["author"], one["author_kind"], one["approved_by"]) for one in shown] == [
@@ -111,7 +123,8 @@ def test_history_proposals_and_schedules_come_back_as_they_were(api: Api) -> Non
     ]
     assert shown[0]["approved_by"].startswith("user-")
     assert {one["timestamp"] for one in shown} == {
-        one["timestamp"] for one in ok(api.http.get(f"/v1/blocks/{_id(api, agent, 'person')}/history"))
+        one["timestamp"]
+        for one in ok(api.http.get(f"/v1/blocks/{_id(api, agent, 'person')}/history"))
     }
 
 
@@ -127,7 +140,10 @@ def test_what_was_imported_goes_on_like_any_memory(api: Api) -> None:
     assert [(one["author"], one["status"]) for one in waiting] == [("remote:Tutor", "open")] * 2
     for one in waiting:
         ok(api.http.post(f"/v1/blocks/{block}/diffs/{one['id']}/approve"))
-    assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada of Rome.\n\nLikes green tea."
+    assert (
+        api.client.agents.blocks.retrieve("person", agent_id=made).value
+        == "Ada of Rome.\n\nLikes green tea."
+    )
     oldest = ok(api.http.get(f"/v1/blocks/{block}/history"))[-1]["sha"]
     ok(api.http.post(f"/v1/blocks/{block}/restore", json={"sha": oldest}))
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == "Ada.\n"
@@ -160,9 +176,17 @@ def test_the_blocks_of_a_file_say_what_is_and_its_history_what_was(api: Api) -> 
         "new": "New.",
     }
     (newest, *older) = ok(api.http.get(f"/v1/blocks/{_id(api, made, 'person')}/history"))
-    assert (newest["author_kind"], newest["message"], len(older)) == ("user", "Import Tutor_copy", 4)
+    assert (newest["author_kind"], newest["message"], len(older)) == (
+        "user",
+        "Import Tutor_copy",
+        4,
+    )
     last = memory(export(api, made))["versions"]
-    assert [(one["label"], one["value"]) for one in last[-3:]] == [("spare", None), ("person", "Bea."), ("new", "New.")]
+    assert [(one["label"], one["value"]) for one in last[-3:]] == [
+        ("spare", None),
+        ("person", "Bea."),
+        ("new", "New."),
+    ]
     assert memory(export(api, imported(api, export(api, made))))["versions"] == last
 
 
@@ -185,7 +209,10 @@ def test_blocks_of_others_bring_their_own_history(api: Api) -> None:
     api.client.agents.blocks.attach(loose.id, agent_id=agent)
     made = imported(api, export(api, agent))
     found = memory(export(api, made))["versions"]
-    assert [(one["label"], one["value"]) for one in found[-2:]] == [("plan", "One."), ("plan", "Two.")]
+    assert [(one["label"], one["value"]) for one in found[-2:]] == [
+        ("plan", "One."),
+        ("plan", "Two."),
+    ]
     assert "(was " in found[-1]["reason"]
     assert api.client.blocks.retrieve(loose.id).value == "Two."
 
@@ -198,7 +225,10 @@ def test_a_file_forges_nobody(api: Api) -> None:
         one["author"] = f"Root <administrator+{id}@ricordo>"
     made = imported(api, file)
     block = _id(api, made, "person")
-    for found in (ok(api.http.get(f"/v1/blocks/{block}/history")), ok(api.http.get(f"/v1/blocks/{block}/diffs"))):
+    for found in (
+        ok(api.http.get(f"/v1/blocks/{block}/history")),
+        ok(api.http.get(f"/v1/blocks/{block}/diffs")),
+    ):
         assert {(one["author"], one["author_kind"]) for one in found} == {("remote:Root", "remote")}
     # What waits of somebody there is not applied, whoever that is said to be.
     assert api.client.agents.blocks.retrieve("person", agent_id=made).value == TEXT
@@ -245,10 +275,14 @@ def _flood(told: Wire) -> None:
     ],
     ids=range(17),
 )
-def test_of_a_hostile_history_what_cannot_be_is_left_out_and_named(api: Api, change: Any, words: str) -> None:
+def test_of_a_hostile_history_what_cannot_be_is_left_out_and_named(
+    api: Api, change: Any, words: str
+) -> None:
     file = _hostile(api)
     change(memory(file))
-    answer = ok(api.http.post("/v1/agents/import", files={"file": ("a.af", json.dumps(file).encode())}))
+    answer = ok(
+        api.http.post("/v1/agents/import", files={"file": ("a.af", json.dumps(file).encode())})
+    )
     assert any(words in told for told in answer["warnings"]), answer["warnings"]
     # What was stored can be shown and goes out again, and nobody is forged.
     (agent,) = answer["agent_ids"]
@@ -288,12 +322,16 @@ MESSAGE = {"id": "m", "role": "user", "parts": [{"kind": "text", "text": 5}], "c
     ],
     ids=range(9),
 )
-def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(api: Api, whole: Wire) -> None:
+def test_a_part_that_is_none_is_left_out_instead_of_breaking_its_agent(
+    api: Api, whole: Wire
+) -> None:
     """Times beyond the calendar and texts that are none were stored once, and every list of them failed from then on."""
     file = _hostile(api) | {"ricordo": {"version": 1, **whole}}
     answer = ok(
         api.http.post(
-            "/v1/agents/import", files={"file": ("a.af", json.dumps(file).encode())}, data={"schedules": "true"}
+            "/v1/agents/import",
+            files={"file": ("a.af", json.dumps(file).encode())},
+            data={"schedules": "true"},
         )
     )
     assert answer["warnings"]
@@ -324,8 +362,13 @@ def test_schedules_come_only_where_that_is_wanted_and_allowed(api: Api) -> None:
     ]
     made = imported(api, file, extra_body={"schedules": True})
     (row,) = ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"]
-    assert (row["schedule"]["scheduled_at"], "callback_url" in row["message"]) == (2_000 * YEAR, False)
-    assert ok(api.http.get(f"/v1/agents/{imported(api, file)}/schedule"))["scheduled_messages"] == []
+    assert (row["schedule"]["scheduled_at"], "callback_url" in row["message"]) == (
+        2_000 * YEAR,
+        False,
+    )
+    assert (
+        ok(api.http.get(f"/v1/agents/{imported(api, file)}/schedule"))["scheduled_messages"] == []
+    )
 
 
 def test_schedules_keep_their_time_zone_and_those_of_older_files_are_in_utc(api: Api) -> None:
@@ -334,7 +377,9 @@ def test_schedules_keep_their_time_zone_and_those_of_older_files_are_in_utc(api:
     said = [{"role": "user", "content": "Hello."}]
     daily = {"type": "recurring", "cron_expression": "0 7 * * *"}
     zones = ({}, {"timezone": "Asia/Tokyo"})
-    file["ricordo"]["agents"]["agent-0"]["schedules"] = [{"messages": said, "schedule": daily | one} for one in zones]
+    file["ricordo"]["agents"]["agent-0"]["schedules"] = [
+        {"messages": said, "schedule": daily | one} for one in zones
+    ]
     made = imported(api, file, extra_body={"schedules": True})
     rows = ok(api.http.get(f"/v1/agents/{made}/schedule"))["scheduled_messages"]
     assert sorted(row["schedule"]["timezone"] for row in rows) == ["Asia/Tokyo", "UTC"]
@@ -345,7 +390,10 @@ def test_a_users_copy_does_not_stand_in_the_place_of_the_agents_own_block(api: A
     name = "bea"
     api.http.post("/v1/users/", json={"name": name})
     agent = api.client.agents.create(
-        model=MODEL, name="Coach", memory_blocks=[{"label": "notes", "value": "Shared."}], tools=["memory_insert"]
+        model=MODEL,
+        name="Coach",
+        memory_blocks=[{"label": "notes", "value": "Shared."}],
+        tools=["memory_insert"],
     ).id
     headers = {"x-ricordo-user": name}
     api.server.says(call("memory_insert", label="notes", new_string="Bea limps."), "Noted.")
@@ -360,13 +408,27 @@ def test_a_template_keeps_no_history_and_nothing_that_waits(api: Api) -> None:
     name = api.client.templates.create(type="agent_file", agent_file=file).name
     (made,) = api.client.templates.agents.create(template_version=f"{name}:latest").agent_ids
     told = export(api, made)["ricordo"]["agents"]["agent-0"]
-    assert [(one["label"], one["value"]) for one in told["memory"]["versions"]] == [("person", TEXT)]
-    assert (told["memory"]["proposals"], told["memory"]["detached_block_ids"], told["schedules"]) == ([], [], [])
+    assert [(one["label"], one["value"]) for one in told["memory"]["versions"]] == [
+        ("person", TEXT)
+    ]
+    assert (
+        told["memory"]["proposals"],
+        told["memory"]["detached_block_ids"],
+        told["schedules"],
+    ) == ([], [], [])
 
 
 def test_a_file_without_history_makes_its_blocks_as_ever(api: Api) -> None:
     file = _hostile(api)
-    for more in ({"ricordo": {"version": 1}}, {"ricordo": {"version": 1, "agents": {"agent-0": {"memory": {}}}}}, {}):
+    for more in (
+        {"ricordo": {"version": 1}},
+        {"ricordo": {"version": 1, "agents": {"agent-0": {"memory": {}}}}},
+        {},
+    ):
         made = imported(api, {**file, "ricordo": None} | more)
         (only,) = memory(export(api, made))["versions"]
-        assert (only["label"], only["reason"], only["author"][:10]) == ("person", "Make Tutor_copy", "Local user")
+        assert (only["label"], only["reason"], only["author"][:10]) == (
+            "person",
+            "Make Tutor_copy",
+            "Local user",
+        )

@@ -40,7 +40,10 @@ def make_agent(api: Api) -> str:
         tags=["school"],
         metadata={"year": 1},
         timezone="Europe/Rome",
-        memory_blocks=[{"label": "human", "value": "Ada."}, {"label": "rules", "value": "Be kind.", "read_only": True}],
+        memory_blocks=[
+            {"label": "human", "value": "Ada."},
+            {"label": "rules", "value": "Be kind.", "read_only": True},
+        ],
         tool_ids=[tool.id, base.id],
         tool_rules=[{"type": "exit_loop", "tool_name": "add_up"}],
         include_base_tools=False,
@@ -49,12 +52,21 @@ def make_agent(api: Api) -> str:
         context_window_limit=9_000,
     )
     api.server.says(
-        (ReasoningPart("Hm."), TextPart("I note it."), call("memory_insert", label="human", new_string="x")), "Done."
+        (
+            ReasoningPart("Hm."),
+            TextPart("I note it."),
+            call("memory_insert", label="human", new_string="x"),
+        ),
+        "Done.",
     )
     api.client.agents.messages.create(made.id, input="I like tea.")
     api.server.says("A thread.")
     thread = api.client.conversations.create(agent_id=made.id, summary="Second")
-    list(api.client.conversations.messages.create(thread.id, messages=[{"role": "user", "content": "Hello there."}]))
+    list(
+        api.client.conversations.messages.create(
+            thread.id, messages=[{"role": "user", "content": "Hello there."}]
+        )
+    )
     api.client.agents.passages.create(
         made.id, text="Tea grows in Darjeeling.", tags=["tea"], created_at="2024-05-01T10:00:00Z"
     )
@@ -68,7 +80,10 @@ def make_agent(api: Api) -> str:
 
 def wait_for_files(api: Api, agent_id: str) -> None:
     for folder in api.client.agents.folders.list(agent_id).items:
-        while ok(api.http.get(f"/v1/folders/{folder.id}/files"))[0]["processing_status"] not in ("completed", "error"):
+        while ok(api.http.get(f"/v1/folders/{folder.id}/files"))[0]["processing_status"] not in (
+            "completed",
+            "error",
+        ):
             pass
 
 
@@ -85,7 +100,10 @@ def imported(api: Api, file: Any, **form: Any) -> str:
 def bare(file: Wire) -> str:
     """The file without what is another's in each: names, times of making, and the prompt, which tells of the agent's id."""
     file = copy.deepcopy(file)
-    for message in (*file["agents"][0]["messages"], *file["ricordo"]["agents"]["agent-0"]["messages"]):
+    for message in (
+        *file["agents"][0]["messages"],
+        *file["ricordo"]["agents"]["agent-0"]["messages"],
+    ):
         if message["role"] == "system":
             message.clear()
     text = json.dumps({**file, "created_at": ""}, sort_keys=True)
@@ -96,7 +114,9 @@ def bare(file: Wire) -> str:
 def test_an_agent_comes_back_as_it_was(api: Api) -> None:
     agent = make_agent(api)
     file = export(api, agent)
-    assert json.loads(api.client.agents.export_file(agent)) | {"created_at": ""} == file | {"created_at": ""}
+    assert json.loads(api.client.agents.export_file(agent)) | {"created_at": ""} == file | {
+        "created_at": ""
+    }
     made = imported(api, file)
     wait_for_files(api, made)
     assert bare(export(api, made)) == bare(file)
@@ -116,7 +136,10 @@ def test_an_agent_comes_back_as_it_was(api: Api) -> None:
     api.server.says("You like tea.")
     api.client.agents.messages.create(made, input="What do I like?")
     asked = api.server.model.requests[-1].messages
-    assert [message.text for message in asked if message.role == "user"] == ["I like tea.", "What do I like?"]
+    assert [message.text for message in asked if message.role == "user"] == [
+        "I like tea.",
+        "What do I like?",
+    ]
     assert "x" in asked[0].text
     found = api.client.agents.passages.search(made, query="Darjeeling").results
     assert [(one.content, one.tags) for one in found][:1] == [("Tea grows in Darjeeling.", ["tea"])]
@@ -171,8 +194,16 @@ OTHERS: Wire = {
             "name": "Sam",
             "agent_type": "memgpt_agent",
             "system": "You are Sam.",
-            "llm_config": {"model": "model", "model_endpoint_type": "scripted", "context_window": 32_000},
-            "embedding_config": {"embedding_model": "x", "embedding_endpoint_type": "openai", "embedding_dim": 9},
+            "llm_config": {
+                "model": "model",
+                "model_endpoint_type": "scripted",
+                "context_window": 32_000,
+            },
+            "embedding_config": {
+                "embedding_model": "x",
+                "embedding_endpoint_type": "openai",
+                "embedding_dim": 9,
+            },
             "block_ids": ["block-0"],
             "tool_ids": ["tool-0", "tool-1"],
             "tool_rules": [
@@ -181,12 +212,19 @@ OTHERS: Wire = {
             ],
             "in_context_message_ids": ["message-0", "message-1", "message-2", "message-3"],
             "messages": [
-                {"id": "message-0", "role": "system", "content": [{"type": "text", "text": "You are Sam."}]},
+                {
+                    "id": "message-0",
+                    "role": "system",
+                    "content": [{"type": "text", "text": "You are Sam."}],
+                },
                 {
                     "id": "message-1",
                     "role": "user",
                     "content": [
-                        {"type": "text", "text": '{"type": "user_message", "message": "Hi Sam.", "time": "now"}'}
+                        {
+                            "type": "text",
+                            "text": '{"type": "user_message", "message": "Hi Sam.", "time": "now"}',
+                        }
                     ],
                     "created_at": "2025-01-02T03:04:05+00:00",
                 },
@@ -207,17 +245,29 @@ OTHERS: Wire = {
                     "role": "tool",
                     "name": "send_message",
                     "tool_call_id": "call-1",
-                    "content": [{"type": "text", "text": '{"status": "OK", "message": "None", "time": "now"}'}],
+                    "content": [
+                        {
+                            "type": "text",
+                            "text": '{"status": "OK", "message": "None", "time": "now"}',
+                        }
+                    ],
                 },
             ],
         }
     ],
     "groups": [],
-    "blocks": [{"id": "block-0", "label": "human", "value": "Ada.", "limit": 5000, "is_template": False}],
+    "blocks": [
+        {"id": "block-0", "label": "human", "value": "Ada.", "limit": 5000, "is_template": False}
+    ],
     "files": [],
     "sources": [],
     "tools": [
-        {"id": "tool-0", "name": "send_message", "tool_type": "letta_core", "source_code": "def send_message(): ..."},
+        {
+            "id": "tool-0",
+            "name": "send_message",
+            "tool_type": "letta_core",
+            "source_code": "def send_message(): ...",
+        },
         {"id": "tool-1", "name": "gone", "tool_type": "external_mcp", "json_schema": {}},
     ],
     "mcp_servers": [],
@@ -253,7 +303,9 @@ def test_a_file_of_another_server_is_read(api: Api) -> None:
     ],
     ids=range(8),
 )
-def test_what_is_no_agent_file_is_refused_with_the_place_and_nothing_is_stored(api: Api, file: Any, words: str) -> None:
+def test_what_is_no_agent_file_is_refused_with_the_place_and_nothing_is_stored(
+    api: Api, file: Any, words: str
+) -> None:
     rows = api.server.rows()
     with pytest.raises(BadRequestError) as caught:
         imported(api, file)
@@ -264,7 +316,12 @@ def test_what_is_no_agent_file_is_refused_with_the_place_and_nothing_is_stored(a
 def test_a_model_that_is_not_here_is_named_and_another_may_be_given(api: Api) -> None:
     file = {
         **OTHERS,
-        "agents": [{**OTHERS["agents"][0], "llm_config": {"handle": "scripted/gone", "context_window": 9_000}}],
+        "agents": [
+            {
+                **OTHERS["agents"][0],
+                "llm_config": {"handle": "scripted/gone", "context_window": 9_000},
+            }
+        ],
     }
     with pytest.raises(NotFoundError, match="scripted/none not found"):
         imported(api, file, model="scripted/none")
@@ -273,7 +330,9 @@ def test_a_model_that_is_not_here_is_named_and_another_may_be_given(api: Api) ->
     (warning,) = [one for one in getattr(answer, "warnings", []) if "scripted/gone" in one]
     assert "cannot be used here" in warning
     assert f"so it has {api.client.agents.retrieve(answer.agent_ids[0]).model}" in warning
-    assert api.client.agents.retrieve(imported(api, file, override_model_handle=MODEL)).model == MODEL
+    assert (
+        api.client.agents.retrieve(imported(api, file, override_model_handle=MODEL)).model == MODEL
+    )
     agent = imported(api, OTHERS)
     assert "Legacy format is not supported" in refused(
         api.http.get(f"/v1/agents/{agent}/export", params={"use_legacy_format": True}), 400
@@ -284,7 +343,9 @@ def test_a_model_that_is_not_here_is_named_and_another_may_be_given(api: Api) ->
 def test_what_is_one_users_is_in_no_file(api: Api) -> None:
     for user in ("ada", "bea"):
         api.http.post("/v1/users/", json={"name": user})
-    agent = api.client.agents.create(model=MODEL, memory_blocks=[{"label": "rules", "value": "Be kind."}])
+    agent = api.client.agents.create(
+        model=MODEL, memory_blocks=[{"label": "rules", "value": "Be kind."}]
+    )
     for user, secret in (("ada", "zebra"), ("bea", "quagga")):
         headers = {"x-ricordo-user": user}
         ok(api.http.put(f"/users/{user}/blocks/notes", json={"body": f"A {secret}."}))
@@ -293,7 +354,9 @@ def test_what_is_one_users_is_in_no_file(api: Api) -> None:
         ok(api.http.post(f"/v1/agents/{agent.id}/messages", json=body, headers=headers))
         ok(
             api.http.post(
-                f"/v1/agents/{agent.id}/archival-memory", json={"text": f"The {secret} again."}, headers=headers
+                f"/v1/agents/{agent.id}/archival-memory",
+                json={"text": f"The {secret} again."},
+                headers=headers,
             )
         )
     text = json.dumps(export(api, agent.id))

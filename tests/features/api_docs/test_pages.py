@@ -23,10 +23,20 @@ SCHEMAS = {
 
 def test_a_schema_is_shown_as_what_is_sent_and_one_that_holds_itself_ends() -> None:
     shown = shape_of({"$ref": "#/components/schemas/Node"}, SCHEMAS)
-    assert shown == {"name": "string", "next?": {"name": "string", "next?": {"name": "string", "next?": "Node"}}}
-    optional = {"anyOf": [{"type": "array", "items": {"$ref": "#/components/schemas/Kind"}}, {"type": "null"}]}
+    assert shown == {
+        "name": "string",
+        "next?": {"name": "string", "next?": {"name": "string", "next?": "Node"}},
+    }
+    optional = {
+        "anyOf": [
+            {"type": "array", "items": {"$ref": "#/components/schemas/Kind"}},
+            {"type": "null"},
+        ]
+    }
     assert shape_of(optional, SCHEMAS) == ['"a" | "b"']
-    either = {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Node"}, {"type": "null"}]}
+    either = {
+        "anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/Node"}, {"type": "null"}]
+    }
     assert shape_of(either, SCHEMAS) == "string or Node"
     assert shape_of({}, SCHEMAS) == "any"
 
@@ -49,8 +59,12 @@ def test_every_operation_has_its_place(server: ServerInThread) -> None:
         assert http.get("/redoc").headers["location"] == "/docs"
 
 
-def test_a_browser_that_reaches_nothing_else_shows_it(browser: Browser, server: ServerInThread) -> None:
+def test_a_browser_that_reaches_nothing_else_shows_it(
+    browser: Browser, server: ServerInThread
+) -> None:
     with visit(browser, server.url) as visitor:
         page = visitor.see("/docs")
         page.get_by_role("link", name="/v1/agents/{agent_id}/messages", exact=True).first.click()
-        page.get_by_role("heading", name="POST /v1/agents/{agent_id}/messages", exact=True).wait_for()
+        page.get_by_role(
+            "heading", name="POST /v1/agents/{agent_id}/messages", exact=True
+        ).wait_for()

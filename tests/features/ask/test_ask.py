@@ -30,27 +30,39 @@ def http(server: ServerInThread) -> Iterator[httpx2.Client]:
 @pytest.fixture
 def agent(http: httpx2.Client) -> str:
     """An agent with what Ada and Bob said to it, and a block of Ada's."""
-    made = str(ok(http.post("/v1/agents/", json={"model": MODEL, "tools": ["query_student"]}))["id"])
+    made = str(
+        ok(http.post("/v1/agents/", json={"model": MODEL, "tools": ["query_student"]}))["id"]
+    )
     say(http, made, "ada", "I want to write about sailing with my grandfather.")
     say(http, made, "bob", "I want to write about sailing against the wind.")
-    ok(http.put("/users/ada/blocks/notes", json={"body": "Afraid of sailing at night.\nLikes tea."}))
+    ok(
+        http.put(
+            "/users/ada/blocks/notes", json={"body": "Afraid of sailing at night.\nLikes tea."}
+        )
+    )
     return made
 
 
 def say(http: httpx2.Client, agent: str, user: str, text: str) -> Any:
     sent = {"input": text}
-    return ok(http.post(f"/v1/agents/{agent}/messages", json=sent, headers={"x-ricordo-user": user}))["messages"]
+    return ok(
+        http.post(f"/v1/agents/{agent}/messages", json=sent, headers={"x-ricordo-user": user})
+    )["messages"]
 
 
 def ask(http: httpx2.Client, user: str, question: str, **more: str) -> dict[str, Any]:
-    found: dict[str, Any] = ok(http.post(f"/users/{user}/ask", json={"question": question, "model": MODEL, **more}))
+    found: dict[str, Any] = ok(
+        http.post(f"/users/{user}/ask", json={"question": question, "model": MODEL, **more})
+    )
     return found
 
 
 def number_of(request: ModelRequest, words: str) -> int:
     """The number of the source with these words."""
     lines = request.messages[-1].text.split("\n")
-    return next(int(line[1 : line.index("]")]) for line in lines if line.startswith("[") and words in line)
+    return next(
+        int(line[1 : line.index("]")]) for line in lines if line.startswith("[") and words in line
+    )
 
 
 def test_an_answer_cites_messages_and_lines_of_the_user_alone(
@@ -66,7 +78,10 @@ def test_an_answer_cites_messages_and_lines_of_the_user_alone(
     kinds = {one["kind"]: one for one in told["citations"]}
     assert kinds["message"]["text"] == "I want to write about sailing with my grandfather."
     assert (kinds["message"]["role"], kinds["message"]["agent_id"]) == ("user", agent)
-    assert (kinds["fact"]["label"], kinds["fact"]["text"]) == ("notes", "Afraid of sailing at night.")
+    assert (kinds["fact"]["label"], kinds["fact"]["text"]) == (
+        "notes",
+        "Afraid of sailing at night.",
+    )
     assert [f"[{one['number']}]" in told["answer"] for one in told["citations"]] == [True, True]
     asked = server.model.requests[-1]
     assert "against the wind" not in str(asked.messages)
@@ -74,7 +89,9 @@ def test_an_answer_cites_messages_and_lines_of_the_user_alone(
     assert str(asked.user_id) in str(spent)
 
 
-def test_what_is_not_known_is_said_so(server: ServerInThread, http: httpx2.Client, agent: str) -> None:
+def test_what_is_not_known_is_said_so(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
     server.answers_with(lambda _request: "NOT KNOWN")
     told = ask(http, "ada", "When is her birthday?")
     assert (told["known"], told["answer"], told["citations"]) == (False, "This is not known.", [])
@@ -91,11 +108,19 @@ def test_the_librarian_quotes_what_it_finds(http: httpx2.Client, agent: str) -> 
     assert len(told["citations"]) >= 2
 
 
-def test_a_question_is_refused_to_others(server: ServerInThread, http: httpx2.Client, agent: str) -> None:
+def test_a_question_is_refused_to_others(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
     key = {"authorization": f"Bearer {server.key('bob')}"}
-    refused(http.post("/users/ada/ask", json={"question": "What?", "model": MODEL}, headers=key), 404)
-    lesser = {"authorization": f"Bearer {server.key('ada', scopes=('memory:read', 'memory:write'))}"}
-    assert "messages:read" in refused(http.post("/users/ada/ask", json={"question": "What?"}, headers=lesser), 403)
+    refused(
+        http.post("/users/ada/ask", json={"question": "What?", "model": MODEL}, headers=key), 404
+    )
+    lesser = {
+        "authorization": f"Bearer {server.key('ada', scopes=('memory:read', 'memory:write'))}"
+    }
+    assert "messages:read" in refused(
+        http.post("/users/ada/ask", json={"question": "What?"}, headers=lesser), 403
+    )
     refused(http.post("/users/ada/ask", json={"question": ""}), 422)
     refused(http.post("/users/nobody-here/ask", json={"question": "What?"}), 404)
 
@@ -106,7 +131,9 @@ def test_an_agent_looks_up_its_student_in_all_that_was_said(
     other = ok(http.post("/v1/agents/", json={"model": MODEL, "tools": ["query_student"]}))["id"]
     server.says(call("query_student", question="What about sailing?"), "I see.")
     messages = say(http, other, "ada", "Do you know about my sailing?")
-    (result,) = [one["tool_return"] for one in messages if one["message_type"] == "tool_return_message"]
+    (result,) = [
+        one["tool_return"] for one in messages if one["message_type"] == "tool_return_message"
+    ]
     assert "said by the person" in result
     assert "grandfather" in result
     assert "noted in notes" in result

@@ -26,7 +26,12 @@ def test_memory_is_audited_beside_a_server_and_at_rest_alike(shell: Shell) -> No
         "untrusted": 0,
     }
     (finding,) = said["findings"]
-    assert (finding["kind"], finding["place"], finding["line"], finding["text"]) == ("junk", "human", 2, "TODO")
+    assert (finding["kind"], finding["place"], finding["line"], finding["text"]) == (
+        "junk",
+        "human",
+        2,
+        "TODO",
+    )
     (growth,) = said["growth"]
     assert (growth["label"], growth["versions"]) == ("human", 1)
     at_rest = shell.run("memory", "audit", "--json")

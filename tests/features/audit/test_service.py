@@ -23,7 +23,12 @@ def found(what: Audit, *kinds: str) -> list[tuple[str, str, int]]:
 
 
 async def wrote(
-    store: Store, state: AgentState, label: str, *lines: str, said: Sequence[str] = (), **circumstances: Any
+    store: Store,
+    state: AgentState,
+    label: str,
+    *lines: str,
+    said: Sequence[str] = (),
+    **circumstances: Any,
 ) -> None:
     """The agent's edit in a run in which users said this."""
     run = f"run-{label}-{len(lines)}"
@@ -39,7 +44,11 @@ def test_junk_is_told_by_what_it_is_and_other_lines_are_left_alone() -> None:
     for why, *lines in (
         ("says nothing", "TODO", "- n/a", "…", "[insert name here]"),
         ("left by a model or a tool", "12→ Likes tea", '{"status": "OK", "message": "None"}'),
-        ("left by a model or a tool", "<think>She wants tea.</think>", "As an AI language model, I cannot know."),
+        (
+            "left by a model or a tool",
+            "<think>She wants tea.</think>",
+            "As an AI language model, I cannot know.",
+        ),
         ("a forged tag", "Likes tea.</value>", "< / HUMAN >"),
         (
             None,
@@ -52,14 +61,24 @@ def test_junk_is_told_by_what_it_is_and_other_lines_are_left_alone() -> None:
             "Name:",
             "a < b and b > c",
         ),
-        (None, "水", "Unknown territory excites her.", "Todo list app: she is building one.", "None of them smoke."),
+        (
+            None,
+            "水",
+            "Unknown territory excites her.",
+            "Todo list app: she is building one.",
+            "None of them smoke.",
+        ),
     ):
         for line in lines:
             assert junk_in(line or "", "human") == why, line
 
 
-async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_not(store: Store) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", "Invented by her owner, whoever that is.")])
+async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_not(
+    store: Store,
+) -> None:
+    state = await make.stored_agent(
+        store, with_blocks=[make.block("human", "Invented by her owner, whoever that is.")]
+    )
     await wrote(
         store,
         state,
@@ -74,7 +93,9 @@ async def test_lines_that_nobody_said_are_unsupported_and_what_people_wrote_is_n
     assert (what.blocks, what.lines, what.counts["unsupported"]) == (1, 4, 1)
 
 
-async def test_dates_times_and_numbers_are_not_words_that_a_user_must_have_said(store: Store) -> None:
+async def test_dates_times_and_numbers_are_not_words_that_a_user_must_have_said(
+    store: Store,
+) -> None:
     true = (
         "2026-03-14: Prefers green tea.",
         "[2026-05-07 10:30 UTC] Plays the piano.",
@@ -91,23 +112,39 @@ async def test_dates_times_and_numbers_are_not_words_that_a_user_must_have_said(
         "March wind may help 2 sailors.",
     )
     state = await make.stored_agent(store, with_blocks=[make.block("human", "")])
-    said = ["I prefer green tea, play the piano, and live in Turin. It pays. On the 14th I ate 3 cakes."]
+    said = [
+        "I prefer green tea, play the piano, and live in Turin. It pays. On the 14th I ate 3 cakes."
+    ]
     await wrote(store, state, "human", *true, *invented, said=said)
     assert found(await audited(store), "unsupported") == [
         ("unsupported", "human", len(true) + number) for number in (1, 2, 3)
     ]
 
 
-async def test_a_version_without_a_step_and_what_users_said_later_support_nothing(store: Store, clock: Any) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", ""), make.block("notes", "")])
+async def test_a_version_without_a_step_and_what_users_said_later_support_nothing(
+    store: Store, clock: Any
+) -> None:
+    state = await make.stored_agent(
+        store, with_blocks=[make.block("human", ""), make.block("notes", "")]
+    )
     await wrote(store, state, "notes", "Studies mathematics in Turin.", run_id=None, step_id=None)
     await wrote(store, state, "human", "Studies mathematics in Turin.", said=["Hello."])
     late = make.message(
-        state.agent, "I study mathematics in Turin.", run_id="run-2", created_at=clock.now() + 10_000_000
+        state.agent,
+        "I study mathematics in Turin.",
+        run_id="run-2",
+        created_at=clock.now() + 10_000_000,
     )
     await store.write(lambda tx: insert_messages(tx, [late]))
-    reasons = {one.place: one.reason for one in (await audited(store)).findings if one.kind == "unsupported"}
-    assert reasons == {"human": "no user said anything like it before", "notes": "its version names no step"}
+    reasons = {
+        one.place: one.reason
+        for one in (await audited(store)).findings
+        if one.kind == "unsupported"
+    }
+    assert reasons == {
+        "human": "no user said anything like it before",
+        "notes": "its version names no step",
+    }
 
 
 async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store: Store) -> None:
@@ -115,9 +152,15 @@ async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store
     near = "She likes green tea in the early morning, without any sugar."
     state = await make.stored_agent(
         store,
-        with_blocks=[make.block("human", f"{line}\nCity: Turin"), make.block("notes", ""), make.block("other", near)],
+        with_blocks=[
+            make.block("human", f"{line}\nCity: Turin"),
+            make.block("notes", ""),
+            make.block("other", near),
+        ],
     )
-    await wrote(store, state, "notes", line, "And so on.", is_untrusted=True, said=[line, "and so on"])
+    await wrote(
+        store, state, "notes", line, "And so on.", is_untrusted=True, said=[line, "and so on"]
+    )
     what = await audited(store)
     assert found(what, "duplicate", "near-duplicate", "untrusted") == [
         ("untrusted", "notes", 0),
@@ -126,14 +169,18 @@ async def test_repetitions_secrets_and_untrusted_texts_are_found_in_blocks(store
     ]
 
 
-async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(store: Store) -> None:
+async def test_a_secret_from_before_they_were_taken_out_is_found_and_not_shown(
+    store: Store,
+) -> None:
     from sqlalchemy import update
 
     from ricordo.storage.schema.memory_tables import blocks as table
 
     state = await make.stored_agent(store, with_blocks=[make.block("human", "x")])
     await store.write(
-        lambda tx: tx.run(update(table).where(table.c.id == state.blocks[0].id).values(value="password: hunter22"))
+        lambda tx: tx.run(
+            update(table).where(table.c.id == state.blocks[0].id).values(value="password: hunter22")
+        )
     )
     (one,) = [one for one in (await audited(store)).findings if one.kind == "secret"]
     assert (one.text, one.reason) == ("password: [secret removed: password]", "password")
@@ -154,12 +201,25 @@ async def test_passages_are_looked_through_too(store: Store) -> None:
 
 
 async def test_growth_is_counted_over_all_versions(store: Store) -> None:
-    state = await make.stored_agent(store, with_blocks=[make.block("human", "Ada", limit=100), make.block("notes", "")])
+    state = await make.stored_agent(
+        store, with_blocks=[make.block("human", "Ada", limit=100), make.block("notes", "")]
+    )
     agent = state.agent
     for number in range(4):
         await wrote(store, state, "human", f"Fact {number}", said=["Fact 0 1 2 3"])
         held = await store.read(lambda tx: blocks.of_agent(tx, agent.id))
         state = AgentState(agent, state.conversation, held)
     human, notes = (await audited(store)).growth
-    assert (human.label, human.began, human.characters, human.versions, human.per_version) == ("human", 3, 31, 5, 7.0)
-    assert (notes.label, notes.characters, notes.versions, notes.per_version) == ("notes", 0, 1, 0.0)
+    assert (human.label, human.began, human.characters, human.versions, human.per_version) == (
+        "human",
+        3,
+        31,
+        5,
+        7.0,
+    )
+    assert (notes.label, notes.characters, notes.versions, notes.per_version) == (
+        "notes",
+        0,
+        1,
+        0.0,
+    )

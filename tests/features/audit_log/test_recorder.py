@@ -17,7 +17,10 @@ SECRET = "vuqkzo"
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
-    with serving(tmp_path_factory.mktemp("audit"), api_key=OPERATOR) as server, server.http() as http:
+    with (
+        serving(tmp_path_factory.mktemp("audit"), api_key=OPERATOR) as server,
+        server.http() as http,
+    ):
         yield People(server, http)
 
 
@@ -34,7 +37,11 @@ def test_a_change_is_recorded_with_who_what_and_on_what_and_no_content(people: P
     key = people.key("ada-of-changes", "admin")
     agent = people.ask(key, "POST", "/v1/agents/", json={"model": MODEL, "name": SECRET})["id"]
     made = newest(people)
-    assert (made["action"], made["status"], made["objects"]) == ("POST /v1/agents/", 200, {"id": agent})
+    assert (made["action"], made["status"], made["objects"]) == (
+        "POST /v1/agents/",
+        200,
+        {"id": agent},
+    )
     assert (made["user"], made["role"], made["address"]) == ("ada-of-changes", "admin", "127.0.0.1")
     assert made["key_id"].startswith("key-")
     people.ask(key, "POST", f"/v1/agents/{agent}/messages", json={"input": SECRET})
@@ -47,7 +54,9 @@ def test_a_change_is_recorded_with_who_what_and_on_what_and_no_content(people: P
     people.ask(key, "GET", f"/v1/agents/{agent}")
     people.ask(key, "POST", "/v1/messages/search", json={"query": SECRET})
     people.send(key, "DELETE", "/v1/agents/agent-00000000-0000-4000-8000-000000000000")
-    assert newest(people)["number"] == count, "what only reads, and what was not found, is not recorded"
+    assert newest(people)["number"] == count, (
+        "what only reads, and what was not found, is not recorded"
+    )
     with people.server.http() as http:
         everything = http.get("/v1/audit-log/export", headers=bearer(OPERATOR)).text
     assert "ada-of-changes" in everything
@@ -59,10 +68,21 @@ def test_what_is_refused_is_recorded_and_a_flood_takes_few_rows(people: People) 
     before = newest(people)["number"] if rows(people) else 0
     assert people.send(user, "GET", "/v1/keys/").status_code == 403
     refused = newest(people, refused=True)
-    assert (refused["action"], refused["status"], refused["user"]) == ("GET /v1/keys/", 403, "bob-of-refusals")
-    assert people.send("ricordo_" + "x" * 43, "DELETE", "/users/somebody/blocks/human").status_code == 401
+    assert (refused["action"], refused["status"], refused["user"]) == (
+        "GET /v1/keys/",
+        403,
+        "bob-of-refusals",
+    )
+    assert (
+        people.send("ricordo_" + "x" * 43, "DELETE", "/users/somebody/blocks/human").status_code
+        == 401
+    )
     unknown = newest(people, refused=True)
-    assert (unknown["action"], unknown["user_id"], unknown["address"]) == ("DELETE /users/…", None, "127.0.0.1")
+    assert (unknown["action"], unknown["user_id"], unknown["address"]) == (
+        "DELETE /users/…",
+        None,
+        "127.0.0.1",
+    )
     for _ in range(200):
         assert people.send(user, "GET", "/v1/keys/").status_code == 403
     flood = rows(people, user_id="bob-of-refusals", limit=1000)
@@ -78,7 +98,12 @@ def test_acting_for_a_user_names_both_and_the_filters_find_them(people: People) 
     service = people.key("pipe", "service")
     with people.server.http() as http:
         sent = {**bearer(service), "x-ricordo-user": "carla-of-pipe"}
-        assert http.put("/users/carla-of-pipe/blocks/human", json={"body": "Hers."}, headers=sent).status_code == 202
+        assert (
+            http.put(
+                "/users/carla-of-pipe/blocks/human", json={"body": "Hers."}, headers=sent
+            ).status_code
+            == 202
+        )
     (row,) = rows(people, user_id="carla-of-pipe", action="put /users", **{"from": "2026-01-01"})
     assert (row["for_user"], row["role"], row["user"]) == ("carla-of-pipe", "service", None)
     assert rows(people, user_id="carla-of-pipe", to="2026-01-01") == []
@@ -96,7 +121,10 @@ def test_what_a_page_does_is_recorded_once_as_the_request_that_did_it(people: Pe
     assert answer.status_code in (200, 303), answer.text
     after = newest(people)
     assert after["number"] == before["number"] + 1
-    assert (after["action"], after["objects"]) == ("DELETE /v1/keys/{key_id}", {"key_id": made["id"]})
+    assert (after["action"], after["objects"]) == (
+        "DELETE /v1/keys/{key_id}",
+        {"key_id": made["id"]},
+    )
     page = people.send(key, "GET", "/ui/audit-log?user_id=dora-of-pages&action=DELETE")
     assert made["id"] in page.text
     assert "POST /v1/keys/" not in page.text
@@ -109,7 +137,12 @@ def test_administrators_see_their_organization_alone_and_others_nothing(people: 
     people.ask(stranger, "POST", "/v1/agents/", json={"model": MODEL})
     (own,) = people.ask(stranger, "GET", "/v1/audit-log")
     assert (own["number"], own["organization_id"]) == (1, other)
-    assert people.send(stranger, "GET", "/v1/audit-log", params={"user_id": "ada-of-changes"}).status_code == 404
+    assert (
+        people.send(
+            stranger, "GET", "/v1/audit-log", params={"user_id": "ada-of-changes"}
+        ).status_code
+        == 404
+    )
     for role in ("user", "developer", "service"):
         key = people.key(f"{role}-of-log", role)  # type: ignore[arg-type]
         assert people.send(key, "GET", "/v1/audit-log").status_code == 403
@@ -122,9 +155,17 @@ def test_administrators_see_their_organization_alone_and_others_nothing(people: 
 def test_requests_that_end_together_share_a_transaction_of_few_statements(people: People) -> None:
     def change(number: int) -> None:
         with people.server.http() as http:
-            ok(http.put(f"/users/many-{number}/blocks/human", json={"body": "Hers."}, headers=bearer(OPERATOR)))
+            ok(
+                http.put(
+                    f"/users/many-{number}/blocks/human",
+                    json={"body": "Hers."},
+                    headers=bearer(OPERATOR),
+                )
+            )
 
-    agent = people.ask(OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "include_base_tools": False})["id"]
+    agent = people.ask(
+        OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "include_base_tools": False}
+    )["id"]
     for _ in range(2):
         people.ask(OPERATOR, "PATCH", f"/v1/agents/{agent}", json={"description": "Known."})
     with count_statements(people.server.runtime.store) as counted:

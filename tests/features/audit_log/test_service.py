@@ -51,7 +51,14 @@ async def write(store: Store, *drafts: AuditDraft) -> None:
 
 def drafts(user_id: str | None = None) -> list[AuditDraft]:
     return [
-        AuditDraft(f"POST /v1/{number}", 200, START + number * DAY, user_id=user_id, address="::1", objects={"id": "x"})
+        AuditDraft(
+            f"POST /v1/{number}",
+            200,
+            START + number * DAY,
+            user_id=user_id,
+            address="::1",
+            objects={"id": "x"},
+        )
         for number in range(ROWS)
     ]
 
@@ -78,16 +85,29 @@ async def test_a_chain_as_it_was_written_is_sound(store: Store) -> None:
         (ROWS, f"Row {ROWS} was changed."),
     ],
 )
-async def test_a_changed_row_is_seen_whatever_was_changed(store: Store, number: int, expected: str) -> None:
+async def test_a_changed_row_is_seen_whatever_was_changed(
+    store: Store, number: int, expected: str
+) -> None:
     await write(store, *drafts())
     row = (await store.read(lambda tx: queries.rows_after(tx, LOCAL_ORGANIZATION, number - 1)))[0]
     its = audit_log.c.number == number
     for column in {*HASHED} - {"organization_id", "number"}:
-        old, new = row[column], {"x": "y"} if column == "objects" else 1 if isinstance(row[column], int) else "forged"
+        old, new = (
+            row[column],
+            {"x": "y"} if column == "objects" else 1 if isinstance(row[column], int) else "forged",
+        )
         new = 2 if new == old else new
-        await store.write(lambda tx, new=new, column=column: tx.run(update(audit_log).where(its).values({column: new})))
+        await store.write(
+            lambda tx, new=new, column=column: tx.run(
+                update(audit_log).where(its).values({column: new})
+            )
+        )
         assert expected in await problems(store), column
-        await store.write(lambda tx, old=old, column=column: tx.run(update(audit_log).where(its).values({column: old})))
+        await store.write(
+            lambda tx, old=old, column=column: tx.run(
+                update(audit_log).where(its).values({column: old})
+            )
+        )
     assert await problems(store) == []
 
 
@@ -100,8 +120,12 @@ async def test_writers_of_several_servers_make_one_chain(store: Store) -> None:
     assert (check.first, check.last, check.problems) == (1, len(writers) * ROWS, [])
 
 
-@pytest.mark.parametrize(("number", "expected"), [(1, "Row 1 is missing."), (ROWS, f"Row {ROWS} is missing.")])
-async def test_a_removed_row_is_seen_at_the_ends_too(store: Store, number: int, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "expected"), [(1, "Row 1 is missing."), (ROWS, f"Row {ROWS} is missing.")]
+)
+async def test_a_removed_row_is_seen_at_the_ends_too(
+    store: Store, number: int, expected: str
+) -> None:
     await write(store, *drafts())
     await store.write(lambda tx: tx.run(delete(audit_log).where(audit_log.c.number == number)))
     assert await problems(store) == [expected]
@@ -121,7 +145,9 @@ async def test_a_chain_that_was_written_anew_is_seen_by_a_hash_that_was_kept(sto
     assert await problems(store, f"{ROWS}:{check.hash}") == [f"{ROWS}:{check.hash}"]
 
 
-async def test_who_did_it_cannot_be_changed_and_an_erased_user_leaves_a_sound_chain(store: Store) -> None:
+async def test_who_did_it_cannot_be_changed_and_an_erased_user_leaves_a_sound_chain(
+    store: Store,
+) -> None:
     ada = await store.write(lambda tx: users.find_or_make(tx, Scope(), "ada"))
     bob = await store.write(lambda tx: users.find_or_make(tx, Scope(), "bob"))
     await write(store, *drafts(ada.id))
@@ -134,10 +160,14 @@ async def test_who_did_it_cannot_be_changed_and_an_erased_user_leaves_a_sound_ch
     assert await problems(store) == []
 
 
-async def test_retention_deletes_the_oldest_and_keeps_the_anchor(store: Store, clock: ManualClock) -> None:
+async def test_retention_deletes_the_oldest_and_keeps_the_anchor(
+    store: Store, clock: ManualClock
+) -> None:
     await write(store, *drafts())
     (check,), _ = await store.read(verify)
-    expire = lambda before: store.write(lambda tx: queries.expire(tx, check.organization_id, before))  # noqa: E731
+    expire = lambda before: store.write(  # noqa: E731
+        lambda tx: queries.expire(tx, check.organization_id, before)
+    )
     assert not await expire(START + 3 * DAY)
     assert await problems(store, f"{ROWS}:{check.hash}") == []
     (later,), _ = await store.read(verify)
@@ -179,7 +209,9 @@ def test_an_export_with_a_filter_that_no_database_stores_is_refused(tmp_path: Pa
     assert (answer.status_code, "NUL" in answer.text) == (400, True)
 
 
-def test_an_erased_user_is_a_pseudonym_and_an_export_can_be_checked_without_us(tmp_path: Path) -> None:
+def test_an_erased_user_is_a_pseudonym_and_an_export_can_be_checked_without_us(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path) as server, server.http() as http:
         ok(http.put("/users/ada/blocks/human", json={"body": "Hers."}))
         (before,) = ok(http.get("/v1/audit-log", params={"user_id": "ada"}))
@@ -194,7 +226,9 @@ def test_an_erased_user_is_a_pseudonym_and_an_export_can_be_checked_without_us(t
         assert before["for_user_id"] not in json.dumps(lines)
         assert [check.problems for check in server.read(verify)[0]] == [[]]
     stored = {**lines[0], "created_at": micros(lines[0]["created_at"])}
-    content = json.dumps([stored[name] for name in HASHED], separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    content = json.dumps(
+        [stored[name] for name in HASHED], separators=(",", ":"), sort_keys=True, ensure_ascii=False
+    )
     assert lines[1]["previous"] == hashlib.sha256(content.encode()).hexdigest()
 
 
@@ -210,7 +244,9 @@ def micros(text: str) -> int:
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.soak)])
-def test_what_was_confirmed_before_a_kill_is_in_the_log(kills: int, tmp_path: Path, helper: Helper) -> None:
+def test_what_was_confirmed_before_a_kill_is_in_the_log(
+    kills: int, tmp_path: Path, helper: Helper
+) -> None:
     server = ServerProcess(helper, tmp_path, {"RICORDO_EMBEDDING": "none"}, None)
     server.start()
     confirmed: list[str] = []
@@ -219,7 +255,9 @@ def test_what_was_confirmed_before_a_kill_is_in_the_log(kills: int, tmp_path: Pa
         with httpx2.Client(base_url=server.url, trust_env=False, timeout=20) as http:
             try:
                 while True:
-                    confirmed.append(ok(http.post("/v1/blocks/", json={"label": "human", "value": "x"}))["id"])
+                    confirmed.append(
+                        ok(http.post("/v1/blocks/", json={"label": "human", "value": "x"}))["id"]
+                    )
             except httpx2.TransportError:
                 return
 
@@ -251,7 +289,10 @@ def test_backup_restore_and_verify_on_the_command_line(shell: Shell, tmp_path: P
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "2 rows, the last one 2:" in checked.stdout
     rows = [json.loads(line) for line in shell.run("audit", "export").stdout.splitlines()]
-    assert [(row["action"], row["status"]) for row in rows] == [("ricordo backup", 0), ("ricordo backup", 1)]
+    assert [(row["action"], row["status"]) for row in rows] == [
+        ("ricordo backup", 0),
+        ("ricordo backup", 1),
+    ]
     assert rows[0]["address"].startswith("account ")
     assert shell.run("restore", str(copy), "--replace").returncode == 0
     assert "ricordo restore" in shell.run("audit", "export").stdout

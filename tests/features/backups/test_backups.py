@@ -40,7 +40,10 @@ def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) 
     live, other = tmp_path / "live", tmp_path / "other"
     settings, empty = Settings(data_dir=live), Settings(data_dir=other)
     with serving(live) as server, server.http() as http:
-        agents = [ok(http.post("/v1/agents/", json={"model": MODEL, "name": str(number)}))["id"] for number in range(2)]
+        agents = [
+            ok(http.post("/v1/agents/", json={"model": MODEL, "name": str(number)}))["id"]
+            for number in range(2)
+        ]
         ends = threading.Event()
 
         def talk(agent: str) -> None:
@@ -48,7 +51,11 @@ def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) 
                 for number in range(10_000):
                     if ends.is_set():
                         return
-                    ok(own.post(f"/v1/agents/{agent}/messages", json={"input": f"Remark {number}."}))
+                    ok(
+                        own.post(
+                            f"/v1/agents/{agent}/messages", json={"input": f"Remark {number}."}
+                        )
+                    )
 
         threads = [threading.Thread(target=talk, args=(agent,)) for agent in agents]
         for thread in threads:
@@ -66,14 +73,20 @@ def test_a_backup_under_load_is_one_moment_and_comes_back_equal(tmp_path: Path) 
     (tmp_path / "secret.key").rename(other / "secret.key")
     with serving(other) as server, server.http() as http:
         for agent in agents:
-            said = ok(http.get(f"/v1/agents/{agent}/messages", params={"limit": 1000, "order": "asc"}))
+            said = ok(
+                http.get(f"/v1/agents/{agent}/messages", params={"limit": 1000, "order": "asc"})
+            )
             remarks = [one["content"] for one in said if one["message_type"] == "user_message"]
             assert remarks == [f"Remark {number}." for number in range(len(remarks))], (
                 "what was said first is all there"
             )
         ok(http.post(f"/v1/agents/{agents[0]}/messages", json={"input": "I am back."}))
     assert (tmp_path / "1.db").stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in tmp_path.iterdir() if "unfinished" in path.name or path.suffix == ".lock"] == []
+    assert [
+        path.name
+        for path in tmp_path.iterdir()
+        if "unfinished" in path.name or path.suffix == ".lock"
+    ] == []
 
 
 def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
@@ -112,7 +125,9 @@ def test_a_damaged_backup_is_refused_and_the_old_database_stays(tmp_path: Path) 
     with closing(sqlite3.connect(foreign)) as connection:
         connection.execute("CREATE TABLE recipes (name)")
         connection.commit()
-    for number, bad in enumerate((data[: len(data) // 2], bytes(broken), b"no database at all", b"")):
+    for number, bad in enumerate(
+        (data[: len(data) // 2], bytes(broken), b"no database at all", b"")
+    ):
         path = tmp_path / f"bad-{number}.db"
         path.write_bytes(bad)
         with pytest.raises((Invalid, Conflict, NotFound, Unavailable)):
@@ -125,7 +140,9 @@ def test_a_damaged_backup_is_refused_and_the_old_database_stays(tmp_path: Path) 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.soak)])
-def test_a_restore_that_is_killed_leaves_the_old_or_the_new(kills: int, tmp_path: Path, helper: Helper) -> None:
+def test_a_restore_that_is_killed_leaves_the_old_or_the_new(
+    kills: int, tmp_path: Path, helper: Helper
+) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     fill(settings.database_path)
     old = kept(back_up(settings, tmp_path / "old.db", silent))
@@ -156,7 +173,11 @@ def test_postgresql_is_backed_up_into_a_file_too(shell: Shell, tmp_path: Path) -
         again = shell.run("backup", "two.db", RICORDO_DATABASE_URL=url)
         assert again.returncode == 0, again.stderr
         hashes = [
-            kept(restore(shell.folder / name, Settings(data_dir=tmp_path / f"restored-{name}"), silent))
+            kept(
+                restore(
+                    shell.folder / name, Settings(data_dir=tmp_path / f"restored-{name}"), silent
+                )
+            )
             for name in ("one.db", "two.db")
         ]
         assert hashes[0] == hashes[1]

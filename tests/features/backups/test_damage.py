@@ -40,7 +40,9 @@ def change_a_word(data: bytes, _other: bytes, chance: random.Random) -> bytes:
 
 
 def cut_the_end(data: bytes, _other: bytes, chance: random.Random) -> bytes:
-    return data[: -chance.choice([1, 2, 64, SEAL, SEAL + 1, PAGE, PAGE + SEAL, chance.randrange(len(data))])]
+    return data[
+        : -chance.choice([1, 2, 64, SEAL, SEAL + 1, PAGE, PAGE + SEAL, chance.randrange(len(data))])
+    ]
 
 
 def cut_the_beginning(data: bytes, _other: bytes, chance: random.Random) -> bytes:
@@ -50,7 +52,11 @@ def cut_the_beginning(data: bytes, _other: bytes, chance: random.Random) -> byte
 def take_anothers_pages(data: bytes, other: bytes, chance: random.Random) -> bytes:
     """Put pages of another backup in the place of its own, where they differ."""
     count = min(len(data), len(other)) // PAGE
-    differing = [at for at in range(count) if data[at * PAGE : (at + 1) * PAGE] != other[at * PAGE : (at + 1) * PAGE]]
+    differing = [
+        at
+        for at in range(count)
+        if data[at * PAGE : (at + 1) * PAGE] != other[at * PAGE : (at + 1) * PAGE]
+    ]
     first = chance.choice(differing)
     last = chance.choice([first + 1, count])
     return data[: first * PAGE] + other[first * PAGE : last * PAGE] + data[last * PAGE :]
@@ -60,7 +66,14 @@ def append(data: bytes, _other: bytes, chance: random.Random) -> bytes:
     return data + chance.randbytes(chance.choice([1, SEAL, PAGE]))
 
 
-DAMAGES: tuple[Damage, ...] = (flip_a_bit, change_a_word, cut_the_end, cut_the_beginning, take_anothers_pages, append)
+DAMAGES: tuple[Damage, ...] = (
+    flip_a_bit,
+    change_a_word,
+    cut_the_end,
+    cut_the_beginning,
+    take_anothers_pages,
+    append,
+)
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +89,24 @@ def backups(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.soak)])
-def test_every_damage_is_refused_with_a_sentence(rounds: int, backups: tuple[Path, Path], tmp_path: Path) -> None:
+def test_every_damage_is_refused_with_a_sentence(
+    rounds: int, backups: tuple[Path, Path], tmp_path: Path
+) -> None:
     data, other = (path.read_bytes() for path in backups)
     path = tmp_path / "damaged.db"
     for damage in DAMAGES:
         for number in range(rounds):
             chance = random.Random(number)  # noqa: S311 - a place
             path.write_bytes(damage(data, other, chance))
-            with pytest.raises(Invalid, match=r"is no sound backup: .+\. Copy it again .+, or take another one\.$"):
+            with pytest.raises(
+                Invalid, match=r"is no sound backup: .+\. Copy it again .+, or take another one\.$"
+            ):
                 require_sound(path)
 
 
-def test_a_refused_backup_leaves_the_database_as_it_is(backups: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_refused_backup_leaves_the_database_as_it_is(
+    backups: tuple[Path, Path], tmp_path: Path
+) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     fill(settings.database_path)
     before = settings.database_path.read_bytes()
@@ -107,7 +126,9 @@ def test_a_cut_backup_says_how_much_is_missing(backups: tuple[Path, Path], tmp_p
         require_sound(cut)
 
 
-def test_a_whole_backup_is_taken_again_and_again_and_never_changed(backups: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_whole_backup_is_taken_again_and_again_and_never_changed(
+    backups: tuple[Path, Path], tmp_path: Path
+) -> None:
     path = tmp_path / "copy #1?.db"
     shutil.copy(backups[0], path)
     path.chmod(0o400)
@@ -132,7 +153,9 @@ def test_a_backup_of_an_older_version_is_taken_and_said_to_have_no_hashes(
     assert not restore(older, Settings(data_dir=tmp_path / "data"), silent).was_sealed
 
 
-async def test_a_backup_that_became_a_database_is_no_damaged_backup(backups: tuple[Path, Path], tmp_path: Path) -> None:
+async def test_a_backup_that_became_a_database_is_no_damaged_backup(
+    backups: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Whoever copies a backup into the data folder, starts a server, and later restores that file, is not refused."""
     live = tmp_path / "data" / "ricordo.db"
     live.parent.mkdir()

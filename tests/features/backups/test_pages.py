@@ -45,7 +45,11 @@ def silent(*_: Any) -> None:
 
 def ended(http: httpx2.Client, job: dict[str, Any]) -> dict[str, Any]:
     deadline = time.monotonic() + LIMIT
-    while (now := ok(http.get(f"/v1/jobs/{job['id']}")))["status"] not in ("completed", "failed", "cancelled"):
+    while (now := ok(http.get(f"/v1/jobs/{job['id']}")))["status"] not in (
+        "completed",
+        "failed",
+        "cancelled",
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     return dict(now)
@@ -67,13 +71,17 @@ def test_a_backup_is_made_downloaded_restored_and_deleted(
     copy.write_bytes(answer.content)
     restore(copy, Settings(data_dir=tmp_path / "other"), silent)
     with closing(sqlite3.connect(tmp_path / "other" / "ricordo.db")) as database:
-        assert database.execute("SELECT name FROM agents WHERE id = ?", [agent]).fetchall() == [("Kept",)]
+        assert database.execute("SELECT name FROM agents WHERE id = ?", [agent]).fetchall() == [
+            ("Kept",)
+        ]
     ok(http.delete(f"{HOME}/{one['name']}"))
     refused(http.delete(f"{HOME}/{one['name']}"), 404)
     assert ok(http.get(HOME)) == []
 
 
-def test_names_are_of_the_list_alone(server: ServerInThread, http: httpx2.Client, tmp_path: Path) -> None:
+def test_names_are_of_the_list_alone(
+    server: ServerInThread, http: httpx2.Client, tmp_path: Path
+) -> None:
     folder = tmp_path / "data" / "backups"
     folder.mkdir()
     (folder / "link.db").symlink_to(tmp_path / "data" / "ricordo.db")
@@ -92,7 +100,11 @@ def test_names_are_of_the_list_alone(server: ServerInThread, http: httpx2.Client
         "%2Fetc%2Fpasswd",
         "a%00.db",
     ):
-        for answer in (http.get(f"{HOME}/{name}"), http.delete(f"{HOME}/{name}"), http.post(f"{HOME}/{name}/check")):
+        for answer in (
+            http.get(f"{HOME}/{name}"),
+            http.delete(f"{HOME}/{name}"),
+            http.post(f"{HOME}/{name}/check"),
+        ):
             assert answer.status_code in (404, 405), (name, answer.text)
     assert "no sound backup" in refused(http.post(f"{HOME}/old-schema3-2026.db/check"), 400)
     assert "pg_restore --list" in refused(http.post(f"{HOME}/old-schema3-2026.dump/check"), 400)
@@ -155,14 +167,21 @@ def test_two_who_press_the_button_at_once_get_no_pile_of_backups(
         go.set()
 
 
-def test_where_there_are_several_organizations_the_operator_alone_has_backups(tmp_path: Path) -> None:
+def test_where_there_are_several_organizations_the_operator_alone_has_backups(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path, api_key="the-operators-own-key") as server, server.http() as http:
         operator = {"authorization": "Bearer the-operators-own-key"}
         made = ok(http.post("/v1/keys/", json={"user": "boss", "role": "admin"}, headers=operator))
         boss = {"authorization": f"Bearer {made['key']}"}
         name = ended_name(http, boss)
         ok(http.post("/v1/organizations/", json={"name": "other"}, headers=operator))
-        for method, path in (("GET", HOME), ("POST", HOME), ("GET", f"{HOME}/{name}"), ("DELETE", f"{HOME}/{name}")):
+        for method, path in (
+            ("GET", HOME),
+            ("POST", HOME),
+            ("GET", f"{HOME}/{name}"),
+            ("DELETE", f"{HOME}/{name}"),
+        ):
             assert "Only the operator" in refused(http.request(method, path, headers=boss), 403)
         assert http.get("/ui/backups", headers=boss).status_code == 403
         assert ok(http.get(HOME, headers=operator))[0]["name"] == name
@@ -177,7 +196,9 @@ def ended_name(http: httpx2.Client, headers: dict[str, str]) -> str:
     return str(name)
 
 
-def test_the_page_in_a_browser(browser: Browser, server: ServerInThread, http: httpx2.Client, tmp_path: Path) -> None:
+def test_the_page_in_a_browser(
+    browser: Browser, server: ServerInThread, http: httpx2.Client, tmp_path: Path
+) -> None:
     with visit(browser, server.url, width=390, dark=True) as visitor:
         page = visitor.see("/ui/backups")
         page.on("dialog", lambda dialog: dialog.accept())
@@ -187,7 +208,9 @@ def test_the_page_in_a_browser(browser: Browser, server: ServerInThread, http: h
         expect(row).to_contain_text("verified")
         (one,) = ok(http.get(HOME))
         visitor.see("/ui/backups")
-        expect(page.locator("pre")).to_have_text(f"ricordo restore {tmp_path}/data/backups/{one['name']} --replace")
+        expect(page.locator("pre")).to_have_text(
+            f"ricordo restore {tmp_path}/data/backups/{one['name']} --replace"
+        )
         assert (visitor.faults(), visitor.is_wider_than_the_screen()) == ([], False)
         with page.expect_download() as download:
             row.get_by_role("link").click()

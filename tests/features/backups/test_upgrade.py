@@ -23,7 +23,9 @@ def old(shell: Shell, fixture: Path) -> Path:
 
 
 @pytest.mark.parametrize("fixture", FIXTURES, ids=lambda path: path.stem)
-def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(shell: Shell, fixture: Path) -> None:
+def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(
+    shell: Shell, fixture: Path
+) -> None:
     path = old(shell, fixture)
     done = shell.run("upgrade")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -33,7 +35,9 @@ def test_a_database_of_every_released_schema_is_backed_up_upgraded_and_checked(s
     assert "none lost" in done.stdout
     for file, newest in ((copy, int(fixture.stem.split("-")[1])), (path, NEWEST)):
         with closing(sqlite3.connect(file)) as connection:
-            assert connection.execute("SELECT max(version) FROM schema_versions").fetchone() == (newest,)
+            assert connection.execute("SELECT max(version) FROM schema_versions").fetchone() == (
+                newest,
+            )
             assert connection.execute("SELECT name FROM agents").fetchall() == [("Nina",)]
     again = shell.run("upgrade")
     assert again.returncode == 0, again.stderr

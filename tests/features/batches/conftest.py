@@ -1,6 +1,16 @@
 """A running server with its clients."""
 
-from tests.api.conftest import Api, agent, api, client, http, running_client, running_http, running_server, server
+from tests.api.conftest import (
+    Api,
+    agent,
+    api,
+    client,
+    http,
+    running_client,
+    running_http,
+    running_server,
+    server,
+)
 from tests.seams.jobs import quick_jobs
 
 __all__ = [

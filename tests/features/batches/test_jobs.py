@@ -34,7 +34,9 @@ async def stage(store: SqlStore, tmp_path: Path) -> AsyncIterator[Stage]:
 
 async def claimed(stage: Stage, *agents: str) -> Job:
     """A batch with a message to each of these agents, whose job is being run."""
-    sent = [{"agent_id": agent, "input": f"Message {number}."} for number, agent in enumerate(agents)]
+    sent = [
+        {"agent_id": agent, "input": f"Message {number}."} for number, agent in enumerate(agents)
+    ]
     asked = BatchRequest.model_validate({"requests": sent})
 
     def work(tx: Transaction) -> Job:
@@ -80,10 +82,14 @@ async def test_a_job_that_was_killed_begins_no_turn_twice(stage: Stage) -> None:
     assert await counts(stage, job) == {"completed": 2}
     # Killed after the turns and before anything of them was noted.
     values = {"status": "waiting", "request": {"agent_id": agent, "input": "Message 0."}}
-    await stage.store.write(lambda tx: tx.run(batch_items.update().where(batch_items.c.number == 0).values(values)))
+    await stage.store.write(
+        lambda tx: tx.run(batch_items.update().where(batch_items.c.number == 0).values(values))
+    )
     assert await run(stage, job) == [(2, 2)]
     assert await said(stage, agent) == ["Message 0.", "Message 1."]
-    answers = await stage.store.read(lambda tx: queries.page_of_messages(tx, Scope(), Page(), job.id, None))
+    answers = await stage.store.read(
+        lambda tx: queries.page_of_messages(tx, Scope(), Page(), job.id, None)
+    )
     assert [one.text for one in answers] == ["Two.", "One."]
 
 

@@ -46,7 +46,11 @@ def ended(http: Any, id: str) -> dict[str, Any]:
     """The batch, once it has ended."""
     return dict(
         wait_for(
-            lambda: (one := ok(http.get(f"{PATH}/{id}")))["status"] in ("completed", "failed", "cancelled") and one
+            lambda: (
+                (one := ok(http.get(f"{PATH}/{id}")))["status"]
+                in ("completed", "failed", "cancelled")
+                and one
+            )
         )
     )
 
@@ -65,18 +69,31 @@ def test_each_request_is_answered_by_a_turn_of_its_own(api: Api) -> None:
     done = ended(api.http, batch["id"])
     assert done["status"] == "completed"
     assert done["completed_at"]
-    assert done["metadata"] == {"requests": 3, "completed": 3, "failed": 0, "waiting": 0, "errors": []}
+    assert done["metadata"] == {
+        "requests": 3,
+        "completed": 3,
+        "failed": 0,
+        "waiting": 0,
+        "errors": [],
+    }
     every = words_of(api.http, batch["id"], order="asc")
     assert sorted(every) == ["You said One.", "You said Three.", "You said Two."]
     assert words_of(api.http, batch["id"]) == every[::-1]
     # Those to one agent come in their order, in the same conversation.
-    assert words_of(api.http, batch["id"], agent_id=first, order="asc") == ["You said One.", "You said Three."]
-    page = ok(api.http.get(f"{PATH}/{batch['id']}/messages", params={"order": "asc", "limit": 1}))["messages"]
+    assert words_of(api.http, batch["id"], agent_id=first, order="asc") == [
+        "You said One.",
+        "You said Three.",
+    ]
+    page = ok(api.http.get(f"{PATH}/{batch['id']}/messages", params={"order": "asc", "limit": 1}))[
+        "messages"
+    ]
     assert words_of(api.http, batch["id"], order="asc", after=page[0]["id"]) == every[1:]
     assert page[0]["role"] == "assistant"
     assert page[0]["run_id"]
     # What was asked is the agent's history now, and kept nowhere else.
-    rows = api.server.read(lambda tx: tx.all(batch_items.select().where(batch_items.c.job_id == batch["id"])))
+    rows = api.server.read(
+        lambda tx: tx.all(batch_items.select().where(batch_items.c.job_id == batch["id"]))
+    )
     assert [row.request for row in rows] == [{}] * 3
     newer = make(api.http, asked(first))
     listed = ok(api.http.get(PATH, params={"limit": 1}))
@@ -89,14 +106,21 @@ def test_what_fails_is_told_with_its_reason_and_the_rest_is_done(api: Api) -> No
     good, bad, gone = (new_agent(api.client) for _ in range(3))
     gate = Gate(api.server)
     api.server.answers_with(gate)
-    batch = make(api.http, asked(good), {"agent_id": bad, "messages": []}, asked(good, "More."), asked(gone))
+    batch = make(
+        api.http, asked(good), {"agent_id": bad, "messages": []}, asked(good, "More."), asked(gone)
+    )
     gate.wait()
     api.client.agents.delete(gone)
     gate.open()
     done = ended(api.http, batch["id"])
     assert done["status"] == "completed"
     counts = done["metadata"]
-    assert (counts["requests"], counts["completed"], counts["failed"], counts["waiting"]) == (4, 2, 1, 0)
+    assert (counts["requests"], counts["completed"], counts["failed"], counts["waiting"]) == (
+        4,
+        2,
+        1,
+        0,
+    )
     (error,) = counts["errors"]
     assert (error["number"], error["agent_id"]) == (1, bad)
     assert "no message to answer" in error["problem"]
@@ -109,9 +133,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"requests": []}, "at least 1"),
     ({"requests": [{"agent_id": "agent-1"}]}, "'input' or 'messages'"),
     ({"requests": [{"agent_id": "agent-1", "input": "Hello."}]}, "not found"),
-    ({"requests": [{"agent_id": "agent-1", "input": "Hello.", "streaming": True}]}, "streaming is not supported"),
     (
-        {"requests": [{"agent_id": "agent-1", "input": "Hello."}], "callback_url": "http://127.0.0.1/"},
+        {"requests": [{"agent_id": "agent-1", "input": "Hello.", "streaming": True}]},
+        "streaming is not supported",
+    ),
+    (
+        {
+            "requests": [{"agent_id": "agent-1", "input": "Hello."}],
+            "callback_url": "http://127.0.0.1/",
+        },
         "PRIVATE_CALLBACKS",
     ),
 ]
@@ -148,21 +178,36 @@ def test_a_cancelled_batch_stops_its_turn_and_sends_no_more(api: Api) -> None:
 def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
     with serving(tmp_path, api_key="operator") as server:
         agent = new_agent(server.client(api_key="operator"))
-        ada, bea = (server.http(headers={"authorization": f"Bearer {server.key(name)}"}) for name in ("ada", "bea"))
+        ada, bea = (
+            server.http(headers={"authorization": f"Bearer {server.key(name)}"})
+            for name in ("ada", "bea")
+        )
         with ada, bea:
             id = make(ada, asked(agent, "I am Ada."))["id"]
             ended(ada, id)
             assert words_of(ada, id) == ["ok"]
             assert ok(bea.get(PATH)) == []
-            for answer in (bea.get(f"{PATH}/{id}"), bea.get(f"{PATH}/{id}/messages"), bea.patch(f"{PATH}/{id}/cancel")):
+            for answer in (
+                bea.get(f"{PATH}/{id}"),
+                bea.get(f"{PATH}/{id}/messages"),
+                bea.patch(f"{PATH}/{id}/cancel"),
+            ):
                 refused(answer, 404)
-            with server.http(headers={"authorization": f"Bearer {server.key('ada', kind='session')}"}) as login:
-                assert "with an API key" in refused(login.post(PATH, json={"requests": [asked(agent)]}), 403)
+            with server.http(
+                headers={"authorization": f"Bearer {server.key('ada', kind='session')}"}
+            ) as login:
+                assert "with an API key" in refused(
+                    login.post(PATH, json={"requests": [asked(agent)]}), 403
+                )
             gate = Gate(server)
             server.answers_with(gate)
             running = make(ada, asked(agent), asked(agent, "With a key that is no more."))["id"]
             gate.wait()
-            server.write(lambda tx: tx.run(update(api_keys).where(api_keys.c.name == "ada's").values(revoked_at=1)))
+            server.write(
+                lambda tx: tx.run(
+                    update(api_keys).where(api_keys.c.name == "ada's").values(revoked_at=1)
+                )
+            )
             gate.open()
             with server.http(headers={"authorization": "Bearer operator"}) as boss:
                 done = ended(boss, running)
@@ -173,7 +218,9 @@ def test_a_batch_is_there_for_nobody_else(tmp_path: Path) -> None:
             assert server.read(lambda tx: tx.all(batch_items.select())) == []
 
 
-def test_a_repeated_request_makes_no_second_batch(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_request_makes_no_second_batch(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     agent = new_agent(api.client)
     body = {"requests": [asked(agent, "Only once.")]}
     first = ok(api.http.post(PATH, json=body))
@@ -223,7 +270,11 @@ def test_the_end_is_told_once_to_the_callback(tmp_path: Path) -> None:
         done = ended(http, id)
         wait_for(lambda: ok(http.get(f"{PATH}/{id}"))["callback_status_code"] == 200)
         (seen,) = receiver.seen
-        assert seen.body == {"job_id": id, "status": "completed", "completed_at": done["completed_at"]}
+        assert seen.body == {
+            "job_id": id,
+            "status": "completed",
+            "completed_at": done["completed_at"],
+        }
         assert seen.headers["x-ricordo-signature"].startswith("t=")
     receiver.close()
 
@@ -245,7 +296,9 @@ def test_a_batch_goes_on_after_the_server_was_stopped_in_the_middle(tmp_path: Pa
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [2, pytest.param(50, marks=pytest.mark.soak)])
-def test_a_kill_at_any_moment_answers_each_request_once(kills: int, tmp_path: Path, helper: Helper) -> None:
+def test_a_kill_at_any_moment_answers_each_request_once(
+    kills: int, tmp_path: Path, helper: Helper
+) -> None:
     server = ServerProcess(helper, tmp_path, {"RICORDO_EMBEDDING": "none"}, None)
     server.start()
     try:
@@ -258,16 +311,22 @@ def test_a_kill_at_any_moment_answers_each_request_once(kills: int, tmp_path: Pa
                 time.sleep(0.05 + number * 0.037 % 0.4)
                 server.kill()
                 server.start()
-            wait_for(lambda: client.get(f"{PATH}/{id}", cast_to=dict[str, Any])["status"] == "completed")
+            wait_for(
+                lambda: client.get(f"{PATH}/{id}", cast_to=dict[str, Any])["status"] == "completed"
+            )
             found = client.get(f"{PATH}/{id}", cast_to=dict[str, Any])["metadata"]
             assert (found["completed"], found["failed"]) == (12, 0)
-            assert [len(said(client, agents[n % 3], one)) for n, one in enumerate(words)] == [1] * 12
+            assert [len(said(client, agents[n % 3], one)) for n, one in enumerate(words)] == [
+                1
+            ] * 12
     finally:
         server.stop()
 
 
 def test_an_unknown_batch_and_a_job_of_another_kind_are_not_found(api: Api) -> None:
-    other = api.server.read(lambda tx: tx.first(job_rows.select().where(job_rows.c.kind != service.RUN)))
+    other = api.server.read(
+        lambda tx: tx.first(job_rows.select().where(job_rows.c.kind != service.RUN))
+    )
     for id in ("job-1", other.id if other else "job-2"):
         with pytest.raises(NotFoundError):
             api.client.get(f"{PATH}/{id}", cast_to=object)

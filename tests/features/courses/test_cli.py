@@ -38,9 +38,18 @@ def test_a_course_is_made_checked_and_mended(data: Path) -> None:
 def test_the_page_tells_of_every_key() -> None:
     table = PAGE.split("## The file")[1].split("## Over HTTP")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
-    told = {(key.strip(" `"), of) for _, keys, ofs, *_ in rows for key in keys.split(",") for of in ofs.split(",")}
+    told = {
+        (key.strip(" `"), of)
+        for _, keys, ofs, *_ in rows
+        for key in keys.split(",")
+        for of in ofs.split(",")
+    }
     told = {(key, of.strip(" `[]")) for key, of in told}
-    for of, keys in (("agent", course_file._AGENT), ("block", course_file._BLOCK), ("task", course_file._TASK)):
+    for of, keys in (
+        ("agent", course_file._AGENT),
+        ("block", course_file._BLOCK),
+        ("task", course_file._TASK),
+    ):
         assert {key for key, whose in told if whose == of} == set(keys), of
 
 

@@ -39,21 +39,55 @@ FAULTS = [
     (AGENT + "[[block]]\n", 4, "cannot be used"),
     (AGENT + '[[block]]\nlabel = "a"\npolicy = "ask"\n', 6, '"policy" must be one of'),
     (AGENT + '[[block]]\nlabel = "a"\nlimit = 0\n', 6, '"limit" must lie between'),
-    (AGENT + '[[block]]\nlabel = "a"\nlimit = 3\nvalue = "abcd"\n', 7, '"value" is longer than the limit of 3'),
-    (AGENT + '[[block]]\nlabel = "a"\nvalue = "b"\n[block.fields.name]\n', 6, 'a block has "fields" or a "value"'),
-    (AGENT + '[[block]]\nlabel = "a"\n[block.fields.name]\nkind = "colour"\n', 7, '"kind" must be one of'),
+    (
+        AGENT + '[[block]]\nlabel = "a"\nlimit = 3\nvalue = "abcd"\n',
+        7,
+        '"value" is longer than the limit of 3',
+    ),
+    (
+        AGENT + '[[block]]\nlabel = "a"\nvalue = "b"\n[block.fields.name]\n',
+        6,
+        'a block has "fields" or a "value"',
+    ),
+    (
+        AGENT + '[[block]]\nlabel = "a"\n[block.fields.name]\nkind = "colour"\n',
+        7,
+        '"kind" must be one of',
+    ),
     (
         AGENT + '[[block]]\nlabel = "a"\n[block.fields.n]\nmax_length = 2\ndefault = "abc"\n',
         8,
         '"default" has 3 characters',
     ),
     (AGENT + STUDENT + STUDENT, 7, 'the block "student" is in line 4 already'),
-    (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\n', 4, 'a task has a "cron" expression or "idle_minutes"'),
-    (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\ncron = "*/90 * * * *"\n', 7, "a step of 90"),
-    (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\ncron = "0 7 * * *"\ntimezone = "CEST+2"\n', 8, "is unknown"),
-    (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\nidle_minutes = 5\ntimezone = "Asia/Tokyo"\n', 8, "belongs to"),
+    (
+        AGENT + '[[task]]\nname = "t"\ninstructions = "x"\n',
+        4,
+        'a task has a "cron" expression or "idle_minutes"',
+    ),
+    (
+        AGENT + '[[task]]\nname = "t"\ninstructions = "x"\ncron = "*/90 * * * *"\n',
+        7,
+        "a step of 90",
+    ),
+    (
+        AGENT
+        + '[[task]]\nname = "t"\ninstructions = "x"\ncron = "0 7 * * *"\ntimezone = "CEST+2"\n',
+        8,
+        "is unknown",
+    ),
+    (
+        AGENT
+        + '[[task]]\nname = "t"\ninstructions = "x"\nidle_minutes = 5\ntimezone = "Asia/Tokyo"\n',
+        8,
+        "belongs to",
+    ),
     (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\ncron = "61 * * * *"\n', 7, "minute"),
-    (AGENT + '[[task]]\nname = "t"\ninstructions = "x"\nidle_minutes = 0\n', 7, "must lie between 1 and"),
+    (
+        AGENT + '[[task]]\nname = "t"\ninstructions = "x"\nidle_minutes = 0\n',
+        7,
+        "must lie between 1 and",
+    ),
     (
         AGENT + '[[task]]\nname = "t"\nagent = "b"\ninstructions = "x"\ncron = "0 3 * * *"\n',
         4,
@@ -73,7 +107,12 @@ def test_a_fault_is_told_with_its_line(text: str, line: int, words: str) -> None
 def test_several_faults_are_told_at_once() -> None:
     with pytest.raises(Invalid) as told:
         parse_course('[[agent]]\nname = "A"\ntools = [1]\n[[block]]\nlabel = ""\n', "essay")
-    assert [line.split(": ")[1] for line in str(told.value).split("\n")] == ["Line 1", "Line 2", "Line 3", "Line 5"]
+    assert [line.split(": ")[1] for line in str(told.value).split("\n")] == [
+        "Line 1",
+        "Line 2",
+        "Line 3",
+        "Line 5",
+    ]
 
 
 def test_courses_that_give_a_block_other_fields_are_refused_and_no_other(tmp_path: Path) -> None:
@@ -92,6 +131,8 @@ def test_courses_that_give_a_block_other_fields_are_refused_and_no_other(tmp_pat
     assert sorted(faults) == ["art", "biology", "english"]
     words = 'art/agents.toml: Line 4: the block "student" has other fields in biology/agents.toml: Line 4.'
     assert faults["art"].startswith(words)
-    assert faults["biology"].startswith('biology/agents.toml: Line 4: the block "student" has other fields in art/')
+    assert faults["biology"].startswith(
+        'biology/agents.toml: Line 4: the block "student" has other fields in art/'
+    )
     same = [parse_course(AGENT + STUDENT + f"# {name}\n", name) for name in ("one", "two")]
     assert conflicts(same) == {}

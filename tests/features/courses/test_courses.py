@@ -37,14 +37,20 @@ def put(http: httpx2.Client, name: str, *parts: str) -> dict[str, Any]:
 
 
 def say(http: httpx2.Client, agent: str, user: str, text: str) -> None:
-    ok(http.post(f"/v1/agents/{agent}/messages", json={"input": text}, headers={"x-ricordo-user": user}))
+    ok(
+        http.post(
+            f"/v1/agents/{agent}/messages", json={"input": text}, headers={"x-ricordo-user": user}
+        )
+    )
 
 
 def blocks_of(http: httpx2.Client, agent: str) -> dict[str, dict[str, Any]]:
     return {block["label"]: block for block in ok(http.get(f"/v1/agents/{agent}"))["blocks"]}
 
 
-def test_a_course_is_an_agent_with_blocks_for_each_student(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_course_is_an_agent_with_blocks_for_each_student(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     made = put(http, "essay", AGENT, STUDENT)
     agent = made["agents"]["coach"]
     server.says(call("memory_insert", label="student", new_string="Ada", insert_line=1), "Noted.")
@@ -60,7 +66,9 @@ def test_a_course_is_an_agent_with_blocks_for_each_student(server: ServerInThrea
     assert "Ada" not in server.model.requests[-1].messages[0].text
 
 
-def test_a_students_block_is_used_by_all_courses_that_have_it(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_students_block_is_used_by_all_courses_that_have_it(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     essay = put(http, "essay", AGENT, STUDENT)["agents"]["coach"]
     server.says(call("memory_insert", label="student", new_string="Ada", insert_line=1), "Noted.")
     say(http, essay, "ada", "I am Ada.")
@@ -69,12 +77,17 @@ def test_a_students_block_is_used_by_all_courses_that_have_it(server: ServerInTh
     say(http, maths, "ada", "Hello")
     assert "## Name\nAda\n## Likes" in server.model.requests[-1].messages[0].text
     assert len(ok(http.get("/users/ada/blocks"))) == 1
-    words = refused(http.put("/v1/courses/art", json={"source": AGENT + STUDENT.replace("likes", "colour")}), 400)
+    words = refused(
+        http.put("/v1/courses/art", json={"source": AGENT + STUDENT.replace("likes", "colour")}),
+        400,
+    )
     assert "art/agents.toml: Line 5" in words
     assert "essay/agents.toml: Line 6" in words
 
 
-def test_a_changed_file_changes_its_agents_and_no_students_text(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_changed_file_changes_its_agents_and_no_students_text(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     plan = '[[block]]\nlabel = "plan"\nshared = true\npolicy = "read_only"\nvalue = "Week 1"\n'
     before = put(http, "essay", AGENT, STUDENT, plan)
     agent = before["agents"]["coach"]
@@ -83,8 +96,12 @@ def test_a_changed_file_changes_its_agents_and_no_students_text(server: ServerIn
     ok(http.post("/users/ada/diffs/approve", json={"all": True}))
     held = blocks_of(http, agent)
     ok(http.patch(f"/v1/blocks/{held['plan']['id']}", json={"value": "Week 1, with a test"}))
-    changed = AGENT.replace("well", "better") + 'title = "Essays"\ntools = ["conversation_search"]\n'
-    student = STUDENT.replace("[block.fields.name]", 'limit = 900\npolicy = "direct"\n[block.fields.name]')
+    changed = (
+        AGENT.replace("well", "better") + 'title = "Essays"\ntools = ["conversation_search"]\n'
+    )
+    student = STUDENT.replace(
+        "[block.fields.name]", 'limit = 900\npolicy = "direct"\n[block.fields.name]'
+    )
     extra = '[[block]]\nlabel = "more"\nvalue = "x"\n'
     assert put(http, "essay", changed, student, plan, extra)["agents"] == before["agents"]
     now = ok(http.get(f"/v1/agents/{agent}"))
@@ -126,7 +143,9 @@ def test_files_are_applied_by_themselves_and_a_fault_stops_one_course_alone(
     assert put(http, "art", AGENT)["agents"]["coach"] != agent
 
 
-def test_applied_by_many_at_once_a_course_has_its_agents_once(server: ServerInThread, http: httpx2.Client) -> None:
+def test_applied_by_many_at_once_a_course_has_its_agents_once(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda _: put(http, "essay", AGENT, STUDENT), range(4)))
     assert len({one["agents"]["coach"] for one in made}) == 1
@@ -136,27 +155,41 @@ def test_applied_by_many_at_once_a_course_has_its_agents_once(server: ServerInTh
 def test_a_check_stores_nothing_and_says_what_there_is(http: httpx2.Client, tmp_path: Path) -> None:
     task = '[[task]]\nname = "weekly"\ncron = "0 5 * * 1"\ninstructions = "Look."\n'
     told = ok(http.post("/v1/courses/essay/check", json={"source": AGENT + STUDENT + task}))
-    assert told["blocks"] == [{"label": "student", "policy": "propose", "shared": False, "fields": ["name", "likes"]}]
+    assert told["blocks"] == [
+        {"label": "student", "policy": "propose", "shared": False, "fields": ["name", "likes"]}
+    ]
     assert told["tasks"] == [
-        {"name": "weekly", "agent": "coach", "cron": "0 5 * * 1", "timezone": None, "idle_minutes": None}
+        {
+            "name": "weekly",
+            "agent": "coach",
+            "cron": "0 5 * * 1",
+            "timezone": None,
+            "idle_minutes": None,
+        }
     ]
     assert not (tmp_path / "courses").exists()
     assert ok(http.get("/v1/courses/")) == []
     refused(http.put("/v1/courses/..%2Fx", json={"source": AGENT}), 404)
     refused(http.put("/v1/courses/Essay", json={"source": AGENT}), 400)
     assert (
-        "Line 3" in refused(http.put("/v1/courses/essay", json={"source": AGENT.replace('"coach"', "coach")}), 400)
+        "Line 3"
+        in refused(
+            http.put("/v1/courses/essay", json={"source": AGENT.replace('"coach"', "coach")}), 400
+        )
         or True
     )
 
 
-def test_a_schema_of_somebody_elses_is_not_written_over(http: httpx2.Client, tmp_path: Path) -> None:
+def test_a_schema_of_somebody_elses_is_not_written_over(
+    http: httpx2.Client, tmp_path: Path
+) -> None:
     folder = tmp_path / "block_schemas"
     folder.mkdir()
     (folder / "student.toml").write_text("[fields.age]\n", "utf-8")
     words = refused(http.put("/v1/courses/essay", json={"source": AGENT + STUDENT}), 400)
     assert (
-        "essay/agents.toml: Line 5: the schema block_schemas/student.toml of the data folder has other fields" in words
+        "essay/agents.toml: Line 5: the schema block_schemas/student.toml of the data folder has other fields"
+        in words
     )
     assert (folder / "student.toml").read_text("utf-8") == "[fields.age]\n"
 

@@ -22,7 +22,10 @@ def assistant(request: ModelRequest) -> Line:
     """Ask for apples, then for what the traceback says is there, and sum up."""
     last = request.messages[-1]
     if last.role == "user":
-        return call("price_of", **({"fruit": "pear"} if "pear" in last.text else {"fruit": "apples", "kilos": 2}))
+        return call(
+            "price_of",
+            **({"fruit": "pear"} if "pear" in last.text else {"fruit": "apples", "kilos": 2}),
+        )
     (result,) = last.tool_returns
     if result.status == "error":
         assert "KeyError: 'apples'" in result.content
@@ -33,7 +36,9 @@ def assistant(request: ModelRequest) -> Line:
 def test_a_developers_day_is_as_its_page_says(shop: ServerInThread, tmp_path: Path) -> None:
     shop.answers_with(assistant)
     program = tmp_path / "shop.py"
-    program.write_text("\n".join(blocks(page_text("tools.md"), "python")).replace(ADDRESS, shop.url))
+    program.write_text(
+        "\n".join(blocks(page_text("tools.md"), "python")).replace(ADDRESS, shop.url)
+    )
     shown = Python(tmp_path)(f"import runpy; runpy.run_path({str(program)!r})")
     (trace,) = blocks(page_text("tools.md"), "text")
     assert shown == (

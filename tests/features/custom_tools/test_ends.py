@@ -58,7 +58,9 @@ def test_a_cancelled_run_ends_the_call_with_all_it_started(api: Api) -> None:
     api.server.says(call("nap"))
     stopped = ""
     with api.http.stream(
-        "POST", f"/v1/agents/{agent.id}/messages/stream", json={"input": "Sleep.", "include_pings": True}
+        "POST",
+        f"/v1/agents/{agent.id}/messages/stream",
+        json={"input": "Sleep.", "include_pings": True},
     ) as lines:
         for line in lines.iter_lines():
             if '"progress":"asleep"' in line:
@@ -106,7 +108,9 @@ async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str
     began = asyncio.Event()
 
     async def ask() -> None:
-        async with server.http.stream("POST", f"/v1/agents/{agent}/messages/stream", json=asked) as lines:
+        async with server.http.stream(
+            "POST", f"/v1/agents/{agent}/messages/stream", json=asked
+        ) as lines:
             async for line in lines.aiter_lines():
                 if '"progress":"asleep"' in line or delay is not None:
                     began.set()
@@ -124,7 +128,14 @@ async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str
     again = await server.say(agent, "Are you awake?")
     assert again.status_code == 200, again.text
     listed = (await server.http.get(f"/v1/agents/{agent}/messages", params={"limit": 50})).json()
-    return next((str(each["tool_return"]) for each in listed if each["message_type"] == "tool_return_message"), "")
+    return next(
+        (
+            str(each["tool_return"])
+            for each in listed
+            if each["message_type"] == "tool_return_message"
+        ),
+        "",
+    )
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")

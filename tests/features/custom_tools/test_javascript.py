@@ -50,7 +50,9 @@ def test_an_agent_calls_a_tool_in_javascript_and_reads_where_it_failed(api: Api)
     changed = api.client.tools.update(tool.id, source_code=ADD.replace("adding", "adds"))
     assert changed.json_schema == tool.json_schema
     answer = api.client.agents.messages.create(agent.id, input="Add.")
-    good, bad = (message for message in answer.messages if message.message_type == "tool_return_message")
+    good, bad = (
+        message for message in answer.messages if message.message_type == "tool_return_message"
+    )
     assert ((good.tool_return or "").replace(" ", ""), good.stdout) == ('{"sum":5}', ["adds"])
     assert (bad.status, bad.tool_return) == (
         "error",
@@ -72,14 +74,26 @@ def test_an_agent_calls_a_tool_in_javascript_and_reads_where_it_failed(api: Api)
         ("require('fs')", "error", "require is not defined"),
         ("return process.env.TOKEN", "success", "t"),
         ("setInterval(() => 1, 10); return 'ends'", "success", "ends"),
-        ("return Object.keys(process.env).filter(name => name.startsWith('RICORDO')).length", "success", "0"),
-        ("const parts = []; for (;;) parts.push(Buffer.alloc(1e7, 1))", "error", "allocation failed"),
+        (
+            "return Object.keys(process.env).filter(name => name.startsWith('RICORDO')).length",
+            "success",
+            "0",
+        ),
+        (
+            "const parts = []; for (;;) parts.push(Buffer.alloc(1e7, 1))",
+            "error",
+            "allocation failed",
+        ),
     ],
 )
-def test_whatever_a_tool_in_javascript_does_there_is_a_result(api: Api, body: str, status: str, words: str) -> None:
+def test_whatever_a_tool_in_javascript_does_there_is_a_result(
+    api: Api, body: str, status: str, words: str
+) -> None:
     schema = {"name": "f", "description": "x"}
     source = f"function f() {{ {body} }}"
-    result = trial(api, source, source_type="javascript", json_schema=schema, env_vars={"TOKEN": "t"})
+    result = trial(
+        api, source, source_type="javascript", json_schema=schema, env_vars={"TOKEN": "t"}
+    )
     assert (result["status"], words in str(result["func_return"])) == (status, True), result
 
 
@@ -92,7 +106,9 @@ def test_without_a_fitting_node_a_sentence_says_what_to_install(
     program = tmp_path / "node"
     program.write_text("#!/bin/sh\necho v20.20.2\n")
     program.chmod(0o755)
-    with pytest.raises(Unavailable, match=r"needs Node 22\.6 or newer, and this server's machine has 20\.20"):
+    with pytest.raises(
+        Unavailable, match=r"needs Node 22\.6 or newer, and this server's machine has 20\.20"
+    ):
         javascript_call("", "typescript", "f")
     javascript._node.cache_clear()
     program.write_text("#!/bin/sh\necho v22.6.0\n")

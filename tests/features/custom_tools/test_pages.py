@@ -28,11 +28,18 @@ def browser(tmp_path: Path) -> Iterator[TestClient]:
 
 def test_a_tool_is_made_tried_changed_and_deleted(browser: TestClient) -> None:
     assert "price_of" in browser.get("/ui/tools/new").text
-    made = browser.post("/ui/tools", data={"source_code": HALVE, "limit": "100", "tags": "sums, new", "approval": "on"})
+    made = browser.post(
+        "/ui/tools",
+        data={"source_code": HALVE, "limit": "100", "tags": "sums, new", "approval": "on"},
+    )
     home = made.headers["location"]
     (tool,) = browser.get("/v1/tools/", params={"name": "halve"}).json()
     assert home == f"/ui/tools/{tool['id']}"
-    assert (tool["tags"], tool["return_char_limit"], tool["default_requires_approval"]) == (["sums", "new"], 100, True)
+    assert (tool["tags"], tool["return_char_limit"], tool["default_requires_approval"]) == (
+        ["sums", "new"],
+        100,
+        True,
+    )
     page = browser.get(home).text
     for words in (
         "Halve a number.",
@@ -52,10 +59,16 @@ def test_a_tool_is_made_tried_changed_and_deleted(browser: TestClient) -> None:
         wrong = browser.post(f"{home}/try", data={"arguments": arguments})
         assert (wrong.status_code, "The arguments are" in wrong.text) == (422, True)
 
-    changed = browser.post(home, data={"source_code": HALVE.replace("/ 2", "/ 4"), "limit": "50", "tags": "sums"})
+    changed = browser.post(
+        home, data={"source_code": HALVE.replace("/ 2", "/ 4"), "limit": "50", "tags": "sums"}
+    )
     assert changed.headers["location"] == home
     tool = browser.get(f"/v1/tools/{tool['id']}").json()
-    assert (tool["tags"], tool["return_char_limit"], tool["default_requires_approval"]) == (["sums"], 50, False)
+    assert (tool["tags"], tool["return_char_limit"], tool["default_requires_approval"]) == (
+        ["sums"],
+        50,
+        False,
+    )
     assert "/ 4" in tool["source_code"]
     assert browser.post(f"{home}/delete").headers["location"] == "/ui/tools"
     assert browser.get(home).status_code == 404
@@ -91,4 +104,7 @@ def test_a_user_sees_tools_and_changes_none(browser: TestClient) -> None:
     assert "return number / 2" in page
     assert "<button" not in page.partition("<main")[2].partition("</main>")[0]
     for path in ("", f"/{tool['id']}", f"/{tool['id']}/try", f"/{tool['id']}/delete"):
-        assert browser.post(f"/ui/tools{path}", data={"limit": "1"}, headers=headers).status_code == 403
+        assert (
+            browser.post(f"/ui/tools{path}", data={"limit": "1"}, headers=headers).status_code
+            == 403
+        )

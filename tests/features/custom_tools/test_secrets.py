@@ -34,14 +34,20 @@ def everything(api: Api, agent_id: str, answer: Any) -> str:
         "/v1/runs/",
     ]
     steps = http.get("/v1/steps/").json()
-    paths += [f"/v1/steps/{step['id']}/{part}" for step in steps for part in ("trace", "messages", "metrics")]
+    paths += [
+        f"/v1/steps/{step['id']}/{part}"
+        for step in steps
+        for part in ("trace", "messages", "metrics")
+    ]
     paths += [f"/ui/agents/{agent_id}/{part}" for part in ("chat", "settings", "context")]
     shown = [http.get(path).text for path in paths]
     prompts = str([request.messages for request in api.server.model.requests])
     return f"{answer}{shown}{prompts}"
 
 
-def test_a_tool_has_the_secrets_and_nobody_reads_them(api: Api, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tool_has_the_secrets_and_nobody_reads_them(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     tool = api.client.tools.create(source_code=TELLS)
     agent = api.client.agents.create(
@@ -50,7 +56,11 @@ def test_a_tool_has_the_secrets_and_nobody_reads_them(api: Api, caplog: pytest.L
         secrets={"TOKEN": TOKEN},
         tool_exec_environment_variables={"OTHER": OTHER, "SHORT": "abc"},
     )
-    assert [(each.key, each.value) for each in agent.secrets or ()] == [("OTHER", ""), ("SHORT", ""), ("TOKEN", "")]
+    assert [(each.key, each.value) for each in agent.secrets or ()] == [
+        ("OTHER", ""),
+        ("SHORT", ""),
+        ("TOKEN", ""),
+    ]
     api.server.says(call("tell"), call("tell", fails=True), "Done.")
     answer = api.client.agents.messages.create(agent.id, input="Go.")
     returns = [each for each in answer.messages if each.message_type == "tool_return_message"]
@@ -60,7 +70,11 @@ def test_a_tool_has_the_secrets_and_nobody_reads_them(api: Api, caplog: pytest.L
     assert returns[0].stdout == ["begin [secret TOKEN]"]
     assert returns[0].stderr == ["[secret OTHER]"]
     assert "ValueError: broken: [secret TOKEN]" in returns[1].tool_return
-    logged = [record.getMessage() for record in caplog.records if record.name.startswith(("ricordo", "uvicorn"))]
+    logged = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith(("ricordo", "uvicorn"))
+    ]
     told = everything(api, agent.id, answer) + str(logged)
     assert TOKEN not in told
     assert OTHER not in told
@@ -75,15 +89,24 @@ def test_a_tool_has_the_secrets_and_nobody_reads_them(api: Api, caplog: pytest.L
 
 
 def test_secrets_are_changed_as_a_whole_and_an_empty_value_keeps_what_is_there(api: Api) -> None:
-    tool = api.client.tools.create(source_code=TELLS.replace("tell(", "whisper(").replace('os.environ["SHORT"]', '""'))
+    tool = api.client.tools.create(
+        source_code=TELLS.replace("tell(", "whisper(").replace('os.environ["SHORT"]', '""')
+    )
     agent = api.client.agents.create(
         model=MODEL, tool_ids=[tool.id], secrets={"TOKEN": TOKEN, "OTHER": OTHER, "GONE": "x"}
     )
     changed = api.client.agents.update(agent.id, secrets={"TOKEN": "", "OTHER": "another-secret"})
     assert [each.key for each in changed.secrets or ()] == ["OTHER", "TOKEN"]
-    assert [each.key for each in api.client.agents.update(agent.id, name="New").secrets or ()] == ["OTHER", "TOKEN"]
+    assert [each.key for each in api.client.agents.update(agent.id, name="New").secrets or ()] == [
+        "OTHER",
+        "TOKEN",
+    ]
     tried = api.client.agents.tools.run("whisper", agent_id=agent.id, args={})
-    assert (tried.status, tried.stdout, tried.stderr) == ("success", ["begin [secret TOKEN]"], ["[secret OTHER]"])
+    assert (tried.status, tried.stdout, tried.stderr) == (
+        "success",
+        ["begin [secret TOKEN]"],
+        ["[secret OTHER]"],
+    )
     assert api.client.agents.update(agent.id, secrets={}).secrets == []
     tried = api.client.agents.tools.run("whisper", agent_id=agent.id, args={})
     assert "KeyError: 'TOKEN'" in str(tried.func_return)
@@ -92,7 +115,14 @@ def test_secrets_are_changed_as_a_whole_and_an_empty_value_keeps_what_is_there(a
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"A B": "x"}, {"": "x"}, {"1A": "x"}, {"A=B": "x"}, {"A": "x" * 20_001}, {f"A{n}": "" for n in range(101)}],
+    [
+        {"A B": "x"},
+        {"": "x"},
+        {"1A": "x"},
+        {"A=B": "x"},
+        {"A": "x" * 20_001},
+        {f"A{n}": "" for n in range(101)},
+    ],
 )
 def test_what_no_process_can_have_is_refused(api: Api, wrong: dict[str, str]) -> None:
     assert api.http.post("/v1/agents/", json={"model": MODEL, "secrets": wrong}).status_code == 422

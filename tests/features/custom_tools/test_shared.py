@@ -32,7 +32,9 @@ def test_a_tool_asks_for_the_network_by_a_tag_and_the_operator_allows_it(api: Ap
     assert "RICORDO_SANDBOX_NETWORK=true" in answer.text
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("RICORDO_SANDBOX_NETWORK", "true")
-        sees = 'import os\ndef sees() -> bool:\n    """See."""\n    return "HTTPS_PROXY" in os.environ'
+        sees = (
+            'import os\ndef sees() -> bool:\n    """See."""\n    return "HTTPS_PROXY" in os.environ'
+        )
         with serving(api.server.settings.data_dir.parent / "open") as server, server.http() as http:
             for tags, has_network in ((["network"], True), ([], False)):
                 answer = http.post("/v1/tools/run", json={"source_code": sees, "tags": tags})

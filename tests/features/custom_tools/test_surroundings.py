@@ -47,8 +47,13 @@ def returned(api: Api, agent_id: str, *calls: object) -> list[tuple[str | None, 
     ]
 
 
-def test_a_tool_reads_the_agents_state_and_is_told_that_changing_it_changes_nothing(api: Api) -> None:
-    ids = [api.client.tools.create(source_code=READS_STATE).id, api.client.tools.upsert(source_code=CHANGES_STATE).id]
+def test_a_tool_reads_the_agents_state_and_is_told_that_changing_it_changes_nothing(
+    api: Api,
+) -> None:
+    ids = [
+        api.client.tools.create(source_code=READS_STATE).id,
+        api.client.tools.upsert(source_code=CHANGES_STATE).id,
+    ]
     parameters = (api.client.tools.retrieve(ids[0]).json_schema or {})["parameters"]
     assert list(parameters["properties"]) == ["words"]
     blocks = [{"label": "human", "value": "Ada."}, {"label": "persona", "value": "Nina."}]
@@ -87,8 +92,14 @@ def test_a_tool_uses_this_server_with_its_callers_rights_and_makes_no_keys(api: 
         ("def f(client): return 1", {"client"}),
         ("def f(agent_state): return 1", {"agent_state"}),
         ("from letta_client import Letta\ndef f(): return Letta()", {"client"}),
-        ("import os, requests\ndef f(): return requests.get(os.getenv('LETTA_BASE_URL'))", {"client"}),
-        ("import httpx\ndef f():\n    with httpx.Client() as client:\n        return client.get('x')", set()),
+        (
+            "import os, requests\ndef f(): return requests.get(os.getenv('LETTA_BASE_URL'))",
+            {"client"},
+        ),
+        (
+            "import httpx\ndef f():\n    with httpx.Client() as client:\n        return client.get('x')",
+            set(),
+        ),
         ("import boto3 as client\ndef f(): return client.x", set()),
         ("def f(): 'Asks the client.'", set()),
         ("def f(:", set()),
@@ -129,7 +140,9 @@ def test_a_tool_reaches_this_server_by_each_name_of_this_machine(api: Api) -> No
     tool = api.client.tools.create(source_code=BY_NAME)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     names = ("127.0.0.1", "localhost", "LOCALHOST", "localhost.", "127.0.0.2")
-    results = returned(api, agent.id, *[call("ask", host=name) for name in names], call("ask", host="192.168.0.1"))
+    results = returned(
+        api, agent.id, *[call("ask", host=name) for name in names], call("ask", host="192.168.0.1")
+    )
     assert [result for _, result in results[:-1]] == ["200"] * len(names)
     assert results[-1][1].startswith("refused")
 
@@ -143,9 +156,15 @@ def test_a_tool_that_runs_for_a_user_sees_what_that_user_may_see(api: Api) -> No
     own, other, unknown = ("/users/ada/blocks/human", "/users/bob/blocks/human", "/v1/users/")
     api.server.says(*(call("peek", path=path) for path in (own, other, unknown)), "Done.")
     answer = api.http.post(
-        f"/v1/agents/{agent.id}/messages", json={"input": "Look."}, headers={"X-Ricordo-User": "ada"}
+        f"/v1/agents/{agent.id}/messages",
+        json={"input": "Look."},
+        headers={"X-Ricordo-User": "ada"},
     )
-    returns = [one["tool_return"] for one in answer.json()["messages"] if one["message_type"] == "tool_return_message"]
+    returns = [
+        one["tool_return"]
+        for one in answer.json()["messages"]
+        if one["message_type"] == "tool_return_message"
+    ]
     assert "I am ada." in returns[0]
     assert returns[1] in ("403", "404")
     assert returns[2] == "403"
@@ -163,10 +182,16 @@ def test_a_tool_asks_another_agent_by_its_client(api: Api) -> None:
     tool = api.client.tools.create(source_code=ASKS_ANOTHER)
     other = api.client.agents.create(model=MODEL, include_base_tools=False)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id], include_base_tools=False)
-    api.server.says(call("ask_another", agent_id=other.id, question="What is it?"), "It is tea.", "Tea, it says.")
+    api.server.says(
+        call("ask_another", agent_id=other.id, question="What is it?"),
+        "It is tea.",
+        "Tea, it says.",
+    )
     answer = api.client.agents.messages.create(agent.id, input="Ask.")
     (result,) = [one for one in answer.messages if one.message_type == "tool_return_message"]
     assert (result.status, result.tool_return) == ("success", "It is tea.")
-    assert [one.content for one in api.client.agents.messages.list(other.id) if one.message_type == "user_message"] == [
-        "What is it?"
-    ]
+    assert [
+        one.content
+        for one in api.client.agents.messages.list(other.id)
+        if one.message_type == "user_message"
+    ] == ["What is it?"]

@@ -68,7 +68,11 @@ def test_an_upsert_keeps_what_was_not_sent(api: Api, monkeypatch: pytest.MonkeyP
         assert {one: changed[one] for one in KEPT} == {**KEPT, name: value}, name
         again = ok(api.http.put("/v1/tools/", json={"source_code": source, name: KEPT[name]}))
         assert {one: again[one] for one in KEPT} == KEPT, name
-    for other in (source, source.replace("Add two numbers.", "Sum up."), source.replace("one + two", "two + one")):
+    for other in (
+        source,
+        source.replace("Add two numbers.", "Sum up."),
+        source.replace("one + two", "two + one"),
+    ):
         after = ok(api.http.put("/v1/tools/", json={"source_code": other}))
         assert (after["id"], {name: after[name] for name in KEPT}) == (made["id"], KEPT)
     api.client.tools.delete(made["id"])
@@ -78,7 +82,11 @@ def test_a_description_that_the_source_says_follows_the_source(api: Api) -> None
     source = ADD.replace("add(", "follow(")
     made = ok(api.http.put("/v1/tools/", json={"source_code": source}))
     assert made["description"] == "Add two numbers."
-    changed = ok(api.http.put("/v1/tools/", json={"source_code": source.replace("Add two numbers.", "Sum up.")}))
+    changed = ok(
+        api.http.put(
+            "/v1/tools/", json={"source_code": source.replace("Add two numbers.", "Sum up.")}
+        )
+    )
     assert (changed["id"], changed["description"]) == (made["id"], "Sum up.")
     assert changed["json_schema"]["description"] == "Sum up."
     api.client.tools.delete(made["id"])
@@ -86,11 +94,23 @@ def test_a_description_that_the_source_says_follows_the_source(api: Api) -> None
 
 def test_a_schema_of_another_name_renames_the_tool_and_the_function_still_runs(api: Api) -> None:
     source = ADD.replace("add(", "first(") + "\n\ndef last(one: int) -> int:\n    return 0\n"
-    schema = {"name": "first", "description": "Adds.", "parameters": {"type": "object", "properties": {"one": {}}}}
+    schema = {
+        "name": "first",
+        "description": "Adds.",
+        "parameters": {"type": "object", "properties": {"one": {}}},
+    }
     made = ok(api.http.post("/v1/tools/", json={"source_code": source, "json_schema": schema}))
     for name in ("plus", "sum_up", "last_of_all", "first"):
-        renamed = ok(api.http.patch(f"/v1/tools/{made['id']}", json={"json_schema": {**schema, "name": name}}))
-        assert (renamed["id"], renamed["name"], renamed["json_schema"]["name"]) == (made["id"], name, name)
+        renamed = ok(
+            api.http.patch(
+                f"/v1/tools/{made['id']}", json={"json_schema": {**schema, "name": name}}
+            )
+        )
+        assert (renamed["id"], renamed["name"], renamed["json_schema"]["name"]) == (
+            made["id"],
+            name,
+            name,
+        )
         assert renamed["source_code"] == source
         tool = api.server.read(lambda tx: tools.get(tx, Scope(), made["id"]))
         assert call_of(tool, {}, Caller(Scope())).function == "first"
@@ -134,7 +154,10 @@ def test_a_tool_is_made_changed_and_deleted(api: Api) -> None:
     assert upserted.id == made.id
     assert upserted.args_json_schema == {"properties": {"one": {"type": "number"}}}
     assert upserted.json_schema is not None
-    assert upserted.json_schema["parameters"] == {"type": "object", "properties": {"one": {"type": "number"}}}
+    assert upserted.json_schema["parameters"] == {
+        "type": "object",
+        "properties": {"one": {"type": "number"}},
+    }
 
     api.client.tools.delete(made.id)
     with pytest.raises(NotFoundError):
@@ -146,14 +169,23 @@ def test_a_tool_is_made_changed_and_deleted(api: Api) -> None:
     [
         ({"source_code": "def f(x): 'Do.'"}, "has no type"),
         ({"source_code": "def f(: "}, "no valid Python"),
-        ({"source_code": ADD, "json_schema": {"name": "other", "parameters": {}}}, "no function of this name"),
+        (
+            {"source_code": ADD, "json_schema": {"name": "other", "parameters": {}}},
+            "no function of this name",
+        ),
         ({"source_code": ADD, "json_schema": {"parameters": []}}, "an object of name"),
         ({"source_code": "function f() {}", "source_type": "javascript"}, "Send a json_schema"),
-        ({"source_code": ADD, "json_schema": {"name": "add", "parameters": {"type": "array"}}}, "of the type object"),
+        (
+            {"source_code": ADD, "json_schema": {"name": "add", "parameters": {"type": "array"}}},
+            "of the type object",
+        ),
         ({"source_code": ADD, "return_char_limit": 0}, "return_char_limit"),
         ({"source_code": "x" * 200_001}, "source_code"),
         (
-            {"source_code": ADD, "args_json_schema": {"properties": {"x": {"description": "x" * 100_000}}}},
+            {
+                "source_code": ADD,
+                "args_json_schema": {"properties": {"x": {"description": "x" * 100_000}}},
+            },
             "100,000 bytes",
         ),
     ],
@@ -179,15 +211,24 @@ def test_the_servers_own_tools_keep_their_source_and_change_a_few_settings(api: 
 
 
 def test_tools_are_found_by_words_and_meaning(api: Api) -> None:
-    for name, words in (("rain_tomorrow", "Tell whether umbrellas are needed."), ("book_train", "Buy a ticket.")):
-        api.client.tools.upsert(source_code=f'def {name}(town: str):\n    """{words}"""', tags=[name[:4]])
+    for name, words in (
+        ("rain_tomorrow", "Tell whether umbrellas are needed."),
+        ("book_train", "Buy a ticket."),
+    ):
+        api.client.tools.upsert(
+            source_code=f'def {name}(town: str):\n    """{words}"""', tags=[name[:4]]
+        )
     found = api.client.tools.search(query="umbrella for the town")
     assert next(each.tool.name for each in found) == "rain_tomorrow"
     assert found[0].fts_rank == 1
     assert found[0].combined_score > found[-1].combined_score
     assert api.client.tools.search(query="qwertz", search_mode="fts") == []
-    assert [each.tool.name for each in api.client.tools.search(query="ticket", tags=["book"])] == ["book_train"]
-    assert [each.tool.name for each in api.client.tools.search(tool_types=["custom"], limit=1)] == ["book_train"]
+    assert [each.tool.name for each in api.client.tools.search(query="ticket", tags=["book"])] == [
+        "book_train"
+    ]
+    assert [each.tool.name for each in api.client.tools.search(tool_types=["custom"], limit=1)] == [
+        "book_train"
+    ]
     for each in ("rain_tomorrow", "book_train"):
         (tool,) = api.client.tools.list(name=each)
         api.client.tools.delete(tool.id)
@@ -198,7 +239,9 @@ def test_an_agent_calls_a_tool_reads_its_traceback_and_does_better(api: Api) -> 
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(call("divide", one=1, two=0), call("divide", one="1", two=4), "A quarter.")
     answer = api.client.agents.messages.create(agent.id, input="What is a quarter?")
-    returns = [message for message in answer.messages if message.message_type == "tool_return_message"]
+    returns = [
+        message for message in answer.messages if message.message_type == "tool_return_message"
+    ]
     assert [each.status for each in returns] == ["error", "success"]
     assert returns[0].tool_return == (
         "Error executing function divide: ZeroDivisionError: division by zero\n"
@@ -260,7 +303,10 @@ def manage(data: Entry, others: List[str], change: Optional[int] = None) -> str:
 
 
 def test_a_function_without_the_types_above_it_runs_with_their_fields(api: Api) -> None:
-    entry = {"type": "object", "properties": {"name": {"type": "string"}, "count": {"type": "integer"}}}
+    entry = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
+    }
     schema = {"properties": {"data": {"$ref": "#/$defs/Entry"}}, "$defs": {"Entry": entry}}
     made = api.client.tools.create(source_code=ALONE, args_json_schema=schema)
     assert made.description == "Change a stock."
@@ -273,33 +319,63 @@ def test_a_function_without_the_types_above_it_runs_with_their_fields(api: Api) 
 
 def test_arguments_become_what_the_function_expects_and_results_json(api: Api) -> None:
     ready = {"ready": "true", "share": 1, "size": {"wide": 2}, "colour": "red"}
-    result = trial(api, MODELS, args={"place": {"town": "Rome"}, "others": [{"town": "Bari"}], **ready})
+    result = trial(
+        api, MODELS, args={"place": {"town": "Rome"}, "others": [{"town": "Bari"}], **ready}
+    )
     assert result["status"] == "success", result
     # NaN is no JSON, so the whole is told as text.
     assert "Place(town='Rome')" in result["func_return"]
-    result = trial(api, MODELS.replace(', float("nan")', ""), args={"place": {"town": "Rome"}, "others": [], **ready})
+    result = trial(
+        api,
+        MODELS.replace(', float("nan")', ""),
+        args={"place": {"town": "Rome"}, "others": [], **ready},
+    )
     assert result["func_return"] == [{"town": "Rome"}, [], "RED", {"wide": 2}, True, 1.0, None, [1]]
     wrong = trial(api, MODELS, args={"place": {"city": "Rome"}, "others": [], **ready})
-    assert (wrong["status"], "The argument place is not right: 1 " in wrong["func_return"]) == ("error", True)
+    assert (wrong["status"], "The argument place is not right: 1 " in wrong["func_return"]) == (
+        "error",
+        True,
+    )
     missing = trial(api, ADD, args={"three": 3})
     told = "The arguments do not fit: missing a required argument: 'one'."
     assert missing["func_return"] == f"Error executing function add: {told}"
 
 
 HOSTILE = {
-    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": 1}')\n    os._exit(0)": ("success", "1"),
-    "import os\ndef f():\n    'x'\n    os.write(3, b'not json')\n    os._exit(5)": ("error", "exit code 5"),
-    "import os\ndef f():\n    'x'\n    os.write(3, b'[1]')\n    os._exit(0)": ("error", "without a result"),
-    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"error\": {}}')\n    os._exit(0)": ("error", "without a result"),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": 1}')\n    os._exit(0)": (
+        "success",
+        "1",
+    ),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'not json')\n    os._exit(5)": (
+        "error",
+        "exit code 5",
+    ),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'[1]')\n    os._exit(0)": (
+        "error",
+        "without a result",
+    ),
+    "import os\ndef f():\n    'x'\n    os.write(3, b'{\"error\": {}}')\n    os._exit(0)": (
+        "error",
+        "without a result",
+    ),
     "import os\ndef f():\n    'x'\n    os.close(3)": ("error", "without a result"),
     "def f():\n    'x'\n    exit(3)": ("error", "left with exit(3)"),
     "def f():\n    'x'\n    return f()": ("error", "RecursionError"),
     "def f():\n    'x'\n    return '\\ud800'": ("success", ""),
-    "def f():\n    'x'\n    return 'x' * 1_000_000": ("success", "[cut: the tool returned 1000000 characters]"),
+    "def f():\n    'x'\n    return 'x' * 1_000_000": (
+        "success",
+        "[cut: the tool returned 1000000 characters]",
+    ),
     "def f():\n    'x'\n    print('y' * 10_000_000)": ("error", "more than 2048 kB of output"),
-    "class E(Exception):\n    def __str__(self): raise E\ndef f():\n    'x'\n    raise E": ("error", "E"),
+    "class E(Exception):\n    def __str__(self): raise E\ndef f():\n    'x'\n    raise E": (
+        "error",
+        "E",
+    ),
     "def f():\n    'x'\n    a = {}\n    a['a'] = a\n    return a": ("success", "{'a': {...}}"),
-    "def f():\n    'x'\n    a = []\n    for _ in range(500):\n        a = [a]\n    return a": ("success", "[[[["),
+    "def f():\n    'x'\n    a = []\n    for _ in range(500):\n        a = [a]\n    return a": (
+        "success",
+        "[[[[",
+    ),
     "import os\ndef f():\n    'x'\n    os.write(3, b'{\"value\": ' +b'[' * 1000 + b']' * 1000 + b'}')\n    os._exit(0)": (
         "success",
         "nested too deeply",
@@ -329,9 +405,18 @@ def test_whatever_a_tool_does_there_is_a_result(api: Api, source: str) -> None:
 
 
 def test_a_trial_is_answered_as_a_tool_return_message_too(api: Api) -> None:
-    for value, text in (("'pears'", "pears"), ("{'a': [1, None]}", '{"a":[1,null]}'), ("3", "3"), ("None", "null")):
+    for value, text in (
+        ("'pears'", "pears"),
+        ("{'a': [1, None]}", '{"a":[1,null]}'),
+        ("3", "3"),
+        ("None", "null"),
+    ):
         result = trial(api, f"def fetch():\n    'x'\n    print('out')\n    return {value}")
-        assert (result["message_type"], result["status"], result["name"]) == ("tool_return_message", "success", "fetch")
+        assert (result["message_type"], result["status"], result["name"]) == (
+            "tool_return_message",
+            "success",
+            "fetch",
+        )
         assert (result["tool_return"], result["stdout"]) == (text, ["out"])
         assert ToolReturnMessage.model_validate(result).tool_return == text
 
@@ -352,17 +437,26 @@ def test_a_tool_that_needs_the_network_and_has_none_is_told_how_to_get_it(api: A
     for name, source in WITHOUT_NETWORK.items():
         result = trial(api, source)
         assert result["status"] == "error"
-        assert "This tool runs without network: tag it `network`" in str(result["func_return"]), name
+        assert "This tool runs without network: tag it `network`" in str(result["func_return"]), (
+            name
+        )
     others = ("open('/nowhere')", "{}['x']", "1 / 0", "open('/etc/shadow', 'w')")
     for line in others:
-        assert "without network" not in str(trial(api, f"def f():\n    'x'\n    {line}")["func_return"]), line
+        assert "without network" not in str(
+            trial(api, f"def f():\n    'x'\n    {line}")["func_return"]
+        ), line
 
 
 def test_an_agents_tool_is_tried_outside_of_a_turn_with_what_it_wrote(api: Api) -> None:
     tool = api.client.tools.create(source_code=ADD)
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     result = api.client.agents.tools.run("add", agent_id=agent.id, args={"one": 2})
-    assert (result.status, result.func_return, result.stdout, result.stderr) == ("success", 3, ["adding"], [])
+    assert (result.status, result.func_return, result.stdout, result.stderr) == (
+        "success",
+        3,
+        ["adding"],
+        [],
+    )
     with pytest.raises(NotFoundError, match="no tool named subtract"):
         api.client.agents.tools.run("subtract", agent_id=agent.id, args={})
     with pytest.raises(APIStatusError, match="within a turn only"):
@@ -381,11 +475,15 @@ def test_the_variables_of_a_trial_are_its_process_alone(api: Api) -> None:
 def test_arguments_that_are_nested_too_deeply_are_refused(api: Api) -> None:
     lists = "[" * 300 + "]" * 300
     deep = '{"source_code": "def f(x: list):\\n    \'x\'", "args": {"x": ' + lists + "}}"
-    answer = api.http.post("/v1/tools/run", content=deep, headers={"content-type": "application/json"})
+    answer = api.http.post(
+        "/v1/tools/run", content=deep, headers={"content-type": "application/json"}
+    )
     assert answer.status_code == 422
     tool = api.client.tools.create(source_code="def f(x: list):\n    'x'")
     agent = api.client.agents.create(model=MODEL, tool_ids=[tool.id])
     api.server.says(ToolCallPart("call-deep", "f", f'{{"x": {lists}}}'), "Hm.")
     told = api.client.agents.messages.create(agent.id, input="Do it.").messages
-    assert "nested too deeply" in str([one for one in told if one.message_type == "tool_return_message"])
+    assert "nested too deeply" in str(
+        [one for one in told if one.message_type == "tool_return_message"]
+    )
     api.client.tools.delete(tool.id)

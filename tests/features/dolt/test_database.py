@@ -29,15 +29,34 @@ from tests.seams.stores import START
 def test_a_password_is_taken_out_of_the_address() -> None:
     place = read_address("mysql://ada:s%40fe@[2a00::1]/memory")
     assert (place.address, place.password) == ("mysql://ada@[2a00::1]:3306/memory", "s@fe")
-    assert (place.host, place.port, place.user, place.database) == ("2a00::1", 3306, "ada", "memory")
+    assert (place.host, place.port, place.user, place.database) == (
+        "2a00::1",
+        3306,
+        "ada",
+        "memory",
+    )
     assert "s@fe" not in repr(place)
 
 
 def test_an_address_that_cannot_be_used_is_refused_without_its_password() -> None:
     for address in (
-        *("", "memory.db", "https://example.org/memory", "mysql://example.org", "mysql://example.org:99999/memory"),
-        *("mysql://example.org/memory?ssl=off", "doltlite://memory.db", "doltlite:///nowhere/at/all/memory.db"),
-        *("doltlite:///nowhere/a%00b.db", "mysql://10.0.0.7/memory", "mysql://u:secret@169.254.169.254/memory"),
+        *(
+            "",
+            "memory.db",
+            "https://example.org/memory",
+            "mysql://example.org",
+            "mysql://example.org:99999/memory",
+        ),
+        *(
+            "mysql://example.org/memory?ssl=off",
+            "doltlite://memory.db",
+            "doltlite:///nowhere/at/all/memory.db",
+        ),
+        *(
+            "doltlite:///nowhere/a%00b.db",
+            "mysql://10.0.0.7/memory",
+            "mysql://u:secret@169.254.169.254/memory",
+        ),
     ):
         with pytest.raises(Invalid) as raised:
             read_address(address)
@@ -48,8 +67,12 @@ def test_an_address_that_cannot_be_used_is_refused_without_its_password() -> Non
             read_address(f"mysql://{host}/memory")
 
 
-def test_a_name_that_leads_to_a_private_address_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Any] = [(None, None, None, "", (number, 3306)) for number in ("93.184.216.34", "192.168.1.1")]
+def test_a_name_that_leads_to_a_private_address_is_not_spoken_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[Any] = [
+        (None, None, None, "", (number, 3306)) for number in ("93.184.216.34", "192.168.1.1")
+    ]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
     with pytest.raises(Invalid, match="RICORDO_ALLOW_PRIVATE_REMOTES"):
         read_address("mysql://dolt.example/memory").connect()
@@ -63,7 +86,9 @@ def test_what_answers_and_is_no_dolt_server_is_told_of_without_the_password() ->
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=hang_up, args=(listening,))
         thread.start()
-        place = read_address(f"mysql://ada:s3cret@127.0.0.1:{listening.getsockname()[1]}/memory", allow_private=True)
+        place = read_address(
+            f"mysql://ada:s3cret@127.0.0.1:{listening.getsockname()[1]}/memory", allow_private=True
+        )
         with pytest.raises(Unavailable, match="refused the connection") as raised:
             open_engine(place)
         thread.join()
@@ -106,7 +131,19 @@ def version(reason: str) -> BlockVersion:
 
 
 def proposal(label: str) -> Proposal:
-    return Proposal("proposal-1", "org", "chain-1", label, None, None, "x", ADA, 'Say "so".', START, confidence=0.5)
+    return Proposal(
+        "proposal-1",
+        "org",
+        "chain-1",
+        label,
+        None,
+        None,
+        "x",
+        ADA,
+        'Say "so".',
+        START,
+        confidence=0.5,
+    )
 
 
 def test_a_commit_says_which_version_it_is_and_a_reason_that_looks_like_it_does_not() -> None:
@@ -129,7 +166,20 @@ def test_a_proposal_is_told_as_json_and_found_again() -> None:
 
 def test_the_name_of_a_branch_is_one_that_dolt_takes_and_times_are_whole_seconds_in_utc() -> None:
     for label in (
-        *("human", "goals/near", "a b", "..x", "a~^:?*[\\", "é", "x.lock", "@{", ".hidden", "x" * 255, "é" * 255, "-"),
+        *(
+            "human",
+            "goals/near",
+            "a b",
+            "..x",
+            "a~^:?*[\\",
+            "é",
+            "x.lock",
+            "@{",
+            ".hidden",
+            "x" * 255,
+            "é" * 255,
+            "-",
+        ),
     ):
         name = branch_of("ada@example.org", proposal(label))
         assert name.startswith(branches_of("ada@example.org"))

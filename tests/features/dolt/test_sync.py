@@ -56,7 +56,9 @@ def place(tmp_path: Path) -> Iterator[DoltAddress]:
 class Memory(SyncedMemory):
     def __init__(self, store: Store, folder: Path, place: DoltAddress) -> None:
         settings = Settings(data_dir=folder, remote_folders=str(folder), allow_private_remotes=True)
-        super().__init__(store, settings, DoltRemotes(), Access(place.address, None, place.password))
+        super().__init__(
+            store, settings, DoltRemotes(), Access(place.address, None, place.password)
+        )
         self.place = place
 
 
@@ -71,8 +73,15 @@ async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
     blocks = await memory.do(user_memory.listed)
     with closing(open_engine(memory.place)) as engine:
         database = Database(engine, USER)
-        rows = engine.run("SELECT label, title, body, schema_ref, updated_at FROM memory_blocks ORDER BY label")
-        log = {row[0]: row for row in engine.run("SELECT commit_hash, committer, email, date, message FROM dolt_log")}
+        rows = engine.run(
+            "SELECT label, title, body, schema_ref, updated_at FROM memory_blocks ORDER BY label"
+        )
+        log = {
+            row[0]: row
+            for row in engine.run(
+                "SELECT commit_hash, committer, email, date, message FROM dolt_log"
+            )
+        }
         commits = [log[hash] for hash in database.steps(database.log()[-1].hash, database.head())]
         branches = database.branches()
         names = [row[0] for row in engine.run("SELECT name FROM dolt_branches")]
@@ -80,15 +89,26 @@ async def require_same(memory: Memory, *, is_pulled: bool = False) -> None:
     assert there == {block.label: (block.title, block.value, block.schema_ref) for block in blocks}
     found = [(trailer.version, f"{who} <{mail}>", str(date)) for _, who, mail, date, said in commits
              if (trailer := trailer_of(said)) and not said.startswith("Bring ")]  # fmt: skip
-    wanted = [(one.id.hex(), signature(one.author), date_of(one.created_at).replace("T", " ")) for one in versions]
+    wanted = [
+        (one.id.hex(), signature(one.author), date_of(one.created_at).replace("T", " "))
+        for one in versions
+    ]
     if is_pulled:
         assert [each for each in wanted if each in found] == found
     else:
         assert found == wanted
-        newest = {version.label: date_of(version.created_at).replace("T", " ") for version in versions}
-        assert {label: str(at) for label, *_, at in rows} == {block.label: newest[block.label] for block in blocks}
-    assert {branch.branch for branch in branches} == {branch_of(USER, proposal) for proposal in waiting}
-    assert {proposal_in(branch.message) for branch in branches} == {proposal.id for proposal in waiting}
+        newest = {
+            version.label: date_of(version.created_at).replace("T", " ") for version in versions
+        }
+        assert {label: str(at) for label, *_, at in rows} == {
+            block.label: newest[block.label] for block in blocks
+        }
+    assert {branch.branch for branch in branches} == {
+        branch_of(USER, proposal) for proposal in waiting
+    }
+    assert {proposal_in(branch.message) for branch in branches} == {
+        proposal.id for proposal in waiting
+    }
     assert set(names) == {"main", *(branch.branch for branch in branches)}
 
 
@@ -121,7 +141,9 @@ async def follow_mortally(memory: Memory, chance: Random, monkeypatch: pytest.Mo
     return 0
 
 
-async def follow_random_history(memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> int:
+async def follow_random_history(
+    memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> int:
     """Some acts, a follower that is killed, and so on; at the end one that is not. Returns how often it was killed."""
     chance = Random(seed)  # noqa: S311 - replayed by its seed
     kills = 0
@@ -195,12 +217,17 @@ async def test_a_commit_of_the_owner_becomes_her_version_once(memory: Memory) ->
     )
     for _ in range(2):
         assert (await memory.sync()).last_error is None
-    assert (await versions_of(memory))[1:] == [("human", "user", "Coffee, please"), ("goals", "user", "Add goals")]
+    assert (await versions_of(memory))[1:] == [
+        ("human", "user", "Coffee, please"),
+        ("goals", "user", "Add goals"),
+    ]
     assert await memory.text("human") == "Name: Ada\nLikes: coffee"
     await require_same(memory, is_pulled=True)
 
 
-async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(memory: Memory) -> None:
+async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(
+    memory: Memory,
+) -> None:
     await memory.put("human", "Likes tea")
     await memory.sync()
     change(memory, "Coffee", _SET, "Likes coffee", "human")
@@ -222,10 +249,16 @@ async def test_a_conflict_is_told_and_what_the_remote_held_waits_as_a_proposal(m
 async def test_a_branch_that_the_owner_merges_there_is_an_approval(memory: Memory) -> None:
     await memory.put("human", "Likes tea\nb\nc")
     taken = await memory.propose("human", "tea", "coffee", TUTORS[0], reasoning="She said so.")
-    left = await memory.propose("human", "c", "d", TUTORS[0])  # beside the other, with a branch of its own
+    left = await memory.propose(
+        "human", "c", "d", TUTORS[0]
+    )  # beside the other, with a branch of its own
     await memory.sync()
     with at(memory.place) as engine:
-        (name,) = [row[0] for row in engine.run("SELECT name FROM dolt_branches") if row[0].endswith(taken.id)]
+        (name,) = [
+            row[0]
+            for row in engine.run("SELECT name FROM dolt_branches")
+            if row[0].endswith(taken.id)
+        ]
         engine.call("dolt_merge", name)
     assert (await memory.sync()).last_error is None
     assert await memory.text("human") == "Likes coffee\nb\nc"
@@ -243,12 +276,16 @@ async def test_an_approval_here_is_a_merge_there(memory: Memory) -> None:
     await memory.sync()
     with at(memory.place) as engine:
         (head,) = engine.run("SELECT dolt_hashof('main')")[0]
-        parents = engine.run("SELECT parent_hash FROM dolt_commit_ancestors WHERE commit_hash = ?", head)
+        parents = engine.run(
+            "SELECT parent_hash FROM dolt_commit_ancestors WHERE commit_hash = ?", head
+        )
     assert len(parents) == 2
     await require_same(memory)
 
 
-async def test_an_approval_with_other_words_that_is_edited_before_the_sync_is_one_commit_each(memory: Memory) -> None:
+async def test_an_approval_with_other_words_that_is_edited_before_the_sync_is_one_commit_each(
+    memory: Memory,
+) -> None:
     """A merge once brought the proposal's text into the first commit, and the later versions changed nothing and had none."""
     await memory.add()
     await memory.put("human", "a\nb\nc")
@@ -268,7 +305,11 @@ async def test_a_rename_and_a_deletion_there_keep_the_history(memory: Memory) ->
     change(memory, "Rename", "UPDATE memory_blocks SET label = 'person' WHERE label = 'human'")
     change(memory, "No goals", "DELETE FROM memory_blocks WHERE label = 'goals'")
     await memory.sync()
-    assert [await memory.text(label) for label in ("human", "person", "goals")] == [None, "Ada", None]
+    assert [await memory.text(label) for label in ("human", "person", "goals")] == [
+        None,
+        "Ada",
+        None,
+    ]
     found = await memory.do(lambda tx, owned: history.page(tx, owned.chain.id, label="person"))
     assert [one.old_label for one in found] == ["human", None]
     await require_same(memory, is_pulled=True)
@@ -282,13 +323,21 @@ async def test_a_title_is_brought_over_both_ways(memory: Memory) -> None:
     await require_same(memory, is_pulled=True)
     change(memory, "Retitle", "UPDATE memory_blocks SET title = 'Three'")
     await memory.sync()
-    assert await memory.do(lambda tx, owned: [block.title for block in user_memory.listed(tx, owned)]) == ["Three"]
+    assert await memory.do(
+        lambda tx, owned: [block.title for block in user_memory.listed(tx, owned)]
+    ) == ["Three"]
 
 
-async def test_a_row_that_cannot_be_a_block_stops_the_remote_until_it_is_mended_there(memory: Memory) -> None:
+async def test_a_row_that_cannot_be_a_block_stops_the_remote_until_it_is_mended_there(
+    memory: Memory,
+) -> None:
     await memory.put("human", "Ada")
     await memory.sync()
-    change(memory, "Add", "INSERT INTO memory_blocks (user_id, label, body) VALUES ('ada', 'a/history', 'x')")
+    change(
+        memory,
+        "Add",
+        "INSERT INTO memory_blocks (user_id, label, body) VALUES ('ada', 'a/history', 'x')",
+    )
     with pytest.raises(Invalid, match="history"):
         await memory.sync()
     assert "history" in ((await memory.noted()).last_error or "")
@@ -306,7 +355,11 @@ async def test_a_remote_with_more_than_can_be_read_at_once_is_refused_before_it_
     await memory.put("human", "Ada")
     await memory.sync()
     change(
-        memory, "Add", "INSERT INTO memory_blocks (user_id, label, body) VALUES ('ada', 'notes', '" + "x" * 5000 + "')"
+        memory,
+        "Add",
+        "INSERT INTO memory_blocks (user_id, label, body) VALUES ('ada', 'notes', '"
+        + "x" * 5000
+        + "')",
     )
     for bound, most, told in (
         ("MOST_ROWS", 1, "holds 2 rows"),
@@ -336,7 +389,9 @@ async def test_changes_that_nobody_committed_there_are_not_touched(memory: Memor
     assert "same lines" in ((await memory.sync()).last_error or "")
 
 
-async def test_a_database_that_was_made_anew_is_filled_again_and_takes_nothing_away(memory: Memory) -> None:
+async def test_a_database_that_was_made_anew_is_filled_again_and_takes_nothing_away(
+    memory: Memory,
+) -> None:
     await memory.put("human", "Ada")
     await memory.put("human", "Ada Lovelace")
     await memory.sync()
@@ -351,11 +406,18 @@ async def test_a_database_that_was_made_anew_is_filled_again_and_takes_nothing_a
 async def test_rows_of_others_in_the_same_database_are_left_alone(memory: Memory) -> None:
     await memory.put("human", "Ada")
     await memory.sync()
-    change(memory, "Bob is here", "INSERT INTO memory_blocks (user_id, label, body) VALUES ('bob', 'human', 'Bob')")
+    change(
+        memory,
+        "Bob is here",
+        "INSERT INTO memory_blocks (user_id, label, body) VALUES ('bob', 'human', 'Bob')",
+    )
     await memory.put("human", "Ada L.")
     await memory.sync()
     with at(memory.place) as engine:
-        assert engine.run("SELECT user_id, body FROM memory_blocks ORDER BY 1") == [["ada", "Ada L."], ["bob", "Bob"]]
+        assert engine.run("SELECT user_id, body FROM memory_blocks ORDER BY 1") == [
+            ["ada", "Ada L."],
+            ["bob", "Bob"],
+        ]
     assert len(await versions_of(memory)) == 2
 
 
@@ -364,7 +426,9 @@ async def test_a_branch_with_commits_of_the_owner_is_not_deleted(memory: Memory)
     id = (await memory.propose("human", "a", "A")).id
     await memory.sync()
     with at(memory.place) as engine:
-        (name,) = [row[0] for row in engine.run("SELECT name FROM dolt_branches") if row[0].endswith(id)]
+        (name,) = [
+            row[0] for row in engine.run("SELECT name FROM dolt_branches") if row[0].endswith(id)
+        ]
         engine.call("dolt_checkout", name)
         engine.run(_SET, "AA\nb", "human")
         commit(engine, "Rather so")
@@ -387,19 +451,25 @@ async def test_an_owners_commits_are_pulled_once_whatever_is_killed(
             engine.run(_SET, body.replace("1234"[round], f"remote {names[round]}"), "human")
             commit(engine, f"Remote {round}")
         text = await memory.text("human") or ""
-        await memory.put("human", text.replace("5678"[round], f"local {names[round]}"), message=f"Local {round}")
+        await memory.put(
+            "human", text.replace("5678"[round], f"local {names[round]}"), message=f"Local {round}"
+        )
         await follow_mortally(memory, chance, monkeypatch)
     assert (await memory.sync()).last_error is None
     lines = [*(f"remote {name}" for name in names), "-", *(f"local {name}" for name in names)]
     assert await memory.text("human") == "\n".join(lines)
     reasons = [reason for *_, reason in await versions_of(memory)]
-    assert sorted(reasons[1:]) == sorted(f"{side} {round}" for side in ("Remote", "Local") for round in range(4))
+    assert sorted(reasons[1:]) == sorted(
+        f"{side} {round}" for side in ("Remote", "Local") for round in range(4)
+    )
     await require_same(memory, is_pulled=True)
 
 
 YOULAB = """CREATE TABLE memory_blocks (user_id VARCHAR(255) NOT NULL, label VARCHAR(100) NOT NULL, title VARCHAR(255), body TEXT, \
 schema_ref VARCHAR(255), updated_at TIMESTAMP, PRIMARY KEY (user_id, label))"""
-_INSERT = "INSERT INTO memory_blocks (user_id, label, title, body, schema_ref) VALUES (?, ?, ?, ?, ?)"
+_INSERT = (
+    "INSERT INTO memory_blocks (user_id, label, title, body, schema_ref) VALUES (?, ?, ?, ?, ?)"
+)
 STUDENT, TUTOR = "Ada <ada@school.example>", "college-essay-tutor <agent@youlab>"
 
 
@@ -438,14 +508,17 @@ def fill_like_youlab(place: DoltAddress, edits: int = 3) -> None:
         commit("Done with the journey")
 
 
-async def test_a_database_of_youlab_keeps_its_versions_dates_authors_and_messages(memory: Memory) -> None:
+async def test_a_database_of_youlab_keeps_its_versions_dates_authors_and_messages(
+    memory: Memory,
+) -> None:
     fill_like_youlab(memory.place)
     ada = await memory.do(set_email("ada@school.example"))
 
     assert (await memory.sync()).last_error is None
     versions = await memory.versions()
     shown = [
-        (one.label, one.author.kind, one.author.name, one.reason, date_of(one.created_at)[5:10]) for one in versions
+        (one.label, one.author.kind, one.author.name, one.reason, date_of(one.created_at)[5:10])
+        for one in versions
     ]
 
     mine = ("user", ada.name)
@@ -462,14 +535,20 @@ async def test_a_database_of_youlab_keeps_its_versions_dates_authors_and_message
     assert [one.approved_by for one in versions if one.author.kind == "remote"] == [ada.id] * 2
     assert await memory.texts() == {"student": "Name: Ada\nLikes proofs"}
     (block,) = await memory.do(user_memory.listed)
-    assert (block.title, block.schema_ref, block.policy) == ("Student", "college/student", "propose")
+    assert (block.title, block.schema_ref, block.policy) == (
+        "Student",
+        "college/student",
+        "propose",
+    )
     with at(memory.place) as engine:
         log = engine.run("SELECT message FROM dolt_log ORDER BY date")
     for _ in range(2):
         await memory.sync()
     assert await memory.versions() == versions
     with at(memory.place) as engine:
-        assert engine.run("SELECT message FROM dolt_log ORDER BY date") == log  # nothing is written back
+        assert (
+            engine.run("SELECT message FROM dolt_log ORDER BY date") == log
+        )  # nothing is written back
 
 
 async def test_a_long_history_is_pulled_whole_wherever_the_import_is_killed(
@@ -482,7 +561,12 @@ async def test_a_long_history_is_pulled_whole_wherever_the_import_is_killed(
         kills += await follow_mortally(memory, chance, monkeypatch)
     await memory.sync()
     reasons = [one.reason for one in await memory.versions()]
-    assert reasons[:9] == ["Create student", "Create journey", *(f"Edit {edit}" for edit in range(6)), "At home"]
+    assert reasons[:9] == [
+        "Create student",
+        "Create journey",
+        *(f"Edit {edit}" for edit in range(6)),
+        "At home",
+    ]
     assert kills
     assert await memory.texts() == {"student": "Name: Ada\nLikes proofs"}
 
@@ -496,7 +580,9 @@ async def test_what_was_there_comes_to_a_memory_with_versions_as_one_change(memo
     assert waiting.value == "Name: Ada\nLikes proofs"
 
 
-async def test_a_file_stays_with_its_organization_by_whatever_path(memory: Memory, store: SqliteStore) -> None:
+async def test_a_file_stays_with_its_organization_by_whatever_path(
+    memory: Memory, store: SqliteStore
+) -> None:
     if memory.place.path is None:
         pytest.skip("a server is no file")
     await memory.put("human", "Likes tea")
@@ -509,7 +595,11 @@ async def test_a_file_stays_with_its_organization_by_whatever_path(memory: Memor
     async def claim(address: str) -> None:
         await add(store, memory.settings, Scope("org-other"), USER, memory.kind, Access(address))
 
-    for address in (memory.access.address, f"doltlite://{link}", memory.access.address.replace("a", "%61", 1)):
+    for address in (
+        memory.access.address,
+        f"doltlite://{link}",
+        memory.access.address.replace("a", "%61", 1),
+    ):
         with pytest.raises(Conflict, match="another memory"):
             await claim(address)
     with pytest.raises(Invalid):
@@ -532,22 +622,30 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
 
     async def work() -> list[list[str]]:
         await ALL_USERS.run(runtime, Job(ALL_USERS.kind, LOCAL_ORGANIZATION, {}), lambda *_: None)
-        for job in await store.read(lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"])):
+        for job in await store.read(
+            lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"])
+        ):
             assert job.kind == SYNC
             claimed = await store.write(lambda tx, id=job.id: jobs.claim_one(tx, "here", id))
             if claimed:
                 await handlers[SYNC].run(runtime, claimed, lambda *_: None)
                 await store.write(lambda tx, claimed=claimed: jobs.finish(tx, claimed))
         with at(place) as engine:
-            return [*map(list, engine.run("SELECT user_id, body FROM memory_blocks ORDER BY user_id"))]
+            return [
+                *map(list, engine.run("SELECT user_id, body FROM memory_blocks ORDER BY user_id"))
+            ]
 
     memory = Memory(store, tmp_path, place)
     for user in ("ada", "bob"):
         await memory.put("human", f"I am {user}", user)
-    await store.write(lambda tx: tx.run(organizations.insert(), {"id": "org-2", "name": "Other", "created_at": 0}))
+    await store.write(
+        lambda tx: tx.run(organizations.insert(), {"id": "org-2", "name": "Other", "created_at": 0})
+    )
     await store.write(deletion.prepare)
     assert await store.read(remotes.organization_ids) == [LOCAL_ORGANIZATION, "org-2"]
-    eve = await store.write(lambda tx: user_memory.open_memory(tx, Scope("org-2"), "eve", makes=True))
+    eve = await store.write(
+        lambda tx: user_memory.open_memory(tx, Scope("org-2"), "eve", makes=True)
+    )
     await store.write(lambda tx: user_memory.put(tx, eve, "human", "I am eve", eve.owner))
 
     assert await work() == [["ada", "I am ada"], ["bob", "I am bob"]]
@@ -562,10 +660,16 @@ async def test_one_setting_syncs_the_memory_of_every_user_there_is_and_of_those_
     # A user with the name of one who was forgotten does not get back what the database still holds.
     names = [hash_of_name(Secret(tmp_path), LOCAL_ORGANIZATION, "dora")]
     receipts.write(tmp_path, {"id": new_id("receipt"), "names": names})
-    change(memory, "Old", "INSERT INTO memory_blocks (user_id, label, body) VALUES ('dora', 'human', 'Forget me')")
+    change(
+        memory,
+        "Old",
+        "INSERT INTO memory_blocks (user_id, label, body) VALUES ('dora', 'human', 'Forget me')",
+    )
     await memory.put("goals", "Rest", "dora")
     await work()
-    assert await memory.do(lambda tx, owned: [one.value for one in user_memory.listed(tx, owned)], "dora") == ["Rest"]
+    assert await memory.do(
+        lambda tx, owned: [one.value for one in user_memory.listed(tx, owned)], "dora"
+    ) == ["Rest"]
 
 
 def test_with_a_place_for_it_each_organization_has_a_database_of_its_own(tmp_path: Path) -> None:

@@ -41,7 +41,9 @@ def there(place: DoltAddress, table: str, columns: str = "*") -> list[tuple[Any,
         return sorted(tuple(row) for row in engine.run(f"SELECT {columns} FROM {table}"))  # noqa: S608 - a test's words
 
 
-async def ran(memory: Memory, name: str, user: str, window: int = 0, **more: Any) -> tuple[BackgroundTask, TaskRun]:
+async def ran(
+    memory: Memory, name: str, user: str, window: int = 0, **more: Any
+) -> tuple[BackgroundTask, TaskRun]:
     """A task by this name, and a run of it for this user."""
     agent = (await make.stored_agent(memory.store, make.agent(new_id("agent")))).agent
 
@@ -50,10 +52,21 @@ async def ran(memory: Memory, name: str, user: str, window: int = 0, **more: Any
         task = queries.find(tx, Scope(), name)
         if task is None:
             task = BackgroundTask(
-                new_id("task"), LOCAL_ORGANIZATION, name, agent.id, f"Look after {name}.", cron="0 3 * * *"
+                new_id("task"),
+                LOCAL_ORGANIZATION,
+                name,
+                agent.id,
+                f"Look after {name}.",
+                cron="0 3 * * *",
             )
             queries.insert_task(tx, task)
-        made = {"trigger": "cron", "status": "done", "created_at": tx.clock.now(), "ended_at": tx.clock.now(), **more}
+        made = {
+            "trigger": "cron",
+            "status": "done",
+            "created_at": tx.clock.now(),
+            "ended_at": tx.clock.now(),
+            **more,
+        }
         run = TaskRun(new_id("taskrun"), LOCAL_ORGANIZATION, task.id, owner.id, window, **made)
         assert queries.add_runs(tx, [run])
         return task, run
@@ -67,9 +80,13 @@ async def test_the_tasks_of_a_user_their_runs_and_activity_are_in_dolt(memory: M
     before = (await memory.noted()).seen
     assert await memory.sync() is not None
     assert (await memory.noted()).seen == before  # no task, no tables, no commits
-    task, run = await ran(memory, "nightly", "ada", problem='It\'s \\ "odd" ✓', changes=({"label": "human"},))
+    task, run = await ran(
+        memory, "nightly", "ada", problem='It\'s \\ "odd" ✓', changes=({"label": "human"},)
+    )
     assert (await memory.sync()).last_error is None
-    (defined,) = there(memory.place, "background_tasks", "user_id, name, agent_id, instructions, cron, enabled")
+    (defined,) = there(
+        memory.place, "background_tasks", "user_id, name, agent_id, instructions, cron, enabled"
+    )
     assert defined == ("ada", "nightly", task.agent_id, "Look after nightly.", "0 3 * * *", "True")
     (done,) = there(memory.place, "task_runs", "user_id, id, task, status, problem, changes")
     assert done == ("ada", run.id, "nightly", "done", 'It\'s \\ "odd" ✓', '[{"label":"human"}]')
@@ -98,8 +115,18 @@ async def test_a_user_gets_no_rows_of_another_in_a_database_of_both(memory: Memo
         for one in (memory, other):
             assert (await one.sync()).last_error is None
     names = there(memory.place, "background_tasks", "user_id, name")
-    assert names == [("ada", "nightly"), ("ada", "only-ada"), ("bob", "nightly"), ("bob", "only-bob")]
-    assert [row[0] for row in there(memory.place, "task_runs", "user_id")] == ["ada", "ada", "bob", "bob"]
+    assert names == [
+        ("ada", "nightly"),
+        ("ada", "only-ada"),
+        ("bob", "nightly"),
+        ("bob", "only-bob"),
+    ]
+    assert [row[0] for row in there(memory.place, "task_runs", "user_id")] == [
+        "ada",
+        "ada",
+        "bob",
+        "bob",
+    ]
     assert await memory.text() == "This is ada."
     # Alone in a database of their own, a user has their own rows only.
     folder = memory.settings.data_dir / "own"
@@ -129,5 +156,7 @@ async def test_after_any_kill_the_rows_are_there_once(
             with suppress(Killed):
                 await memory.sync()
     assert (await memory.sync()).last_error is None
-    assert sorted(row[1] for row in there(memory.place, "task_runs", "user_id, id")) == sorted(wanted)
+    assert sorted(row[1] for row in there(memory.place, "task_runs", "user_id, id")) == sorted(
+        wanted
+    )
     await require_same(memory)

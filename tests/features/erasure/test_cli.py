@@ -31,7 +31,9 @@ def test_a_user_is_forgotten_without_a_server_and_the_receipt_can_be_checked(she
     checked = shell.run("memory", "receipt", str(receipt))
     assert checked.returncode == 0
     assert "It is as this installation signed it." in checked.stdout
-    other = shell.run("memory", "receipt", str(receipt), RICORDO_DATA_DIR=str(shell.folder / "other"))
+    other = shell.run(
+        "memory", "receipt", str(receipt), RICORDO_DATA_DIR=str(shell.folder / "other")
+    )
     assert (other.returncode, "cannot be told here" in other.stdout) == (0, True)
     forged = orjson.loads(receipt.read_bytes())
     forged["removed"]["chains"] = 2

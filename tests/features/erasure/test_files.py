@@ -49,7 +49,9 @@ def test_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
 
     done = erase_files(tmp_path, current, ADA)
 
-    (named,) = [line for line in erase_files(tmp_path, None, ADA).elsewhere if "another database" in line]
+    (named,) = [
+        line for line in erase_files(tmp_path, None, ADA).elsewhere if "another database" in line
+    ]
     assert named.startswith("ricordo.db")
     assert (theirs.exists(), others.exists(), current.exists()) == (False, True, True)
     left = {path.name for path in (tmp_path / "repositories").iterdir()}
@@ -57,11 +59,16 @@ def test_repositories_and_backups_go_and_others_stay(tmp_path: Path) -> None:
     assert set(done.files) == {"backups/a.db", *(f"repositories/{name}" for name in own)}
 
 
-def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_that_is_just_being_made_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "repositories" / "chain-ada.git"
     path.parent.mkdir()
     monkeypatch.setattr(chain_files, "PATIENCE", 0.01)
-    with FileLock(chain_files.lock_path(tmp_path, "chain-ada")), pytest.raises(Unavailable, match="is being read"):
+    with (
+        FileLock(chain_files.lock_path(tmp_path, "chain-ada")),
+        pytest.raises(Unavailable, match="is being read"),
+    ):
         erase_files(tmp_path, None, ADA)
     path.mkdir()
     assert erase_files(tmp_path, None, ADA).files == {"repositories/chain-ada.git": "removed"}
@@ -69,7 +76,11 @@ def test_a_repository_that_is_just_being_made_is_waited_for(tmp_path: Path, monk
 
 def test_a_repository_whose_remote_was_removed_before_goes_by_its_mark(tmp_path: Path) -> None:
     own = tmp_path / "data" / "remotes"
-    for name, chain in (("ada.git", "chain-ada"), ("deep/ada.git", "chain-ada"), ("bob.git", "chain-bob")):
+    for name, chain in (
+        ("ada.git", "chain-ada"),
+        ("deep/ada.git", "chain-ada"),
+        ("bob.git", "chain-bob"),
+    ):
         (own / name / "objects").mkdir(parents=True)
         (own / name / chain_files.OWNER_FILE).write_text(f"{chain}\n")
     done = erase_files(tmp_path / "data", None, ADA, [str(own / "bob.git")])
@@ -90,7 +101,11 @@ def test_remotes_in_the_data_folder_go_and_those_elsewhere_are_named(tmp_path: P
         str(own / "link"),
         "https://git.example.org/ada.git",
     ]
-    others = [str(own / "bob.git"), f"doltlite://{own}/of%20ada.db2", "https://git.example.org/bob.git"]
+    others = [
+        str(own / "bob.git"),
+        f"doltlite://{own}/of%20ada.db2",
+        "https://git.example.org/bob.git",
+    ]
     erasure = ADA.model_copy(update={"remotes": dict.fromkeys(theirs, "some")})
 
     done = erase_files(tmp_path / "data", None, erasure, others)
@@ -114,7 +129,9 @@ def test_a_remote_that_others_use_too_is_named_and_left(tmp_path: Path) -> None:
         assert any("is one of others too" in line for line in done.elsewhere), other
 
 
-def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(tmp_path: Path) -> None:
+def test_things_in_the_folder_of_remotes_that_nobody_uses_any_more_are_counted(
+    tmp_path: Path,
+) -> None:
     """A remote that was taken away before stays where it is, and no row tells whose it was."""
     for name in ("was-hers.git", "bob.git", "team/carol.git", "empty"):
         (tmp_path / "remotes" / name).mkdir(parents=True)
@@ -138,7 +155,9 @@ def test_a_dump_goes_unless_it_is_from_before_the_user_came(tmp_path: Path) -> N
     assert list((tmp_path / "backups").iterdir()) == []
 
 
-def test_a_file_that_cannot_be_removed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     database(tmp_path / "backups" / "a.db", "user-ada")
 
     def refuse(_path: Path, **_: bool) -> None:
@@ -175,10 +194,18 @@ def test_a_receipt_is_stored_and_found_by_a_name_that_it_does_not_hold(tmp_path:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert receipts.find(tmp_path, receipt["id"]) == receipt
     assert receipts.find(tmp_path, "../secret.key") is None
-    assert receipts.find_by_name(tmp_path, receipts.hash_of_name(secret, "org-1", "ada lovelace")) == receipt
+    assert (
+        receipts.find_by_name(tmp_path, receipts.hash_of_name(secret, "org-1", "ada lovelace"))
+        == receipt
+    )
     # Another installation's key gives other hashes, so nobody can try names on a receipt alone.
     for other, organization in ((secret, "org-2"), (Secret(tmp_path / "b"), "org-1")):
-        assert receipts.find_by_name(tmp_path, receipts.hash_of_name(other, organization, "ada lovelace")) is None
+        assert (
+            receipts.find_by_name(
+                tmp_path, receipts.hash_of_name(other, organization, "ada lovelace")
+            )
+            is None
+        )
 
 
 def test_a_changed_receipt_and_one_of_another_installation_are_told_apart(tmp_path: Path) -> None:
@@ -192,7 +219,11 @@ def test_a_changed_receipt_and_one_of_another_installation_are_told_apart(tmp_pa
 
 
 def test_what_is_no_receipt_is_refused(tmp_path: Path) -> None:
-    for signature in (None, {"algorithm": "none"}, {"algorithm": "ed25519", "public_key": "?", "value": "?"}):
+    for signature in (
+        None,
+        {"algorithm": "none"},
+        {"algorithm": "ed25519", "public_key": "?", "value": "?"},
+    ):
         with pytest.raises(Invalid, match="no receipt"):
             receipts.verify({"id": "receipt-1", "signature": signature})
     file = tmp_path / "file.json"

@@ -42,7 +42,9 @@ def has_written(work: Path, size: int, seconds: float) -> Callable[[], bool]:
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(20, marks=pytest.mark.soak)])
-def test_nothing_of_the_erased_is_left_by_killed_commands(rounds: int, shell: Shell, helper: Helper) -> None:
+def test_nothing_of_the_erased_is_left_by_killed_commands(
+    rounds: int, shell: Shell, helper: Helper
+) -> None:
     temporary, data = shell.folder / "temp", shell.data
     temporary.mkdir()
     (shell.folder / "other").mkdir()
@@ -50,7 +52,9 @@ def test_nothing_of_the_erased_is_left_by_killed_commands(rounds: int, shell: Sh
     remember(shell, "ada", "bob")
     assert shell.run("upgrade").returncode == 0  # makes the tables of features
     begin = time.monotonic()
-    KilledCommand(helper, ("backup", f"{shell.folder}/whole.db"), shell.folder / "first", variables).finish()
+    KilledCommand(
+        helper, ("backup", f"{shell.folder}/whole.db"), shell.folder / "first", variables
+    ).finish()
     duration = time.monotonic() - begin
     chance = random.Random(31)  # noqa: S311 - moments
     killed = 0
@@ -65,7 +69,9 @@ def test_nothing_of_the_erased_is_left_by_killed_commands(rounds: int, shell: Sh
         for path in data.glob("*-mov.db"):  # a move that was faster: a database of its own
             path.unlink()
         if canary("ada").encode() not in (data / "ricordo.db").read_bytes():
-            restore(shell.folder / "whole.db", Settings(data_dir=data), lambda *_: None, replace=True)
+            restore(
+                shell.folder / "whole.db", Settings(data_dir=data), lambda *_: None, replace=True
+            )
     assert killed >= rounds, "the commands were so fast that nothing was tested"
     shutil.rmtree(shell.folder / "other")
 
@@ -75,4 +81,6 @@ def test_nothing_of_the_erased_is_left_by_killed_commands(rounds: int, shell: Sh
     assert in_files(data, canary("bob")) != []
     assert [path.name for path in (data / FOLDER).iterdir()] == [".door"]
     left = [path.name for path in (*data.iterdir(), *temporary.iterdir())]
-    assert [name for name in left if name.endswith(("-wal", "-shm", ".db.lock")) or "unfinished" in name] == []
+    assert [
+        name for name in left if name.endswith(("-wal", "-shm", ".db.lock")) or "unfinished" in name
+    ] == []

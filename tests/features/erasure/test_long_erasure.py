@@ -44,16 +44,22 @@ class Size:
 async def fill(store: SqliteStore, size: Size) -> None:
     """What she and others have at each agent, packed as after a quiet while; each text of hers has a word of its own."""
     chance = random.Random(5)  # noqa: S311 - no secret
-    user_id = (await store.write(lambda tx: user_memory.open_memory(tx, Scope(), "ada", makes=True))).user.id
+    user_id = (
+        await store.write(lambda tx: user_memory.open_memory(tx, Scope(), "ada", makes=True))
+    ).user.id
 
     def said(count: int) -> Iterator[tuple[str, str | None]]:
         for number in range(count // size.agents * (size.others + 1)):
-            words = [f"w{int(20_000 ** chance.random())}" for _ in range(20)]  # most are said seldom
+            words = [
+                f"w{int(20_000 ** chance.random())}" for _ in range(20)
+            ]  # most are said seldom
             is_hers = number % (size.others + 1) == 0
             own = [f"{NEEDLE}{chance.getrandbits(48)}"] if is_hers else []
             yield " ".join([*words, *own]), user_id if is_hers else None
 
-    async def store_all(owner: str, new: list[Any], insert: Callable[[Transaction, list[Any]], Any]) -> None:
+    async def store_all(
+        owner: str, new: list[Any], insert: Callable[[Transaction, list[Any]], Any]
+    ) -> None:
         for start in range(0, len(new), 250):
             await store.write(lambda tx, some=new[start : start + 250]: insert(tx, some))  # type: ignore[misc]
         while await store.write(lambda tx: flush(tx, owner)):
@@ -62,7 +68,10 @@ async def fill(store: SqliteStore, size: Size) -> None:
     for number in range(size.agents):
         agent = (await make.stored_agent(store, make.agent(f"Agent {number}"))).agent
         archive = await make.stored_archive(store, agent)
-        threads = {who: make.conversation(agent, id=f"conv-{who}-{number}", user_id=who) for who in (user_id, None)}
+        threads = {
+            who: make.conversation(agent, id=f"conv-{who}-{number}", user_id=who)
+            for who in (user_id, None)
+        }
         for thread in threads.values():
             await store.write(lambda tx, thread=thread: conversations.insert_one(tx, thread))  # type: ignore[misc]
         messages = [
@@ -71,12 +80,16 @@ async def fill(store: SqliteStore, size: Size) -> None:
         ]
         await store_all(agent.id, messages, insert_messages)
         passages = [make.passage(archive, words, user_id=who) for words, who in said(size.passages)]
-        await store_all(archive.id, passages, lambda tx, new, into=archive: insert_passages(tx, into, new))  # type: ignore[misc]
+        await store_all(
+            archive.id, passages, lambda tx, new, into=archive: insert_passages(tx, into, new)
+        )  # type: ignore[misc]
     # Flushes of a running server are done by its worker, and there is none here.
     await store.write(lambda tx: tx.run(text("DELETE FROM jobs")))
 
 
-def counted(store: SqliteStore, writes: list[tuple[str, int]]) -> Callable[[Callable[[Transaction], Any]], Any]:
+def counted(
+    store: SqliteStore, writes: list[tuple[str, int]]
+) -> Callable[[Callable[[Transaction], Any]], Any]:
     write = type(store)._write
 
     def counted_write(work: Callable[[Transaction], Any]) -> Any:
@@ -97,14 +110,23 @@ def counted(store: SqliteStore, writes: list[tuple[str, int]]) -> Callable[[Call
 
 def left(tx: Transaction) -> int:
     like = f"LIKE '{NEEDLE}%'"
-    tables = (f"search_postings WHERE term {like}", f"search_terms WHERE term {like}", "search_buffer")
+    tables = (
+        f"search_postings WHERE term {like}",
+        f"search_terms WHERE term {like}",
+        "search_buffer",
+    )
     return sum(int(tx.all(text(f"SELECT count(*) FROM {rows}"))[0][0]) for rows in tables)  # noqa: S608
 
 
 @pytest.mark.parametrize(
-    "size", short_and_long(Size(messages=260, passages=260, agents=2, others=1), Size(messages=20_000, passages=20_000))
+    "size",
+    short_and_long(
+        Size(messages=260, passages=260, agents=2, others=1), Size(messages=20_000, passages=20_000)
+    ),
 )
-async def test_no_transaction_of_an_erasure_changes_more_than_five_hundred_rows(tmp_path: Path, size: Size) -> None:
+async def test_no_transaction_of_an_erasure_changes_more_than_five_hundred_rows(
+    tmp_path: Path, size: Size
+) -> None:
     store = open_sqlite(tmp_path / "ricordo.db", clock=SystemClock())
     writes: list[tuple[str, int]] = []
     try:

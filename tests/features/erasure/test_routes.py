@@ -56,17 +56,23 @@ class World:
 
     def agent(self, name: str, **more: Any) -> str:
         blocks = [{"label": "persona", "value": f"I am {name}."}]
-        made = self.post("/v1/agents/", {"name": name, "model": MODEL, "memory_blocks": blocks, **more})
+        made = self.post(
+            "/v1/agents/", {"name": name, "model": MODEL, "memory_blocks": blocks, **more}
+        )
         return str(made["id"])
 
     def thread(self, agent_id: str, user: str, **more: Any) -> str:
-        return str(self.post("/v1/conversations/", {"user_id": user, **more}, agent_id=agent_id)["id"])
+        return str(
+            self.post("/v1/conversations/", {"user_id": user, **more}, agent_id=agent_id)["id"]
+        )
 
     def say(self, thread: str, words: str, *lines: Any, **more: Any) -> str:
         self.server.says(*lines)
         messages = [{"role": "user", "content": words}]
         if thread.startswith("agent-"):
-            response = self.http.post(f"/v1/agents/{thread}/messages", json={"messages": messages, **more})
+            response = self.http.post(
+                f"/v1/agents/{thread}/messages", json={"messages": messages, **more}
+            )
         else:
             body = {"messages": messages, "streaming": False, **more}
             response = self.http.post(f"/v1/conversations/{thread}/messages", json=body)
@@ -92,7 +98,11 @@ class World:
 
     def rows(self) -> dict[str, set[str]]:
         found = self.server.read(rows)
-        return {name: some for name, some in found.items() if name not in UNSETTLED and not name.startswith("search_")}
+        return {
+            name: some
+            for name, some in found.items()
+            if name not in UNSETTLED and not name.startswith("search_")
+        }
 
 
 def peopled(server: ServerInThread, http: httpx2.Client) -> World:
@@ -103,7 +113,12 @@ def peopled(server: ServerInThread, http: httpx2.Client) -> World:
     made.put("/users/bob/blocks/human", "Bob drinks Darjeeling.")
     made.put("/users/bob/blocks/human", "Bob drinks Darjeeling, and Assam.")
     made.ids["bob"] = made.thread(made.ids["shared"], "bob")
-    made.say(made.ids["bob"], "I am Bob.", call("archival_memory_insert", content="Bob likes maps."), "Noted.")
+    made.say(
+        made.ids["bob"],
+        "I am Bob.",
+        call("archival_memory_insert", content="Bob likes maps."),
+        "Noted.",
+    )
     made.say(made.ids["own"], "Hello Otto.", "Hello Bob.")
     return made
 
@@ -138,20 +153,35 @@ def ada(world: World) -> None:
     post, put, shared = world.post, world.put, world.ids["shared"]
     name = world.ids.setdefault("name", "ada")
     memory = f"/users/{name}/blocks"
-    put(f"{memory}/human", f"Ada is {canary('block')}.", title=canary("title"), message=canary("reason"))
+    put(
+        f"{memory}/human",
+        f"Ada is {canary('block')}.",
+        title=canary("title"),
+        message=canary("reason"),
+    )
     put(f"{memory}/human", f"Ada was {canary('version')}.")
     put(f"{memory}/notes/gone", canary("deleted"), title=canary("log"))
     assert world.http.delete(f"{memory}/notes/gone").status_code == 200
-    proposed = {"old_string": "Ada", "new_string": canary("proposal"), "reasoning": canary("reasoning")}
+    proposed = {
+        "old_string": "Ada",
+        "new_string": canary("proposal"),
+        "reasoning": canary("reasoning"),
+    }
     post(f"{memory}/human/propose", {**proposed, "agent_id": canary("author")})
     ids = world.ids
-    ids["ada"] = thread = world.thread(shared, name, summary=canary("summary"), description=canary("description"))
-    file = call("archival_memory_insert", content=f"Ada filed {canary('passage')}.", tags=[canary("tag")])
+    ids["ada"] = thread = world.thread(
+        shared, name, summary=canary("summary"), description=canary("description")
+    )
+    file = call(
+        "archival_memory_insert", content=f"Ada filed {canary('passage')}.", tags=[canary("tag")]
+    )
     world.say(thread, f"I am {canary('said')}.", file, f"You are {canary('answer')}.")
     edit = call("core_memory_append", label="human", content=canary("edit"))
     world.say(thread, f"Remember {canary('memory')}.", edit, "Done.")
     world.say(thread, canary("stream"), canary("streamed"), streaming=True, background=True)
-    past = [{"role": "user", "content": canary("past"), "name": canary("name"), "otid": canary("otid")}]
+    past = [
+        {"role": "user", "content": canary("past"), "name": canary("name"), "otid": canary("otid")}
+    ]
     post(f"/v1/agents/{shared}/messages/import", {"messages": past, "conversation_id": thread})
     ids["fork"] = post(f"/v1/conversations/{thread}/fork")["id"]
     world.say(ids["fork"], canary("forked"), "ok")
@@ -161,7 +191,9 @@ def ada(world: World) -> None:
     body = {"messages": [{"role": "user", "content": canary("sender"), "sender_id": user_id}]}
     post(f"/v1/agents/{shared}/messages", body)
     # Her own default conversation with the agent that both talk with, where its persona becomes a copy of hers.
-    world.server.says(call("memory_insert", label="persona", new_string=canary("copy")), canary("own"))
+    world.server.says(
+        call("memory_insert", label="persona", new_string=canary("copy")), canary("own")
+    )
     own = {"messages": [{"role": "user", "content": canary("at home")}]}
     ok(world.http.post(f"/v1/agents/{shared}/messages", json=own, headers={"x-ricordo-user": name}))
 
@@ -172,14 +204,18 @@ def ask_about_ada(world: World) -> None:
     archive = call("archival_memory_search", query="Ada filed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ToolContext, "subject_id", None)
-        answer = world.say(world.ids["shared"], "What do you know?", [look, archive], "I will not tell.")
+        answer = world.say(
+            world.ids["shared"], "What do you know?", [look, archive], "I will not tell."
+        )
     assert canary("said") in answer
     assert canary("passage") in answer
 
 
 def beside(world: World) -> tuple[list[Path], Path]:
     """Files beside the database: her repository and a dump with her in it, and another's repository."""
-    chain = world.server.read(lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'")))  # noqa: S608
+    chain = world.server.read(
+        lambda tx: tx.all(text(f"SELECT id FROM chains WHERE owner_id = '{world.ids['user']}'"))  # noqa: S608
+    )
     repositories, backups = world.data / "repositories", world.data / "backups"
     files = [repositories / f"{chain[0].id}.git" / "pack", backups / "ricordo-schema5.dump"]
     other = repositories / "chain-other.git" / "pack"
@@ -203,9 +239,17 @@ def backed_up(world: World, name: str) -> Path:
 def everything_of_bob(found: dict[str, set[str]], world: World) -> dict[str, set[str]]:
     """The rows that are Bob's. What an agent that both talk with shows is not: its prompt names her tags, and a trace holds it."""
     own = {world.user_id("bob"), world.ids["own"], world.ids["bob"]}
-    is_shown = {"messages": "'role': 'system'", "conversations": world.ids["shared"], "traces": "It is me, Bob."}
+    is_shown = {
+        "messages": "'role': 'system'",
+        "conversations": world.ids["shared"],
+        "traces": "It is me, Bob.",
+    }
     return {
-        name: {row for row in some if any(id in row for id in own) and is_shown.get(name, "\n") not in row}
+        name: {
+            row
+            for row in some
+            if any(id in row for id in own) and is_shown.get(name, "\n") not in row
+        }
         for name, some in found.items()
     }
 
@@ -236,7 +280,12 @@ def test_what_she_wrote_is_nowhere_and_what_others_wrote_is_as_it_was(world: Wor
     assert receipts.verify(receipt, Secret(world.data))
     assert receipts.read(receipts.path_of(world.data, receipt["id"])) == receipt
     removed = receipt["removed"]
-    assert (removed["users"], removed["chains"], removed["conversations"], removed["passages"]) == (1, 1, 3, 1)
+    assert (removed["users"], removed["chains"], removed["conversations"], removed["passages"]) == (
+        1,
+        1,
+        3,
+        1,
+    )
     assert receipt["changed"]["quotes"] == 1
     assert receipt["subject"] == receipts.subject_of(world.ids["user"])
     assert {agent["id"] for agent in receipt["agents"]} == {world.ids["shared"], world.ids["hers"]}
@@ -248,9 +297,14 @@ def test_agents_that_are_hers_alone_go_with_her_and_what_others_have_stays(world
     alone = world.post("/v1/blocks/", {"label": "alone", "value": canary("alone")})["id"]
     both = world.post("/v1/blocks/", {"label": "both", "value": "Of several agents."})["id"]
     for agent, block in ((hers, alone), (hers, both), (shared, both)):
-        assert world.http.patch(f"/v1/agents/{agent}/core-memory/blocks/attach/{block}").status_code == 200
+        assert (
+            world.http.patch(f"/v1/agents/{agent}/core-memory/blocks/attach/{block}").status_code
+            == 200
+        )
     edit = call("core_memory_append", label="persona", content=canary("own"))
-    world.say(hers, "Learn this.", edit, call("archival_memory_insert", content=canary("filed")), "Done.")
+    world.say(
+        hers, "Learn this.", edit, call("archival_memory_insert", content=canary("filed")), "Done."
+    )
     # Somebody else's, though it is about her; and one that another agent reads.
     lent = world.agent("Lena", user_id=name)
     block = world.http.get(f"/v1/agents/{lent}").json()["memory"]["blocks"][0]["id"]
@@ -277,7 +331,9 @@ def test_agents_that_are_hers_alone_go_with_her_and_what_others_have_stays(world
     assert receipts.verify(receipt, Secret(world.data))
 
 
-def test_an_agent_that_saw_her_memory_and_was_never_spoken_to_stays_and_shows_it_no_more(shared: World) -> None:
+def test_an_agent_that_saw_her_memory_and_was_never_spoken_to_stays_and_shows_it_no_more(
+    shared: World,
+) -> None:
     name = shared.ids["name"]
     shared.put(f"/users/{name}/blocks/human", canary("unspoken"))
     agent = shared.agent("Lea", user_id=name)
@@ -318,7 +374,9 @@ def test_she_is_unknown_at_once_and_everything_goes_on_with_those_who_stay(share
     assert [hit for hit in found if CANARY in repr(hit)] == []
 
 
-def test_asked_again_it_gives_the_same_receipt_and_who_was_never_here_is_unknown(shared: World) -> None:
+def test_asked_again_it_gives_the_same_receipt_and_who_was_never_here_is_unknown(
+    shared: World,
+) -> None:
     name = shared.ids["name"]
     shared.put(f"/users/{name}/blocks/human", "Ada.")
     user_id = shared.user_id(name)
@@ -370,11 +428,18 @@ def said_in_bobs_conversation(world: World, text: str, **signed: str) -> None:
     ok(world.http.post(f"/v1/conversations/{world.ids['bob']}/messages", json=body))
 
 
-def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_that_is_hers_alone(world: World) -> None:
+def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_that_is_hers_alone(
+    world: World,
+) -> None:
     world.put("/users/ada/blocks/human", "Ada likes tea.")
     for signed in ({"sender_id": "ada"}, {"name": "ada"}, {"sender_id": world.user_id("ada")}):
         said_in_bobs_conversation(world, f"I am {canary('guest')}.", **signed)
-    kept = {"sender_id": "bob", "name": "ada"}, {"sender_id": "ida"}, {"name": "Ada"}, {"sender_id": "ADA"}
+    kept = (
+        {"sender_id": "bob", "name": "ada"},
+        {"sender_id": "ida"},
+        {"name": "Ada"},
+        {"sender_id": "ADA"},
+    )
     for number, signed in enumerate(kept):
         said_in_bobs_conversation(world, f"I am somebody else, {number}.", **signed)
     world.flush(world.ids["shared"])
@@ -386,21 +451,36 @@ def test_messages_in_others_conversations_go_by_her_identifier_and_by_a_name_tha
     assert receipt["removed"]["messages"] == 3
     # Another Ada, perhaps: nobody knows, and the receipt says so.
     assert receipt["remaining"] == {"messages.name": 2}
-    hits = ok(world.http.post("/v1/messages/search", json={"query": "somebody else", "agent_id": world.ids["shared"]}))
+    hits = ok(
+        world.http.post(
+            "/v1/messages/search", json={"query": "somebody else", "agent_id": world.ids["shared"]}
+        )
+    )
     assert len([hit for hit in hits if "somebody else" in hit["content"]]) == len(kept)
     # As a word: her letters may stand in a row in an id or in the signature.
-    assert re.search(r"\bada\b", orjson.dumps({**receipt, "names": [], "signature": {}}).decode(), re.I) is None
+    assert (
+        re.search(
+            r"\bada\b", orjson.dumps({**receipt, "names": [], "signature": {}}).decode(), re.I
+        )
+        is None
+    )
 
 
 def test_a_name_that_two_users_have_erases_neithers_messages(world: World) -> None:
     for user in ("ada", "ada-2"):
         world.put(f"/users/{user}/blocks/human", "Likes tea.")
     namesake = world.user_id("ada-2")
-    world.server.write(lambda tx: tx.run(text(f"UPDATE users SET name = 'ada' WHERE id = '{namesake}'")))  # noqa: S608
+    world.server.write(
+        lambda tx: tx.run(text(f"UPDATE users SET name = 'ada' WHERE id = '{namesake}'"))  # noqa: S608
+    )
     said_in_bobs_conversation(world, "Which of them am I?", name="ada")
     receipt = world.forget("ada")
     assert receipt["remaining"] == {"messages.name": 1}
-    hits = ok(world.http.post("/v1/messages/search", json={"query": "which of them", "agent_id": world.ids["shared"]}))
+    hits = ok(
+        world.http.post(
+            "/v1/messages/search", json={"query": "which of them", "agent_id": world.ids["shared"]}
+        )
+    )
     assert any("Which of them" in hit["content"] for hit in hits)
 
 

@@ -17,7 +17,13 @@ from ricordo.errors import NotFound, Unavailable
 from ricordo.features import FEATURES
 from ricordo.features.erasure import queries, receipts
 from ricordo.features.erasure.jobs import HANDLERS
-from ricordo.features.erasure.queries import COVERED, JOB, columns_that_remain, columns_to_blank, tables_of_rows
+from ricordo.features.erasure.queries import (
+    COVERED,
+    JOB,
+    columns_that_remain,
+    columns_to_blank,
+    tables_of_rows,
+)
 from ricordo.features.erasure.service import find_receipt, forget
 from ricordo.features.git.adoption import adopt
 from ricordo.features.git.objects import GitObject
@@ -57,12 +63,20 @@ async def ada(stage: Stage, *, size: int = 3) -> tuple[str, str]:
         owned = user_memory.open_memory(tx, SCOPE, "ada", makes=True)
         for number in range(size):
             user_memory.put(tx, owned, "human", f"{canary('block')} {number}", owned.owner)
-        own = make.conversation(state.agent, id="conv-ada", user_id=owned.user.id, message_count=size)
+        own = make.conversation(
+            state.agent, id="conv-ada", user_id=owned.user.id, message_count=size
+        )
         conversations.insert_one(tx, own)
         insert_messages(
-            tx, [make.message(state.agent, f"{canary('said')} {n}", conversation_id="conv-ada") for n in range(size)]
+            tx,
+            [
+                make.message(state.agent, f"{canary('said')} {n}", conversation_id="conv-ada")
+                for n in range(size)
+            ],
         )
-        theirs = make.passage(archive, canary("passage"), user_id=owned.user.id, tags=("tea", canary("tag")))
+        theirs = make.passage(
+            archive, canary("passage"), user_id=owned.user.id, tags=("tea", canary("tag"))
+        )
         insert_passages(tx, archive, [theirs, make.passage(archive, "Tea.", tags=("tea",))])
         return owned.user.id
 
@@ -112,7 +126,9 @@ async def erase_beside(stage: Stage, running: Job) -> None:
     """Do the erasure that waits, which tells this job to stop and goes on once its worker released it."""
     erasure = asyncio.create_task(run(stage, await next_job(stage, free=False)))
     async with asyncio.timeout(20):
-        while not erasure.done() and not await stage.store.write(lambda tx: jobs.release(tx, running)):
+        while not erasure.done() and not await stage.store.write(
+            lambda tx: jobs.release(tx, running)
+        ):
             pass  # each write gives way
         assert not erasure.done()
         await erasure
@@ -131,7 +147,9 @@ def add_remotes(tx: Transaction, kind: str, *addresses: str) -> list[Job]:
     chain = user_memory.open_memory(tx, SCOPE, "ada").chain
     added = []
     for number, address in enumerate(addresses):
-        remote = Remote(f"remote-{number}", chain.organization_id, chain.id, kind, address, created_at=1)
+        remote = Remote(
+            f"remote-{number}", chain.organization_id, chain.id, kind, address, created_at=1
+        )
         remotes.insert_one(tx, remote)
         added.append(remote.job())
         jobs.add(tx, added[-1])
@@ -143,14 +161,24 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ricordo.features.erasure.jobs._PAUSE", 0)
 
 
-async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(stage: Stage, tmp_path: Path) -> None:
+async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(
+    stage: Stage, tmp_path: Path
+) -> None:
     """Agents, archives and a remote go too, hidden from everyone at once; what another agent has stays."""
     user_id, _ = await ada(stage)
-    own = [await stage.agent(("human", canary("own")), user="ada", name=name) for name in ("Ida", "Ira")]
+    own = [
+        await stage.agent(("human", canary("own")), user="ada", name=name)
+        for name in ("Ida", "Ira")
+    ]
     ida = (await stage.state(own[0])).agent
-    filed, shared = [await make.stored_archive(stage.store, ida, text) for text in (canary("filed"), "Assam.")]
+    filed, shared = [
+        await make.stored_archive(stage.store, ida, text) for text in (canary("filed"), "Assam.")
+    ]
     other = await stage.agent(name="Bo")
-    follower, elsewhere = stage.runtime.settings.data_dir / "remotes" / "ada.json", tmp_path / "elsewhere.json"
+    follower, elsewhere = (
+        stage.runtime.settings.data_dir / "remotes" / "ada.json",
+        tmp_path / "elsewhere.json",
+    )
     follower.parent.mkdir(parents=True)
     follower.write_text(canary("remote"))
 
@@ -174,10 +202,20 @@ async def test_killed_after_any_write_it_is_finished_and_nothing_counted_twice(s
     assert await found(stage) == []
     assert not follower.exists()
     assert await all_jobs(stage, SYNC) == []  # it would make the file anew
-    assert (await stage.store.read(lambda tx: archives.get(tx, SCOPE, shared.id))).passage_count == 1
+    assert (
+        await stage.store.read(lambda tx: archives.get(tx, SCOPE, shared.id))
+    ).passage_count == 1
     receipt = await find_receipt(stage.runtime, SCOPE, state["id"])
     assert receipt == receipts.find(stage.runtime.settings.data_dir, state["id"])
-    expected = {"messages": 5, "passages": 2, "conversations": 3, "chains": 3, "commits": 5, "blocks": 3, "users": 1}
+    expected = {
+        "messages": 5,
+        "passages": 2,
+        "conversations": 3,
+        "chains": 3,
+        "commits": 5,
+        "blocks": 3,
+        "users": 1,
+    }
     expected |= {"agents": 2, "archives": 1, "memory_remotes": 2}
     assert {name: receipt["removed"].get(name) for name in expected} == expected
     assert receipt["subject"] == receipts.subject_of(user_id)
@@ -195,7 +233,10 @@ async def test_a_receipt_names_what_every_sweep_removed_also_before_a_copy_ended
     await ada(stage)
     state = await forget(stage.runtime, SCOPE, "ada")
     work = stage.runtime.settings.data_dir / FOLDER
-    killed, running = [work / f"copy-0000000{number}" for number in range(3)], work / "copy-0000000a"
+    killed, running = (
+        [work / f"copy-0000000{number}" for number in range(3)],
+        work / "copy-0000000a",
+    )
     for folder in (*killed, running):
         folder.mkdir(parents=True)
         (folder / "ricordo.db").write_text(canary("copied"))
@@ -206,11 +247,15 @@ async def test_a_receipt_names_what_every_sweep_removed_also_before_a_copy_ended
     await erase(stage)
 
     files = (await find_receipt(stage.runtime, SCOPE, state["id"]))["files"]
-    assert [name for name in files if FOLDER in name] == [f"{FOLDER}/{path.name}" for path in (*killed, running)]
+    assert [name for name in files if FOLDER in name] == [
+        f"{FOLDER}/{path.name}" for path in (*killed, running)
+    ]
     assert list(work.glob("copy-*")) == []
 
 
-async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_taken_up_again(stage: Stage) -> None:
+async def test_an_erasure_whose_job_was_deleted_or_cancelled_is_taken_up_again(
+    stage: Stage,
+) -> None:
     await ada(stage)
     state = await forget(stage.runtime, SCOPE, "ada")
     (job,) = await all_jobs(stage, JOB)
@@ -240,16 +285,24 @@ async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: 
     )
     early = make.message(agent, role="summary", parts=(TextPart("Before her."),), created_at=1)
     quoted = (
-        ToolReturnPart("call-1", "conversation_search", "success", canary("quoted"), sources=(hers.id,)),
-        ToolReturnPart("call-2", "look", "success", canary("seen"), stdout=(canary("out"),), sources=(hers.id,)),
-        ToolReturnPart("call-3", "conversation_search", "success", "Bob likes tea.", sources=("message-bob",)),
+        ToolReturnPart(
+            "call-1", "conversation_search", "success", canary("quoted"), sources=(hers.id,)
+        ),
+        ToolReturnPart(
+            "call-2", "look", "success", canary("seen"), stdout=(canary("out"),), sources=(hers.id,)
+        ),
+        ToolReturnPart(
+            "call-3", "conversation_search", "success", "Bob likes tea.", sources=("message-bob",)
+        ),
     )
     quoting = make.message(agent, role="tool", parts=quoted)
     bob = make.message(agent, "I am Bob.")
     await make.stored_messages(stage.store, hers, early, summary, quoting, bob)
     before = await stage.thread(agent_id)
     window = [*before.window, summary.id, hers.id, quoting.id, bob.id]
-    await stage.store.write(lambda tx: conversations.save_window(tx, before.id, window, "key", added=5))
+    await stage.store.write(
+        lambda tx: conversations.save_window(tx, before.id, window, "key", added=5)
+    )
 
     await forget(stage.runtime, SCOPE, "ada")
     await erase(stage)
@@ -260,7 +313,11 @@ async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: 
     assert after.message_count == before.message_count + 4
     kept = {message.id: message for message in await stage.history(agent_id)}
     assert (kept[summary.id].text, kept[early.id].text) == (COVERED, "Before her.")
-    assert [part.content for part in kept[quoting.id].tool_returns] == [COVERED, COVERED, "Bob likes tea."]
+    assert [part.content for part in kept[quoting.id].tool_returns] == [
+        COVERED,
+        COVERED,
+        "Bob likes tea.",
+    ]
     assert "I am Bob." in kept[bob.id].text
     assert kept[after.window[0]].text.startswith("You remember.")
     (archive,) = (await stage.state(agent_id)).archives
@@ -268,17 +325,28 @@ async def test_windows_summaries_and_tags_of_others_show_nothing_of_hers(stage: 
 
 
 @pytest.mark.parametrize("kind", [SYNC, "search.embed"])
-async def test_jobs_that_bring_what_is_hers_elsewhere_stop_and_leave_nothing(stage: Stage, kind: str) -> None:
+async def test_jobs_that_bring_what_is_hers_elsewhere_stop_and_leave_nothing(
+    stage: Stage, kind: str
+) -> None:
     await ada(stage)
     agent_id = await stage.agent(user="ada", name="Ida")
-    archive = await make.stored_archive(stage.store, (await stage.state(agent_id)).agent, canary("filed"))
+    archive = await make.stored_archive(
+        stage.store, (await stage.state(agent_id)).agent, canary("filed")
+    )
 
     def claim(tx: Transaction) -> Job | None:
         failed, sync = add_remotes(tx, "git", "https://0.example", "https://1.example")
-        embed = Job("search.embed", SCOPE.organization_id, {"owner_id": archive.id}, key=f"search.embed:{archive.id}")
+        embed = Job(
+            "search.embed",
+            SCOPE.organization_id,
+            {"owner_id": archive.id},
+            key=f"search.embed:{archive.id}",
+        )
         jobs.add(tx, embed)
         if claimed := jobs.claim_one(tx, "other", failed.id):
-            jobs.fail(tx, claimed, {"type": "Unavailable", "message": f"{canary('file')} is no block."})
+            jobs.fail(
+                tx, claimed, {"type": "Unavailable", "message": f"{canary('file')} is no block."}
+            )
         return jobs.claim_one(tx, "other", sync.id if kind == SYNC else embed.id)
 
     running = await stage.store.write(claim)
@@ -289,7 +357,9 @@ async def test_jobs_that_bring_what_is_hers_elsewhere_stop_and_leave_nothing(sta
     assert await found(stage) == []
 
 
-async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(stage: Stage) -> None:
+async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(
+    stage: Stage,
+) -> None:
     user_id, _ = await ada(stage)
     agent_id = await stage.agent(("persona", "I am Nina."))
     state = await stage.state(agent_id)
@@ -301,7 +371,9 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
         draft = ProposalDraft(block.chain_id, block.label, canary("wish"), block)
         propose(tx, draft, make.change_metadata(user_id, reason=canary("why")), None)
         # The agent noted something of its own in her turn, and she wrote the block herself once.
-        noted = blocks.write(tx, block, "I am Nina. I had a talk.", make.change_metadata(agent_id, run_id=own_run.id))
+        noted = blocks.write(
+            tx, block, "I am Nina. I had a talk.", make.change_metadata(agent_id, run_id=own_run.id)
+        )
         assert noted
         blocks.write(tx, noted, "I am Nina, and kind.", make.change_metadata(user_id))
 
@@ -314,20 +386,30 @@ async def test_what_she_proposed_for_others_goes_and_what_cannot_go_is_counted(s
     assert (agent_id, 1) in [(agent["id"], agent["versions"]) for agent in receipt["agents"]]
     assert (receipt["remaining"], receipt["removed"]["proposals"]) == ({"commits.author_id": 1}, 1)
     texts_kept = select(func.count()).where(is_in_chain(blobs))
-    assert await stage.store.read(lambda tx: tx.all(texts_kept, {"chain_id": block.chain_id})[0][0]) == 3
+    assert (
+        await stage.store.read(lambda tx: tx.all(texts_kept, {"chain_id": block.chain_id})[0][0])
+        == 3
+    )
     kept = await stage.store.read(lambda tx: history.page(tx, block.chain_id, label="persona"))
-    texts = [await stage.store.read(lambda tx, v=v: history.text_at(tx, block.chain_id, "persona", v)) for v in kept]
+    texts = [
+        await stage.store.read(lambda tx, v=v: history.text_at(tx, block.chain_id, "persona", v))
+        for v in kept
+    ]
     assert texts == ["I am Nina, and kind.", "I am Nina. I had a talk.", "I am Nina."]
 
 
-async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(stage: Stage, tmp_path: Path) -> None:
+async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(
+    stage: Stage, tmp_path: Path
+) -> None:
     store, bob = stage.store, Actor("user", "user-bob", "Bob")
     chain, theirs, alone = make.chain("user", "user-1"), "Name: Ada B.", "Name: Augusta"
     await store.write(lambda tx: versions.insert_chain(tx, chain))
 
     async def push(before: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Chain:
         adoption = Push(new, lambda _: None).adoption(before.head, tip)
-        return await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
+        return await store.write(
+            lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata())
+        )
 
     root, new = commit_of({"human": "Name: Ada"})
     after = await push(chain, root, new)
@@ -348,7 +430,12 @@ async def test_a_text_that_came_with_a_merge_too_outlives_its_proposal(stage: St
     await push(after, tip, new | more | merge)
 
     done = receipts.Erasure(
-        id="receipt-1", user_id=bob.id, organization_id=SCOPE.organization_id, subject="", names=[], asked_at=""
+        id="receipt-1",
+        user_id=bob.id,
+        organization_id=SCOPE.organization_id,
+        subject="",
+        names=[],
+        asked_at="",
     )
     found, _ = await store.read(lambda tx: queries.find_portion(tx, queries.proposals_of(bob.id)))
     await store.write(lambda tx: queries.purge_proposals(tx, done, found))
@@ -388,11 +475,17 @@ def embed(tx: Transaction, owner_id: str) -> set[int]:
     return {number for number in batch.documents if number is not None}
 
 
-async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embedded(stage: Stage) -> None:
+async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embedded(
+    stage: Stage,
+) -> None:
     _, agent_id = await ada(stage)
-    await make.stored_messages(stage.store, make.message((await stage.state(agent_id)).agent, "Bob likes tea."))
+    await make.stored_messages(
+        stage.store, make.message((await stage.state(agent_id)).agent, "Bob likes tea.")
+    )
     own = [await stage.agent(user="ada", name=name) for name in ("Ida", "Ira")]
-    archive = await make.stored_archive(stage.store, (await stage.state(own[0])).agent, canary("filed"))
+    archive = await make.stored_archive(
+        stage.store, (await stage.state(own[0])).agent, canary("filed")
+    )
     outside = Outside(stage)
 
     def lay_out(tx: Transaction) -> set[int]:
@@ -412,7 +505,9 @@ async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embe
     with pytest.raises(Unavailable, match="being embedded"):
         await run(stage, job)
     assert outside.removed == {}
-    await stage.store.write(lambda tx: tx.run(text("UPDATE jobs SET status = 'done' WHERE kind = 'search.embed'")))
+    await stage.store.write(
+        lambda tx: tx.run(text("UPDATE jobs SET status = 'done' WHERE kind = 'search.embed'"))
+    )
 
     await erase(stage)
 
@@ -423,9 +518,21 @@ async def test_outside_indexes_are_told_of_what_goes_also_of_what_was_being_embe
 
 
 async def test_a_table_of_another_feature_is_erased_by_what_its_columns_say(stage: Stage) -> None:
-    theirs = Table("of_a_plugin", metadata, seq(), *strings("user_id"), *strings("said"), info={"erasure": "delete"})
+    theirs = Table(
+        "of_a_plugin",
+        metadata,
+        seq(),
+        *strings("user_id"),
+        *strings("said"),
+        info={"erasure": "delete"},
+    )
     others = Table(
-        "of_another", metadata, seq(), *strings("seen_by", erasure="blank"), *strings("said"), info={"erasure": "keep"}
+        "of_another",
+        metadata,
+        seq(),
+        *strings("seen_by", erasure="blank"),
+        *strings("said"),
+        info={"erasure": "keep"},
     )
     tables = [theirs, others]
     try:
@@ -434,12 +541,17 @@ async def test_a_table_of_another_feature_is_erased_by_what_its_columns_say(stag
         def fill(tx: Transaction) -> None:
             metadata.create_all(tx.connection, tables=tables)
             tx.run(insert(theirs), [{"user_id": who, "said": who} for who in (user_id, "user-bob")])
-            tx.run(insert(others), [{"seen_by": who, "said": "Tea."} for who in (user_id, "user-bob")])
+            tx.run(
+                insert(others), [{"seen_by": who, "said": "Tea."} for who in (user_id, "user-bob")]
+            )
 
         await stage.store.write(fill)
         await forget(stage.runtime, SCOPE, "ada")
         await erase(stage)
-        kept = [await stage.store.read(lambda tx, t=t: tx.all(select(t).order_by(t.c.seq))) for t in tables]
+        kept = [
+            await stage.store.read(lambda tx, t=t: tx.all(select(t).order_by(t.c.seq)))
+            for t in tables
+        ]
         assert [tuple(row)[1:] for rows in kept for row in rows] == [
             ("user-bob", "user-bob"),
             (None, "Tea."),
@@ -453,9 +565,22 @@ async def test_a_table_of_another_feature_is_erased_by_what_its_columns_say(stag
 
 def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
     load_plugins(FEATURES).tables()
-    people = ("user_id", "sender_id", "created_by", "updated_by", "author_id", "approved_by", "resolved_by")
+    people = (
+        "user_id",
+        "sender_id",
+        "created_by",
+        "updated_by",
+        "author_id",
+        "approved_by",
+        "resolved_by",
+    )
     known = {*columns_to_blank(), *columns_that_remain()}
-    every = [column for table in metadata.sorted_tables for column in table.columns if column.name in people]
+    every = [
+        column
+        for table in metadata.sorted_tables
+        for column in table.columns
+        if column.name in people
+    ]
     left = {str(column) for column in every if column not in known}
     own = {
         "audit_people",
@@ -475,8 +600,26 @@ def test_every_column_with_somebodys_id_is_erased_blanked_or_counted() -> None:
         "task_runs",
         "workspace_files",
     }
-    rows = {"api_keys.user_id", "messages.user_id", "messages.sender_id", "passages.user_id", "runs.user_id"}
+    rows = {
+        "api_keys.user_id",
+        "messages.user_id",
+        "messages.sender_id",
+        "passages.user_id",
+        "runs.user_id",
+    }
     rows |= {f"{name}.user_id" for name in own}
-    assert left == {*rows, "agents_users.user_id", "blocks_users.user_id", "jobs.user_id", "passages_tags.user_id"}
-    assert {table.name for table in tables_of_rows()} == {"api_keys", "messages", "passages", "runs", *own}
+    assert left == {
+        *rows,
+        "agents_users.user_id",
+        "blocks_users.user_id",
+        "jobs.user_id",
+        "passages_tags.user_id",
+    }
+    assert {table.name for table in tables_of_rows()} == {
+        "api_keys",
+        "messages",
+        "passages",
+        "runs",
+        *own,
+    }
     assert [str(column) for column in columns_that_remain()] == ["commits.author_id"]

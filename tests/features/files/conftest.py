@@ -8,7 +8,16 @@ from sqlalchemy import select
 
 from ricordo.features.files.tables import files
 from tests.agents.conftest import open_stage, stage
-from tests.api.conftest import Api, api, client, http, running_client, running_http, running_server, server
+from tests.api.conftest import (
+    Api,
+    api,
+    client,
+    http,
+    running_client,
+    running_http,
+    running_server,
+    server,
+)
 from tests.seams.server import LIMIT
 from tests.support.sandboxes import bubblewrap
 
@@ -40,7 +49,9 @@ def folder(api: Api) -> str:
 def put(api: Api, folder: str, name: str, data: bytes | str, **how: Any) -> Any:
     """Upload a file, and return it once it is read."""
     content = data.encode() if isinstance(data, str) else data
-    return read(api, folder, api.client.folders.files.upload(folder, file=(name, content), **how).id)
+    return read(
+        api, folder, api.client.folders.files.upload(folder, file=(name, content), **how).id
+    )
 
 
 def read(api: Api, folder: str, file_id: str) -> Any:

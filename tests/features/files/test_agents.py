@@ -75,24 +75,35 @@ def test_folders_are_given_to_an_agent_with_their_tools(api: Api, shelf: tuple[s
     assert api.client.agents.retrieve(agent_id).tools == []
 
 
-def test_open_files_are_in_the_prompt_with_their_line_numbers(api: Api, shelf: tuple[str, str]) -> None:
+def test_open_files_are_in_the_prompt_with_their_line_numbers(
+    api: Api, shelf: tuple[str, str]
+) -> None:
     folder, agent_id = shelf
     name = api.client.folders.retrieve(folder).name
     api.client.agents.files.close_all(agent_id)
     (opened,) = turn(
-        api, agent_id, call("open_files", file_requests=[{"file_name": "poem.txt", "offset": 100, "length": 50}])
+        api,
+        agent_id,
+        call("open_files", file_requests=[{"file_name": "poem.txt", "offset": 100, "length": 50}]),
     )
     assert opened == f"* Opened {name}/poem.txt (lines 101-150)"
     assert f'<directory name="{name}">\n<description>Our texts.</description>\n' in system_of(api)
     assert f'<file status="open" name="{name}/poem.txt">' in system_of(api)
-    assert "<value>\n[Viewing lines 101 to 150 (out of 300 lines)]\n101: Line 101 of the poem.\n" in system_of(api)
+    assert (
+        "<value>\n[Viewing lines 101 to 150 (out of 300 lines)]\n101: Line 101 of the poem.\n"
+        in system_of(api)
+    )
     assert "150: Line 150 of the poem.\n</value>" in system_of(api)
     assert f'<file status="closed" name="{name}/bees.md">' in system_of(api)
     moved, both = turn(
         api,
         agent_id,
         call("open_files", file_requests=[{"file_name": f"{name}/poem.txt"}]),
-        call("open_files", file_requests=[{"file_name": "bees.md"}, {"file_name": "code.py"}], close_all_others=True),
+        call(
+            "open_files",
+            file_requests=[{"file_name": "bees.md"}, {"file_name": "code.py"}],
+            close_all_others=True,
+        ),
     )
     assert moved == f"* Opened {name}/poem.txt (lines 1-300) (previously lines 101-150)"
     assert both == (
@@ -116,7 +127,9 @@ def test_open_files_are_in_the_prompt_with_their_line_numbers(api: Api, shelf: t
     )
 
 
-def test_the_files_that_were_not_looked_at_for_longest_are_closed(api: Api, shelf: tuple[str, str]) -> None:
+def test_the_files_that_were_not_looked_at_for_longest_are_closed(
+    api: Api, shelf: tuple[str, str]
+) -> None:
     folder, agent_id = shelf
     api.client.agents.update(agent_id, max_files_open=2)
     name = api.client.folders.retrieve(folder).name
@@ -126,16 +139,26 @@ def test_the_files_that_were_not_looked_at_for_longest_are_closed(api: Api, shel
         call("open_files", file_requests=[{"file_name": "poem.txt"}]),
         call("open_files", file_requests=[{"file_name": "bees.md"}]),
         call("open_files", file_requests=[{"file_name": "code.py"}]),
-        call("open_files", file_requests=[{"file_name": one} for one in ("code.py", "bees.md", "poem.txt")]),
+        call(
+            "open_files",
+            file_requests=[{"file_name": one} for one in ("code.py", "bees.md", "poem.txt")],
+        ),
     )
-    assert third.endswith(f"Note: Closed 1 least recently used file(s) due to open file limit: {name}/poem.txt")
+    assert third.endswith(
+        f"Note: Closed 1 least recently used file(s) due to open file limit: {name}/poem.txt"
+    )
     assert "3 files are too many to open at once: 2 are the most" in too_many
     # A file that a search finds counts as looked at.
     turn(api, agent_id, call("grep_files", pattern="honey"))
     (last,) = turn(api, agent_id, call("open_files", file_requests=[{"file_name": "poem.txt"}]))
     assert last.endswith(f"{name}/code.py")
-    ids = {one.file_name.split("/")[1]: one.file_id for one in api.client.agents.files.list(agent_id).files}
-    assert list(api.client.agents.files.open(ids["code.py"], agent_id=agent_id)) == [f"{name}/bees.md"]
+    ids = {
+        one.file_name.split("/")[1]: one.file_id
+        for one in api.client.agents.files.list(agent_id).files
+    }
+    assert list(api.client.agents.files.open(ids["code.py"], agent_id=agent_id)) == [
+        f"{name}/bees.md"
+    ]
     api.client.agents.files.close(ids["code.py"], agent_id=agent_id)
     assert list(api.client.agents.files.close_all(agent_id)) == [f"{name}/poem.txt"]
     assert api.client.agents.files.list(agent_id, is_open=True).files == []
@@ -145,7 +168,9 @@ def test_the_files_that_were_not_looked_at_for_longest_are_closed(api: Api, shel
     assert (len(rest.files), rest.has_more) == (1, False)
 
 
-def test_files_are_open_from_the_start_as_many_as_the_agent_may_have_open(api: Api, folder: str) -> None:
+def test_files_are_open_from_the_start_as_many_as_the_agent_may_have_open(
+    api: Api, folder: str
+) -> None:
     agent = api.client.agents.create(model=MODEL, include_base_tools=False, max_files_open=3).id
     for number in range(5):
         put(api, folder, f"{number}.txt", f"Text {number}.\n" * (number + 1))
@@ -160,7 +185,9 @@ def test_files_are_open_from_the_start_as_many_as_the_agent_may_have_open(api: A
     def opened() -> dict[str, bool]:
         files = api.client.agents.files.list(agent).files
         return {
-            one.file_name.split("/")[1][0]: one.is_open for one in files if bool(one.visible_content) == one.is_open
+            one.file_name.split("/")[1][0]: one.is_open
+            for one in files
+            if bool(one.visible_content) == one.is_open
         }
 
     assert opened() == {"4": True, "3": True, "2": True, "1": False, "0": False}
@@ -175,12 +202,16 @@ def test_files_are_open_from_the_start_as_many_as_the_agent_may_have_open(api: A
 
 
 def test_a_file_that_is_uploaded_later_is_open_while_there_is_room(api: Api, folder: str) -> None:
-    agent = api.client.agents.create(model=MODEL, include_base_tools=False, max_files_open=2, folder_ids=[folder]).id
+    agent = api.client.agents.create(
+        model=MODEL, include_base_tools=False, max_files_open=2, folder_ids=[folder]
+    ).id
     assert api.client.agents.files.list(agent).files == []
     names = []
     for number in range(3):
         put(api, folder, f"{number}.txt", f"Text {number}.")
-        names.append([one.file_name[-5] for one in api.client.agents.files.list(agent, is_open=True).files])
+        names.append(
+            [one.file_name[-5] for one in api.client.agents.files.list(agent, is_open=True).files]
+        )
     assert names == [["0"], ["1", "0"], ["2", "1"]]
 
 
@@ -190,7 +221,10 @@ def test_a_file_that_is_uploaded_later_is_open_while_there_is_room(api: Api, fol
         ({"file_name": "nothing.txt"}, 'No file named "nothing.txt" is attached. Some that are:'),
         ({"file_name": "../../etc/passwd"}, "No file named"),
         ({"file_name": "poem.txt", "offset": -1}, "offset must be 0 or more"),
-        ({"file_name": "poem.txt", "offset": 300}, "has 300 lines, so none begins at the offset 300"),
+        (
+            {"file_name": "poem.txt", "offset": 300},
+            "has 300 lines, so none begins at the offset 300",
+        ),
         ({"file_name": "poem.txt", "offset": 10**18}, "has 300 lines"),
         ({"file_name": "poem.txt", "length": 0}, "length must be 1 or more"),
         ({"file_name": "poem.txt", "offset": 10, "length": 10**18}, "(lines 11-300)"),
@@ -198,7 +232,9 @@ def test_a_file_that_is_uploaded_later_is_open_while_there_is_room(api: Api, fol
         ({}, "The arguments of open_files are not right"),
     ],
 )
-def test_what_cannot_be_opened_is_told(api: Api, shelf: tuple[str, str], request_: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_opened_is_told(
+    api: Api, shelf: tuple[str, str], request_: dict[str, Any], why: str
+) -> None:
     (told,) = turn(api, shelf[1], call("open_files", file_requests=[request_]))
     assert why in told
 
@@ -239,7 +275,9 @@ def test_lines_are_found_by_regular_expressions(api: Api, shelf: tuple[str, str]
         f"=== {name}/code.py:2 ===\n  1: def add(a, b):\n> 2:     return a + b\n\nNo more matches to show."
     )
     assert many.startswith("Found 300 total matches across 1 files (showing matches 1-20 of 300)")
-    assert many.endswith('To see more matches, call: grep_files(pattern="^line \\d+ of", offset=20)')
+    assert many.endswith(
+        'To see more matches, call: grep_files(pattern="^line \\d+ of", offset=20)'
+    )
     assert "showing matches 281-300 of 300" in more
     assert more.endswith("No more matches to show.")
     assert last == "There are 300 matches, so none stands behind the first 300."
@@ -249,7 +287,9 @@ def test_lines_are_found_by_regular_expressions(api: Api, shelf: tuple[str, str]
     assert "code.py" in included
 
 
-def test_files_to_search_are_named_by_wildcards_parts_or_regular_expressions(api: Api, shelf: tuple[str, str]) -> None:
+def test_files_to_search_are_named_by_wildcards_parts_or_regular_expressions(
+    api: Api, shelf: tuple[str, str]
+) -> None:
     folder, agent_id = shelf
     name = api.client.folders.retrieve(folder).name
     wanted = {
@@ -267,7 +307,9 @@ def test_files_to_search_are_named_by_wildcards_parts_or_regular_expressions(api
         "*.java": set(),
         "(": set(),
     }
-    told = turn(api, agent_id, *(call("grep_files", pattern=".", include=include) for include in wanted))
+    told = turn(
+        api, agent_id, *(call("grep_files", pattern=".", include=include) for include in wanted)
+    )
     for (include, files), text in zip(wanted.items(), told, strict=True):
         found = {one for one in ("bees.md", "code.py", "poem.txt") if f"  - {name}/{one}:" in text}
         assert found == files, (include, text)
@@ -291,9 +333,13 @@ HOSTILE_PATTERNS = [
 def test_no_pattern_breaks_a_turn(api: Api, folder: str) -> None:
     put(api, folder, "a.txt", "a" * 200_000 + "\n" + "a" * 100 + "!\n")
     agent = api.client.agents.create(model=MODEL, include_base_tools=False, folder_ids=[folder])
-    told = turn(api, agent.id, *(call("grep_files", pattern=pattern) for pattern in HOSTILE_PATTERNS))
+    told = turn(
+        api, agent.id, *(call("grep_files", pattern=pattern) for pattern in HOSTILE_PATTERNS)
+    )
     assert len(told) == len(HOSTILE_PATTERNS)
-    assert "line cut: 200000 characters" in turn(api, agent.id, call("grep_files", pattern="^a+$"))[0]
+    assert (
+        "line cut: 200000 characters" in turn(api, agent.id, call("grep_files", pattern="^a+$"))[0]
+    )
 
 
 async def test_a_search_that_takes_too_long_ends() -> None:
@@ -317,13 +363,23 @@ def test_passages_are_found_by_meaning_and_words(api: Api, shelf: tuple[str, str
 
 def test_what_is_deleted_replaced_or_detached_closes(api: Api, shelf: tuple[str, str]) -> None:
     folder, agent_id = shelf
-    turn(api, agent_id, call("open_files", file_requests=[{"file_name": one} for one in ("bees.md", "poem.txt")]))
+    turn(
+        api,
+        agent_id,
+        call("open_files", file_requests=[{"file_name": one} for one in ("bees.md", "poem.txt")]),
+    )
     put(api, folder, "bees.md", "Other bees.", duplicate_handling="replace")
     api.client.folders.files.delete(
-        next(one.id for one in api.client.folders.files.list(folder) if one.file_name == "poem.txt"), folder_id=folder
+        next(
+            one.id for one in api.client.folders.files.list(folder) if one.file_name == "poem.txt"
+        ),
+        folder_id=folder,
     )
     grepped, searched = turn(
-        api, agent_id, call("grep_files", pattern="poem|bees"), call("semantic_search_files", query="poem bees")
+        api,
+        agent_id,
+        call("grep_files", pattern="poem|bees"),
+        call("semantic_search_files", query="poem bees"),
     )
     assert "Line 1 of" not in grepped + searched
     assert "Other bees." in grepped
@@ -357,10 +413,17 @@ def test_a_list_shows_each_agent_with_its_folders_in_a_few_statements_for_all(
     other = api.client.folders.create(name=f"Other{time.monotonic_ns()}").id
     put(api, other, "note.txt", "A note.\n")
     block = api.client.blocks.create(label="shared", value="").id
-    more = [api.client.agents.create(model=MODEL, folder_ids=ids).id for ids in ([other], [folder, other], [])]
+    more = [
+        api.client.agents.create(model=MODEL, folder_ids=ids).id
+        for ids in ([other], [folder, other], [])
+    ]
     for agent in (first, *more):
         api.client.agents.blocks.attach(block, agent_id=agent)
-    turn(api, first, call("open_files", file_requests=[{"file_name": "poem.txt", "offset": 1, "length": 2}]))
+    turn(
+        api,
+        first,
+        call("open_files", file_requests=[{"file_name": "poem.txt", "offset": 1, "length": 2}]),
+    )
     monkeypatch.setattr(windows, "MOST_NAMED", 2)  # one more is there than is named
     wanted = {agent: ok(api.http.get(f"/v1/agents/{agent}")) for agent in (first, *more)}
     assert [len(wanted[agent]["memory"]["file_blocks"]) for agent in (first, *more)] == [3, 1, 2, 0]

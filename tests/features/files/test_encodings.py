@@ -51,7 +51,9 @@ def test_texts_of_an_encoding_are_read_as_that(encoding: str) -> None:
     assert len(wrong) <= 1, wrong
 
 
-def test_a_table_of_excel_in_chinese_is_read_and_its_type_names_the_encoding(api: Api, folder: str) -> None:
+def test_a_table_of_excel_in_chinese_is_read_and_its_type_names_the_encoding(
+    api: Api, folder: str
+) -> None:
     file = put(api, folder, "名单.csv", GBK_CSV)
     whole = api.client.folders.files.retrieve(file.id, folder_id=folder, include_content=True)
     assert whole.content == "姓名,城市\n王芳,北京\n"

@@ -10,9 +10,15 @@ from tests.features.files.conftest import Api, put, read
 
 def test_a_folder_is_made_changed_and_deleted(api: Api) -> None:
     folders = api.client.folders
-    made = folders.create(name="Recipes", description="What we cook.", instructions="Look here.", metadata={"a": 1})
+    made = folders.create(
+        name="Recipes", description="What we cook.", instructions="Look here.", metadata={"a": 1}
+    )
     assert made.id.startswith("source-")
-    assert (made.name, made.description, made.instructions) == ("Recipes", "What we cook.", "Look here.")
+    assert (made.name, made.description, made.instructions) == (
+        "Recipes",
+        "What we cook.",
+        "Look here.",
+    )
     assert folders.retrieve(made.id) == made
     assert [one.id for one in folders.list(name="Recipes")] == [made.id]
     assert made.id in [one.id for one in folders.list(limit=1000)]
@@ -33,18 +39,32 @@ def test_a_folder_is_made_changed_and_deleted(api: Api) -> None:
 def test_a_file_is_read_and_its_text_found(api: Api, folder: str) -> None:
     text = "# Soup\n\nTake leeks.\r\nAnd potatoes.\n"
     sent = api.client.folders.files.upload(folder, file=("soup.md", text.encode()))
-    assert (sent.processing_status, sent.file_name, sent.file_size) == ("parsing", "soup.md", len(text))
+    assert (sent.processing_status, sent.file_name, sent.file_size) == (
+        "parsing",
+        "soup.md",
+        len(text),
+    )
     file = read(api, folder, sent.id)
-    assert (file.processing_status, file.error_message, file.file_type) == ("completed", None, "text/markdown")
+    assert (file.processing_status, file.error_message, file.file_type) == (
+        "completed",
+        None,
+        "text/markdown",
+    )
     assert (file.total_chunks, file.chunks_embedded, file.content) == (1, 1, None)
     whole = api.client.folders.files.retrieve(file.id, folder_id=folder, include_content=True)
     assert whole.content == text.replace("\r\n", "\n")
     (listed,) = api.client.folders.files.list(folder, include_content=True)
     assert listed.to_dict() == whole.to_dict()
     (passage,) = api.http.get(f"/v1/folders/{folder}/passages").json()
-    assert (passage["file_id"], passage["file_name"], passage["source_id"]) == (file.id, "soup.md", folder)
+    assert (passage["file_id"], passage["file_name"], passage["source_id"]) == (
+        file.id,
+        "soup.md",
+        folder,
+    )
     assert passage["text"] == "# Soup\n\nTake leeks.\nAnd potatoes."
-    sizes = api.http.get("/v1/folders/metadata", params={"include_detailed_per_source_metadata": True}).json()
+    sizes = api.http.get(
+        "/v1/folders/metadata", params={"include_detailed_per_source_metadata": True}
+    ).json()
     (own,) = [one for one in sizes["sources"] if one["source_id"] == folder]
     assert (own["file_count"], own["total_size"]) == (1, len(text))
     # Its passages are the folder's alone: no archive of this name is there.
@@ -73,7 +93,10 @@ def test_a_name_that_is_there_already_is_handled_as_asked(api: Api, folder: str)
 
 
 def test_a_deleted_file_is_gone_at_once_and_purged(api: Api, folder: str) -> None:
-    kept, gone = put(api, folder, "kept.txt", "Bees make honey."), put(api, folder, "gone.txt", "Wasps sting.\n" * 500)
+    kept, gone = (
+        put(api, folder, "kept.txt", "Bees make honey."),
+        put(api, folder, "gone.txt", "Wasps sting.\n" * 500),
+    )
     api.client.folders.files.delete(gone.id, folder_id=folder)
     assert [one.id for one in api.client.folders.files.list(folder)] == [kept.id]
     with pytest.raises(NotFoundError):
@@ -90,12 +113,16 @@ def test_what_is_no_text_and_of_no_known_type_is_refused(api: Api, folder: str) 
         put(api, folder, "x.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 10)
     assert refused.value.status_code == 415
     assert "docx" in str(refused.value)
-    too_long = api.http.post(f"/v1/folders/{folder}/upload", files={"file": ("x.txt", b"x" * (33 << 20))})
+    too_long = api.http.post(
+        f"/v1/folders/{folder}/upload", files={"file": ("x.txt", b"x" * (33 << 20))}
+    )
     assert too_long.status_code == 413
     assert "RICORDO_MAX_BODY_MB" in too_long.text
     for name in ("", "..", "/", "x" * 300):
         answer = api.http.post(
-            f"/v1/folders/{folder}/upload", params={"name": name}, files={"file": (name or "/", b"x")}
+            f"/v1/folders/{folder}/upload",
+            params={"name": name},
+            files={"file": (name or "/", b"x")},
         )
         assert answer.status_code in (400, 422), (name, answer.text)
     missing = api.http.post(f"/v1/folders/{folder}/upload", data={"file": "x"})
@@ -112,7 +139,11 @@ def test_a_deleted_folder_takes_its_files_with_it(api: Api) -> None:
     folder = api.client.folders.create(name=f"gone {time.monotonic_ns()}").id
     file = put(api, folder, "a.txt", "Text.")
     api.client.folders.delete(folder)
-    for path in (f"/v1/folders/{folder}", f"/v1/folders/{folder}/files/{file.id}", f"/v1/folders/{folder}/passages"):
+    for path in (
+        f"/v1/folders/{folder}",
+        f"/v1/folders/{folder}/files/{file.id}",
+        f"/v1/folders/{folder}/passages",
+    ):
         assert api.http.get(path).status_code == 404
     with pytest.raises(NotFoundError):
         put(api, folder, "b.txt", "Text.")

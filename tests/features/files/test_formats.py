@@ -24,7 +24,9 @@ def pdf(*pages: str, password: str = "") -> bytes:
         stream = f"BT /F1 24 Tf 72 720 Td ({text}) Tj ET"
         font = "<< /Font << /F1 << /Type /Font /Subtype /Type1 /BaseFont /Helvetica >> >> >>"
         box = "/MediaBox [0 0 612 792]"
-        objects.append(f"<< /Type /Page /Parent 2 0 R {box} /Resources {font} /Contents {number + 1} 0 R >>")
+        objects.append(
+            f"<< /Type /Page /Parent 2 0 R {box} /Resources {font} /Contents {number + 1} 0 R >>"
+        )
         objects.append(f"<< /Length {len(stream)} >>\nstream\n{stream}\nendstream")
     objects[1] = f"<< /Type /Pages /Kids [{' '.join(kids)}] /Count {len(kids)} >>"
     made, places = "%PDF-1.4\n", []
@@ -81,13 +83,21 @@ def mail() -> bytes:
 
 
 PAGE = b"<html><head><title>T</title><script>evil()</script></head><body><h1>Bees</h1><p>Make <b>honey</b>.</p></body></html>"
-RTF = rb"{\rtf1\ansi\ansicpg1252 {\fonttbl\f0 Arial;}\f0 Gr\'f6\'dfe \b honey\b0\par Wax \u8364?\par}"
+RTF = (
+    rb"{\rtf1\ansi\ansicpg1252 {\fonttbl\f0 Arial;}\f0 Gr\'f6\'dfe \b honey\b0\par Wax \u8364?\par}"
+)
 READ: dict[str, tuple[bytes, str]] = {
-    "a.pdf": (pdf("Bees make honey.", "Wasps do not."), "[page 1]\nBees make honey.\n\n[page 2]\nWasps do not."),
+    "a.pdf": (
+        pdf("Bees make honey.", "Wasps do not."),
+        "[page 1]\nBees make honey.\n\n[page 2]\nWasps do not.",
+    ),
     "a.docx": (document(), "# Bees\n\nBees make honey.\n\none | two"),
     "a.pptx": (slides(), "[slide 1]\nBees\nNotes: Say honey."),
     "a.xlsx": (sheets(), "[sheet Prices]\nHoney | 7\nWax | 2.5"),
-    "a.eml": (mail(), "From: ada@example.com\nSubject: Honey\n\nSeven jars.\n\n[attached: jar.png]"),
+    "a.eml": (
+        mail(),
+        "From: ada@example.com\nSubject: Honey\n\nSeven jars.\n\n[attached: jar.png]",
+    ),
     "a.HTML": (PAGE, "# Bees\n\nMake **honey**."),
     "a.csv": (b"honey,7\r\nwax,2.5\r\n", "honey,7\nwax,2.5\n"),
     "a.json": (b'{"honey": 7}', '{"honey": 7}'),
@@ -106,7 +116,10 @@ def test_a_file_of_each_type_is_read(api: Api, folder: str, name: str) -> None:
     data, text = READ[name]
     file = put(api, folder, name, data)
     assert file.error_message is None
-    assert api.client.folders.files.retrieve(file.id, folder_id=folder, include_content=True).content == text
+    assert (
+        api.client.folders.files.retrieve(file.id, folder_id=folder, include_content=True).content
+        == text
+    )
 
 
 def packed(**files: bytes) -> bytes:
@@ -129,7 +142,10 @@ def bomb() -> bytes:
 def tampered(data: bytes, name: str, content: bytes) -> bytes:
     """The archive with one file of it replaced."""
     out = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(data)) as read, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made:
+    with (
+        zipfile.ZipFile(io.BytesIO(data)) as read,
+        zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made,
+    ):
         for one in read.namelist():
             made.writestr(one, content if one == name else read.read(one))
     return out.getvalue()
@@ -154,7 +170,10 @@ HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
     "bomb.docx": (bomb, "unpacks to"),
     "laughs.docx": (tampered(document(), "word/document.xml", LAUGHS), None),
     "reads.docx": (tampered(document(), "word/document.xml", READS), None),
-    "deep.docx": (tampered(document(), "word/document.xml", b"<a>" * 300_000), "cannot be read as docx"),
+    "deep.docx": (
+        tampered(document(), "word/document.xml", b"<a>" * 300_000),
+        "cannot be read as docx",
+    ),
     "path.docx": (packed(**{"____etc__passwd": b"x"}), "cannot be read as docx"),
     "no.docx": (b"PK\x03\x04" + b"\0" * 1000, "cannot be read as docx"),
     "other.docx": (sheets(), "cannot be read as docx"),
@@ -171,7 +190,10 @@ HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
     "no.pptx": (document(), "cannot be read as pptx"),
     "deep.html": (b"<div>" * 20_000 + b"x", None),
     "nul.html": (b"<p>a\0b</p>", ""),
-    "odd.eml": (b"Subject: =?utf-8?q?=ff?=\nContent-Type: text/plain; charset=nosuch\n\nHello\n", None),
+    "odd.eml": (
+        b"Subject: =?utf-8?q?=ff?=\nContent-Type: text/plain; charset=nosuch\n\nHello\n",
+        None,
+    ),
     "parts.eml": (b"Content-Type: multipart/mixed; boundary=x\n\n" + b"--x\n\n" * 5_000, None),
     "line.txt": (b"x" * 1_000_000, ""),
     "lines.txt": (b"\n" * 500_000, ""),
@@ -188,7 +210,9 @@ HOSTILE: dict[str, tuple[bytes | Callable[[], bytes], str | None]] = {
 def test_a_hostile_file_harms_nothing(api: Api, folder: str, name: str) -> None:
     content, why = HOSTILE[name]
     data = content() if callable(content) else content
-    answer = api.http.post(f"/v1/folders/{folder}/upload", files={"file": (name, data)}, timeout=300)
+    answer = api.http.post(
+        f"/v1/folders/{folder}/upload", files={"file": (name, data)}, timeout=300
+    )
     if answer.status_code == 415:
         assert why == "no text"
         return
@@ -196,8 +220,13 @@ def test_a_hostile_file_harms_nothing(api: Api, folder: str, name: str) -> None:
     file = read(api, folder, answer.json()["id"])
     assert "/" not in (file.file_name or "")
     if why is not None:
-        assert (why in (file.error_message or "")) if why else file.error_message is None, file.error_message
-    whole = api.client.folders.files.retrieve(file.id, folder_id=folder, include_content=True).content or ""
+        assert (why in (file.error_message or "")) if why else file.error_message is None, (
+            file.error_message
+        )
+    whole = (
+        api.client.folders.files.retrieve(file.id, folder_id=folder, include_content=True).content
+        or ""
+    )
     assert "root:" not in whole
     assert len(whole) <= 10_000_000
     assert api.http.get("/v1/health").status_code == 200

@@ -51,7 +51,11 @@ async def ingest(stage: Stage, file: File) -> None:
 
 
 async def count(stage: Stage) -> int:
-    return int((await stage.store.read(lambda tx: tx.all(select(func.count()).select_from(passages))))[0][0])
+    return int(
+        (await stage.store.read(lambda tx: tx.all(select(func.count()).select_from(passages))))[0][
+            0
+        ]
+    )
 
 
 async def test_killed_at_every_write_it_goes_on_and_stores_nothing_twice(stage: Stage) -> None:
@@ -68,7 +72,12 @@ async def test_killed_at_every_write_it_goes_on_and_stores_nothing_twice(stage: 
         break
     assert kills == 2  # of three portions
     read = await stage.store.read(lambda tx: queries.get_file(tx, SCOPE, file.id))
-    assert (read.status, read.total_chunks, read.chunks_done, read.lines) == ("completed", CHUNKS, CHUNKS, 1000)
+    assert (read.status, read.total_chunks, read.chunks_done, read.lines) == (
+        "completed",
+        CHUNKS,
+        CHUNKS,
+        1000,
+    )
     assert await count(stage) == CHUNKS
     pieces = await stage.store.read(lambda tx: queries.pieces_of(tx, [file.id]))
     assert "".join(piece.text for piece in pieces) == TEXT
@@ -91,7 +100,9 @@ async def test_deleted_while_it_is_read_it_leaves_nothing(stage: Stage, writes: 
     await ingestion.purge(stage.runtime, purge, lambda _done, _total: None)
     assert await count(stage) == 0
     for table in TABLES:
-        left = await stage.store.read(lambda tx, table=table: tx.all(select(func.count()).select_from(table)))
+        left = await stage.store.read(
+            lambda tx, table=table: tx.all(select(func.count()).select_from(table))
+        )
         assert left[0][0] == (1 if table.name == "folders" else 0), table.name
 
 
@@ -102,7 +113,9 @@ async def test_of_a_deleted_folder_nothing_is_left(stage: Stage) -> None:
     await ingest(stage, file)
     await deletion.purge(stage.runtime, "archive", file.folder_id)
     for table in (passages, *TABLES):
-        left = await stage.store.read(lambda tx, table=table: tx.all(select(func.count()).select_from(table)))
+        left = await stage.store.read(
+            lambda tx, table=table: tx.all(select(func.count()).select_from(table))
+        )
         assert left[0][0] == 0, table.name
 
 
@@ -132,10 +145,16 @@ async def kill_while_files_are_read(server: AttackedServer, number: int) -> None
     """Upload a text and a document, delete a file, and kill the server meanwhile; then look at what the next one makes of it."""
     made = await server.http.post("/v1/folders/", json={"name": f"folder {number}"})
     home = f"/v1/folders/{made.json()['id']}"
-    sent = {"bees.txt": TEXT.encode(), "bees.docx": READ["a.docx"][0], "gone.txt": b"Gone.\n" * 10_000}
+    sent = {
+        "bees.txt": TEXT.encode(),
+        "bees.docx": READ["a.docx"][0],
+        "gone.txt": b"Gone.\n" * 10_000,
+    }
     files = {}
     for name, data in sent.items():
-        files[name] = (await server.http.post(f"{home}/upload", files={"file": (name, data)})).json()["id"]
+        files[name] = (
+            await server.http.post(f"{home}/upload", files={"file": (name, data)})
+        ).json()["id"]
     assert (await server.http.delete(f"{home}/{files['gone.txt']}")).status_code == 204
     await asyncio.sleep(random.uniform(0, 0.6))  # noqa: S311
     await asyncio.to_thread(server.process.kill)
@@ -147,7 +166,10 @@ async def kill_while_files_are_read(server: AttackedServer, number: int) -> None
             break
         assert time.monotonic() < end, listed
         await asyncio.sleep(0.05)
-    assert {file["file_name"]: file["content"] for file in listed} == {"bees.txt": TEXT, "bees.docx": READ["a.docx"][1]}
+    assert {file["file_name"]: file["content"] for file in listed} == {
+        "bees.txt": TEXT,
+        "bees.docx": READ["a.docx"][1],
+    }
     found = (await server.http.get(f"{home}/passages", params={"limit": 1000})).json()
     assert len(found) == sum(file["total_chunks"] for file in listed) == CHUNKS + 1
     assert len({one["id"] for one in found}) == CHUNKS + 1

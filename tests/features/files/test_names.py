@@ -33,8 +33,12 @@ def test_a_file_is_found_by_its_name_in_either_form(api: Api, folder: str) -> No
         file = put(api, folder, f"{apart(name)}.md", "one\r\ntwo")
         assert (file.file_name, file.original_file_name) == (f"{shown}.md", f"{shown}.md")
         forms = (f"{shown}.md", f"{apart(shown)}.md")
-        api.server.says([call("open_files", file_requests=[{"file_name": asked}]) for asked in forms], "Read.")
-        answer = api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Read it."}])
+        api.server.says(
+            [call("open_files", file_requests=[{"file_name": asked}]) for asked in forms], "Read."
+        )
+        answer = api.client.agents.messages.create(
+            agent.id, messages=[{"role": "user", "content": "Read it."}]
+        )
         (returned,) = [one for one in answer.messages if one.message_type == "tool_return_message"]
         results = returned.tool_returns or []
         assert [one.status for one in results] == ["success"] * 2, returned
@@ -43,5 +47,7 @@ def test_a_file_is_found_by_its_name_in_either_form(api: Api, folder: str) -> No
     for name in (NAMES[0], apart(NAMES[0])):
         with pytest.raises(Exception, match="409"):
             put(api, folder, f"{name}.md", "x", duplicate_handling="error")
-        assert put(api, folder, f"{name}.md", "x", duplicate_handling="skip").file_name == "Grüße.md"
+        assert (
+            put(api, folder, f"{name}.md", "x", duplicate_handling="skip").file_name == "Grüße.md"
+        )
     assert put(api, folder, f"{apart(NAMES[0])}.md", "x").file_name == "Grüße_(1).md"

@@ -31,7 +31,9 @@ def test_a_folder_is_made_filled_given_and_deleted(tmp_path: Path) -> None:
             "1 passage<",
         ):
             assert words in page
-        agent = browser.post("/v1/agents/", json={"name": "<Nina>", "model": "ricordo/librarian"}).json()["id"]
+        agent = browser.post(
+            "/v1/agents/", json={"name": "<Nina>", "model": "ricordo/librarian"}
+        ).json()["id"]
         browser.post(f"{home}/agents", data={"agent": agent})
         page = browser.get(home).text
         assert "&lt;Nina&gt;" in page

@@ -13,7 +13,10 @@ SECRET = f"{CANARY} keeps bees"
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
-    with serving(tmp_path_factory.mktemp("data"), api_key=OPERATOR) as server, server.http() as http:
+    with (
+        serving(tmp_path_factory.mktemp("data"), api_key=OPERATOR) as server,
+        server.http() as http,
+    ):
         made = World(server, http)
         made.ada, bob = made.key("ada"), made.key("bob")
         made.shared["bob"] = bob
@@ -21,7 +24,9 @@ def world(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-
 
 
 def upload(world: World, key: str, folder: str, name: str, text: str) -> str:
-    file = world.ask(key, "POST", f"/v1/folders/{folder}/upload", files={"file": (name, text.encode())})["id"]
+    file = world.ask(
+        key, "POST", f"/v1/folders/{folder}/upload", files={"file": (name, text.encode())}
+    )["id"]
     place = f"/v1/folders/{folder}/files/{file}"
     world._wait(lambda: world.ask(key, "GET", place)["processing_status"] == "completed")
     return str(file)
@@ -48,21 +53,37 @@ def test_a_users_folder_is_hers_alone_and_goes_with_her(world: World) -> None:
         assert world.send(bob, "GET", f"/v1/folders/{own['id']}{path}").status_code == 404
     assert [one["name"] for one in world.ask(bob, "GET", "/v1/folders/")] == ["Shelf", "Mine"]
     # What is shared she may read, and not change.
-    assert world.ask(ada, "GET", f"/v1/folders/{shelf}/files/{shared}", params={"include_content": True})["content"]
+    assert world.ask(
+        ada, "GET", f"/v1/folders/{shelf}/files/{shared}", params={"include_content": True}
+    )["content"]
     for method, path in (("PATCH", ""), ("DELETE", ""), ("DELETE", f"/{shared}")):
-        refused = world.send(ada, method, f"/v1/folders/{shelf}{path}", **({"json": {}} if method == "PATCH" else {}))
+        refused = world.send(
+            ada, method, f"/v1/folders/{shelf}{path}", **({"json": {}} if method == "PATCH" else {})
+        )
         assert refused.status_code == 403, refused.text
     sent = {"file": ("x.txt", b"x")}
     assert world.send(ada, "POST", f"/v1/folders/{shelf}/upload", files=sent).status_code == 403
 
-    agent = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "folder_ids": [shelf]})["id"]
+    agent = world.ask(
+        OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "folder_ids": [shelf]}
+    )["id"]
     assert world.send(ada, "PATCH", f"/v1/agents/{agent}/folders/detach/{shelf}").status_code == 403
-    assert world.send(bob, "PATCH", f"/v1/agents/{agent}/folders/attach/{own['id']}").status_code == 404
+    assert (
+        world.send(bob, "PATCH", f"/v1/agents/{agent}/folders/attach/{own['id']}").status_code
+        == 404
+    )
     world.ask(ada, "PATCH", f"/v1/agents/{agent}/folders/attach/{own['id']}")
-    assert [one["name"] for one in world.ask(ada, "GET", f"/v1/agents/{agent}")["sources"]] == ["Shelf", "Mine"]
-    assert [one["name"] for one in world.ask(bob, "GET", f"/v1/agents/{agent}")["sources"]] == ["Shelf"]
+    assert [one["name"] for one in world.ask(ada, "GET", f"/v1/agents/{agent}")["sources"]] == [
+        "Shelf",
+        "Mine",
+    ]
+    assert [one["name"] for one in world.ask(bob, "GET", f"/v1/agents/{agent}")["sources"]] == [
+        "Shelf"
+    ]
 
-    opens = call("open_files", file_requests=[{"file_name": "diary.txt"}, {"file_name": "poem.txt"}])
+    opens = call(
+        "open_files", file_requests=[{"file_name": "diary.txt"}, {"file_name": "poem.txt"}]
+    )
     assert SECRET in say(world, ada, agent, opens)
     looks = (
         call("grep_files", pattern=".*"),
@@ -79,20 +100,32 @@ def test_a_users_folder_is_hers_alone_and_goes_with_her(world: World) -> None:
         assert 'name="Mine/diary' not in told
     assert SECRET not in say(world, ada, agent)
     assert SECRET in say(world, ada, agent, opens)
-    assert [one["file_name"] for one in world.ask(bob, "GET", f"/v1/agents/{agent}/files")["files"]] == [
-        "Shelf/poem.txt"
-    ]
-    assert len(world.ask(ada, "GET", f"/v1/agents/{agent}/files", params={"is_open": True})["files"]) == 2
+    assert [
+        one["file_name"] for one in world.ask(bob, "GET", f"/v1/agents/{agent}/files")["files"]
+    ] == ["Shelf/poem.txt"]
+    assert (
+        len(world.ask(ada, "GET", f"/v1/agents/{agent}/files", params={"is_open": True})["files"])
+        == 2
+    )
 
     receipt = world.send(OPERATOR, "DELETE", "/users/ada").json()
-    world._wait(lambda: world.send(OPERATOR, "GET", f"/v1/receipts/{receipt['id']}").status_code == 200)
+    world._wait(
+        lambda: world.send(OPERATOR, "GET", f"/v1/receipts/{receipt['id']}").status_code == 200
+    )
     assert world.send(OPERATOR, "GET", f"/v1/folders/{own['id']}").status_code == 404
     assert world.server.read(in_tables) == []
-    assert "About tea." in say(world, bob, agent, call("open_files", file_requests=[{"file_name": "poem.txt"}]))
+    assert "About tea." in say(
+        world, bob, agent, call("open_files", file_requests=[{"file_name": "poem.txt"}])
+    )
 
 
 def test_an_operator_makes_a_folder_for_a_user(world: World) -> None:
     made = world.ask(OPERATOR, "POST", "/v1/folders/", json={"name": "For Bob", "user": "bob"})
     assert made["user_id"] == world.id_of("bob")
     assert world.ask(world.shared["bob"], "GET", f"/v1/folders/{made['id']}")["name"] == "For Bob"
-    assert world.send(OPERATOR, "POST", "/v1/folders/", json={"name": "x", "user": "nobody-there"}).status_code == 404
+    assert (
+        world.send(
+            OPERATOR, "POST", "/v1/folders/", json={"name": "x", "user": "nobody-there"}
+        ).status_code
+        == 404
+    )

@@ -17,23 +17,36 @@ def test_schemas_and_the_blocks_that_name_them_are_checked(shell: Shell) -> None
     assert (bare.returncode, bare.stdout) == (0, "1 schema, 0 blocks with a schema: all well.\n")
 
     with shell.serving() as server:
-        for label, body in (("good", "## Name\nAda"), ("new", None), ("bad", "## Name\nAda\n## Age\nten")):
+        for label, body in (
+            ("good", "## Name\nAda"),
+            ("new", None),
+            ("bad", "## Name\nAda\n## Age\nten"),
+        ):
             sent = {"schema_ref": "pupil", **({"body": body} if body else {})}
-            made = httpx2.put(f"{server.address}/users/ada/blocks/{label}", json=sent, trust_env=False)
+            made = httpx2.put(
+                f"{server.address}/users/ada/blocks/{label}", json=sent, trust_env=False
+            )
             assert made.status_code == 200, made.text
         beside = shell.run("schema", "check")
     assert beside.returncode == 1
     assert 'Block "new" of user ada is incomplete: ' in beside.stdout
-    assert 'Block "bad" of user ada does not follow the schema "pupil":\n  Line 4: ' in beside.stdout
+    assert (
+        'Block "bad" of user ada does not follow the schema "pupil":\n  Line 4: ' in beside.stdout
+    )
     assert beside.stdout.endswith("1 schema, 3 blocks with a schema: 1 problem.\n")
 
     (folder / "pupil.toml").write_text('title = ""\n')
     broken = shell.run("schema", "check")
     assert broken.returncode == 1
     assert f"{FOLDER}/pupil.toml" in broken.stdout
-    assert 'Block "good" of user ada names the schema "pupil", which cannot be used.' in broken.stdout
+    assert (
+        'Block "good" of user ada names the schema "pupil", which cannot be used.' in broken.stdout
+    )
     (folder / "pupil.toml").unlink()
-    assert 'names the schema "pupil", which is not in the data folder.' in shell.run("schema", "check").stdout
+    assert (
+        'names the schema "pupil", which is not in the data folder.'
+        in shell.run("schema", "check").stdout
+    )
 
 
 def test_a_file_is_checked_before_it_is_in_the_data_folder(shell: Shell) -> None:

@@ -38,22 +38,40 @@ def test_a_block_is_read_and_written_as_markdown_and_as_toml(http: httpx2.Client
 
     toml = http.get(address, params={"format": "toml"})
     assert toml.headers["content-type"] == "application/toml; charset=utf-8"
-    again = ok(http.put(address, content=toml.content, headers={"content-type": "application/toml"}))
+    again = ok(
+        http.put(address, content=toml.content, headers={"content-type": "application/toml"})
+    )
     assert again["version"] == changed["version"]
 
 
-def test_a_schema_gives_fields_and_the_lines_of_faults(http: httpx2.Client, server: ServerInThread, ada: str) -> None:
+def test_a_schema_gives_fields_and_the_lines_of_faults(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
-    (folder / "pupil.toml").write_text('[fields.name]\nrequired = true\n[fields.likes]\nkind = "list"\n')
+    (folder / "pupil.toml").write_text(
+        '[fields.name]\nrequired = true\n[fields.likes]\nkind = "list"\n'
+    )
     put(http, ada, "student", "", schema_ref="pupil")
     address, toml = f"/users/{ada}/blocks/student", {"content-type": "application/toml"}
 
     ok(http.put(address, content=b'name = "Ada"\nlikes = ["tea", "proofs"]\n', headers=toml))
 
-    assert get(http, ada, "student")["body"].split() == ["##", "Name", "Ada", "##", "Likes", "-", "tea", "-", "proofs"]
+    assert get(http, ada, "student")["body"].split() == [
+        "##",
+        "Name",
+        "Ada",
+        "##",
+        "Likes",
+        "-",
+        "tea",
+        "-",
+        "proofs",
+    ]
     assert 'likes = ["tea", "proofs"]' in http.get(address, params={"format": "toml"}).text
-    assert "Line 2" in refused(http.put(address, content=b'name = "Ada"\nlikes = 5\n', headers=toml), 400)
+    assert "Line 2" in refused(
+        http.put(address, content=b'name = "Ada"\nlikes = 5\n', headers=toml), 400
+    )
     assert "pupil" in refused(http.patch(address, json={"schema_ref": "elsewhere/pupil@2"}), 400)
     assert get(http, ada, "student")["schema_ref"] == "pupil"
 
@@ -69,12 +87,16 @@ def test_an_imported_block_may_name_a_schema_that_only_another_system_has(
 
     server.write(imported)
     address = f"/users/{ada}/blocks/student"
-    assert http.get(address, params={"format": "markdown"}).text == "---\nblock: student\n---\nAda\n"
+    assert (
+        http.get(address, params={"format": "markdown"}).text == "---\nblock: student\n---\nAda\n"
+    )
     sent = {"body": "Ada L.", "schema_ref": "elsewhere/pupil@2"}
     assert ok(http.put(address, json=sent))["schema_ref"] == "elsewhere/pupil@2"
 
 
-def test_a_new_block_has_the_defaults_of_its_schema(http: httpx2.Client, server: ServerInThread, ada: str) -> None:
+def test_a_new_block_has_the_defaults_of_its_schema(
+    http: httpx2.Client, server: ServerInThread, ada: str
+) -> None:
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / "begun.toml").write_text(
@@ -86,9 +108,13 @@ def test_a_new_block_has_the_defaults_of_its_schema(http: httpx2.Client, server:
     assert (made["title"], made["policy"], made["limit"]) == ("Pupil", "guarded", 800)
     # An existing block keeps what it has, and needs a text.
     refused(http.put(address, json={"schema_ref": "begun"}), 422)
-    assert ok(http.put(address, json={"schema_ref": "begun", "body": "## Name\nAda"}))["limit"] == 800
+    assert (
+        ok(http.put(address, json={"schema_ref": "begun", "body": "## Name\nAda"}))["limit"] == 800
+    )
     for name in ("elsewhere", "../begun", ""):
-        said = refused(http.put(f"/users/{ada}/blocks/other", json={"body": "x", "schema_ref": name}), 400)
+        said = refused(
+            http.put(f"/users/{ada}/blocks/other", json={"body": "x", "schema_ref": name}), 400
+        )
         assert "begun" in said.split("Use one of these: ")[1]
     refused(http.get(f"/users/{ada}/blocks/other"), 404)
 
@@ -98,9 +124,15 @@ def test_the_markdown_view_names_the_schema_and_reads_it_back(
 ) -> None:
     folder = server.settings.data_dir / FOLDER
     folder.mkdir(exist_ok=True)
-    (folder / "course.toml").write_text('title = "Course"\nlimit = 500\n[fields.name]\nrequired = true\n')
+    (folder / "course.toml").write_text(
+        'title = "Course"\nlimit = 500\n[fields.name]\nrequired = true\n'
+    )
     (folder / "plain.toml").write_text("[fields.other]\n")
-    markdown, one, other = {"content-type": "text/markdown"}, f"/users/{ada}/blocks/one", f"/users/{ada}/blocks/two"
+    markdown, one, other = (
+        {"content-type": "text/markdown"},
+        f"/users/{ada}/blocks/one",
+        f"/users/{ada}/blocks/two",
+    )
     put(http, ada, "one", "## Name\nMaths", schema_ref="course")
     view = http.get(one, params={"format": "markdown"}).text
     assert view == "---\nblock: one\nschema: course\n---\n## Name\nMaths\n"
@@ -117,9 +149,15 @@ def test_the_markdown_view_names_the_schema_and_reads_it_back(
     # It is checked by the schema that it names, whichever the block has.
     wrong = view.replace("course", "plain")
     assert "Line 5" in refused(http.put(one, content=wrong.encode(), headers=markdown), 400)
-    free = ok(http.put(one, content=wrong.replace("plain", "plain\nformat: free").encode(), headers=markdown))
+    free = ok(
+        http.put(
+            one, content=wrong.replace("plain", "plain\nformat: free").encode(), headers=markdown
+        )
+    )
     assert free["schema_ref"] == "plain"
-    assert "course" in refused(http.put(one, content=view.replace("course", "gone").encode(), headers=markdown), 400)
+    assert "course" in refused(
+        http.put(one, content=view.replace("course", "gone").encode(), headers=markdown), 400
+    )
 
 
 def test_agents_blocks_and_loose_blocks_begin_with_their_schemas(
@@ -134,7 +172,10 @@ def test_agents_blocks_and_loose_blocks_begin_with_their_schemas(
     sent = {"label": "club", "value": "## Name\nChess", "schema_ref": "club"}
     agent = ok(http.post("/v1/agents/", json={"model": "scripted/model", "memory_blocks": [sent]}))
     (own,) = agent["memory"]["blocks"]
-    shown = [[one[name] for name in ("value", "limit", "policy", "description", "schema_ref")] for one in (loose, own)]
+    shown = [
+        [one[name] for name in ("value", "limit", "policy", "description", "schema_ref")]
+        for one in (loose, own)
+    ]
     assert shown == [
         ["## Name\n## Level\nnew", 900, "guarded", "Of the club", "club"],
         ["## Name\nChess", 700, "guarded", "Of the club", "club"],
@@ -142,7 +183,10 @@ def test_agents_blocks_and_loose_blocks_begin_with_their_schemas(
     before = server.rows()
     for path, body in (
         ("/v1/blocks/", {"label": "x", "schema_ref": "gone"}),
-        ("/v1/agents/", {"model": "scripted/model", "memory_blocks": [{"label": "x", "schema_ref": "gone"}]}),
+        (
+            "/v1/agents/",
+            {"model": "scripted/model", "memory_blocks": [{"label": "x", "schema_ref": "gone"}]},
+        ),
     ):
         assert "club" in refused(http.post(path, json=body), 400)
     refused(http.post("/v1/blocks/", json={"label": "x"}), 422)
@@ -170,12 +214,22 @@ def test_schemas_are_listed_and_shown(http: httpx2.Client, server: ServerInThrea
     (folder / "torn.toml").unlink()
 
 
-def test_each_format_has_an_entity_tag_of_its_own_which_goes_with_the_block(http: httpx2.Client, ada: str) -> None:
+def test_each_format_has_an_entity_tag_of_its_own_which_goes_with_the_block(
+    http: httpx2.Client, ada: str
+) -> None:
     put(http, ada, "student", "One")
     address = f"/users/{ada}/blocks/student"
-    tags = {name: http.get(address, params={"format": name}).headers["etag"] for name in ("json", "markdown", "toml")}
+    tags = {
+        name: http.get(address, params={"format": name}).headers["etag"]
+        for name in ("json", "markdown", "toml")
+    }
     assert len(set(tags.values())) == 3
-    assert http.get(address, params={"format": "toml"}, headers={"if-none-match": tags["json"]}).status_code == 200
+    assert (
+        http.get(
+            address, params={"format": "toml"}, headers={"if-none-match": tags["json"]}
+        ).status_code
+        == 200
+    )
     ok(http.put(address, json={"body": "Two"}, headers={"if-match": tags["markdown"]}))
     refused(http.put(address, json={"body": "Three"}, headers={"if-match": tags["toml"]}), 412)
 
@@ -209,7 +263,9 @@ def archive_of(http: httpx2.Client, user: str) -> zipfile.ZipFile:
     return archive
 
 
-def test_everything_is_in_the_archive_in_many_portions(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_in_the_archive_in_many_portions(
+    http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(exporting, "_PORTION", 2)
     ada = new_id("ada")
     for number in range(5):
@@ -217,12 +273,21 @@ def test_everything_is_in_the_archive_in_many_portions(http: httpx2.Client, monk
     put(http, ada, "gone", "Secret")
     ok(http.delete(f"/users/{ada}/blocks/gone"))
     put(http, ada, "empty", "")
-    made = [propose(http, ada, "courses/maths", "4", str(number), agent_id=f"agent {number}") for number in range(5, 8)]
+    made = [
+        propose(http, ada, "courses/maths", "4", str(number), agent_id=f"agent {number}")
+        for number in range(5, 8)
+    ]
     post(http, ada, f"courses/maths/diffs/{made[0]}/reject", reason="No.")
 
     archive = archive_of(http, ada)
 
-    names = ["blocks/courses/maths.md", "blocks/empty.md", "blocks.jsonl", "history.jsonl", "proposals.jsonl"]
+    names = [
+        "blocks/courses/maths.md",
+        "blocks/empty.md",
+        "blocks.jsonl",
+        "history.jsonl",
+        "proposals.jsonl",
+    ]
     assert archive.namelist() == names
     assert archive.read(names[0]).decode() == "Übung 4\n"
     assert archive.read(names[1]) == b""
@@ -235,16 +300,27 @@ def test_everything_is_in_the_archive_in_many_portions(http: httpx2.Client, monk
     assert [one["number"] for one in history] == list(range(8, 0, -1))
     assert [one["body"] for one in history][:3] == ["", None, "Secret"]
     of_maths = [one for one in history if one["label"] == "courses/maths"]
-    assert [one["sha"] for one in of_maths] == [one["sha"] for one in get(http, ada, "courses/maths/history")]
+    assert [one["sha"] for one in of_maths] == [
+        one["sha"] for one in get(http, ada, "courses/maths/history")
+    ]
     proposals = [json.loads(line) for line in archive.read("proposals.jsonl").splitlines()]
-    assert [(one["id"], one["note"]) for one in proposals] == [(made[2], None), (made[1], None), (made[0], "No.")]
+    assert [(one["id"], one["note"]) for one in proposals] == [
+        (made[2], None),
+        (made[1], None),
+        (made[0], "No."),
+    ]
 
 
 def test_the_archive_comes_in_pieces(http: httpx2.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporting, "_PORTION", 1)
     ada = new_id("ada")
     for number in range(4):
-        put(http, ada, "student", "".join(chr(97 + (place * number * 7919) % 26) for place in range(40_000)))
+        put(
+            http,
+            ada,
+            "student",
+            "".join(chr(97 + (place * number * 7919) % 26) for place in range(40_000)),
+        )
     with http.stream("GET", f"/users/{ada}/export") as answer:
         pieces = [len(piece) for piece in answer.iter_raw()]
 
@@ -252,7 +328,9 @@ def test_the_archive_comes_in_pieces(http: httpx2.Client, monkeypatch: pytest.Mo
     assert "content-length" not in answer.headers
 
 
-def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archive_too(http: httpx2.Client) -> None:
+def test_no_name_in_the_archive_leads_out_of_it_and_an_empty_memory_has_an_archive_too(
+    http: httpx2.Client,
+) -> None:
     ada = new_id("ada")
     ok(http.post("/v1/agents/", json={"model": "scripted/model", "user_id": ada}))
     empty = archive_of(http, ada)

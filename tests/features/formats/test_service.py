@@ -14,19 +14,34 @@ from hypothesis import strategies as st
 
 from ricordo.domain.block_schema import KINDS, BlockSchema, FieldValue, SchemaField
 from ricordo.errors import Invalid
-from ricordo.features.formats.service import ParsedText, from_markdown, from_toml, to_markdown, to_toml
+from ricordo.features.formats.service import (
+    ParsedText,
+    from_markdown,
+    from_toml,
+    to_markdown,
+    to_toml,
+)
 from ricordo.memory.schemas import _FIELD_KEYS, BLOCK_KEYS, parse_schema
 from ricordo.memory.sections import LAYOUTS, starting_text, write_sections
 from tests.memory.test_sections import LOOSE, SIGNS, STUDENT, filled
 from tests.seams.growth import repeated, require_linear
 
 PAGE = (Path(__file__).parents[3] / "docs" / "block-formats.md").read_text()
-WORDS = "block: x\n|format: free\n|---\n|## Name\n|## Strengths\n|## Age\n|12|body = ''|\ufeff".split("|")
+WORDS = (
+    "block: x\n|format: free\n|---\n|## Name\n|## Strengths\n|## Age\n|12|body = ''|\ufeff".split(
+        "|"
+    )
+)
 nasty = st.one_of(
-    st.text(), st.lists(st.sampled_from([*SIGNS, *WORDS, "'''", '"""', "\x00", "\x7f"]), max_size=25).map("".join)
+    st.text(),
+    st.lists(st.sampled_from([*SIGNS, *WORDS, "'''", '"""', "\x00", "\x7f"]), max_size=25).map(
+        "".join
+    ),
 )
 schemas = st.sampled_from([None, STUDENT, LOOSE])
-labels = st.sampled_from(["student", "a/b", "Lernjournal für Ada", "yes", '"quoted"', "'x'", "a: b # c", "12", " x "])
+labels = st.sampled_from(
+    ["student", "a/b", "Lernjournal für Ada", "yes", '"quoted"', "'x'", "a: b # c", "12", " x "]
+)
 
 
 @given(labels, nasty, schemas)
@@ -34,7 +49,9 @@ labels = st.sampled_from(["student", "a/b", "Lernjournal für Ada", "yes", '"quo
 @example("student", "", STUDENT)
 @example("student", "\n", LOOSE)
 @example("student", "a\r\nb\r\n", None)
-def test_any_text_comes_back_from_both_views_as_it_was(label: str, text: str, schema: BlockSchema | None) -> None:
+def test_any_text_comes_back_from_both_views_as_it_was(
+    label: str, text: str, schema: BlockSchema | None
+) -> None:
     for parsed in (
         from_markdown(to_markdown(label, text, schema), schema),
         from_toml(to_toml(label, text, schema), schema),
@@ -49,15 +66,22 @@ def test_fields_come_back_typed_from_both_views(fields: dict[str, FieldValue], l
     text = write_sections(fields, LOOSE, layout)  # type: ignore[arg-type]
     toml = to_toml("student", text, LOOSE)
     assert ("body = " in toml) == (not fields)
-    for parsed in (from_toml(toml, LOOSE), from_markdown(to_markdown("student", text, LOOSE), LOOSE)):
+    for parsed in (
+        from_toml(toml, LOOSE),
+        from_markdown(to_markdown("student", text, LOOSE), LOOSE),
+    ):
         assert replace(parsed, schema_ref=None) == ParsedText("student", text, fields, "complete")
         assert list(parsed.fields) == list(fields)
 
 
 @given(labels, nasty, schemas)
-def test_a_file_with_other_line_ends_says_the_same(label: str, text: str, schema: BlockSchema | None) -> None:
+def test_a_file_with_other_line_ends_says_the_same(
+    label: str, text: str, schema: BlockSchema | None
+) -> None:
     text = text.replace("\r", "")
-    assert from_markdown(to_markdown(label, text, schema).replace("\n", "\r\n"), schema).text == text
+    assert (
+        from_markdown(to_markdown(label, text, schema).replace("\n", "\r\n"), schema).text == text
+    )
     assert from_toml(to_toml(label, text, schema).replace("\n", "\r\n"), schema).text == text
 
 
@@ -98,7 +122,9 @@ def test_a_new_block_is_incomplete_until_what_is_required_is_filled_in() -> None
 
 def test_a_text_laid_out_in_another_way_keeps_its_fields_or_stands_as_it_is() -> None:
     spaced = "## Name\nAda\n\n## Age\n21"
-    assert to_toml("s", spaced, STUDENT) == 'block = "s"\nlayout = "spaced"\nname = "Ada"\nage = 21\n'
+    assert (
+        to_toml("s", spaced, STUDENT) == 'block = "s"\nlayout = "spaced"\nname = "Ada"\nage = 21\n'
+    )
     odd = "## name\nAda\n\n\n## Age\n021"
     assert to_toml("s", odd, STUDENT) == f"block = \"s\"\nbody = '''\n{odd}'''\n"
     assert from_toml(to_toml("s", odd, STUDENT), STUDENT) == ParsedText(
@@ -115,16 +141,32 @@ def test_without_a_schema_a_toml_of_fields_becomes_sections() -> None:
     """As other systems keep blocks, with nothing but the fields."""
     toml = 'name = "Alice"\nstrengths = ["a", "b"]\nage = 21\nborn = 2004-02-29\nkeen = true\nscore = 1.5\n'
     parsed = from_toml(toml, None)
-    sections = ("Name\nAlice", "Strengths\n- a\n- b", "Age\n21", "Born\n2004-02-29", "Keen\nyes", "Score\n1.5")
+    sections = (
+        "Name\nAlice",
+        "Strengths\n- a\n- b",
+        "Age\n21",
+        "Born\n2004-02-29",
+        "Keen\nyes",
+        "Score\n1.5",
+    )
     assert parsed.text == "\n".join(f"## {section}" for section in sections)
     born = date(2004, 2, 29)
-    fields = {"name": "Alice", "strengths": ("a", "b"), "age": 21, "born": born, "keen": True, "score": 1.5}
+    fields = {
+        "name": "Alice",
+        "strengths": ("a", "b"),
+        "age": 21,
+        "born": born,
+        "keen": True,
+        "score": 1.5,
+    }
     assert (parsed.fields, parsed.label, parsed.form) == (fields, None, "free")
     assert from_toml('x = "a"', BlockSchema("s", "S", (SchemaField("x"),))).text == "## X\na"
 
 
 def test_markdown_needs_no_front_matter_and_its_last_line_break_is_the_files() -> None:
-    assert from_markdown("## Name\nAda\n", STUDENT) == ParsedText(None, "## Name\nAda", {"name": "Ada"}, "complete")
+    assert from_markdown("## Name\nAda\n", STUDENT) == ParsedText(
+        None, "## Name\nAda", {"name": "Ada"}, "complete"
+    )
     assert from_markdown("a\r\nb\r\n", None).text == "a\nb"
     assert from_markdown("---\nHello\n---\n", None).text == "---\nHello\n---"
     assert from_markdown("\ufeff---\nblock: x\n---\ny", None) == ParsedText("x", "y")
@@ -133,13 +175,19 @@ def test_markdown_needs_no_front_matter_and_its_last_line_break_is_the_files() -
 
 
 MARKDOWN: dict[str, list[str]] = {
-    "---\nblock: a\n## Name\nAda": ["Line 1: the front matter has no end. Put a line --- below it."],
+    "---\nblock: a\n## Name\nAda": [
+        "Line 1: the front matter has no end. Put a line --- below it."
+    ],
     "---\nblock: a\nblock: b\n---\n": ['Line 3: "block" occurs twice. Keep one of the two.'],
     "---\nblock: a\ntags: b\n---\n": [
         'Line 3: "tags" is not known here. Use block, schema and format, or put it below*'
     ],
-    "---\nformat: odd\n---\n": ['Line 2: "format" can be incomplete or free. Write one, or take the line out.'],
-    "---\nblock: a/history\n---\n": ['Line 2: Block label "a/history" cannot be used: "history" has a meaning*'],
+    "---\nformat: odd\n---\n": [
+        'Line 2: "format" can be incomplete or free. Write one, or take the line out.'
+    ],
+    "---\nblock: a/history\n---\n": [
+        'Line 2: Block label "a/history" cannot be used: "history" has a meaning*'
+    ],
     "---\nblock:\n---\n": ['Line 2: Block label "" cannot be used.*'],
     "---\nblock: a\n---\n\n## Age\ntwelve\n## Hobbies\n": [
         'Line 6: "Age" must be a whole number. Write it as 12.',
@@ -160,14 +208,23 @@ TOML: dict[str, list[str]] = {
         'Line 8: "since" must be a day. Write it as 2026-05-31.',
         'Line 9: "score" must be a number. Write it as 12.5.',
     ],
-    'name = "A"\nstrengths = ["a", "b", "c", "d"]': ['Line 2: "strengths" has 4 items and may have 3. Take 1 out.'],
+    'name = "A"\nstrengths = ["a", "b", "c", "d"]': [
+        'Line 2: "strengths" has 4 items and may have 3. Take 1 out.'
+    ],
     "age = 12\n": ['Line 1: "name" is required and missing. Add a line that begins with name ='],
     'name = "A"\nbody = ""': ['Line 1: "name" cannot be used with "body". Keep one of the two.'],
-    'layout = "open"\nbody = ""': ['Line 1: "layout" cannot be used with "body". Keep one of the two.'],
-    'name = "A"\nformat = "free"': ['Line 2: "format" must be incomplete here. Or take the line out.'],
-    'name = "A"\nlayout = "wide"': ['Line 2: "layout" must be compact or spaced or open here. Or take the line out.'],
+    'layout = "open"\nbody = ""': [
+        'Line 1: "layout" cannot be used with "body". Keep one of the two.'
+    ],
+    'name = "A"\nformat = "free"': [
+        'Line 2: "format" must be incomplete here. Or take the line out.'
+    ],
+    'name = "A"\nlayout = "wide"': [
+        'Line 2: "layout" must be compact or spaced or open here. Or take the line out.'
+    ],
     "body = 3\nblock = 4": [
-        f'Line {n}: "{key}" must be text. Put it in quotes.' for n, key in ((1, "body"), (2, "block"))
+        f'Line {n}: "{key}" must be text. Put it in quotes.'
+        for n, key in ((1, "body"), (2, "block"))
     ],
     'block = "a<b"\nname = "A"': ['Line 1: Block label "a<b" cannot be used.*'],
     "": ['Line 1: there are neither fields nor a "body". Write body = "" to empty the block.'],
@@ -244,7 +301,10 @@ def test_what_the_page_on_formats_shows_is_what_happens() -> None:
     assert to_markdown("student", parsed.text, schema) == markdown
     assert to_toml("student", parsed.text, schema) == first
     assert from_toml(first, schema) == replace(parsed, schema_ref=None)
-    assert from_markdown(escaped, schema).fields["background"] == "Wrote an essay:\n## My garden\nwith three parts."
+    assert (
+        from_markdown(escaped, schema).fields["background"]
+        == "Wrote an essay:\n## My garden\nwith three parts."
+    )
     assert to_toml("notes", from_toml(free, None).text, None) == free
     (wrong,) = shown("text")
     with pytest.raises(Invalid) as error:

@@ -33,16 +33,26 @@ async def chain(store: SqliteStore) -> Chain:
 
 
 async def adopted(
-    store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject], metadata: ChangeMetadata | None = None
+    store: SqliteStore,
+    chain: Chain,
+    tip: bytes,
+    new: dict[bytes, GitObject],
+    metadata: ChangeMetadata | None = None,
 ) -> Chain:
     adoption = await planned(store, chain, tip, new)
     _PUSHED.update(new)  # as a repository of the memory has what was pushed before
-    return await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, metadata or make.change_metadata()))
+    return await store.write(
+        lambda tx: adopt(tx, Scope(), chain.id, adoption, metadata or make.change_metadata())
+    )
 
 
-async def planned(store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]) -> Adoption:
+async def planned(
+    store: SqliteStore, chain: Chain, tip: bytes, new: dict[bytes, GitObject]
+) -> Adoption:
     rows = select(git_objects.c.id, git_objects.c.kind, git_objects.c.data)
-    here = await store.read(lambda tx: {row.id: GitObject(row.kind, row.id, row.data) for row in tx.all(rows)})
+    here = await store.read(
+        lambda tx: {row.id: GitObject(row.kind, row.id, row.data) for row in tx.all(rows)}
+    )
     return Push(_PUSHED | new, here.get).adoption(chain.head, tip)
 
 
@@ -54,32 +64,53 @@ async def now(store: SqliteStore) -> dict[str, Block]:
 async def counted(store: SqliteStore) -> list[int]:
     tables = (commits, blobs, git_objects)
     return await store.read(
-        lambda tx: [tx.all(select(func.count().label("rows")).select_from(table))[0].rows for table in tables]
+        lambda tx: [
+            tx.all(select(func.count().label("rows")).select_from(table))[0].rows
+            for table in tables
+        ]
     )
 
 
-async def test_everything_a_commit_can_do_to_blocks(store: SqliteStore, chain: Chain, tmp_path: Path) -> None:
+async def test_everything_a_commit_can_do_to_blocks(
+    store: SqliteStore, chain: Chain, tmp_path: Path
+) -> None:
     before = await now(store)
     agent = (await make.stored_agent(store)).agent
     await store.write(lambda tx: blocks.attach(tx, agent.id, [before["human"]]))
     # Renamed in a circle, one deleted, one new, one changed; then written by the product again.
-    renamed, first = commit_of({"goals": "Name: Ada", "human": "Rest", "new": "x"}, chain.head or b"")
+    renamed, first = commit_of(
+        {"goals": "Name: Ada", "human": "Rest", "new": "x"}, chain.head or b""
+    )
     after = await adopted(store, chain, renamed, first)
     moved, second = commit_of({"me": "Name: Ada", "human": "Rest", "new": "y"}, renamed)
     after = await adopted(store, after, moved, second)
     there = await now(store)
-    assert {label: block.value for label, block in there.items()} == {"me": "Name: Ada", "human": "Rest", "new": "y"}
+    assert {label: block.value for label, block in there.items()} == {
+        "me": "Name: Ada",
+        "human": "Rest",
+        "new": "y",
+    }
     assert there["me"].id == before["goals"].id
-    assert [block.label for block in await store.read(lambda tx: blocks.attached(tx, agent.id))] == ["human"]
-    await store.write(lambda tx: blocks.write(tx, there["human"], "Rest well", make.change_metadata()))
+    assert [
+        block.label for block in await store.read(lambda tx: blocks.attached(tx, agent.id))
+    ] == ["human"]
+    await store.write(
+        lambda tx: blocks.write(tx, there["human"], "Rest well", make.change_metadata())
+    )
 
     path = await refreshed(store, tmp_path, chain.id)
     assert fsck(path) == ""
     assert git(path, "rev-list", "--count", "main") == "4"
-    assert git(path, "ls-tree", "-r", "--name-only", "main").split() == ["human.md", "me.md", "new.md"]
+    assert git(path, "ls-tree", "-r", "--name-only", "main").split() == [
+        "human.md",
+        "me.md",
+        "new.md",
+    ]
 
 
-async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(store: SqliteStore, chain: Chain) -> None:
+async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(
+    store: SqliteStore, chain: Chain
+) -> None:
     there = await now(store)
     heads = {block.id: (block.head or b"").hex() for block in there.values()}
     assert len(set(heads.values())) == 1
@@ -93,10 +124,14 @@ async def test_of_a_commit_of_many_blocks_each_block_has_its_own_version(store: 
 
     found = await store.read(lambda tx: history.of_blocks(tx, Scope(), heads))
 
-    assert {label: found[block.id].label for label, block in there.items()} == {label: label for label in FILES}
+    assert {label: found[block.id].label for label, block in there.items()} == {
+        label: label for label in FILES
+    }
 
 
-async def test_a_deleted_block_comes_back_with_its_id_and_settings(store: SqliteStore, chain: Chain) -> None:
+async def test_a_deleted_block_comes_back_with_its_id_and_settings(
+    store: SqliteStore, chain: Chain
+) -> None:
     before = (await now(store))["goals"]
     wanted = replace(before, policy="guarded", title="Goals", limit=500)
     await store.write(lambda tx: blocks.update(tx, before, wanted, make.change_metadata()))
@@ -116,7 +151,9 @@ async def test_a_deleted_block_comes_back_with_its_id_and_settings(store: Sqlite
     )
 
 
-async def test_proposals_go_with_a_block_that_a_push_renames(store: SqliteStore, chain: Chain) -> None:
+async def test_proposals_go_with_a_block_that_a_push_renames(
+    store: SqliteStore, chain: Chain
+) -> None:
     there = await now(store)
     ids_of = {}
     for label in ("human", "goals"):
@@ -132,10 +169,14 @@ async def test_proposals_go_with_a_block_that_a_push_renames(store: SqliteStore,
     await adopted(store, chain, tip, new | more)
     waiting = await store.read(lambda tx: proposals.waiting(tx, chain.id))
     labels = {block.id: label for label, block in (await now(store)).items()}
-    assert {one.id: one.label for one in waiting} == {id: labels[block_id] for id, block_id in ids_of.items()}
+    assert {one.id: one.label for one in waiting} == {
+        id: labels[block_id] for id, block_id in ids_of.items()
+    }
 
 
-async def test_an_id_that_was_deleted_twice_comes_back_once(store: SqliteStore, chain: Chain) -> None:
+async def test_an_id_that_was_deleted_twice_comes_back_once(
+    store: SqliteStore, chain: Chain
+) -> None:
     rest = {label: text for label, text in FILES.items() if label != "goals"}
     tip = chain.head or b""
     # The block is deleted as "goals", comes back, is renamed to "aims", and is deleted as that.
@@ -152,7 +193,9 @@ async def test_an_id_that_was_deleted_twice_comes_back_once(store: SqliteStore, 
     assert len({block.id for block in there.values()}) == len(there)
 
 
-async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteStore, chain: Chain) -> None:
+async def test_a_key_that_is_no_persons_is_bound_by_the_policies(
+    store: SqliteStore, chain: Chain
+) -> None:
     there, rows = await now(store), await counted(store)
     tip, new = commit_of({**FILES, "human": "Name: Eve"}, chain.head or b"")
     with pytest.raises(Forbidden, match='Block "human" has the policy propose'):
@@ -161,7 +204,9 @@ async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteSt
     for policy in ("direct", "propose"):
         block = (await now(store))["human"]
         await store.write(
-            lambda tx, b=block, p=policy: blocks.update(tx, b, replace(b, policy=p), make.change_metadata())
+            lambda tx, b=block, p=policy: blocks.update(
+                tx, b, replace(b, policy=p), make.change_metadata()
+            )
         )  # type: ignore[misc]
         if policy == "direct":
             chain = await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
@@ -171,10 +216,16 @@ async def test_a_key_that_is_no_persons_is_bound_by_the_policies(store: SqliteSt
         await adopted(store, chain, tip, new, make.change_metadata("agent-1"))
 
 
-async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(store: SqliteStore, chain: Chain) -> None:
-    adoption = await planned(store, chain, *commit_of({**FILES, "human": "Pushed"}, chain.head or b""))
+async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(
+    store: SqliteStore, chain: Chain
+) -> None:
+    adoption = await planned(
+        store, chain, *commit_of({**FILES, "human": "Pushed"}, chain.head or b"")
+    )
     with pytest.raises(Conflict, match="erased"):
-        await store.write(lambda tx: adopt(tx, Scope(), "chain-gone", adoption, make.change_metadata()))
+        await store.write(
+            lambda tx: adopt(tx, Scope(), "chain-gone", adoption, make.change_metadata())
+        )
     there, rows = await now(store), await counted(store)
     limited = replace(there["human"], limit=10)
     await store.write(lambda tx: blocks.update(tx, there["human"], limited, make.change_metadata()))
@@ -183,7 +234,9 @@ async def test_a_push_comes_after_no_newer_write_and_keeps_every_limit(store: Sq
     with pytest.raises(TooLong, match="its limit is 10"):
         await adopted(store, chain, short, first | second)
     assert await counted(store) == rows
-    await store.write(lambda tx: blocks.write(tx, there["goals"], "Written", make.change_metadata()))
+    await store.write(
+        lambda tx: blocks.write(tx, there["goals"], "Written", make.change_metadata())
+    )
     with pytest.raises(Stale, match="Fetch and merge first"):
         await store.write(lambda tx: adopt(tx, Scope(), chain.id, adoption, make.change_metadata()))
     assert (await now(store))["human"].value == "Name: Ada"

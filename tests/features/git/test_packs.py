@@ -16,7 +16,14 @@ from ricordo.domain.redaction import redact
 from ricordo.errors import Invalid, RicordoError, TooLong
 from ricordo.features.git import objects
 from ricordo.features.git import push as pushing
-from ricordo.features.git.objects import GitObject, Lacking, git_object, read_commit, read_pack, read_tree
+from ricordo.features.git.objects import (
+    GitObject,
+    Lacking,
+    git_object,
+    read_commit,
+    read_pack,
+    read_tree,
+)
 from ricordo.features.git.push import EntryBudget, Push, Refused
 from ricordo.features.git.receiver import PushCommand, read_push
 from tests.support.git import WHO, commit_of, entry, git, pack, pack_sum
@@ -63,7 +70,11 @@ def test_a_commit_says_its_tree_parents_and_message() -> None:
         (b"encoding UTF-8\n", "x"),
     ):
         commit = read_commit(HEAD + extra + b"\n" + message.encode())
-        assert (commit.tree, commit.parents, commit.message) == (b"\x44" * 20, (b"\x55" * 20,), message)
+        assert (commit.tree, commit.parents, commit.message) == (
+            b"\x44" * 20,
+            (b"\x55" * 20,),
+            message,
+        )
         assert commit.id == git_object("commit", commit.body).id
 
 
@@ -85,7 +96,9 @@ def test_a_commit_that_git_would_find_fault_with_is_refused() -> None:
 
 def test_a_tree_that_is_cut_off_is_refused() -> None:
     whole = b"100644 a.md\0" + b"x" * 20
-    assert [(one.mode, one.name, one.id) for one in read_tree(whole * 2)] == [(b"100644", b"a.md", b"x" * 20)] * 2
+    assert [(one.mode, one.name, one.id) for one in read_tree(whole * 2)] == [
+        (b"100644", b"a.md", b"x" * 20)
+    ] * 2
     for end in range(1, len(whole)):
         with pytest.raises(Invalid):
             list(read_tree(whole + whole[:end]))
@@ -104,7 +117,9 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("git")
     git(folder, "init", "-q")
     for number in range(12):
-        (folder / "a.md").write_text("\n".join(f"line {line} {'x' if line == number else ''}" for line in range(300)))
+        (folder / "a.md").write_text(
+            "\n".join(f"line {line} {'x' if line == number else ''}" for line in range(300))
+        )
         git(folder, "add", "-A")
         git(folder, "commit", "-q", "-m", f"{number}")
     return folder
@@ -112,11 +127,15 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def packed(repository: Path, revisions: str, *options: str) -> bytes:
     command = ["git", "pack-objects", "--revs", "--stdout", "-q", *options]
-    return subprocess.run(command, cwd=repository, input=revisions.encode(), capture_output=True, check=True).stdout
+    return subprocess.run(
+        command, cwd=repository, input=revisions.encode(), capture_output=True, check=True
+    ).stdout
 
 
 def test_what_git_packs_is_read(repository: Path) -> None:
-    wanted = {line.split()[0] for line in git(repository, "rev-list", "--objects", "main").split("\n")}
+    wanted = {
+        line.split()[0] for line in git(repository, "rev-list", "--objects", "main").split("\n")
+    }
     for options in ((), ("--delta-base-offset",), ("--no-reuse-delta", "--depth=50")):
         found = read_pack(packed(repository, "main\n", *options), nothing)
         assert {id.hex() for id in found} == wanted
@@ -157,7 +176,9 @@ def test_a_size_of_hundreds_of_bits_is_read_no_further() -> None:
             read_pack(bad, nothing)
 
 
-def test_a_small_pack_that_asks_for_one_large_piece_again_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_pack_that_asks_for_one_large_piece_again_takes_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Two kilobytes that would have unpacked to two hundred megabytes, whatever size they said they had."""
     large = git_object("blob", bytes(60_000))
     said = b"\xe0\xd4\3"  # 60,000, for what it is made from and for what it claims to become
@@ -188,21 +209,35 @@ def test_a_cut_or_changed_pack_is_refused(repository: Path) -> None:
             read_pack(body + pack_sum(body), nothing)
 
 
-def test_what_would_burst_the_bounds_or_is_no_pack_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_burst_the_bounds_or_is_no_pack_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(objects, "MOST_OBJECTS", 10)
     monkeypatch.setattr(objects, "MOST_BYTES", 4096)
     for bad in (
         pack(entry(3, b"x" * 5000)),
         pack(*[entry(3, b"%d" % number) for number in range(11)]),
         pack(entry(3, b"x"), count=2**32 - 1),
-        pack(entry(3, b"ab"), entry(7, bytes([2]) + b"\xff\xff\xff\x7f" + bytes([2]) + b"xy", base=AB)),
+        pack(
+            entry(3, b"ab"),
+            entry(7, bytes([2]) + b"\xff\xff\xff\x7f" + bytes([2]) + b"xy", base=AB),
+        ),
     ):
         with pytest.raises(TooLong):
             read_pack(bad, nothing)
     for bad in (
         pack(entry(3, b"x" * 4000, size=10)),  # unpacks to more than it says
-        *(pack(entry(3, b"x", size=10)), pack(entry(5, b"x")), pack(entry(4, b"x")), pack(b"\xff" * 40)),
-        *(pack(entry(6, b"x", base=b"\x7f")), pack(entry(3, b"x"), count=2), pack(entry(3, b"x"), count=0)),
+        *(
+            pack(entry(3, b"x", size=10)),
+            pack(entry(5, b"x")),
+            pack(entry(4, b"x")),
+            pack(b"\xff" * 40),
+        ),
+        *(
+            pack(entry(6, b"x", base=b"\x7f")),
+            pack(entry(3, b"x"), count=2),
+            pack(entry(3, b"x"), count=0),
+        ),
         pack(entry(3, b"ab"), entry(7, b"\2", base=AB)),
         pack(entry(3, b"ab"), entry(7, bytes([2, 2, 0]), base=AB)),
         pack(entry(3, b"ab"), entry(7, bytes([3, 2, 0b10010000, 2]), base=AB)),
@@ -228,7 +263,9 @@ def faults(*objects: GitObject, tree: bytes) -> str:
 
 
 def tree_of(*entries: tuple[str, str, bytes]) -> GitObject:
-    return git_object("tree", b"".join(f"{mode} {name}".encode() + b"\0" + id for mode, name, id in entries))
+    return git_object(
+        "tree", b"".join(f"{mode} {name}".encode() + b"\0" + id for mode, name, id in entries)
+    )
 
 
 def test_a_file_that_is_no_block_is_told_and_a_text_that_no_block_can_hold_with_its_line() -> None:
@@ -242,7 +279,11 @@ def test_a_file_that_is_no_block_is_told_and_a_text_that_no_block_can_hold_with_
         root = tree_of(("100644", f"{name}.md", blob.id))
         assert words in faults(blob, root, tree=root.id)
     for mode, name, words in (
-        ("100755", "a.md", "a.md: only plain files can be memory (mode 100644); this is an executable file"),
+        (
+            "100755",
+            "a.md",
+            "a.md: only plain files can be memory (mode 100644); this is an executable file",
+        ),
         ("120000", "a.md", "this is a link"),
         ("160000", "a", "this is a submodule"),
         ("100644", "a.txt", "a.txt: each file is a memory block"),
@@ -269,7 +310,9 @@ def test_trees_that_git_would_not_make_are_refused() -> None:
 
 def test_a_small_push_cannot_name_one_folder_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[bytes] = []
-    monkeypatch.setattr(pushing.objects, "read_tree", lambda body: read.append(body) or read_tree(body))
+    monkeypatch.setattr(
+        pushing.objects, "read_tree", lambda body: read.append(body) or read_tree(body)
+    )
     blob = git_object("blob", b"x")
     for first in (git_object("tree", b""), tree_of(("100644", "a.md", blob.id))):
         made = [first]
@@ -314,9 +357,13 @@ def test_what_is_here_is_read_once_for_all_that_differs_from_it_and_not_without_
         read_pack(pack(*deltas), lambda _: large)
 
 
-def test_a_text_that_is_too_long_is_not_searched_for_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_is_too_long_is_not_searched_for_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     searched: list[int] = []
-    monkeypatch.setattr(pushing, "redact", lambda text, **how: searched.append(len(text)) or redact(text, **how))
+    monkeypatch.setattr(
+        pushing, "redact", lambda text, **how: searched.append(len(text)) or redact(text, **how)
+    )
     tip, new = commit_of({"human": "x" * 1_000_000}, BASE)
     with pytest.raises(Refused, match="limit is 100"):
         push(new).adoption(BASE, tip)

@@ -16,7 +16,13 @@ from ricordo.domain.scope import Scope
 from ricordo.features.git import history, repository
 from ricordo.features.git.objects import git_object
 from ricordo.features.git.receiver import PushCommand, PushReceiver
-from ricordo.features.git.repository import BRANCH, is_damaged, read_repository, refreshed, repository_path
+from ricordo.features.git.repository import (
+    BRANCH,
+    is_damaged,
+    read_repository,
+    refreshed,
+    repository_path,
+)
 from ricordo.settings import Settings
 from ricordo.storage import blocks, versions
 from ricordo.storage.chain_files import delete_chain_files
@@ -28,7 +34,15 @@ from tests.seams import make
 from tests.support.git import fsck, git, ids
 from tests.support.synced import Killed
 
-LABELS = ("human", "persona", "courses", "courses/maths", "courses/week 1/notes", "Übung", "courses-old")
+LABELS = (
+    "human",
+    "persona",
+    "courses",
+    "courses/maths",
+    "courses/week 1/notes",
+    "Übung",
+    "courses-old",
+)
 
 
 def chance_of(seed: int) -> random.Random:
@@ -46,7 +60,8 @@ def edit(tx: Transaction, chain: Chain, chance: random.Random) -> None:
     there = {block.label: block for block in blocks.of_user(tx, Scope(), chain.owner_id)}
     label = chance.choice(LABELS)
     text = "\n".join(
-        f"line {number}: {chance.choice('äß日x')}{chance.random()}" for number in range(chance.randrange(12))
+        f"line {number}: {chance.choice('äß日x')}{chance.random()}"
+        for number in range(chance.randrange(12))
     )
     metadata = make.change_metadata(
         chance.choice(["user-1", "agent-2"]), reason=chance.choice(["", "Why\nnot", "Größe <x>\n"])
@@ -64,7 +79,9 @@ def edit(tx: Transaction, chain: Chain, chance: random.Random) -> None:
 
 async def stored_ids(store: SqliteStore, chain: Chain) -> list[str]:
     rows = select(commits.c.id).where(is_in_chain(commits)).order_by(commits.c.number)
-    found = await store.read(lambda tx: [row.id.hex() for row in tx.all(rows, {"chain_id": chain.id})])
+    found = await store.read(
+        lambda tx: [row.id.hex() for row in tx.all(rows, {"chain_id": chain.id})]
+    )
     return list(dict.fromkeys(found))
 
 
@@ -92,7 +109,9 @@ async def test_a_repository_has_the_ids_of_the_database_and_git_finds_no_fault(
         assert git(path, "rev-parse", f"main:{block.label}.md") == blob_id(block.value).hex()
 
 
-async def test_portions_of_any_size_give_the_same_objects(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_portions_of_any_size_give_the_same_objects(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chain = await a_chain(store)
     await edited(store, chain, 50, chance_of(6))
 
@@ -139,7 +158,9 @@ async def test_a_kill_while_it_is_made_does_no_harm(
         assert fsck(repository_path(tmp_path, chain.id)) == ""
 
 
-async def test_many_requests_at_once_make_one_repository(store: SqliteStore, tmp_path: Path) -> None:
+async def test_many_requests_at_once_make_one_repository(
+    store: SqliteStore, tmp_path: Path
+) -> None:
     chain = await a_chain(store)
     await edited(store, chain, 20, chance_of(11))
 
@@ -150,7 +171,9 @@ async def test_many_requests_at_once_make_one_repository(store: SqliteStore, tmp
     assert ids(paths[0]) == await stored_ids(store, chain)
 
 
-async def test_many_small_packs_become_few(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_small_packs_become_few(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chain = await a_chain(store)
     monkeypatch.setattr(repository, "_MOST_PACKS", 4)
     for seed in range(8):
@@ -171,7 +194,9 @@ class World:
     tries: int = 0
 
     def packs(self) -> list[Path]:
-        return sorted(self.path.glob("objects/pack/*.pack"), key=lambda each: each.stat().st_mtime_ns)
+        return sorted(
+            self.path.glob("objects/pack/*.pack"), key=lambda each: each.stat().st_mtime_ns
+        )
 
     def lose(self, pack: Path) -> None:
         for each in (pack, pack.with_suffix(".idx")):
@@ -194,7 +219,9 @@ async def world(store: SqliteStore, tmp_path: Path) -> World:
     for number in range(3):
         (there,) = await store.read(lambda tx: blocks.of_user(tx, Scope(), chain.owner_id))
         text = f"{number}\n" * 30
-        await store.write(lambda tx, there=there, text=text: blocks.write(tx, there, text, make.change_metadata()))  # type: ignore[misc]
+        await store.write(
+            lambda tx, there=there, text=text: blocks.write(tx, there, text, make.change_metadata())
+        )  # type: ignore[misc]
         path = await refreshed(store, tmp_path, chain.id)
     return World(store, tmp_path, chain, path)
 
@@ -214,7 +241,9 @@ async def test_a_repository_that_lost_history_is_made_anew_and_told_of(
     assert is_damaged(world.path)
     caplog.set_level(logging.WARNING)
     assert await world.read(log_of) == whole
-    assert [record.message for record in caplog.records] == ["a repository for git is damaged; it is rebuilt"]
+    assert [record.message for record in caplog.records] == [
+        "a repository for git is damaged; it is rebuilt"
+    ]
     assert (world.tries, fsck(world.path), is_damaged(world.path)) == (3, "", False)
 
 
@@ -274,7 +303,9 @@ async def test_a_push_that_counts_on_what_the_repository_lost_heals_it(world: Wo
     who = b"Ada <ada@home> 1767225600 +0000"
     ids = (tree.id.hex().encode(), old.hex().encode(), who, who)
     commit = git_object("commit", b"tree %s\nparent %s\nauthor %s\ncommitter %s\n\nMore\n" % ids)
-    sent = pack(entry(1, commit.body), entry(2, tree.body), entry(7, delta, base=bytes.fromhex(first)))
+    sent = pack(
+        entry(1, commit.body), entry(2, tree.body), entry(7, delta, base=bytes.fromhex(first))
+    )
     command = PushCommand(old, commit.id, BRANCH)
     receiver = PushReceiver(world.store, Settings(data_dir=world.folder), Scope(), world.chain)
     (outcome,) = await receiver.receive([command], sent)

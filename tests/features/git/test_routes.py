@@ -100,7 +100,9 @@ def commit(clone: Path, message: str = "By hand", **files: str | None) -> str:
     return git(clone, "rev-parse", "HEAD")
 
 
-def test_a_clone_has_the_ids_of_the_database_without_fault(memory: Memory, clone: Path, tmp_path: Path) -> None:
+def test_a_clone_has_the_ids_of_the_database_without_fault(
+    memory: Memory, clone: Path, tmp_path: Path
+) -> None:
     for version in ("0", "1"):  # what older clients ask for
         git(tmp_path, "-c", f"protocol.version={version}", "clone", "-q", memory.url, version)
         assert ids(tmp_path / version) == memory.versions()
@@ -112,7 +114,14 @@ def test_a_clone_has_the_ids_of_the_database_without_fault(memory: Memory, clone
 
 
 # The first three leave out contents, folders, and versions.
-PARTIAL = ("blob:none", "tree:0", "blob:none --depth=1", "blob:limit=10", "blob:none --no-checkout", "blob:limit=1k")
+PARTIAL = (
+    "blob:none",
+    "tree:0",
+    "blob:none --depth=1",
+    "blob:limit=10",
+    "blob:none --no-checkout",
+    "blob:limit=1k",
+)
 
 
 @pytest.mark.parametrize(
@@ -128,9 +137,22 @@ def test_a_partial_clone_fetches_what_it_left_out_when_it_is_needed(
     memory: Memory, tmp_path: Path, options: str, version: str
 ) -> None:
     for number in range(4):
-        memory.put("human", f"Name: Ada\nLikes tea, {number} times a day and more", message=f"Change {number}")
+        memory.put(
+            "human",
+            f"Name: Ada\nLikes tea, {number} times a day and more",
+            message=f"Change {number}",
+        )
     kind, *more = options.split()
-    asks = ["-c", f"protocol.version={version}", "clone", "-q", f"--filter={kind}", *more, memory.url, "part"]
+    asks = [
+        "-c",
+        f"protocol.version={version}",
+        "clone",
+        "-q",
+        f"--filter={kind}",
+        *more,
+        memory.url,
+        "part",
+    ]
     git(tmp_path, *asks)
     part = tmp_path / "part"
     git(part, "checkout", "-q", "main")
@@ -152,7 +174,9 @@ def test_a_partial_clone_fetches_what_it_left_out_when_it_is_needed(
     assert memory.texts()["human"] == "Name: Ada\nLikes coffee and cake"
 
 
-def test_a_shallow_clone_pulls_what_changes_also_back_to_what_it_never_had(memory: Memory, tmp_path: Path) -> None:
+def test_a_shallow_clone_pulls_what_changes_also_back_to_what_it_never_had(
+    memory: Memory, tmp_path: Path
+) -> None:
     old = memory.texts()["human"]
     memory.put("human", "Name: Ada\nLikes cocoa")
     git(tmp_path, "clone", "-q", "--depth", "1", memory.url, "mine")
@@ -186,7 +210,9 @@ def test_a_shallow_clone_can_be_deepened_and_pushed_from(memory: Memory, tmp_pat
     assert ids(clone) == memory.versions()
 
 
-def test_an_empty_memory_can_be_cloned_and_pushed_to(server: ServerInThread, tmp_path: Path) -> None:
+def test_an_empty_memory_can_be_cloned_and_pushed_to(
+    server: ServerInThread, tmp_path: Path
+) -> None:
     memory = Memory(server)
     git(tmp_path, "clone", "-q", memory.url, "mine")
     pushed = [commit(tmp_path / "mine", human="One"), commit(tmp_path / "mine", human="Two")]
@@ -204,15 +230,31 @@ def test_a_push_makes_versions_with_the_ids_of_its_commits(memory: Memory, clone
     assert memory.versions()[-2:] == [first, second]
     assert memory.texts() == {"human": "Name: Ada\nLikes coffee", "garden": "Roses\nTulips"}
     assert "remote: garden.md is a new version now." in done.stderr
-    newest = memory.server.read(lambda tx: history.page(tx, memory.owned.chain.id, label="human", limit=1))[0]
-    assert (newest.id.hex(), newest.reason, newest.author.kind) == (first, "Learn more\n\nAnd why\n", "user")
-    block = next(one for one in memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id)))
-    assert (block.label, block.policy, block.head and block.head.hex()) == ("garden", "propose", second)
+    newest = memory.server.read(
+        lambda tx: history.page(tx, memory.owned.chain.id, label="human", limit=1)
+    )[0]
+    assert (newest.id.hex(), newest.reason, newest.author.kind) == (
+        first,
+        "Learn more\n\nAnd why\n",
+        "user",
+    )
+    block = next(
+        one for one in memory.server.read(lambda tx: blocks.of_user(tx, Scope(), memory.user_id))
+    )
+    assert (block.label, block.policy, block.head and block.head.hex()) == (
+        "garden",
+        "propose",
+        second,
+    )
 
 
-def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(memory: Memory, clone: Path) -> None:
+def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(
+    memory: Memory, clone: Path
+) -> None:
     """Without an e-mail address the pusher is known by the newest commit; with one, by that."""
-    memory.server.write(lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True)))
+    memory.server.write(
+        lambda tx: set_email("bob@school.example")(tx, open_memory(tx, Scope(), "bob", makes=True))
+    )
     bob = memory.server.read(lambda tx: users.require(tx, Scope(), "bob"))
 
     def pushed(*authors: str) -> list[tuple[str, str, str | None]]:
@@ -220,15 +262,23 @@ def test_a_push_is_its_pushers_and_nobody_elses_name_is_believed(memory: Memory,
             (clone / "human.md").write_text(f"{author} {number}")
             git(clone, "commit", "-qam", "By hand", "--author", author)
         git(clone, "push", "-q")
-        newest = memory.server.read(lambda tx: history.page(tx, memory.owned.chain.id, limit=len(authors)))
+        newest = memory.server.read(
+            lambda tx: history.page(tx, memory.owned.chain.id, limit=len(authors))
+        )
         return [(one.author.kind, one.author.id, one.approved_by) for one in reversed(newest)]
 
-    ada, forged = memory.user_id, [f"B <{bob.id}@ricordo>", "Bob <BOB@school.example>", "Nina <agent-1@ricordo>"]
+    ada, forged = (
+        memory.user_id,
+        [f"B <{bob.id}@ricordo>", "Bob <BOB@school.example>", "Nina <agent-1@ricordo>"],
+    )
     others = [("remote", name, ada) for name in ("B", "Bob", "Nina")]
     mine = ("user", ada, None)
     assert pushed("Ada <ada@home.example>", *forged, f"Me <{ada}@ricordo>") == [mine, *others, mine]
     memory.change(set_email("ada@school.example"))
-    assert pushed("Ada <ada@school.example>", "Ada <ada@home.example>") == [mine, ("remote", "Ada", ada)]
+    assert pushed("Ada <ada@school.example>", "Ada <ada@home.example>") == [
+        mine,
+        ("remote", "Ada", ada),
+    ]
     path = f"{memory.url.removesuffix('memory.git')}blocks/human"
     assert httpx2.get(f"{path}/blame").json()["versions"][0]["author"] == "remote:Ada"
     assert [one["author"] for one in httpx2.get(f"{path}/history", params={"limit": 4}).json()] == [
@@ -249,22 +299,35 @@ def test_a_clone_names_the_authors_that_the_api_names(memory: Memory, tmp_path: 
     ]
     for number, actor in enumerate(by):
         metadata = ChangeMetadata(actor, f"Edit {number}", approved_by=memory.user_id)
-        memory.change(lambda tx, owned, number=number, it=metadata: put(tx, owned, "human", f"Line {number}", it))
+        memory.change(
+            lambda tx, owned, number=number, it=metadata: put(
+                tx, owned, "human", f"Line {number}", it
+            )
+        )
 
     git(tmp_path, "clone", "-q", memory.url, "mine")
 
     path = f"{memory.url.removesuffix('memory.git')}blocks/human/history"
     told = httpx2.get(path, params={"limit": len(by)}).json()
-    written = git(tmp_path / "mine", "log", f"-{len(by)}", "--format=%H%x09%an%x09%ae", "--", "human.md").splitlines()
-    read = [(sha, author_of(name, address)) for sha, name, address in (line.split("\t") for line in written)]
+    written = git(
+        tmp_path / "mine", "log", f"-{len(by)}", "--format=%H%x09%an%x09%ae", "--", "human.md"
+    ).splitlines()
+    read = [
+        (sha, author_of(name, address))
+        for sha, name, address in (line.split("\t") for line in written)
+    ]
     assert read == [(one["sha"], actor) for one, actor in zip(told, reversed(by), strict=True)]
     assert [(one["author"], one["author_kind"], one["author_id"]) for one in told] == [
         (actor.shown_name, actor.kind, actor.id) for actor in reversed(by)
     ]
 
 
-def test_who_commits_as_another_user_pushes_somebody_elses_commit(memory: Memory, clone: Path) -> None:
-    memory.server.write(lambda tx: set_email("eve@school.example")(tx, open_memory(tx, Scope(), "eve", makes=True)))
+def test_who_commits_as_another_user_pushes_somebody_elses_commit(
+    memory: Memory, clone: Path
+) -> None:
+    memory.server.write(
+        lambda tx: set_email("eve@school.example")(tx, open_memory(tx, Scope(), "eve", makes=True))
+    )
     (clone / "human.md").write_text("Forged")
     run_git(clone, "commit", "-qam", "x", email="eve@school.example")
     git(clone, "push", "-q")
@@ -278,7 +341,9 @@ def test_a_push_can_be_cloned_again_after_the_cache_is_gone(
     pushed = commit(clone, human="Pushed")
     git(clone, "push", "-q")
     memory.put("human", "Pushed\nand written")
-    for each in (server.settings.data_dir / "repositories").glob(f"{memory.owned.chain.id}.git/**/*.pack"):
+    for each in (server.settings.data_dir / "repositories").glob(
+        f"{memory.owned.chain.id}.git/**/*.pack"
+    ):
         each.unlink()
 
     git(tmp_path, "clone", "-q", memory.url, "again")
@@ -304,12 +369,17 @@ def test_a_merge_keeps_its_side_branch(memory: Memory, clone: Path, tmp_path: Pa
     assert side not in memory.versions()
     git(tmp_path, "clone", "-q", memory.url, "again")
     assert fsck(tmp_path / "again") == ""
-    assert git(tmp_path / "again", "rev-parse", "HEAD~1^1", "HEAD~1^2") == f"{side}\n{memory.versions()[-3]}"
+    assert (
+        git(tmp_path / "again", "rev-parse", "HEAD~1^1", "HEAD~1^2")
+        == f"{side}\n{memory.versions()[-3]}"
+    )
     git(clone, "pull", "-q")
     assert git(clone, "rev-parse", "HEAD") == memory.versions()[-1]
 
 
-def test_a_commit_that_changes_nothing_is_kept_too(memory: Memory, clone: Path, tmp_path: Path) -> None:
+def test_a_commit_that_changes_nothing_is_kept_too(
+    memory: Memory, clone: Path, tmp_path: Path
+) -> None:
     before = memory.versions()
     git(clone, "commit", "-q", "--allow-empty", "-m", "Nothing")
     git(clone, "push", "-q")
@@ -328,7 +398,9 @@ def refused(clone: Path, *arguments: str) -> str:
     return " ".join(done.stderr.split())
 
 
-def test_what_no_block_can_be_is_refused_with_each_file_and_line(memory: Memory, clone: Path) -> None:
+def test_what_no_block_can_be_is_refused_with_each_file_and_line(
+    memory: Memory, clone: Path
+) -> None:
     before, rows = memory.versions(), memory.server.rows()
     (clone / "notes.txt").write_bytes(b"x")
     (clone / "link.md").symlink_to("human.md")
@@ -364,13 +436,18 @@ def test_a_push_to_propose_makes_proposals_and_changes_nothing(memory: Memory, c
     done = run_git(clone, "push", "origin", "HEAD:propose/coffee")
     assert memory.texts() == before
     made = {one.label: (one.value, one.reasoning) for one in memory.waiting()}
-    assert made == {"human": ("Name: Ada\nLikes coffee", "She said so"), "garden": ("Roses", "She said so")}
+    assert made == {
+        "human": ("Name: Ada\nLikes coffee", "She said so"),
+        "garden": ("Roses", "She said so"),
+    }
     assert "remote: human.md is proposed as proposal-" in done.stderr
     git(clone, "fetch", "-q", "--prune")
     assert "propose" not in git(clone, "branch", "-r")
 
 
-def test_a_proposal_from_an_older_commit_keeps_what_was_written_since(memory: Memory, clone: Path) -> None:
+def test_a_proposal_from_an_older_commit_keeps_what_was_written_since(
+    memory: Memory, clone: Path
+) -> None:
     commit(clone, human="Name: Ada\nLikes coffee", courses__maths="Other")
     memory.put("human", "She is\nName: Ada\nLikes tea")
     git(clone, "push", "-q", "origin", "HEAD:propose/x")
@@ -382,17 +459,23 @@ def test_a_proposal_from_an_older_commit_keeps_what_was_written_since(memory: Me
     assert "courses/maths.md: the same lines changed" in refused(clone, "origin", "HEAD:propose/y")
 
 
-def test_an_editor_that_writes_other_line_ends_and_accents_makes_no_conflict(memory: Memory, clone: Path) -> None:
+def test_an_editor_that_writes_other_line_ends_and_accents_makes_no_conflict(
+    memory: Memory, clone: Path
+) -> None:
     memory.put("human", "Name: Zoë\nLikes tea\nCity: Turin\n")
     git(clone, "pull", "-q")
     written = unicodedata.normalize("NFD", "\ufeffName: Zoë\r\nLikes tea\r\nCity: Rome\r\n")
     commit(clone, human=written)
     memory.put("human", "Name: Zoë Rossi\nLikes tea\nCity: Turin\n")
     git(clone, "push", "-q", "origin", "HEAD:propose/x")
-    assert {one.label: one.value for one in memory.waiting()} == {"human": "Name: Zoë Rossi\nLikes tea\nCity: Rome\n"}
+    assert {one.label: one.value for one in memory.waiting()} == {
+        "human": "Name: Zoë Rossi\nLikes tea\nCity: Rome\n"
+    }
 
 
-def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(memory: Memory, clone: Path) -> None:
+def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(
+    memory: Memory, clone: Path
+) -> None:
     memory.put("human", "line one\nline two\nline three\n")
     git(clone, "pull", "-q")
     texts = {
@@ -404,7 +487,9 @@ def test_a_push_of_another_form_of_text_gets_one_more_version_of_the_normal_one(
     }
     commit(clone, **texts)
     pushed = git(clone, "rev-parse", "HEAD").strip()
-    assert "Fetch it before you commit again" in run_git(clone, "push", "origin", "HEAD:main").stderr
+    assert (
+        "Fetch it before you commit again" in run_git(clone, "push", "origin", "HEAD:main").stderr
+    )
     # The commit is as it was made, and what it holds is normal on top of it.
     assert pushed in memory.versions()
     git(clone, "pull", "-q")
@@ -432,7 +517,9 @@ def test_git_packs_its_requests(memory: Memory, clone: Path, http: httpx2.Client
     body = f"0079want {tip} side-band-64k ofs-delta thin-pack no-progress agent=x".ljust(120) + "\n"
     body = f"{len(body):04x}{body[4:]}00000009done\n"
     plain = http.post(url, content=body.encode(), headers=kind)
-    packed = http.post(url, content=gzip.compress(body.encode()), headers={**kind, "content-encoding": "gzip"})
+    packed = http.post(
+        url, content=gzip.compress(body.encode()), headers={**kind, "content-encoding": "gzip"}
+    )
     assert plain.status_code == 200
     assert b"PACK" in plain.content
     assert packed.content == plain.content
@@ -483,7 +570,9 @@ def test_what_is_packed_tightly_is_unpacked_no_further_than_is_taken(
     bomb = gzip.compress(bytes(100_000_000))
     monkeypatch.setattr(zlib, "decompressobj", Counting)
     kind = {"content-type": "application/x-git-receive-pack-request", "content-encoding": "gzip"}
-    answer = http.post(f"/users/{memory.name}/memory.git/git-receive-pack", content=bomb, headers=kind)
+    answer = http.post(
+        f"/users/{memory.name}/memory.git/git-receive-pack", content=bomb, headers=kind
+    )
     assert (answer.status_code, "unpacks to more than 1048576 bytes" in answer.text) == (422, True)
     assert (max(unpacked) <= 2**20, sum(unpacked) <= 2**22) == (True, True)
 
@@ -499,12 +588,16 @@ def test_a_push_that_is_too_long_says_so_on_the_screen(memory: Memory, clone: Pa
     assert (memory.versions(), memory.server.rows()) == (before, rows)
 
 
-def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(memory: Memory, clone: Path, tmp_path: Path) -> None:
+def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(
+    memory: Memory, clone: Path, tmp_path: Path
+) -> None:
     clones = [clone]
     for number in range(3):
         git(tmp_path, "clone", "-q", memory.url, f"{number}")
         clones.append(tmp_path / f"{number}")
-    pushed = [commit(each, f"From {number}", human=f"From {number}") for number, each in enumerate(clones)]
+    pushed = [
+        commit(each, f"From {number}", human=f"From {number}") for number, each in enumerate(clones)
+    ]
     with ThreadPoolExecutor() as threads:
         done = list(threads.map(lambda each: run_git(each, "push", check=False), clones))
     (first,) = [number for number, one in enumerate(done) if one.returncode == 0]
@@ -515,7 +608,9 @@ def test_of_pushes_at_once_one_is_taken_and_the_others_hear_why(memory: Memory, 
         assert "Fetch and merge first" in said or "fetch first" in said, said
 
 
-def test_a_push_that_breaks_off_does_nothing(memory: Memory, clone: Path, server: ServerInThread) -> None:
+def test_a_push_that_breaks_off_does_nothing(
+    memory: Memory, clone: Path, server: ServerInThread
+) -> None:
     """The client is killed in the middle of sending; what it had sent by then is half a pack."""
     new = commit(clone, human="Never")
     command = f"{memory.versions()[-1]} {new} refs/heads/main\0report-status".encode()
@@ -545,7 +640,10 @@ def test_a_push_that_breaks_off_does_nothing(memory: Memory, clone: Path, server
 def test_nobody_elses_memory_is_there(memory: Memory, http: httpx2.Client, tmp_path: Path) -> None:
     assert http.get("/users/nobody/memory.git/info/refs?service=git-upload-pack").status_code == 404
     assert http.get(f"/users/{memory.name}/memory.git/info/refs").status_code == 400
-    assert "not found" in run_git(tmp_path, "clone", memory.url.replace("ada", "eve"), check=False).stderr
+    assert (
+        "not found"
+        in run_git(tmp_path, "clone", memory.url.replace("ada", "eve"), check=False).stderr
+    )
 
 
 KEY = "a-long-secret"
@@ -561,8 +659,11 @@ def test_a_key_is_the_password_of_any_user(locked: ServerInThread, tmp_path: Pat
     memory = Memory(locked)
     memory.put("human", "Name: Ada")
     for refused_url in (memory.url, memory.url.replace("://", "://ada:wrong@")):
-        assert "Authentication failed" in run_git(tmp_path, "clone", refused_url, "no", check=False).stderr or (
-            "could not read Username" in run_git(tmp_path, "clone", refused_url, "no", check=False).stderr
+        assert "Authentication failed" in run_git(
+            tmp_path, "clone", refused_url, "no", check=False
+        ).stderr or (
+            "could not read Username"
+            in run_git(tmp_path, "clone", refused_url, "no", check=False).stderr
         )
     url = memory.url.replace("://", f"://ada:{KEY}@")
     git(tmp_path, "clone", "-q", url, "mine")

@@ -45,7 +45,9 @@ class World(SyncedMemory):
     async def ids(self) -> list[str]:
         return list(dict.fromkeys(version.id.hex() for version in await self.versions()))
 
-    def commit(self, *, pulls: bool = True, author: str = "Ada <ada@home.example>", **files: str | None) -> str:
+    def commit(
+        self, *, pulls: bool = True, author: str = "Ada <ada@home.example>", **files: str | None
+    ) -> str:
         if pulls:
             git(self.clone, "pull", "-q", "--no-edit")
         for name, text in files.items():
@@ -128,7 +130,10 @@ async def test_open_proposals_are_branches_until_they_are_decided(world: World) 
     await world.sync()
 
     assert world.branches() == {"main", f"agent/human/{first.id}", f"agent/human/{second.id}"}
-    assert git(world.bare, "show", f"agent/human/{second.id}:human.md") == "Name: Ada\nLikes milk\nLives in Rome"
+    assert (
+        git(world.bare, "show", f"agent/human/{second.id}:human.md")
+        == "Name: Ada\nLikes milk\nLives in Rome"
+    )
     assert fsck(world.bare) == ""
     await world.approve(first.id)
     await world.reject(second.id)
@@ -145,7 +150,10 @@ async def test_proposals_of_one_agent_for_one_block_have_branches_of_their_own_a
     await world.sync()
     own = {one.id: f"agent/human/{one.id}" for one in (tea, rome, turin)}
     assert world.branches() == {"main", *own.values()}
-    assert git(world.bare, "show", f"{own[turin.id]}:human.md") == "Name: Ada\nLikes tea\nLives in Rome\nReads"
+    assert (
+        git(world.bare, "show", f"{own[turin.id]}:human.md")
+        == "Name: Ada\nLikes tea\nLives in Rome\nReads"
+    )
     # One is merged there, the others here.
     git(world.clone, "pull", "-q")
     git(world.clone, "merge", "-q", "--no-edit", f"origin/{own[tea.id]}")
@@ -173,14 +181,23 @@ async def test_a_proposal_that_the_owner_merges_there_is_approved(world: World) 
 
     assert (await world.texts())["human"] == "Name: Ada\nLikes coffee\nLives in Rome"
     decided = await world.store.read(lambda tx: proposals.get(tx, Scope(), made.id))
-    assert (decided.status, decided.result and decided.result.hex()) == ("approved", (await world.ids())[-1])
+    assert (decided.status, decided.result and decided.result.hex()) == (
+        "approved",
+        (await world.ids())[-1],
+    )
     assert world.branches() == {"main"}
 
 
-async def test_authors_of_pulled_commits_are_known_users_or_somebody_at_a_remote(world: World) -> None:
+async def test_authors_of_pulled_commits_are_known_users_or_somebody_at_a_remote(
+    world: World,
+) -> None:
     ada = await world.do(set_email("ada@home.example"))
     bob = await world.do(set_email("Bob@school.example"), "bob")
-    await world.do(lambda tx, owned: user_memory.change_settings(tx, owned, "human", {"policy": "read_only"}, ADA))
+    await world.do(
+        lambda tx, owned: user_memory.change_settings(
+            tx, owned, "human", {"policy": "read_only"}, ADA
+        )
+    )
     for number, author in enumerate(
         [
             "Ada L. <ADA@home.example>",
@@ -246,7 +263,12 @@ async def test_a_remote_is_added_once_and_only_where_it_can_be(world: World) -> 
         await world.store.read(lambda tx: open_memory(tx, Scope(), "eve"))
     with pytest.raises(Conflict, match="is a remote of this memory already"):
         await world.add(world.access)
-    for address in ("relative/path", "http://127.0.0.1/x.git", "https://me:secret@example.org/x.git", "ssh://x/y"):
+    for address in (
+        "relative/path",
+        "http://127.0.0.1/x.git",
+        "https://me:secret@example.org/x.git",
+        "ssh://x/y",
+    ):
         with pytest.raises(Invalid):
             await world.add(Access(address))
     with pytest.raises(Invalid, match="no option but shows_toml"):
@@ -295,7 +317,9 @@ async def test_a_remote_that_came_by_an_alias_pulls_nothing_of_anothers(world: W
     await world.put("human", "Name: Ada")
     await world.sync()
     elsewhere = await world.add(Access(str(world.bare.with_name("eve.git"))), "eve")
-    alias = replace(elsewhere, address=f"{world.bare.parent}/../{world.bare.parent.name}/{world.bare.name}")
+    alias = replace(
+        elsewhere, address=f"{world.bare.parent}/../{world.bare.parent.name}/{world.bare.name}"
+    )
     with pytest.raises(Conflict, match="holds another user's memory"):
         await sync(world.store, world.settings, world.kind, alias)
     assert await world.do(lambda tx, owned: blocks.of_user(tx, Scope(), owned.user.id), "eve") == ()
@@ -303,7 +327,9 @@ async def test_a_remote_that_came_by_an_alias_pulls_nothing_of_anothers(world: W
 
 async def test_what_has_something_to_do_is_found(world: World) -> None:
     def due() -> Any:
-        return world.store.read(lambda tx: [one.id for one in remotes.due(tx, ["git"], tx.clock.now() - 1_000_000)])
+        return world.store.read(
+            lambda tx: [one.id for one in remotes.due(tx, ["git"], tx.clock.now() - 1_000_000)]
+        )
 
     noted = await world.sync()
     assert await due() == []
@@ -327,7 +353,9 @@ async def test_a_memory_goes_out_as_toml_and_an_equal_one_is_the_same_commit(
     (tmp_path / "block_schemas").mkdir()
     schema = '[fields.name]\nkind = "string"\n[fields.strengths]\nkind = "list"\n'
     (tmp_path / "block_schemas" / "student.toml").write_text(schema)
-    world = SyncedMemory(store, settings, GitRemotes(), Access(str(bare), options={"shows_toml": True}))
+    world = SyncedMemory(
+        store, settings, GitRemotes(), Access(str(bare), options={"shows_toml": True})
+    )
     await world.put("student", "## Name\nAlice\n\n## Strengths\n- Tea", schema_ref="student")
     await world.put("courses/maths", "Free\n\n text ")
     await world.propose("student", "Alice", "Alice B.")
@@ -339,7 +367,11 @@ async def test_a_memory_goes_out_as_toml_and_an_equal_one_is_the_same_commit(
     assert "Free\n\n text " in git(bare, "show", "toml:blocks/courses/maths.toml")
     (name,) = git(bare, "ls-tree", "--name-only", "toml", "pending_diffs/").split()
     diff = json.loads(git(bare, "show", f"toml:{name}"))
-    assert (diff["block_label"], diff["agent_id"], "Alice B." in diff["proposed_value"]) == ("student", "agent-1", True)
+    assert (diff["block_label"], diff["agent_id"], "Alice B." in diff["proposed_value"]) == (
+        "student",
+        "agent-1",
+        True,
+    )
 
 
 def deadly(real: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
@@ -393,11 +425,17 @@ async def follow_random_history(world: World, seed: int, monkeypatch: pytest.Mon
     assert ids(world.bare)[-1] == (await world.ids())[-1] == git(world.bare, "rev-parse", "main")
     assert set(await world.ids()) <= set(git(world.bare, "rev-list", "main").split())
     assert fsck(world.bare) == ""
-    tree = git(world.bare, "-c", "core.quotepath=off", "ls-tree", "-r", "--name-only", "main").split("\n")
+    tree = git(
+        world.bare, "-c", "core.quotepath=off", "ls-tree", "-r", "--name-only", "main"
+    ).split("\n")
     assert sorted(tree) == sorted(f"{label}.md" for label in await world.texts())
     open_now = {f"agent/{one.label}/{one.id}" for one in await world.waiting()}
     assert world.branches() == {"main"} | open_now
-    assert [path.name for path in (world.settings.data_dir / "repositories").iterdir() if path.suffix == ".aside"] == []
+    assert [
+        path.name
+        for path in (world.settings.data_dir / "repositories").iterdir()
+        if path.suffix == ".aside"
+    ] == []
     return kills
 
 

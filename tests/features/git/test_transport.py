@@ -81,7 +81,9 @@ def elsewhere(bare: Path) -> Iterator[tuple[Elsewhere, str]]:
     with closing(Repo(str(bare))) as repository:
         app = Elsewhere(repository)
         server: WSGIServer = make_server("127.0.0.1", 0, app, handler_class=_Quiet)
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         yield app, f"http://127.0.0.1:{server.server_port}/ada.git"
         server.shutdown()
@@ -103,7 +105,9 @@ def tip(repository: Path, revision: str = "main") -> bytes:
     return bytes.fromhex(git(repository, "rev-parse", revision))
 
 
-def test_branches_are_pushed_and_fetched_over_http(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
+def test_branches_are_pushed_and_fetched_over_http(
+    elsewhere: tuple[Elsewhere, str], bare: Path, here: Path
+) -> None:
     app, url = elsewhere
     place = GitAddress(url, "ada", "a-token", allow_private=True)
     assert transport.branches(place) == {}
@@ -127,13 +131,17 @@ def test_no_object_is_sent_twice(elsewhere: tuple[Elsewhere, str], bare: Path, h
     made = git_object("commit", body % (tree.id.hex().encode(), tip(here).hex().encode(), who, who))
     assert git(here, "rev-parse", "main:a.md") == text.id.hex()
     wanted: dict[bytes, bytes | None] = {MAIN: tip(here), b"refs/heads/agent/x": made.id}
-    transport.push(GitAddress(elsewhere[1], allow_private=True), here, {}, wanted, [text, new, tree, made])
+    transport.push(
+        GitAddress(elsewhere[1], allow_private=True), here, {}, wanted, [text, new, tree, made]
+    )
     for pack in (bare / "objects" / "pack").glob("*.pack"):
         git(bare, "index-pack", "--strict", str(pack))
     assert (fsck(bare), git(bare, "show", "agent/x:b.md")) == ("", "2")
 
 
-def test_a_branch_that_moved_meanwhile_is_left_alone(elsewhere: tuple[Elsewhere, str], bare: Path, here: Path) -> None:
+def test_a_branch_that_moved_meanwhile_is_left_alone(
+    elsewhere: tuple[Elsewhere, str], bare: Path, here: Path
+) -> None:
     place = GitAddress(elsewhere[1], allow_private=True)
     transport.push(place, here, {}, {MAIN: tip(here, "main~1")})
     with pytest.raises(RemoteMoved):
@@ -141,7 +149,9 @@ def test_a_branch_that_moved_meanwhile_is_left_alone(elsewhere: tuple[Elsewhere,
     assert tip(bare) == tip(here, "main~1")
 
 
-def test_private_addresses_are_not_spoken_to(elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_private_addresses_are_not_spoken_to(
+    elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     app, url = elsewhere
     with pytest.raises(Invalid, match="no public address"):
         transport.branches(GitAddress(url))
@@ -156,7 +166,9 @@ def test_private_addresses_are_not_spoken_to(elsewhere: tuple[Elsewhere, str], m
     assert app.asked == []
 
 
-def test_what_a_remote_says_instead_is_told_and_no_redirect_is_followed(elsewhere: tuple[Elsewhere, str]) -> None:
+def test_what_a_remote_says_instead_is_told_and_no_redirect_is_followed(
+    elsewhere: tuple[Elsewhere, str],
+) -> None:
     app, url = elsewhere
     app.to = url.replace("127.0.0.1", "localhost")
     for number, (says, error, words) in enumerate(
@@ -176,7 +188,9 @@ def test_what_a_remote_says_instead_is_told_and_no_redirect_is_followed(elsewher
         assert len(app.asked) == number + 1
 
 
-def test_a_remote_that_never_ends_is_left(elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_remote_that_never_ends_is_left(
+    elsewhere: tuple[Elsewhere, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each of its bytes is a sign of life; a thread that waited for all of them would hold up others, and the server's end."""
     app, url = elsewhere
     app.drips = True

@@ -34,20 +34,33 @@ class Cast:
         server.answers_with(self._line)
 
     def agent(self, name: str, *tools: str, **body: Any) -> str:
-        given = {"name": name, "system": f"You are {name}.", "model": MODEL, "include_base_tools": False}
-        self.ids[name] = ok(self.http.post("/v1/agents/", json=given | {"tools": list(tools)} | body))["id"]
+        given = {
+            "name": name,
+            "system": f"You are {name}.",
+            "model": MODEL,
+            "include_base_tools": False,
+        }
+        self.ids[name] = ok(
+            self.http.post("/v1/agents/", json=given | {"tools": list(tools)} | body)
+        )["id"]
         return self.ids[name]
 
     def says(self, name: str, *lines: Line | LineOf) -> None:
         self._lines[name].extend(lines)
 
-    def asks(self, name: str, other: str, message: str = "What is it?", then: str = "Done.") -> None:
+    def asks(
+        self, name: str, other: str, message: str = "What is it?", then: str = "Done."
+    ) -> None:
         """Let the agent ask another one, and say something once it has the result."""
-        self.says(name, call(WAITS, message=message, other_agent_id=self.ids.get(other, other)), then)
+        self.says(
+            name, call(WAITS, message=message, other_agent_id=self.ids.get(other, other)), then
+        )
 
     def send(self, name: str, text: str = "Hello.", **options: Any) -> Wire:
         body = {"messages": [{"role": "user", "content": text}]}
-        answer: Wire = ok(self.http.post(f"/v1/agents/{self.ids[name]}/messages", json=body, **options))
+        answer: Wire = ok(
+            self.http.post(f"/v1/agents/{self.ids[name]}/messages", json=body, **options)
+        )
         return answer
 
     def returned(self, name: str, text: str = "Hello.", **options: Any) -> list[tuple[str, str]]:
@@ -61,8 +74,14 @@ class Cast:
 
     def incoming(self, name: str, **options: Any) -> list[str]:
         """The messages of other agents that this one got."""
-        read = [one for one in self.messages(name, **options) if one["message_type"] == "system_message"]
-        return [one["content"] for one in read if one["content"].startswith("[Incoming message from agent")]
+        read = [
+            one for one in self.messages(name, **options) if one["message_type"] == "system_message"
+        ]
+        return [
+            one["content"]
+            for one in read
+            if one["content"].startswith("[Incoming message from agent")
+        ]
 
     def _line(self, request: ModelRequest) -> Line | Awaitable[Line]:
         named = re.match(r"You are (.+?)\.", request.messages[0].text)

@@ -13,10 +13,30 @@ from ricordo.domain.scope import Scope
 from ricordo.features.groups import queries
 from ricordo.features.groups.records import Group
 from ricordo.llm.scripted import Line
-from tests.api.conftest import Api, agent, api, client, http, running_client, running_http, running_server, server
+from tests.api.conftest import (
+    Api,
+    agent,
+    api,
+    client,
+    http,
+    running_client,
+    running_http,
+    running_server,
+    server,
+)
 from tests.seams.server import LIMIT, MODEL
 
-__all__ = ["Api", "agent", "api", "client", "http", "running_client", "running_http", "running_server", "server"]
+__all__ = [
+    "Api",
+    "agent",
+    "api",
+    "client",
+    "http",
+    "running_client",
+    "running_http",
+    "running_server",
+    "server",
+]
 _NUMBERS = count(1)
 _SPEAKER = re.compile(r"You are (.+?) in a group chat")
 
@@ -50,7 +70,9 @@ def aloud(text: str) -> Sequence[Part]:
     return (ReasoningPart("I think."), TextPart(text))
 
 
-def speaking(*, manager: Callable[[ModelRequest], Line] | None = None) -> Callable[[ModelRequest], Line]:
+def speaking(
+    *, manager: Callable[[ModelRequest], Line] | None = None
+) -> Callable[[ModelRequest], Line]:
     """Return a model that says who speaks, and in the how manieth turn of all."""
 
     def answer(request: ModelRequest) -> Line:
@@ -73,7 +95,9 @@ def say(api: Api, group_id: str, text: str = "Hello all.", **more: Any) -> dict[
 
 def held(api: Api, agent_id: str, group_id: str) -> list[dict[str, Any]]:
     """Return what an agent holds of the group, oldest first."""
-    response = api.http.get(f"/v1/agents/{agent_id}/messages", params={"group_id": group_id, "order": "asc"})
+    response = api.http.get(
+        f"/v1/agents/{agent_id}/messages", params={"group_id": group_id, "order": "asc"}
+    )
     assert response.status_code == 200, response.text
     messages: list[dict[str, Any]] = response.json()
     return messages

@@ -40,21 +40,32 @@ def guarded(guarded_server: ServerInThread) -> Iterator[Cast]:
 
 def test_what_an_asked_agent_learns_is_the_users_and_stays_in_their_talk(guarded: Cast) -> None:
     ben = guarded.agent(
-        "Ben", "core_memory_append", memory_blocks=[{"label": "human", "value": "Nobody yet.", "policy": "direct"}]
+        "Ben",
+        "core_memory_append",
+        memory_blocks=[{"label": "human", "value": "Nobody yet.", "policy": "direct"}],
     )
     guarded.agent("Ann", *ALL)
     users = {name: bearer(guarded.server.key(name)) for name in ("ada", "bob")}
     for name, options in users.items():
         guarded.asks("Ann", "Ben", f"She is {name}-canary.")
-        guarded.says("Ben", call("core_memory_append", label="human", content=f"Is {name}-canary."), f"Hello {name}.")
+        guarded.says(
+            "Ben",
+            call("core_memory_append", label="human", content=f"Is {name}-canary."),
+            f"Hello {name}.",
+        )
         (result,) = guarded.returned("Ann", f"I am {name}-canary.", **options)
         assert answer_in(result) == {"agent_id": ben, "response": [f"Hello {name}."]}
-        guarded.says("Ann", call(ASYNC, message=f"Again {name}-canary.", other_agent_id=ben), "Sent.")
+        guarded.says(
+            "Ann", call(ASYNC, message=f"Again {name}-canary.", other_agent_id=ben), "Sent."
+        )
         guarded.send("Ann", **options)
         wait_for(lambda options=options: len(guarded.incoming("Ben", **options)) == 2)
     for name, options in users.items():
         (other,) = users.keys() - {name}
-        seen = str(guarded.messages("Ben", **options)) + guarded.http.get(f"/v1/agents/{ben}", **options).text
+        seen = (
+            str(guarded.messages("Ben", **options))
+            + guarded.http.get(f"/v1/agents/{ben}", **options).text
+        )
         seen += guarded.http.get("/v1/blocks/", **options).text
         assert f"{name}-canary" in seen
         assert f"{other}-canary" not in seen
@@ -65,7 +76,9 @@ def test_what_an_asked_agent_learns_is_the_users_and_stays_in_their_talk(guarded
     assert not [prompt for prompt in prompts if "ada-canary" in prompt and "bob-canary" in prompt]
 
 
-def test_the_user_is_carried_through_a_conversation_that_an_administrator_continues(guarded: Cast) -> None:
+def test_the_user_is_carried_through_a_conversation_that_an_administrator_continues(
+    guarded: Cast,
+) -> None:
     guarded.agent("Ben")
     ann = guarded.agent("Ann", WAITS)
     ada = bearer(guarded.server.key("ada"))
@@ -78,10 +91,14 @@ def test_the_user_is_carried_through_a_conversation_that_an_administrator_contin
     assert guarded.incoming("Ben") == []
 
 
-def test_an_agent_that_is_kept_to_others_or_talks_with_another_is_as_one_that_is_not_there(guarded: Cast) -> None:
+def test_an_agent_that_is_kept_to_others_or_talks_with_another_is_as_one_that_is_not_there(
+    guarded: Cast,
+) -> None:
     ada, people = guarded.server.key("ada"), People(guarded.server, guarded.http)
     people.key("bob")
-    kept = guarded.agent("Kay", identity_ids=[people.id_of("bob").replace("user-", "identity-")], tags=["kept"])
+    kept = guarded.agent(
+        "Kay", identity_ids=[people.id_of("bob").replace("user-", "identity-")], tags=["kept"]
+    )
     bobs = guarded.agent("Ben", user_id="bob", tags=["kept"])
     free = guarded.agent("Fay", tags=["kept"])
     guarded.agent("Ann", *ALL)
@@ -109,7 +126,12 @@ def test_an_agent_of_another_organization_is_not_there(guarded: Cast) -> None:
     guarded.server.write(lambda tx: tx.run(insert(organizations).values(**values)))
     key = People(guarded.server, guarded.http).key("eve", "admin", organization=OTHERS)
     with guarded.server.http(**bearer(key)) as http:
-        body = {"name": "Zoe", "model": "scripted/model", "tags": ["far"], "include_base_tools": False}
+        body = {
+            "name": "Zoe",
+            "model": "scripted/model",
+            "tags": ["far"],
+            "include_base_tools": False,
+        }
         other = ok(http.post("/v1/agents/", json=body))["id"]
     for tool in (WAITS, ASYNC):
         guarded.says("Ann", call(tool, message="Hi?", other_agent_id=other), "Done.")
@@ -122,14 +144,18 @@ def test_an_agent_of_another_organization_is_not_there(guarded: Cast) -> None:
 def edits_wait(cast: Cast, name: str, label: str = "plan") -> bool:
     """Return whether the agent's last edit of its guarded block became a proposal."""
     (block,) = [
-        one for one in ok(cast.http.get(f"/v1/agents/{cast.ids[name]}/core-memory/blocks")) if one["label"] == label
+        one
+        for one in ok(cast.http.get(f"/v1/agents/{cast.ids[name]}/core-memory/blocks"))
+        if one["label"] == label
     ]
     return "Tea" not in block["value"]
 
 
 @pytest.mark.parametrize("tool", [WAITS, ASYNC])
 @pytest.mark.parametrize("is_untrusted", [False, True])
-def test_what_a_sender_read_from_outside_makes_its_message_untrusted(cast: Cast, tool: str, is_untrusted: bool) -> None:
+def test_what_a_sender_read_from_outside_makes_its_message_untrusted(
+    cast: Cast, tool: str, is_untrusted: bool
+) -> None:
     plan = [{"label": "plan", "value": "Nothing.", "policy": "guarded"}]
     ben = cast.agent("Ben", "core_memory_append", memory_blocks=plan)
     cast.agent("Ann", *ALL)
@@ -143,7 +169,9 @@ def test_what_a_sender_read_from_outside_makes_its_message_untrusted(cast: Cast,
 
 
 @pytest.mark.parametrize("is_untrusted", [False, True])
-def test_an_untrusted_answer_makes_the_askers_turn_untrusted(cast: Cast, is_untrusted: bool) -> None:
+def test_an_untrusted_answer_makes_the_askers_turn_untrusted(
+    cast: Cast, is_untrusted: bool
+) -> None:
     plan = [{"label": "plan", "value": "Nothing.", "policy": "guarded"}]
     cast.agent("Ann", WAITS, "core_memory_append", memory_blocks=plan)
     cast.agent("Ben")
@@ -179,7 +207,11 @@ def test_what_an_agent_said_before_its_time_was_over_is_as_untrusted_as_it_is(
         await opened.wait()
         return "At last."
 
-    cast.says("Ben", [TextPart("Let me see."), call("archival_memory_insert", content="Tea.", tags=[])], wait)
+    cast.says(
+        "Ben",
+        [TextPart("Let me see."), call("archival_memory_insert", content="Tea.", tags=[])],
+        wait,
+    )
     cast.says("Ann", call(WAITS, message="What is it?", other_agent_id=cast.ids["Ben"]))
     cast.says("Ann", call("core_memory_append", label="plan", content="Tea."), "Planned.")
     (first, *_) = answer_in(cast.returned("Ann")[0])["response"]

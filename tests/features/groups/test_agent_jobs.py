@@ -53,10 +53,14 @@ def test_several_messages_of_one_step_come_in_their_order(cast: Cast) -> None:
     calls = [call(ASYNC, message=f"Number {number}.", other_agent_id=ben) for number in range(4)]
     cast.says("Ann", calls, "Sent.")
     cast.send("Ann")
-    results = [result for message in cast.requests["Ann"][-1].messages for result in message.tool_returns]
+    results = [
+        result for message in cast.requests["Ann"][-1].messages for result in message.tool_returns
+    ]
     assert ["Successfully sent message" in result.content for result in results] == [True] * 4
     wait_for(lambda: len(cast.incoming("Ben")) == 4)
-    assert [text[-9:] for text in cast.incoming("Ben")] == [f"Number {number}."[-9:] for number in range(4)]
+    assert [text[-9:] for text in cast.incoming("Ben")] == [
+        f"Number {number}."[-9:] for number in range(4)
+    ]
 
 
 def test_a_step_that_is_not_saved_sends_nothing(cast: Cast) -> None:
@@ -74,12 +78,18 @@ def test_a_step_that_is_not_saved_sends_nothing(cast: Cast) -> None:
     assert cast.incoming("Ben") == []
 
 
-def test_a_message_waits_for_a_busy_agent_and_for_one_that_waits_for_an_approval(cast: Cast) -> None:
+def test_a_message_waits_for_a_busy_agent_and_for_one_that_waits_for_an_approval(
+    cast: Cast,
+) -> None:
     rules = [{"type": "requires_approval", "tool_name": "archival_memory_insert"}]
     ben = cast.agent("Ben", "archival_memory_insert", tool_rules=rules)
     cast.agent("Ann", ASYNC)
     cast.says("Ben", call("archival_memory_insert", content="Tea.", tags=[]), "Noted.")
-    (asked,) = [one for one in cast.send("Ben")["messages"] if one["message_type"] == "approval_request_message"]
+    (asked,) = [
+        one
+        for one in cast.send("Ben")["messages"]
+        if one["message_type"] == "approval_request_message"
+    ]
     cast.says("Ann", call(ASYNC, message="Buy tea.", other_agent_id=ben), "Sent.")
     cast.send("Ann")
     wait_for(lambda: [job for job in deliveries(cast.server) if job.error])
@@ -92,9 +102,14 @@ def test_a_message_waits_for_a_busy_agent_and_for_one_that_waits_for_an_approval
 
     cast._lines["Ben"].clear()
     cast.says("Ben", wait, "Bought.")
-    approval = {"type": "approval", "approvals": [{"type": "approval", "tool_call_id": "", "approve": True}]}
+    approval = {
+        "type": "approval",
+        "approvals": [{"type": "approval", "tool_call_id": "", "approve": True}],
+    }
     approval["approvals"][0]["tool_call_id"] = asked["tool_call"]["tool_call_id"]  # type: ignore[index]
-    run = ok(cast.http.post(f"/v1/agents/{ben}/messages/async", json={"messages": [approval]}))["id"]
+    run = ok(cast.http.post(f"/v1/agents/{ben}/messages/async", json={"messages": [approval]}))[
+        "id"
+    ]
     due = update(job_rows).where(job_rows.c.kind == agent_jobs.KIND, job_rows.c.status == "waiting")
     cast.server.write(lambda tx: tx.run(due.values(not_before=0)))
     cast.server.loop.call_soon_threadsafe(opened.set)
@@ -107,11 +122,15 @@ def test_a_message_to_an_agent_that_is_deleted_meanwhile_ends_its_job(cast: Cast
     cast.agent("Ann", ASYNC)
     cast.says("Ann", call(ASYNC, message="Buy tea.", other_agent_id=ben), "Sent.")
     cast.send("Ann")
-    job = wait_for(lambda: [one for one in deliveries(cast.server, "done") if one.payload["agent_id"] == ben])[0]
+    job = wait_for(
+        lambda: [one for one in deliveries(cast.server, "done") if one.payload["agent_id"] == ben]
+    )[0]
     ok(cast.http.delete(f"/v1/agents/{ben}"))
     late = Job(agent_jobs.KIND, job.organization_id, job.payload | {"otid": "another"}, job.key)
     cast.server.write(lambda tx: jobs.add(tx, late))
-    (failed,) = wait_for(lambda: [one for one in deliveries(cast.server, "failed") if one.id == late.id])
+    (failed,) = wait_for(
+        lambda: [one for one in deliveries(cast.server, "failed") if one.id == late.id]
+    )
     assert failed.attempts == 1
     assert "not found" in (failed.error or {})["message"]
 
@@ -142,7 +161,9 @@ def test_a_delivery_that_a_stop_cut_off_is_answered_after_the_restart(tmp_path: 
         assert len(again.incoming("Ben")) == 1
 
 
-def test_a_turn_that_takes_long_is_looked_at_later(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_that_takes_long_is_looked_at_later(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(agent_jobs, "_PATIENCE", 0.05)
     monkeypatch.setattr(agent_jobs, "_LOOK_AGAIN", 0)
     ben = cast.agent("Ben")

@@ -21,7 +21,9 @@ def test_an_agent_gets_the_answer_of_another_as_text_of_a_python_dict(cast: Cast
     (result,) = cast.returned("Ann")
     assert answer_in(result) == {"agent_id": ben, "response": ['It\'s "42",\nI think.']}
     assert f"'agent_id': '{ben}', 'response': [" in result[1]
-    (incoming,) = [one for one in cast.messages("Ben") if one["message_type"] == "system_message"][1:]
+    (incoming,) = [one for one in cast.messages("Ben") if one["message_type"] == "system_message"][
+        1:
+    ]
     assert incoming["content"].startswith(f"[Incoming message from agent with ID '{ann}' - ")
     assert incoming["content"].endswith("] What IS six times seven?")
     assert (incoming["sender_id"], incoming["name"]) == (ann, "Ann")
@@ -41,12 +43,18 @@ def test_what_is_said_by_send_message_is_text_too_and_deeds_are_named(cast: Cast
     assert "no response" not in text
 
 
-def test_an_agent_that_ends_its_turn_after_tools_without_a_word_says_what_it_did(cast: Cast) -> None:
+def test_an_agent_that_ends_its_turn_after_tools_without_a_word_says_what_it_did(
+    cast: Cast,
+) -> None:
     cast.agent("Ben", "archival_memory_insert")
     cast.agent("Ann", WAITS)
     for _ in range(2):  # from the second call on, such an agent was silent for ever
         cast.asks("Ann", "Ben")
-        cast.says("Ben", *(call("archival_memory_insert", content=f"Tea {n}.", tags=[]) for n in range(2)), "")
+        cast.says(
+            "Ben",
+            *(call("archival_memory_insert", content=f"Tea {n}.", tags=[]) for n in range(2)),
+            "",
+        )
         (text,) = answer_in(cast.returned("Ann")[0])["response"]
         assert "archival_memory_insert (2 times)" in text
 
@@ -54,9 +62,13 @@ def test_an_agent_that_ends_its_turn_after_tools_without_a_word_says_what_it_did
 def test_include_multi_agent_tools_attaches_all_three_once(cast: Cast) -> None:
     cast.agent("Ann", WAITS, include_multi_agent_tools=True)
     attached = ok(cast.http.get(f"/v1/agents/{cast.ids['Ann']}/tools"))
-    assert {tool["name"]: tool["tool_type"] for tool in attached} == dict.fromkeys(ALL, "letta_multi_agent_core")
+    assert {tool["name"]: tool["tool_type"] for tool in attached} == dict.fromkeys(
+        ALL, "letta_multi_agent_core"
+    )
     assert len(attached) == 3
-    without = ok(cast.http.get(f"/v1/agents/{cast.agent('Ben', include_multi_agent_tools=False)}/tools"))
+    without = ok(
+        cast.http.get(f"/v1/agents/{cast.agent('Ben', include_multi_agent_tools=False)}/tools")
+    )
     assert without == []
 
 
@@ -76,9 +88,14 @@ def test_agents_are_found_by_tags_and_answer_one_after_the_other(cast: Cast) -> 
         ([], ["nothing"], ""),
     ]
     for match_all, match_some, expected in cases:
-        cast.says("Ann", call(TAGS, message="Hi?", match_all=match_all, match_some=match_some), "Done.")
+        cast.says(
+            "Ann", call(TAGS, message="Hi?", match_all=match_all, match_some=match_some), "Done."
+        )
         answers = answer_in(cast.returned("Ann")[0])
-        assert " ".join(names[one["agent_id"]] for one in answers) == expected, (match_all, match_some)
+        assert " ".join(names[one["agent_id"]] for one in answers) == expected, (
+            match_all,
+            match_some,
+        )
         assert all(one["response"] == ["ok"] for one in answers)
     cast.says("Ann", call(TAGS, message="Hi?", match_all=[], match_some=[]), "Done.")
     everybody = [one["agent_id"] for one in answer_in(cast.returned("Ann")[0])]
@@ -103,7 +120,18 @@ def test_a_failing_member_is_told_in_its_answer_and_the_others_are_asked(cast: C
 def test_an_agent_that_is_not_there_or_not_the_callers_is_not_found(cast: Cast) -> None:
     cast.agent("Ann", *ALL)
     missing = "agent-00000000-0000-4000-8000-000000000000"
-    ones = [missing, "Ben", "", " ", "agent-", "conv-1", "default", "agent-x' or 1=1", "'", "agent-\u202e"]
+    ones = [
+        missing,
+        "Ben",
+        "",
+        " ",
+        "agent-",
+        "conv-1",
+        "default",
+        "agent-x' or 1=1",
+        "'",
+        "agent-\u202e",
+    ]
     for other in ones:
         for tool in (WAITS, ASYNC):
             cast.says("Ann", call(tool, message="Hi?", other_agent_id=other), "Done.")
@@ -128,9 +156,15 @@ def test_nobody_asks_itself_or_an_agent_that_waits_for_it(cast: Cast) -> None:
         cast.says("Cid", call(tool, message="Hi?", other_agent_id=cast.ids["Ann"]))
         cast.says("Cid", call(tool, message="Hi?", other_agent_id=cast.ids["Ben"]), "I could not.")
         cast.send("Ann")
-        refused = [one for message in cast.requests["Cid"][-1].messages[-3:] for one in message.tool_returns]
+        refused = [
+            one
+            for message in cast.requests["Cid"][-1].messages[-3:]
+            for one in message.tool_returns
+        ]
         assert len(refused) == 2
-        assert all("waits for what comes of this very turn" in one.content for one in refused), refused
+        assert all("waits for what comes of this very turn" in one.content for one in refused), (
+            refused
+        )
     cast.asks("Ann", "Ben")
     cast.says("Ben", call(TAGS, message="Hi?", match_all=[], match_some=[]), "Done.")
     cast.send("Ann")
@@ -169,7 +203,9 @@ def test_the_cap_is_a_setting(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> No
         assert len(cast.requests["Cid"]) == is_asked
 
 
-def test_a_slow_agent_is_left_to_finish_and_the_result_says_so(cast: Cast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_agent_is_left_to_finish_and_the_result_says_so(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RICORDO_AGENT_CALL_SECONDS", "0.3")
     cast.agent("Ann", WAITS)
     cast.agent("Ben")
@@ -211,8 +247,13 @@ def test_two_agents_that_ask_each_other_at_once_do_not_wait_for_a_time_out(cast:
     cast.says("Ann", asks("Ben"), "Ann is done.")
     cast.says("Ben", asks("Ann"), "Ben is done.")
     sent = {"messages": [{"role": "user", "content": "Go."}]}
-    runs = [ok(cast.http.post(f"/v1/agents/{cast.ids[n]}/messages/async", json=sent))["id"] for n in ("Ann", "Ben")]
-    wait_for(lambda: all(ok(cast.http.get(f"/v1/runs/{run}"))["status"] == "completed" for run in runs))
+    runs = [
+        ok(cast.http.post(f"/v1/agents/{cast.ids[n]}/messages/async", json=sent))["id"]
+        for n in ("Ann", "Ben")
+    ]
+    wait_for(
+        lambda: all(ok(cast.http.get(f"/v1/runs/{run}"))["status"] == "completed" for run in runs)
+    )
     results = [cast.requests[name][1].messages[-1].tool_returns[0] for name in ("Ann", "Ben")]
     refused = [one for one in results if one.status == "error"]
     assert len(refused) == 1
@@ -266,6 +307,8 @@ def test_long_answers_are_cut_so_that_they_can_still_be_read(cast: Cast, limit: 
     (result,) = cast.returned("Ann")
     assert len(result[1]) <= limit
     answers = ast.literal_eval(result[1])
-    assert [one["agent_id"] for one in answers] == [cast.ids[name] for name in ("Ben", "Cid", "Dan")]
+    assert [one["agent_id"] for one in answers] == [
+        cast.ids[name] for name in ("Ben", "Cid", "Dan")
+    ]
     assert all(one["response"][0].endswith("[the rest was cut]") for one in answers)
     ok(cast.http.patch(f"/v1/tools/{tool}", json={"return_char_limit": 50_000}))

@@ -16,7 +16,11 @@ def run(shell: Shell, server: ServerInThread, *arguments: str, code: int = 0) ->
 def test_a_group_is_listed_shown_and_talked_with(shell: Shell, api: Api) -> None:
     server = api.server
     members = [make_agent(api.http, name) for name in ("Uma", "Vera\x1b[2J")]
-    body = {"agent_ids": members, "description": "Two tutors.", "manager_config": {"manager_type": "round_robin"}}
+    body = {
+        "agent_ids": members,
+        "description": "Two tutors.",
+        "manager_config": {"manager_type": "round_robin"},
+    }
     group = ok(api.http.post("/v1/groups/", json=body))["id"]
     listed = run(shell, server, "list")
     assert all(words in listed for words in (group, "round_robin", "Two tutors.", "Uma, Vera"))
@@ -26,7 +30,11 @@ def test_a_group_is_listed_shown_and_talked_with(shell: Shell, api: Api) -> None
     assert said.index("Uma: Tea.") < said.index("Coffee.")
     assert "\x1b" not in said
     shown = run(shell, server, "show", group)
-    assert shown.index("user: What shall we drink?") < shown.index("Uma: Tea.") < shown.index("Coffee.")
+    assert (
+        shown.index("user: What shall we drink?")
+        < shown.index("Uma: Tea.")
+        < shown.index("Coffee.")
+    )
     assert all(words in shown for words in (*members, "Two tutors."))
 
 

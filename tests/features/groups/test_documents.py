@@ -19,19 +19,26 @@ from tests.seams.server import LIMIT, ServerInThread
 
 
 def folder_with(http: httpx2.Client, name: str, **files: str) -> str:
-    folder = ok(http.post("/v1/folders/", json={"name": name, "instructions": "Note prices alone."}))["id"]
+    folder = ok(
+        http.post("/v1/folders/", json={"name": name, "instructions": "Note prices alone."})
+    )["id"]
     for stem, content in files.items():
         upload(http, folder, stem, content)
     return str(folder)
 
 
 def upload(http: httpx2.Client, folder: str, stem: str, content: str) -> str:
-    file = ok(http.post(f"/v1/folders/{folder}/upload", files={"file": (f"{stem}.txt", content.encode())}))["id"]
+    file = ok(
+        http.post(f"/v1/folders/{folder}/upload", files={"file": (f"{stem}.txt", content.encode())})
+    )["id"]
     deadline = time.monotonic() + LIMIT
     while ok(http.get(f"/v1/folders/{folder}/files"))[-1]["processing_status"] != "completed":
         assert time.monotonic() < deadline
     wait_until(
-        lambda: {one["processing_status"] for one in ok(http.get(f"/v1/folders/{folder}/files"))} == {"completed"}
+        lambda: (
+            {one["processing_status"] for one in ok(http.get(f"/v1/folders/{folder}/files"))}
+            == {"completed"}
+        )
     )
     return str(file)
 
@@ -81,7 +88,9 @@ def hidden_agents(http: httpx2.Client) -> list[str]:
     return [one["name"] for one in listed if one["name"].endswith("-doc-sleeptime")]
 
 
-def test_each_file_is_read_once_into_a_block_that_both_agents_see(server: ServerInThread, http: httpx2.Client) -> None:
+def test_each_file_is_read_once_into_a_block_that_both_agents_see(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(notes)
     agent = main_agent(http, name="Reader")
     folder = folder_with(http, "Prices", a="Apples cost 2.", b="Bread costs 3.")
@@ -95,7 +104,9 @@ def test_each_file_is_read_once_into_a_block_that_both_agents_see(server: Server
     assert (block_of(http, sleeper, "Prices") or {})["id"] == block["id"]
     assert server.read(lambda tx: blocks.get(tx, Scope(), block["id"])).is_untrusted
     assert len(parts_in(server)) == 2
-    asked = next(request for request in server.model.requests if "<document>" in request.messages[-1].text)
+    asked = next(
+        request for request in server.model.requests if "<document>" in request.messages[-1].text
+    )
     assert "Note prices alone." in asked.messages[0].text
     for _ in range(2):
         look(server)
@@ -114,7 +125,9 @@ def test_detaching_takes_the_block_that_was_made_and_none_that_a_person_made(
     for folder in (made, own):
         attach(http, agent, folder)
     look(server)
-    wait_until(lambda: "Milk." in text_of(http, agent, "Made") and "Oats." in text_of(http, agent, "Own"))
+    wait_until(
+        lambda: "Milk." in text_of(http, agent, "Made") and "Oats." in text_of(http, agent, "Own")
+    )
     wait_until(lambda: hidden_agents(http) == [])
     for folder in (made, own):
         attach(http, agent, folder, "detach")
@@ -126,7 +139,9 @@ def test_detaching_takes_the_block_that_was_made_and_none_that_a_person_made(
     wait_until(lambda: "Milk." in text_of(http, agent, "Made"))
 
 
-def test_the_policy_of_a_block_holds_for_what_a_document_says(server: ServerInThread, http: httpx2.Client) -> None:
+def test_the_policy_of_a_block_holds_for_what_a_document_says(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(notes)
     guarded = [{"label": "Laws", "value": "None.", "policy": "guarded"}]
     agent = main_agent(http, memory_blocks=guarded)["id"]
@@ -187,7 +202,12 @@ def test_nothing_is_read_without_sleeptime_or_of_a_users_own_folder(
     own = ok(http.post("/v1/folders/", json={"name": "Hers"}, headers=ada))["id"]
     ok(http.post(f"/v1/folders/{own}/upload", files={"file": ("a.txt", b"Secret.")}, headers=ada))
     ok(http.patch(f"/v1/agents/{asleep}/folders/attach/{own}", headers=ada))
-    wait_until(lambda: ok(http.get(f"/v1/folders/{own}/files", headers=ada))[0]["processing_status"] == "completed")
+    wait_until(
+        lambda: (
+            ok(http.get(f"/v1/folders/{own}/files", headers=ada))[0]["processing_status"]
+            == "completed"
+        )
+    )
     look(server)
     assert block_of(http, awake, "Awake") is None
     assert block_of(http, asleep, "Hers") is None
@@ -231,7 +251,14 @@ class _KilledError(Exception):
     pass
 
 
-POINTS = ("before the block", "after the reader", "first portion", "last portion", "before deleting", "after deleting")
+POINTS = (
+    "before the block",
+    "after the reader",
+    "first portion",
+    "last portion",
+    "before deleting",
+    "after deleting",
+)
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -243,7 +270,13 @@ def test_killed_anywhere_a_file_is_read_once(
     monkeypatch.setattr(documents, "_add_jobs", lambda _tx: None)
     agent = main_agent(http)["id"]
     name = f"Kill {point}"
-    attach(http, agent, folder_with(http, name, a="\n".join(f"{word} {'x' * 490}" for word in ("One", "Two", "Three"))))
+    attach(
+        http,
+        agent,
+        folder_with(
+            http, name, a="\n".join(f"{word} {'x' * 490}" for word in ("One", "Two", "Three"))
+        ),
+    )
     look(server)
     (reading,) = [one for one in server.read(document_queries.waiting) if one.agent_id == agent]
     job = Job(documents.READ, reading.organization_id, {"reading_id": reading.id})

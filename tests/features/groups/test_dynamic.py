@@ -7,7 +7,16 @@ import pytest
 from ricordo.domain.model import ModelRequest
 from ricordo.features.groups.talk_plan import Speaker, named_member, next_in_order
 from ricordo.llm.scripted import Line
-from tests.features.groups.talking import Api, aloud, held, names_of, new_agent, new_group, say, speaker_of
+from tests.features.groups.talking import (
+    Api,
+    aloud,
+    held,
+    names_of,
+    new_agent,
+    new_group,
+    say,
+    speaker_of,
+)
 
 
 def moderated(
@@ -29,14 +38,21 @@ def moderated(
 
 
 def test_a_round_is_a_turn_of_the_manager_and_one_of_the_speaker(api: Api) -> None:
-    group, manager = moderated(api, "Ann", "Ben", "Cleo", choices=["Cleo", "I choose ben!", "Ann or maybe Cleo"])
+    group, manager = moderated(
+        api, "Ann", "Ben", "Cleo", choices=["Cleo", "I choose ben!", "Ann or maybe Cleo"]
+    )
     answer = say(api, group)
     assert names_of(answer) == ["Maria", "Cleo", "Maria", "Ben", "Maria", "Cleo"]
     assert answer["usage"]["step_count"] == 6
     assert len(answer["messages"]) == 12
     last = held(api, manager, group)
     # The manager is told the talk once it is over: the user's words, and each speaker's.
-    assert [one["content"] for one in last[-4:]] == ["Hello all.", "Cleo speaks.", "Ben speaks.", "Cleo speaks."]
+    assert [one["content"] for one in last[-4:]] == [
+        "Hello all.",
+        "Cleo speaks.",
+        "Ben speaks.",
+        "Cleo speaks.",
+    ]
 
 
 def test_the_token_ends_the_talk_when_a_speaker_says_it(api: Api) -> None:
@@ -53,11 +69,17 @@ def test_the_token_ends_the_talk_when_a_speaker_says_it(api: Api) -> None:
     assert names_of(answer) == ["Maria", "Ann", "Maria", "Ben"]
 
 
-def test_a_manager_that_names_nobody_is_asked_once_more_and_then_the_next_one_speaks(api: Api) -> None:
-    group, manager = moderated(api, "Ann", "Ben", choices=["Hm.", "Somebody.", "Ben", "Hm.", "Nobody."], max_turns=3)
+def test_a_manager_that_names_nobody_is_asked_once_more_and_then_the_next_one_speaks(
+    api: Api,
+) -> None:
+    group, manager = moderated(
+        api, "Ann", "Ben", choices=["Hm.", "Somebody.", "Ben", "Hm.", "Nobody."], max_turns=3
+    )
     answer = say(api, group)
     assert names_of(answer) == ["Maria", "Maria", "Ann", "Maria", "Ben", "Maria", "Maria", "Ann"]
-    (run,) = [one for one in api.client.runs.list(agent_id=manager) if (one.metadata or {}).get("plan")]
+    (run,) = [
+        one for one in api.client.runs.list(agent_id=manager) if (one.metadata or {}).get("plan")
+    ]
     assert len((run.metadata or {})["notes"]) == 2
 
 
@@ -87,11 +109,16 @@ MEMBERS = [
         ("Nobody", "agent-1", None),
     ],
 )
-def test_the_speaker_is_the_last_member_who_is_named(answer: str, last: str | None, speaker: str | None) -> None:
+def test_the_speaker_is_the_last_member_who_is_named(
+    answer: str, last: str | None, speaker: str | None
+) -> None:
     named = named_member(answer, MEMBERS, last)
     assert (named.id if named else None) == speaker
 
 
 def test_the_next_in_order_comes_after_the_one_who_spoke() -> None:
-    order = [next_in_order(MEMBERS, last).id for last in (None, "agent-1", "agent-4", "agent-of-another-group")]
+    order = [
+        next_in_order(MEMBERS, last).id
+        for last in (None, "agent-1", "agent-4", "agent-of-another-group")
+    ]
     assert order == ["agent-1", "agent-2", "agent-1", "agent-1"]

@@ -13,7 +13,11 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 def make_agent(http: httpx2.Client, name: str) -> str:
-    body = {"name": name, "model": MODEL, "memory_blocks": [{"label": "persona", "value": f"I am {name}."}]}
+    body = {
+        "name": name,
+        "model": MODEL,
+        "memory_blocks": [{"label": "persona", "value": f"I am {name}."}],
+    }
     return str(ok(http.post("/v1/agents/", json=body))["id"])
 
 
@@ -35,13 +39,20 @@ def test_a_group_is_made_changed_and_deleted_on_its_pages(http: httpx2.Client) -
     }
     path = send(http, "/ui/groups", **form)
     group = ok(http.get(f"/v1/groups/{path.rsplit('/', 1)[1]}"))
-    assert (group["manager_agent_id"], group["agent_ids"]) == (names["Anna"], [names["Ben"], names[HOSTILE]])
+    assert (group["manager_agent_id"], group["agent_ids"]) == (
+        names["Anna"],
+        [names["Ben"], names[HOSTILE]],
+    )
     for page in (http.get(path).text, http.get("/ui/groups").text):
         assert all(name in page for name in ("Anna", "Ben", "&lt;script&gt;"))
         assert HOSTILE not in page
     send(http, path, description="Tutors", max_turns="3", termination_token="OVER")
     group = ok(http.get(f"/v1/groups/{group['id']}"))
-    assert [group[name] for name in ("description", "max_turns", "termination_token")] == ["Tutors", 3, "OVER"]
+    assert [group[name] for name in ("description", "max_turns", "termination_token")] == [
+        "Tutors",
+        3,
+        "OVER",
+    ]
     send(http, path, max_turns="")
     assert ok(http.get(f"/v1/groups/{group['id']}"))["max_turns"] is None
     refused = http.post(path, data={"max_turns": "many"})
@@ -69,7 +80,10 @@ def test_the_page_of_a_sleeping_agent_shows_its_work_and_takes_not_now(
     ended(http, [run_id])
     path = f"/ui/sleeptime/{agent['id']}"
     page = http.get(path).text
-    assert all(text in page for text in ("Mara-sleeptime", f"/ui/runs/{run_id}", "wrote human", "after each turn"))
+    assert all(
+        text in page
+        for text in ("Mara-sleeptime", f"/ui/runs/{run_id}", "wrote human", "after each turn")
+    )
     assert run_id in http.get(path, params={"user": "ada"}).text
     ok(http.put("/users/ben/blocks/notes", json={"body": "Ben."}))
     assert run_id not in http.get(path, params={"user": "ben"}).text
@@ -82,7 +96,9 @@ def test_the_page_of_a_sleeping_agent_shows_its_work_and_takes_not_now(
     ended(http, say(http, agent, "And again.", "ada"))
 
 
-def test_the_page_of_an_agent_shows_its_pair_and_sets_how_often_it_works(http: httpx2.Client) -> None:
+def test_the_page_of_an_agent_shows_its_pair_and_sets_how_often_it_works(
+    http: httpx2.Client,
+) -> None:
     agent = main_agent(http, name="Nora", enable_sleeptime=False)
     page = f"/ui/agents/{agent['id']}/settings"
     assert "Let another agent tidy its memory" in http.get(page).text

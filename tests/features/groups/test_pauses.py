@@ -6,18 +6,40 @@ import pytest
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.talking import Api, held, names_of, new_agent, new_group, panel, say, speaker_of, wait_for
+from tests.features.groups.talking import (
+    Api,
+    held,
+    names_of,
+    new_agent,
+    new_group,
+    panel,
+    say,
+    speaker_of,
+    wait_for,
+)
 
-TOOL = {"name": "read_sensor", "description": "Read a sensor.", "parameters": {"type": "object", "properties": {}}}
+TOOL = {
+    "name": "read_sensor",
+    "description": "Read a sensor.",
+    "parameters": {"type": "object", "properties": {}},
+}
 
 
 def gated_once(request: ModelRequest) -> Line:
     """Let Ben call the client's tool, and say what it gave."""
     name = speaker_of(request)
     last = request.messages[-1]
-    if name == "Ben" and last.role != "tool" and not any(one.tool_calls for one in request.messages):
+    if (
+        name == "Ben"
+        and last.role != "tool"
+        and not any(one.tool_calls for one in request.messages)
+    ):
         return call("read_sensor")
-    return f"{name} read {last.tool_returns[0].content[:200]}" if last.role == "tool" else f"I am {name}."
+    return (
+        f"{name} read {last.tool_returns[0].content[:200]}"
+        if last.role == "tool"
+        else f"I am {name}."
+    )
 
 
 def paused(api: Api, **more: Any) -> tuple[str, dict[str, str], str]:
@@ -32,7 +54,12 @@ def paused(api: Api, **more: Any) -> tuple[str, dict[str, str], str]:
 
 
 def result(call_id: str, **more: Any) -> dict[str, Any]:
-    item = {"type": "tool", "tool_call_id": call_id, "tool_return": "21 degrees", "status": "success"}
+    item = {
+        "type": "tool",
+        "tool_call_id": call_id,
+        "tool_return": "21 degrees",
+        "status": "success",
+    }
     return {"messages": [{"type": "approval", "approvals": [item], **more}], "client_tools": [TOOL]}
 
 
@@ -56,14 +83,20 @@ def test_an_answer_to_the_group_continues_the_members_turn_and_then_the_talk(api
     assert texts[2].startswith("Ben read ")
     assert texts[3] == "I am Cleo."
     listed = api.http.get(f"/v1/groups/{group}/messages", params={"order": "asc"}).json()
-    assert [one["content"] for one in listed if one["message_type"] in ("user_message", "assistant_message")] == texts
+    assert [
+        one["content"]
+        for one in listed
+        if one["message_type"] in ("user_message", "assistant_message")
+    ] == texts
 
 
 def test_an_answer_to_the_member_itself_lets_the_talk_go_on(api: Api) -> None:
     group, agents, call_id = paused(api)
     response = api.http.post(f"/v1/agents/{agents['Ben']}/messages", json=result(call_id))
     assert response.status_code == 200, response.text
-    wait_for(lambda: any(one.get("content") == "I am Cleo." for one in held(api, agents["Ann"], group)))
+    wait_for(
+        lambda: any(one.get("content") == "I am Cleo." for one in held(api, agents["Ann"], group))
+    )
     wait_for(lambda: not api.server.runtime.live)
     texts = [one["content"] for one in held(api, agents["Cleo"], group) if "content" in one]
     assert texts[:2] == ["Hello all.", "I am Ann."]
@@ -77,7 +110,11 @@ def test_what_is_said_with_the_answer_reaches_everybody(api: Api) -> None:
     body["messages"].append({"role": "user", "content": "And now?"})
     assert names_of(api.http.post(f"/v1/groups/{group}/messages", json=body).json())[-1] == "Cleo"
     for name in agents:
-        texts = [one["content"] for one in held(api, agents[name], group) if one["message_type"] == "user_message"]
+        texts = [
+            one["content"]
+            for one in held(api, agents[name], group)
+            if one["message_type"] == "user_message"
+        ]
         assert texts == ["Hello all.", "And now?"]
 
 
@@ -98,7 +135,10 @@ def test_a_talk_that_is_given_up_does_not_hold_up_the_next_one(api: Api, is_rese
     api.server.answers_with(lambda request: f"I am {speaker_of(request)}.")
     assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
     if not is_reset:
-        assert [one["content"] for one in held(api, agents["Cleo"], group)][:2] == ["Hello all.", "I am Ann."]
+        assert [one["content"] for one in held(api, agents["Cleo"], group)][:2] == [
+            "Hello all.",
+            "I am Ann.",
+        ]
 
 
 def test_a_manager_that_waits_chooses_the_speaker_once_it_is_answered(api: Api) -> None:

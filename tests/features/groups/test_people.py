@@ -5,7 +5,15 @@ from typing import Any
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line, call
-from tests.features.groups.talking import Api, aloud, new_agent, new_group, panel, speaker_of, wait_for
+from tests.features.groups.talking import (
+    Api,
+    aloud,
+    new_agent,
+    new_group,
+    panel,
+    speaker_of,
+    wait_for,
+)
 from tests.seams.server import serving
 
 
@@ -37,14 +45,18 @@ def test_what_one_user_says_in_a_group_reaches_no_other(api: Api) -> None:
     assert len(api.http.get(f"/v1/groups/{group}/messages", headers=headers).json()) == 5
 
 
-def test_what_a_member_learns_of_one_user_is_in_no_prompt_and_no_block_of_another(tmp_path: Path) -> None:
+def test_what_a_member_learns_of_one_user_is_in_no_prompt_and_no_block_of_another(
+    tmp_path: Path,
+) -> None:
     learned: dict[str, list[str]] = {"ada": [], "bob": []}
     user = "ada"
 
     def answer(request: ModelRequest) -> Line:
         learned[user].append("\n".join(one.text for one in request.messages))
         if speaker_of(request) == "Ann" and request.messages[-1].role != "tool":
-            return call("memory_insert", label="human", new_string=f"CANARY-{user} plays the cello.")
+            return call(
+                "memory_insert", label="human", new_string=f"CANARY-{user} plays the cello."
+            )
         return aloud(f"{speaker_of(request)} heard it.")
 
     with serving(tmp_path) as server, server.client() as client, server.http() as http:
@@ -52,23 +64,34 @@ def test_what_a_member_learns_of_one_user_is_in_no_prompt_and_no_block_of_anothe
         api = Api(server, client, http)
         human = {"label": "human", "value": "", "policy": "direct"}
         tools = ["memory_insert"]
-        agents = {name: new_agent(api, name, memory_blocks=[human], tools=tools) for name in ("Ann", "Ben")}
+        agents = {
+            name: new_agent(api, name, memory_blocks=[human], tools=tools)
+            for name in ("Ann", "Ben")
+        }
         group = new_group(api, "round_robin", list(agents.values()))
         key = server.key(role="service")
         for _ in range(2):
             for user in ("ada", "bob"):
                 headers = {"Authorization": f"Bearer {key}", "X-Ricordo-User": user}
-                response = http.post(f"/v1/groups/{group}/messages", json={"input": "Remember."}, headers=headers)
+                response = http.post(
+                    f"/v1/groups/{group}/messages", json={"input": "Remember."}, headers=headers
+                )
                 assert response.status_code == 200, response.text
         for user, other in (("ada", "bob"), ("bob", "ada")):
             headers = {"Authorization": f"Bearer {key}", "X-Ricordo-User": user}
-            blocks = http.get(f"/v1/agents/{agents['Ann']}/core-memory/blocks", headers=headers).text
+            blocks = http.get(
+                f"/v1/agents/{agents['Ann']}/core-memory/blocks", headers=headers
+            ).text
             assert any(f"CANARY-{user}" in prompt for prompt in learned[user])
             assert f"CANARY-{other}" not in "\n".join([blocks, *learned[user]])
 
 
 def test_a_talk_that_goes_on_by_itself_is_still_its_users(tmp_path: Path) -> None:
-    tool = {"name": "read_sensor", "description": "Read.", "parameters": {"type": "object", "properties": {}}}
+    tool = {
+        "name": "read_sensor",
+        "description": "Read.",
+        "parameters": {"type": "object", "properties": {}},
+    }
 
     def answer(request: ModelRequest) -> Line:
         asked = speaker_of(request) == "Ann" and request.messages[-1].role != "tool"
@@ -85,12 +108,16 @@ def test_a_talk_that_goes_on_by_itself_is_still_its_users(tmp_path: Path) -> Non
         item = {"type": "tool", "tool_call_id": call_id, "tool_return": "21", "status": "success"}
         body = {"messages": [{"type": "approval", "approvals": [item]}], "client_tools": [tool]}
         http.post(f"/v1/agents/{agents['Ann']}/messages", json=body, headers=headers)
-        said = wait_for(lambda: [one for one in listed(api, group, headers) if one["name"] == "Ben"])
+        said = wait_for(
+            lambda: [one for one in listed(api, group, headers) if one["name"] == "Ben"]
+        )
         assert said[0]["content"] == "I am here."
         other = headers | {"X-Ricordo-User": "bob"}
         assert listed(api, group, other) == []
 
 
 def listed(api: Api, group: str, headers: dict[str, str]) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = api.http.get(f"/v1/groups/{group}/messages", headers=headers).json()
+    messages: list[dict[str, Any]] = api.http.get(
+        f"/v1/groups/{group}/messages", headers=headers
+    ).json()
     return messages

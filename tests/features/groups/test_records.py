@@ -13,11 +13,20 @@ Wire = dict[str, Any]
 
 
 def new_agents(http: httpx2.Client, *names: str) -> list[str]:
-    return [str(ok(http.post("/v1/agents/", json={"name": name, "model": MODEL}))["id"]) for name in names]
+    return [
+        str(ok(http.post("/v1/agents/", json={"name": name, "model": MODEL}))["id"])
+        for name in names
+    ]
 
 
 def new_group(http: httpx2.Client, agent_ids: list[str], **fields: Any) -> Wire:
-    return dict(ok(http.post("/v1/groups/", json={"agent_ids": agent_ids, "description": "A panel."} | fields)))
+    return dict(
+        ok(
+            http.post(
+                "/v1/groups/", json={"agent_ids": agent_ids, "description": "A panel."} | fields
+            )
+        )
+    )
 
 
 def config(kind: str, manager: str | None = None, **fields: Any) -> Wire:
@@ -33,15 +42,24 @@ def test_a_group_is_made_read_listed_and_deleted(http: httpx2.Client) -> None:
     before = ok(http.get("/v1/groups/count"))
     group = new_group(http, [ben, ada, cleo])
     assert group["id"].startswith("group-")
-    assert (group["manager_type"], group["agent_ids"], group["max_turns"]) == ("round_robin", [ben, ada, cleo], None)
+    assert (group["manager_type"], group["agent_ids"], group["max_turns"]) == (
+        "round_robin",
+        [ben, ada, cleo],
+        None,
+    )
     assert ok(http.get(f"/v1/groups/{group['id']}")) == group
     hidden = new_group(http, [ada], hidden=True)
     listed = [one["id"] for one in ok(http.get("/v1/groups/"))]
     assert group["id"] in listed
     assert hidden["id"] not in listed
-    assert hidden["id"] in [one["id"] for one in ok(http.get("/v1/groups/", params={"show_hidden_groups": True}))]
+    assert hidden["id"] in [
+        one["id"] for one in ok(http.get("/v1/groups/", params={"show_hidden_groups": True}))
+    ]
     assert ok(http.get("/v1/groups/count")) == before + 2
-    assert [one["id"] for one in ok(http.get(f"/v1/agents/{ada}/groups"))] == [hidden["id"], group["id"]]
+    assert [one["id"] for one in ok(http.get(f"/v1/agents/{ada}/groups"))] == [
+        hidden["id"],
+        group["id"],
+    ]
     for one in (group, hidden):
         assert "successfully deleted" in ok(http.delete(f"/v1/groups/{one['id']}"))["message"]
     assert http.get(f"/v1/groups/{group['id']}").status_code == 404
@@ -56,7 +74,9 @@ def test_each_kind_has_its_settings_and_defaults(http: httpx2.Client) -> None:
     voice = new_group(
         http,
         [one],
-        manager_config=config("voice_sleeptime", lead, max_message_buffer_length=30, min_message_buffer_length=15),
+        manager_config=config(
+            "voice_sleeptime", lead, max_message_buffer_length=30, min_message_buffer_length=15
+        ),
     )
     assert (voice["max_message_buffer_length"], voice["min_message_buffer_length"]) == (30, 15)
     changed = ok(
@@ -81,7 +101,11 @@ def test_each_kind_has_its_settings_and_defaults(http: httpx2.Client) -> None:
             "agent-00000000-0000-4000-8000-000000000000",
         ),
         ({"agent_ids": ["one"]}, 422, ""),
-        ({"manager_config": {"manager_type": "supervisor", "manager_agent_id": "{one}"}}, 400, "manager"),
+        (
+            {"manager_config": {"manager_type": "supervisor", "manager_agent_id": "{one}"}},
+            400,
+            "manager",
+        ),
         (
             {
                 "manager_config": {"manager_type": "dynamic", "manager_agent_id": "{lead}"},
@@ -158,12 +182,17 @@ def test_a_change_can_set_zero_null_and_nothing(http: httpx2.Client) -> None:
     )
 
 
-def test_blocks_of_a_group_reach_its_members_and_manager_and_follow_them(http: httpx2.Client) -> None:
+def test_blocks_of_a_group_reach_its_members_and_manager_and_follow_them(
+    http: httpx2.Client,
+) -> None:
     lead, one, two, three = new_agents(http, "lead", "one", "two", "three")
     block, later = (
-        ok(http.post("/v1/blocks/", json={"label": label, "value": "x"}))["id"] for label in ("board", "plan")
+        ok(http.post("/v1/blocks/", json={"label": label, "value": "x"}))["id"]
+        for label in ("board", "plan")
     )
-    group = new_group(http, [one, two], manager_config=config("supervisor", lead), shared_block_ids=[block])
+    group = new_group(
+        http, [one, two], manager_config=config("supervisor", lead), shared_block_ids=[block]
+    )
     assert group["shared_block_ids"] == [block]
     assert owners(http, block) == {lead, one, two}
     for _ in range(2):
@@ -177,11 +206,17 @@ def test_blocks_of_a_group_reach_its_members_and_manager_and_follow_them(http: h
     assert owners(http, block) == set()
 
 
-def test_an_agent_manages_one_group_and_cannot_be_deleted_while_it_does(http: httpx2.Client) -> None:
+def test_an_agent_manages_one_group_and_cannot_be_deleted_while_it_does(
+    http: httpx2.Client,
+) -> None:
     lead, one = new_agents(http, "lead", "one")
     group = new_group(http, [one], manager_config=config("supervisor", lead))
     assert ok(http.get(f"/v1/agents/{lead}"))["multi_agent_group"]["id"] == group["id"]
-    body = {"agent_ids": [one], "description": "Another.", "manager_config": config("dynamic", lead)}
+    body = {
+        "agent_ids": [one],
+        "description": "Another.",
+        "manager_config": config("dynamic", lead),
+    }
     assert "manages another group" in refused(http.post("/v1/groups/", json=body), 409)
     assert "Delete the group first" in refused(http.delete(f"/v1/agents/{lead}"), 409)
     ok(http.delete(f"/v1/groups/{group['id']}"))

@@ -10,7 +10,11 @@ from tests.seams.server import Gate, serving
 
 def test_a_talk_that_a_shutdown_cut_off_goes_on_where_it_stopped(tmp_path: Path) -> None:
     body = {"messages": [{"role": "user", "content": "Hello.", "otid": "one"}]}
-    with serving(tmp_path, shutdown_grace=0) as server, server.client() as client, server.http() as http:
+    with (
+        serving(tmp_path, shutdown_grace=0) as server,
+        server.client() as client,
+        server.http() as http,
+    ):
         group, agents = panel(Api(server, client, http), "Ann", "Ben", "Cleo")
         gate = Gate(server)
 
@@ -26,5 +30,9 @@ def test_a_talk_that_a_shutdown_cut_off_goes_on_where_it_stopped(tmp_path: Path)
         response = http.post(f"/v1/groups/{group}/messages", json=body)
         assert response.status_code == 200, response.text
         texts = [one["content"] for one in response.json()["messages"]]
-        assert texts == ["I spoke first.", "I spoke after the restart.", "I spoke after the restart."]
+        assert texts == [
+            "I spoke first.",
+            "I spoke after the restart.",
+            "I spoke after the restart.",
+        ]
         assert [len(held(api, agents[name], group)) for name in agents] == [4, 4, 4]

@@ -2,28 +2,49 @@
 
 from ricordo.domain.model import ModelRequest
 from ricordo.llm.scripted import Line
-from tests.features.groups.talking import Api, aloud, held, names_of, panel, say, speaker_of, speaking
+from tests.features.groups.talking import (
+    Api,
+    aloud,
+    held,
+    names_of,
+    panel,
+    say,
+    speaker_of,
+    speaking,
+)
 
 
-def test_each_member_speaks_once_and_holds_two_messages_more_than_there_are_members(api: Api) -> None:
+def test_each_member_speaks_once_and_holds_two_messages_more_than_there_are_members(
+    api: Api,
+) -> None:
     api.server.answers_with(speaking())
     group, agents = panel(api, "Ann", "Ben", "Cleo", "Dan")
     answer = say(api, group)
     assert names_of(answer) == ["Ann", "Ben", "Cleo", "Dan"]
-    assert [one["message_type"] for one in answer["messages"]] == ["reasoning_message", "assistant_message"] * 4
+    assert [one["message_type"] for one in answer["messages"]] == [
+        "reasoning_message",
+        "assistant_message",
+    ] * 4
     assert answer["stop_reason"]["stop_reason"] == "end_turn"
     assert answer["usage"]["step_count"] == 4
     for agent_id in agents.values():
         assert len(held(api, agent_id, group)) == 4 + 2
 
 
-def test_with_fewer_turns_those_who_did_not_speak_hold_one_message_for_each_speaker(api: Api) -> None:
+def test_with_fewer_turns_those_who_did_not_speak_hold_one_message_for_each_speaker(
+    api: Api,
+) -> None:
     api.server.answers_with(speaking())
     group, agents = panel(api, "Dan", "Cleo", "Ben", "Ann", max_turns=3)
     answer = say(api, group)
     assert names_of(answer) == ["Dan", "Cleo", "Ben"]
     assert answer["usage"]["step_count"] == 3
-    assert [len(held(api, agents[name], group)) for name in ("Dan", "Cleo", "Ben", "Ann")] == [5, 5, 5, 4]
+    assert [len(held(api, agents[name], group)) for name in ("Dan", "Cleo", "Ben", "Ann")] == [
+        5,
+        5,
+        5,
+        4,
+    ]
 
 
 def test_a_member_hears_what_others_said_since_its_own_last_turn(api: Api) -> None:
@@ -42,9 +63,16 @@ def test_a_member_hears_what_others_said_since_its_own_last_turn(api: Api) -> No
         ("Ben", ["Hello.", "[Ann] Ann 1."]),
         ("Ann", ["Hello.", "Ann 1.", "[Ben] Ben 2."]),
     ]
-    copy = next(one for one in held(api, agents["Ann"], group) if one["message_type"] == "system_message")
-    own = next(one for one in held(api, agents["Ben"], group) if one["message_type"] == "assistant_message")
-    assert copy | {"name": "Ben", "sender_id": agents["Ben"], "otid": own["otid"], "content": "Ben 2."} == copy
+    copy = next(
+        one for one in held(api, agents["Ann"], group) if one["message_type"] == "system_message"
+    )
+    own = next(
+        one for one in held(api, agents["Ben"], group) if one["message_type"] == "assistant_message"
+    )
+    assert (
+        copy | {"name": "Ben", "sender_id": agents["Ben"], "otid": own["otid"], "content": "Ben 2."}
+        == copy
+    )
 
 
 def test_an_edit_of_a_shared_block_is_in_the_next_speakers_prompt(api: Api) -> None:
@@ -57,7 +85,9 @@ def test_an_edit_of_a_shared_block_is_in_the_next_speakers_prompt(api: Api) -> N
         name = speaker_of(request)
         prompts.setdefault(name, request.messages[0].text)
         if name == "Ann" and request.messages[-1].role == "user":
-            return call("memory_replace", label="board", old_string="Empty.", new_string="Ann wrote this.")
+            return call(
+                "memory_replace", label="board", old_string="Empty.", new_string="Ann wrote this."
+            )
         return f"I am {name}."
 
     api.server.answers_with(answer)
@@ -65,7 +95,8 @@ def test_an_edit_of_a_shared_block_is_in_the_next_speakers_prompt(api: Api) -> N
     for agent_id in agents.values():
         api.client.agents.blocks.attach(block, agent_id=agent_id)
     api.client.agents.tools.attach(
-        next(tool.id for tool in api.client.tools.list(name="memory_replace")), agent_id=agents["Ann"]
+        next(tool.id for tool in api.client.tools.list(name="memory_replace")),
+        agent_id=agents["Ann"],
     )
     say(api, group)
     assert "Empty." in prompts["Ann"]

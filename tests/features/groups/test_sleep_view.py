@@ -24,15 +24,23 @@ def learns(request: ModelRequest) -> Line:
         return "Noted."
     if any(message.role == "tool" for message in request.messages[-2:]):
         return call("memory_finish_edits")
-    return call("memory_rethink", label="human", new_memory=f"Said {len(request.messages[-1].text)} letters.")
+    return call(
+        "memory_rethink",
+        label="human",
+        new_memory=f"Said {len(request.messages[-1].text)} letters.",
+    )
 
 
-def work(http: httpx2.Client, agent: dict[str, Any], user: str | None = None) -> list[dict[str, Any]]:
+def work(
+    http: httpx2.Client, agent: dict[str, Any], user: str | None = None
+) -> list[dict[str, Any]]:
     headers = {"x-ricordo-user": user} if user else {}
     return list(ok(http.get(f"/v1/agents/{agent['id']}/sleeptime/transcripts", headers=headers)))
 
 
-def test_a_user_sees_what_came_of_their_own_words_and_what_it_cost(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_user_sees_what_came_of_their_own_words_and_what_it_cost(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(learns)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, None)
@@ -43,9 +51,14 @@ def test_a_user_sees_what_came_of_their_own_words_and_what_it_cost(server: Serve
         (one,) = work(http, agent, user)
         assert (one["run_id"], one["agent_id"]) == (run_ids[0], sleeper_id)
         usage = ok(http.get(f"/v1/runs/{run_ids[0]}/usage"))
-        assert (one["prompt_tokens"], one["completion_tokens"]) == (usage["prompt_tokens"], usage["completion_tokens"])
+        assert (one["prompt_tokens"], one["completion_tokens"]) == (
+            usage["prompt_tokens"],
+            usage["completion_tokens"],
+        )
         assert one["step_count"] >= 1
-        assert [(change["status"], change["label"]) for change in one["changes"]] == [("applied", "human")]
+        assert [(change["status"], change["label"]) for change in one["changes"]] == [
+            ("applied", "human")
+        ]
     assert len(work(http, agent)) == 2
     assert work(http, agent, "nobody-yet") == []
     named = http.get(f"/v1/agents/{sleeper_id}/sleeptime/transcripts", params={"user_id": "ada"})
@@ -61,18 +74,25 @@ def test_not_now_is_one_users_choice_and_what_is_said_meanwhile_is_never_read(
     path, ada = f"/v1/agents/{agent['id']}/sleeptime", {"x-ricordo-user": "ada"}
     ended(http, say(http, agent, "First.", "ada"))
     assert ok(http.patch(path, json={"paused": True}, headers=ada))["paused"] is True
-    assert [ok(http.get(path, headers=who))["paused"] for who in (ada, {"x-ricordo-user": "ben"}, {})] == [
-        *(True, False, False)
-    ]
+    assert [
+        ok(http.get(path, headers=who))["paused"] for who in (ada, {"x-ricordo-user": "ben"}, {})
+    ] == [*(True, False, False)]
     assert say(http, agent, "SECRET.", "ada") == []
     ended(http, say(http, agent, "Hello from Ben.", "ben"))
     assert ok(http.patch(path, json={"paused": False}, headers=ada))["paused"] is False
     ended(http, say(http, agent, "Third.", "ada"))
     told = "\n".join(transcripts_of(server))
-    assert [word in told for word in ("First.", "Hello from Ben.", "Third.", "SECRET.")] == [True, True, True, False]
+    assert [word in told for word in ("First.", "Hello from Ben.", "Third.", "SECRET.")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
-def test_talks_without_a_user_have_a_choice_of_their_own(server: ServerInThread, http: httpx2.Client) -> None:
+def test_talks_without_a_user_have_a_choice_of_their_own(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(learns)
     agent = main_agent(http)
     set_frequency(http, agent, None)

@@ -21,7 +21,10 @@ from tests.seams.http import ok
 from tests.seams.server import LIMIT, MODEL, ServerInThread
 from tests.seams.stores import count_statements
 
-BLOCKS = [{"label": "human", "value": "Nothing is known."}, {"label": "persona", "value": "A tutor."}]
+BLOCKS = [
+    {"label": "human", "value": "Nothing is known."},
+    {"label": "persona", "value": "A tutor."},
+]
 
 
 def wait_until(is_done: Callable[[], bool]) -> None:
@@ -38,17 +41,27 @@ def main_agent(http: httpx2.Client, **fields: Any) -> dict[str, Any]:
 
 def set_frequency(http: httpx2.Client, agent: dict[str, Any], frequency: int | None) -> str:
     group = agent["multi_agent_group"]
-    config = {"manager_type": "sleeptime", "manager_agent_id": agent["id"], "sleeptime_agent_frequency": frequency}
+    config = {
+        "manager_type": "sleeptime",
+        "manager_agent_id": agent["id"],
+        "sleeptime_agent_frequency": frequency,
+    }
     assert (
-        ok(http.patch(f"/v1/groups/{group['id']}", json={"manager_config": config}))["sleeptime_agent_frequency"]
+        ok(http.patch(f"/v1/groups/{group['id']}", json={"manager_config": config}))[
+            "sleeptime_agent_frequency"
+        ]
         == frequency
     )
     return str(group["agent_ids"][0])
 
 
-def say(http: httpx2.Client, agent: dict[str, Any], text: str, user: str | None = None) -> list[str]:
+def say(
+    http: httpx2.Client, agent: dict[str, Any], text: str, user: str | None = None
+) -> list[str]:
     headers = {"x-ricordo-user": user} if user else {}
-    answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"input": text}, headers=headers))
+    answer = ok(
+        http.post(f"/v1/agents/{agent['id']}/messages", json={"input": text}, headers=headers)
+    )
     return list(answer["usage"]["run_ids"])
 
 
@@ -77,7 +90,11 @@ def transcripts_of(server: ServerInThread) -> list[str]:
 
 
 def finishes(request: ModelRequest) -> Line:
-    return call("memory_finish_edits") if is_asleep(request) else f"You said: {request.messages[-1].text[-40:]}"
+    return (
+        call("memory_finish_edits")
+        if is_asleep(request)
+        else f"You said: {request.messages[-1].text[-40:]}"
+    )
 
 
 def test_a_pair_is_made_with_shared_blocks_and_the_tools_of_each(http: httpx2.Client) -> None:
@@ -85,10 +102,19 @@ def test_a_pair_is_made_with_shared_blocks_and_the_tools_of_each(http: httpx2.Cl
     group = agent["multi_agent_group"]
     assert agent["enable_sleeptime"] is True
     assert group == agent["managed_group"]
-    assert (group["manager_type"], group["sleeptime_agent_frequency"], group["turns_counter"]) == ("sleeptime", 5, -1)
+    assert (group["manager_type"], group["sleeptime_agent_frequency"], group["turns_counter"]) == (
+        "sleeptime",
+        5,
+        -1,
+    )
     assert group["manager_agent_id"] == agent["id"]
     names = {tool["name"] for tool in agent["tools"]}
-    assert not names & {"core_memory_append", "core_memory_replace", "memory_insert", "archival_memory_insert"}
+    assert not names & {
+        "core_memory_append",
+        "core_memory_replace",
+        "memory_insert",
+        "archival_memory_insert",
+    }
     (sleeper_id,) = group["agent_ids"]
     sleeper = ok(http.get(f"/v1/agents/{sleeper_id}"))
     assert (sleeper["name"], sleeper["agent_type"]) == ("tutor-sleeptime", "sleeptime_agent")
@@ -129,7 +155,12 @@ def test_a_block_that_the_sleeping_agent_makes_is_seen_by_the_other(
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, None)
     ok(http.patch(f"/v1/agents/{sleeper_id}/tools/attach/{memory}"))
-    made = {"command": "create", "path": "/memories/goals", "description": "Goals.", "file_text": "Pass the exam."}
+    made = {
+        "command": "create",
+        "path": "/memories/goals",
+        "description": "Goals.",
+        "file_text": "Pass the exam.",
+    }
     server.answers_with(
         lambda request: (
             ("Hm." if not is_asleep(request) else call("memory", **made))
@@ -138,11 +169,16 @@ def test_a_block_that_the_sleeping_agent_makes_is_seen_by_the_other(
         )
     )
     ended(http, say(http, agent, "I want to pass the exam."))
-    blocks = {block["label"]: block["value"] for block in ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"]}
+    blocks = {
+        block["label"]: block["value"]
+        for block in ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"]
+    }
     assert any("Pass the exam." in value for value in blocks.values()), blocks
 
 
-def test_it_runs_after_the_first_turn_and_then_after_every_so_many(server: ServerInThread, http: httpx2.Client) -> None:
+def test_it_runs_after_the_first_turn_and_then_after_every_so_many(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(finishes)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, 2)
@@ -163,7 +199,9 @@ def test_it_runs_after_the_first_turn_and_then_after_every_so_many(server: Serve
     assert group["last_processed_message_id"].startswith("message-")
 
 
-@pytest.mark.parametrize(("frequency", "expected"), [(None, [1, 1, 1]), (0, [0, 0, 0]), (1, [1, 1, 1])])
+@pytest.mark.parametrize(
+    ("frequency", "expected"), [(None, [1, 1, 1]), (0, [0, 0, 0]), (1, [1, 1, 1])]
+)
 def test_without_a_frequency_it_runs_after_each_turn_and_with_zero_never(
     server: ServerInThread, http: httpx2.Client, frequency: int | None, expected: list[int]
 ) -> None:
@@ -178,7 +216,9 @@ def test_without_a_frequency_it_runs_after_each_turn_and_with_zero_never(
         assert [told.count(f"user: Word {number}.") for number in range(3)] == [1, 1, 1]
 
 
-def test_many_messages_come_in_several_transcripts_each_once(server: ServerInThread, http: httpx2.Client) -> None:
+def test_many_messages_come_in_several_transcripts_each_once(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(finishes)
     agent = main_agent(http)
     sleeper_id = set_frequency(http, agent, 40)
@@ -189,13 +229,21 @@ def test_many_messages_come_in_several_transcripts_each_once(server: ServerInThr
     ended(http, first + last)
     told = transcripts_of(server)
     assert len(told) >= 3
-    assert [sum(text.count(f"user: Number {number}.\n") for text in told) for number in range(41)] == [1] * 41
-    made = server.read(lambda tx: sleep_queries.page_of_transcripts(tx, Scope(), Page(limit=50), agent_id=sleeper_id))
+    assert [
+        sum(text.count(f"user: Number {number}.\n") for text in told) for number in range(41)
+    ] == [1] * 41
+    made = server.read(
+        lambda tx: sleep_queries.page_of_transcripts(
+            tx, Scope(), Page(limit=50), agent_id=sleeper_id
+        )
+    )
     assert {one.status for one in made} == {"done"}
     assert max(one.message_count for one in made) <= 50
 
 
-def test_what_it_learns_of_one_user_is_that_users_alone(server: ServerInThread, http: httpx2.Client) -> None:
+def test_what_it_learns_of_one_user_is_that_users_alone(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     def answer(request: ModelRequest) -> Line:
         if not is_asleep(request):
             return "Noted."
@@ -208,10 +256,15 @@ def test_what_it_learns_of_one_user_is_that_users_alone(server: ServerInThread, 
     server.answers_with(answer)
     agent = main_agent(http)
     set_frequency(http, agent, None)
-    runs = [*say(http, agent, "I like the ALBATROS.", "ada"), *say(http, agent, "I like the BADGER.", "ben")]
+    runs = [
+        *say(http, agent, "I like the ALBATROS.", "ada"),
+        *say(http, agent, "I like the BADGER.", "ben"),
+    ]
     assert [run["status"] for run in ended(http, runs)] == ["completed", "completed"]
     for user, own, other in (("ada", "albatros", "badger"), ("ben", "badger", "albatros")):
-        seen = str(ok(http.get(f"/v1/agents/{agent['id']}", headers={"x-ricordo-user": user}))["blocks"])
+        seen = str(
+            ok(http.get(f"/v1/agents/{agent['id']}", headers={"x-ricordo-user": user}))["blocks"]
+        )
         assert own in seen
         assert other not in seen
     assert "badger" not in str(ok(http.get(f"/v1/agents/{agent['id']}"))).lower()
@@ -223,7 +276,10 @@ def test_what_it_learns_of_one_user_is_that_users_alone(server: ServerInThread, 
 def test_a_failure_of_the_sleeping_agent_is_told_in_its_run_and_mended_later(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
-    failures = [ModelError("llm_error", "The provider is down."), ModelError("llm_error", "Still down.")]
+    failures = [
+        ModelError("llm_error", "The provider is down."),
+        ModelError("llm_error", "Still down."),
+    ]
 
     def answer(request: ModelRequest) -> Line:
         if not is_asleep(request):
@@ -240,7 +296,9 @@ def test_a_failure_of_the_sleeping_agent_is_told_in_its_run_and_mended_later(
         page = Page(limit=5)
         return {
             one.status
-            for one in server.read(lambda tx: sleep_queries.page_of_transcripts(tx, Scope(), page, agent_id=sleeper_id))
+            for one in server.read(
+                lambda tx: sleep_queries.page_of_transcripts(tx, Scope(), page, agent_id=sleeper_id)
+            )
         }
 
     wait_until(lambda: statuses() == {"done"})
@@ -254,7 +312,11 @@ def test_a_turn_that_waits_for_an_approval_triggers_nothing_until_it_ends(
     agent = main_agent(http)
     set_frequency(http, agent, None)
     tool = agent["tools"][0]["name"]
-    ok(http.patch(f"/v1/agents/{agent['id']}/tools/approval/{tool}", json={"requires_approval": True}))
+    ok(
+        http.patch(
+            f"/v1/agents/{agent['id']}/tools/approval/{tool}", json={"requires_approval": True}
+        )
+    )
     server.answers_with(finishes)
     server.answers_with(
         lambda request: (
@@ -266,7 +328,9 @@ def test_a_turn_that_waits_for_an_approval_triggers_nothing_until_it_ends(
     answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"input": "Look for tea."}))
     assert answer["stop_reason"]["stop_reason"] == "requires_approval"
     assert answer["usage"]["run_ids"] == []
-    request = next(one for one in answer["messages"] if one["message_type"] == "approval_request_message")
+    request = next(
+        one for one in answer["messages"] if one["message_type"] == "approval_request_message"
+    )
     approval = {"type": "approval", "approve": True, "approval_request_id": request["id"]}
     done = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [approval]}))
     assert len(done["usage"]["run_ids"]) == 1
@@ -281,12 +345,16 @@ def test_a_stream_names_the_runs_too(server: ServerInThread, http: httpx2.Client
     with http.stream("POST", f"/v1/agents/{agent['id']}/messages/stream", json=body) as stream:
         text = stream.read().decode()
     assert '"run_ids":["run-' in text
-    listed = ok(http.get("/v1/runs/", params={"agent_id": agent["multi_agent_group"]["agent_ids"][0]}))
+    listed = ok(
+        http.get("/v1/runs/", params={"agent_id": agent["multi_agent_group"]["agent_ids"][0]})
+    )
     assert listed[0]["id"] in text
     ended(http, [listed[0]["id"]])
 
 
-def test_deleting_the_main_agent_deletes_the_sleeping_one_and_the_group(http: httpx2.Client) -> None:
+def test_deleting_the_main_agent_deletes_the_sleeping_one_and_the_group(
+    http: httpx2.Client,
+) -> None:
     agent = main_agent(http)
     group = agent["multi_agent_group"]
     ok(http.delete(f"/v1/agents/{agent['id']}"))
@@ -294,7 +362,9 @@ def test_deleting_the_main_agent_deletes_the_sleeping_one_and_the_group(http: ht
     assert http.get(f"/v1/groups/{group['id']}").status_code == 404
 
 
-def test_deleting_the_sleeping_agent_leaves_the_other_without_and_a_new_pair_can_be_made(http: httpx2.Client) -> None:
+def test_deleting_the_sleeping_agent_leaves_the_other_without_and_a_new_pair_can_be_made(
+    http: httpx2.Client,
+) -> None:
     agent = main_agent(http)
     (sleeper_id,) = agent["multi_agent_group"]["agent_ids"]
     ok(http.delete(f"/v1/agents/{sleeper_id}"))
@@ -306,7 +376,9 @@ def test_deleting_the_sleeping_agent_leaves_the_other_without_and_a_new_pair_can
     assert again["enable_sleeptime"] is True
 
 
-def test_switched_off_it_rests_and_the_pair_serves_again(server: ServerInThread, http: httpx2.Client) -> None:
+def test_switched_off_it_rests_and_the_pair_serves_again(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(finishes)
     agent = main_agent(http)
     set_frequency(http, agent, None)
@@ -343,12 +415,19 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
         edits = [
             call("memory_rethink", label="human", new_memory=f"About {seen[0]}, {dice.random()}."),
             call("memory_insert", label="notes", new_string=f"Again {seen[0]}, {dice.random()}."),
-            call("memory_replace", label="persona", old_string="tutor", new_string=f"tutor of {seen[0]}"),
+            call(
+                "memory_replace",
+                label="persona",
+                old_string="tutor",
+                new_string=f"tutor of {seen[0]}",
+            ),
         ]
         return dice.choice(edits)
 
     server.answers_with(answer)
-    agent = main_agent(http, memory_blocks=[*BLOCKS, {"label": "notes", "value": "", "policy": "propose"}])
+    agent = main_agent(
+        http, memory_blocks=[*BLOCKS, {"label": "notes", "value": "", "policy": "propose"}]
+    )
     set_frequency(http, agent, 2)
     started: list[str] = []
     for _ in range(turns):
@@ -359,13 +438,21 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
     for user, own in words.items():
         headers = {"x-ricordo-user": user} if user else {}
         params = {"user_id": user} if user else {}
-        told = str(ok(http.get(f"/v1/agents/{agent['id']}", headers=headers, params=params))["blocks"])
+        told = str(
+            ok(http.get(f"/v1/agents/{agent['id']}", headers=headers, params=params))["blocks"]
+        )
         assert own in told
         if user:
             told += str(ok(http.get(f"/users/{user}/diffs", params={"status": "all"})))
-        assert [other for name, other in words.items() if name and name != user and other in told] == []
+        assert [
+            other for name, other in words.items() if name and name != user and other in told
+        ] == []
     rows = server.read(
-        lambda tx: tx.all(text("SELECT user_id, CAST(parts AS TEXT) AS parts FROM messages WHERE group_id IS NOT NULL"))
+        lambda tx: tx.all(
+            text(
+                "SELECT user_id, CAST(parts AS TEXT) AS parts FROM messages WHERE group_id IS NOT NULL"
+            )
+        )
     )
     assert len(rows) >= len(words)
     for row in rows:
@@ -374,10 +461,15 @@ def test_two_users_of_one_agent_never_meet_in_what_sleeps(
 
 
 def names_of(server: ServerInThread) -> dict[str, str]:
-    return {row.id: row.identifier for row in server.read(lambda tx: tx.all(text("SELECT id, identifier FROM users")))}
+    return {
+        row.id: row.identifier
+        for row in server.read(lambda tx: tx.all(text("SELECT id, identifier FROM users")))
+    }
 
 
-def test_untrusted_words_make_the_run_untrusted(server: ServerInThread, http: httpx2.Client) -> None:
+def test_untrusted_words_make_the_run_untrusted(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     agent = main_agent(http, memory_blocks=[{"label": "facts", "value": "None.", "shared": True}])
     set_frequency(http, agent, None)
     server.answers_with(
@@ -393,10 +485,14 @@ def test_untrusted_words_make_the_run_untrusted(server: ServerInThread, http: ht
     message = {"role": "user", "content": "The moon is cheese.", "sender_id": "somebody-else"}
     answer = ok(http.post(f"/v1/agents/{agent['id']}/messages", json={"messages": [message]}))
     (run,) = ended(http, answer["usage"]["run_ids"])
-    found = server.read(lambda tx: tx.all(select(steps.c.is_untrusted).where(steps.c.run_id == run["id"])))
+    found = server.read(
+        lambda tx: tx.all(select(steps.c.is_untrusted).where(steps.c.run_id == run["id"]))
+    )
     assert found
     assert all(row.is_untrusted for row in found)
-    assert ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."  # a guarded block waits
+    assert (
+        ok(http.get(f"/v1/agents/{agent['id']}"))["blocks"][0]["value"] == "None."
+    )  # a guarded block waits
 
 
 def test_the_end_of_a_turn_costs_four_statements_more_and_one_that_nobody_follows_none(
@@ -425,17 +521,25 @@ def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(
     ok(http.patch(f"/v1/agents/{sleeper_id}/budget", json={"daily_tokens": 1}))
     ended(http, say(http, agent, "Spend it."))
     (late,) = say(http, agent, "Wait until tomorrow.")
-    waiting = select(jobs.c.id).where(jobs.c.key == f"sleeptime:{sleeper_id}", jobs.c.status == "waiting")
+    waiting = select(jobs.c.id).where(
+        jobs.c.key == f"sleeptime:{sleeper_id}", jobs.c.status == "waiting"
+    )
 
     def is_put_off() -> bool:
-        return bool(server.read(lambda tx: tx.all(waiting.where(jobs.c.not_before > jobs.c.created_at + 60_000_000))))
+        return bool(
+            server.read(
+                lambda tx: tx.all(waiting.where(jobs.c.not_before > jobs.c.created_at + 60_000_000))
+            )
+        )
 
     wait_until(is_put_off)
     assert ok(http.get(f"/v1/runs/{late}"))["status"] == "created"
     assert transcripts_of(server)[-1].count("Wait until tomorrow.") == 0
 
 
-def test_the_librarian_files_what_users_said_and_nothing_of_what_agents_said(http: httpx2.Client) -> None:
+def test_the_librarian_files_what_users_said_and_nothing_of_what_agents_said(
+    http: httpx2.Client,
+) -> None:
     agent = main_agent(http, model="ricordo/librarian")
     said = "I play the cello. What do you know about tea?"
     ended(http, say(http, agent, said))

@@ -39,9 +39,17 @@ def test_the_answer_has_five_messages_and_one_text_of_each_member_in_order(api: 
     api.server.answers_with(answers)
     group, manager, members = supervised(api, "Ann", "Ben", "Cleo", include_base_tools=False)
     answer = say(api, group)
-    kinds = ["reasoning_message", "tool_call_message", "tool_return_message", "reasoning_message", "assistant_message"]
+    kinds = [
+        "reasoning_message",
+        "tool_call_message",
+        "tool_return_message",
+        "reasoning_message",
+        "assistant_message",
+    ]
     assert [one["message_type"] for one in answer["messages"]] == kinds
-    assert {one["name"] for one in answer["messages"] if one["message_type"] != "tool_return_message"} == {"Sofia"}
+    assert {
+        one["name"] for one in answer["messages"] if one["message_type"] != "tool_return_message"
+    } == {"Sofia"}
     assert answer["messages"][1]["tool_call"]["name"] == ASK
     assert answer["usage"]["step_count"] == 2
     texts = [orjson.loads(text) for text in ast.literal_eval(answer["messages"][2]["tool_return"])]
@@ -49,7 +57,11 @@ def test_the_answer_has_five_messages_and_one_text_of_each_member_in_order(api: 
     assert texts[0]["response"] == ["Ann agrees."]
     assert texts[1]["response"][0].startswith("<error: ")
     (asked, _) = held(api, members[0], group)
-    assert (asked["message_type"], asked["name"], asked["sender_id"]) == ("system_message", "Sofia", manager)
+    assert (asked["message_type"], asked["name"], asked["sender_id"]) == (
+        "system_message",
+        "Sofia",
+        manager,
+    )
     # The tool is there for this turn alone.
     assert ASK not in [tool.name for tool in api.client.agents.tools.list(manager)]
 

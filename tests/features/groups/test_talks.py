@@ -35,18 +35,37 @@ def test_a_stream_brings_each_piece_with_its_speakers_name_and_the_talks_run(api
     api.server.answers_with(speaking())
     group, _ = panel(api, "Ann", "Ben")
     body = {"messages": [{"role": "user", "content": "Hello."}], "stream_tokens": True}
-    events = [event for _, event in events_of(api.http.post(f"/v1/groups/{group}/messages/stream", json=body).text)]
-    said = [event for event in events if event != "[DONE]" and event["message_type"] == "assistant_message"]
+    events = [
+        event
+        for _, event in events_of(
+            api.http.post(f"/v1/groups/{group}/messages/stream", json=body).text
+        )
+    ]
+    said = [
+        event
+        for event in events
+        if event != "[DONE]" and event["message_type"] == "assistant_message"
+    ]
     assert len(said) > 4
-    assert "".join(event["content"] for event in said if event["name"] == "Ann").startswith("Ann says")
-    assert "".join(event["content"] for event in said if event["name"] == "Ben").startswith("Ben says")
+    assert "".join(event["content"] for event in said if event["name"] == "Ann").startswith(
+        "Ann says"
+    )
+    assert "".join(event["content"] for event in said if event["name"] == "Ben").startswith(
+        "Ben says"
+    )
     assert {event["name"] for event in said} == {"Ann", "Ben"}
     (run_id,) = {event["run_id"] for event in said}
     run = api.client.runs.retrieve(run_id)
     assert (run.status, run.stop_reason) == ("completed", "end_turn")
-    usage = next(event for event in events if event != "[DONE]" and event["message_type"] == "usage_statistics")
+    usage = next(
+        event
+        for event in events
+        if event != "[DONE]" and event["message_type"] == "usage_statistics"
+    )
     assert usage["step_count"] == 2
-    assert usage["total_tokens"] == api.http.get(f"/v1/runs/{run_id}/usage").json()["total_tokens"] > 0
+    assert (
+        usage["total_tokens"] == api.http.get(f"/v1/runs/{run_id}/usage").json()["total_tokens"] > 0
+    )
     assert len(api.http.get(f"/v1/runs/{run_id}/steps").json()) == 2
 
 
@@ -57,8 +76,14 @@ def test_a_talk_in_the_background_can_be_read_again_from_any_event(api: Api) -> 
     stream = api.http.post(f"/v1/runs/{run['id']}/stream", json={"starting_after": 0}).text
     events = [event for _, event in events_of(stream)]
     assert [event["name"] for event in events if "content" in event] == ["Ann", "Ben"]
-    again = events_of(api.http.post(f"/v1/runs/{run['id']}/stream", json={"starting_after": 2}).text)
-    numbers = [event["seq_id"] for _, event in again if event != "[DONE]" and event["message_type"] != "ping"]
+    again = events_of(
+        api.http.post(f"/v1/runs/{run['id']}/stream", json={"starting_after": 2}).text
+    )
+    numbers = [
+        event["seq_id"]
+        for _, event in again
+        if event != "[DONE]" and event["message_type"] != "ping"
+    ]
     assert numbers[0] == 3
     messages = api.http.get(f"/v1/runs/{run['id']}/messages").json()
     assert [one["message_type"] for one in messages] == [
@@ -76,7 +101,9 @@ def test_the_tokens_of_a_talk_are_counted_once(api: Api) -> None:
 
 
 def ledger(api: Api) -> int:
-    return api.server.read(lambda tx: runs.used_since(tx, "org-00000000-0000-4000-8000-000000000000", 0))
+    return api.server.read(
+        lambda tx: runs.used_since(tx, "org-00000000-0000-4000-8000-000000000000", 0)
+    )
 
 
 def test_the_same_message_sent_again_is_the_same_talk(api: Api) -> None:
@@ -88,7 +115,8 @@ def test_the_same_message_sent_again_is_the_same_talk(api: Api) -> None:
     assert again["usage"] == first["usage"]
     assert len(held(api, agents["Ann"], group)) == 4
     response = api.http.post(
-        f"/v1/groups/{group}/messages", json={"messages": [{"role": "user", "content": "Other.", "otid": "one"}]}
+        f"/v1/groups/{group}/messages",
+        json={"messages": [{"role": "user", "content": "Other.", "otid": "one"}]},
     )
     assert response.status_code == 409
 
@@ -119,9 +147,9 @@ def test_cancelling_a_talk_cancels_the_members_turn_and_keeps_what_was_said(api:
     group, agents = panel(api, "Ann", "Ben", "Cleo")
     run = api.http.post(f"/v1/groups/{group}/messages/async", json={"input": "Hello."}).json()
     gate.wait()
-    assert api.http.post(f"/v1/agents/{agents['Ann']}/messages/cancel", json={"run_ids": [run["id"]]}).json() == {
-        run["id"]: "cancelled"
-    }
+    assert api.http.post(
+        f"/v1/agents/{agents['Ann']}/messages/cancel", json={"run_ids": [run["id"]]}
+    ).json() == {run["id"]: "cancelled"}
     assert api.client.runs.retrieve(run["id"]).status == "cancelled"
     assert not api.server.runtime.live
     statuses = {one.status for one in api.client.runs.list(agent_id=agents["Ben"])}
@@ -138,7 +166,11 @@ def test_a_member_whose_model_fails_ends_the_talk_and_what_was_said_stays(api: A
     response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
     assert (response.status_code, response.json()["error"]["type"]) == (500, "llm_error")
     assert [one["content"] for one in held(api, agents["Cleo"], group)] == ["Hello.", "I am Ann."]
-    (run,) = [one for one in api.client.runs.list(agent_id=agents["Ann"]) if (one.metadata or {}).get("plan")]
+    (run,) = [
+        one
+        for one in api.client.runs.list(agent_id=agents["Ann"])
+        if (one.metadata or {}).get("plan")
+    ]
     assert (run.status, run.stop_reason) == ("failed", "llm_api_error")
     api.server.answers_with(speaking())
     assert names_of(say(api, group)) == ["Ann", "Ben", "Cleo"]
@@ -157,7 +189,10 @@ def test_the_groups_list_shows_each_utterance_once_and_pages_both_ways(api: Api)
     for order, all_ids in (("asc", ids), ("desc", ids[::-1])):
         assert page_ids(api, group, order, after=all_ids[2]) == all_ids[3:6]
         assert page_ids(api, group, order, before=all_ids[5]) == all_ids[2:5]
-    assert listed(api, group, include_return_message_types="user_message", order="asc") == [whole[0], whole[4]]
+    assert listed(api, group, include_return_message_types="user_message", order="asc") == [
+        whole[0],
+        whole[4],
+    ]
 
 
 def page_ids(api: Api, group: str, order: str, **cursor: str) -> list[str]:
@@ -187,7 +222,9 @@ def test_a_message_of_a_group_stays_as_it_was_said(api: Api) -> None:
     assert api.http.patch(f"/v1/groups/{other}{path}", json=body).status_code == 404
 
 
-@pytest.mark.parametrize(("kind", "words"), [("round_robin", "no agents"), ("sleeptime", "not talked with")])
+@pytest.mark.parametrize(
+    ("kind", "words"), [("round_robin", "no agents"), ("sleeptime", "not talked with")]
+)
 def test_a_group_in_which_nobody_can_speak_says_so(api: Api, kind: str, words: str) -> None:
     group = new_group(api, kind, [] if kind == "round_robin" else [new_agent(api, "Ann")])
     response = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."})
@@ -195,7 +232,9 @@ def test_a_group_in_which_nobody_can_speak_says_so(api: Api, kind: str, words: s
     assert words in response.json()["detail"]
 
 
-def test_no_request_leads_to_more_turns_than_the_setting_allows(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_request_leads_to_more_turns_than_the_setting_allows(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("RICORDO_GROUP_TURNS", "5")
     api.server.answers_with(speaking())
     group, agents = panel(api, "Ann", "Ben", max_turns=1000)
@@ -231,7 +270,9 @@ def test_a_retry_of_the_client_without_an_otid_is_the_same_talk(api: Api) -> Non
     group, agents = panel(api, "Ann", "Ben")
     first = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."}).json()
     retry = {"x-stainless-retry-count": "1"}
-    again = api.http.post(f"/v1/groups/{group}/messages", json={"input": "Hello."}, headers=retry).json()
+    again = api.http.post(
+        f"/v1/groups/{group}/messages", json={"input": "Hello."}, headers=retry
+    ).json()
     assert [one["id"] for one in again["messages"]] == [one["id"] for one in first["messages"]]
     assert len(held(api, agents["Ann"], group)) == 4
 
@@ -239,7 +280,9 @@ def test_a_retry_of_the_client_without_an_otid_is_the_same_talk(api: Api) -> Non
 def test_a_member_that_answers_somebody_else_hears_the_talk_later(api: Api) -> None:
     gate = Gate(api.server)
     group, agents = panel(api, "Ann", "Ben", max_turns=1)
-    api.server.answers_with(lambda request: "I am Ann." if speaker_of(request) == "Ann" else gate(request))  # type: ignore[arg-type, return-value]
+    api.server.answers_with(
+        lambda request: "I am Ann." if speaker_of(request) == "Ann" else gate(request)
+    )  # type: ignore[arg-type, return-value]
     run = api.client.agents.messages.create_async(agents["Ben"], input="Are you there?")
     gate.wait()
     assert names_of(say(api, group)) == ["Ann"]
@@ -255,7 +298,9 @@ def test_a_talk_after_one_that_was_cut_off_tells_its_members_what_they_missed(ap
     """The server stops after Ann has spoken, and nobody sends the message again."""
     gate = Gate(api.server)
     group, agents = panel(api, "Ann", "Ben")
-    api.server.answers_with(lambda request: "I am Ann." if speaker_of(request) == "Ann" else gate(request))  # type: ignore[arg-type, return-value]
+    api.server.answers_with(
+        lambda request: "I am Ann." if speaker_of(request) == "Ann" else gate(request)
+    )  # type: ignore[arg-type, return-value]
     run = api.http.post(f"/v1/groups/{group}/messages/async", json={"input": "One."}).json()
     gate.wait()
     talk = api.server.runtime.live[run["id"]]

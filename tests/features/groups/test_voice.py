@@ -45,7 +45,11 @@ def test_a_voice_agent_is_made_with_its_keeper_and_refused_without(http: httpx2.
     )
     assert (group["max_message_buffer_length"], group["min_message_buffer_length"]) == (30, 15)
     keeper = ok(http.get(f"/v1/agents/{group['agent_ids'][0]}"))
-    assert (keeper["name"], keeper["agent_type"], keeper["model"]) == ("Vera-sleeptime", "voice_sleeptime_agent", MODEL)
+    assert (keeper["name"], keeper["agent_type"], keeper["model"]) == (
+        "Vera-sleeptime",
+        "voice_sleeptime_agent",
+        MODEL,
+    )
     assert {tool["name"] for tool in keeper["tools"]} == {
         *("store_memories", "rethink_user_memory", "finish_rethinking_memory")
     }
@@ -72,13 +76,17 @@ def test_tools_are_offered_with_a_sentence_to_say_first_and_none_that_keeps_memo
         assert "request_heartbeat" not in tool.parameters["properties"]
 
 
-def voice_stream(http: httpx2.Client, agent_id: str, *messages: Any, **fields: Any) -> list[dict[str, Any]]:
+def voice_stream(
+    http: httpx2.Client, agent_id: str, *messages: Any, **fields: Any
+) -> list[dict[str, Any]]:
     """The chunks of an answer on the voice route."""
     body = {"messages": list(messages), **fields}
     with http.stream("POST", f"/v1/voice-beta/{agent_id}/chat/completions", json=body) as stream:
         assert stream.status_code == 200, stream.read()
         assert stream.headers["content-type"].startswith("text/event-stream")
-        lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: ")]
+        lines = [
+            line.removeprefix("data: ") for line in stream.iter_lines() if line.startswith("data: ")
+        ]
     assert lines.pop() == "[DONE]"
     chunks = [orjson.loads(line) for line in lines]
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
@@ -96,22 +104,36 @@ USER = {"role": "user", "content": "What did I say about Lisbon?"}
     ("says", "expected"),
     [
         ((), "Let me look that up. It was sunny.\n\nYou liked Lisbon."),
-        (("One moment.",), "One moment.\n\nLet me look that up. It was sunny.\n\nYou liked Lisbon."),
+        (
+            ("One moment.",),
+            "One moment.\n\nLet me look that up. It was sunny.\n\nYou liked Lisbon.",
+        ),
     ],
 )
 def test_the_sentence_of_a_call_is_said_while_it_is_written_and_stored_as_said(
     server: ServerInThread, http: httpx2.Client, says: tuple[str, ...], expected: str
 ) -> None:
     agent = voice_agent(http)
-    ok(http.post(f"/v1/agents/{agent['id']}/archival-memory", json={"text": "Lisbon was sunny, the user said."}))
+    ok(
+        http.post(
+            f"/v1/agents/{agent['id']}/archival-memory",
+            json={"text": "Lisbon was sunny, the user said."},
+        )
+    )
     search = call("search_memory", pre_exec_msg="Let me look that up. It was sunny.")
     server.says([*map(TextPart, says), search], "You liked Lisbon.")
-    chunks = voice_stream(http, agent["id"], USER, model="any", voice={"provider": "x"}, call={"id": 1})
+    chunks = voice_stream(
+        http, agent["id"], USER, model="any", voice={"provider": "x"}, call={"id": 1}
+    )
     assert spoken(chunks) == expected
     assert not any(chunk["choices"][0]["delta"].get("tool_calls") for chunk in chunks)
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
     stored = ok(http.get(f"/v1/agents/{agent['id']}/messages", params={"order": "asc"}))
-    told = [message["content"].strip() for message in stored if message["message_type"] == "assistant_message"]
+    told = [
+        message["content"].strip()
+        for message in stored
+        if message["message_type"] == "assistant_message"
+    ]
     assert "\n\n".join(told) == expected
     (made,) = [message for message in stored if message["message_type"] == "tool_call_message"]
     assert "pre_exec_msg" not in made["tool_call"]["arguments"]
@@ -144,14 +166,18 @@ def test_the_sentence_of_a_call_is_sent_on_letter_by_letter(
     assert len([chunk for chunk in chunks if spoken([chunk])]) > len(sentence)
 
 
-def test_words_are_sent_before_the_answer_is_whole_or_stored(server: ServerInThread, http: httpx2.Client) -> None:
+def test_words_are_sent_before_the_answer_is_whole_or_stored(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     agent = voice_agent(http)
     ok(http.post(f"/v1/agents/{agent['id']}/archival-memory", json={"text": "Lisbon was sunny."}))
     gate = Gate(server, "It was sunny.")
     server.says(call("search_memory", pre_exec_msg="Let me look."))
     server.answers_with(
         lambda request: (
-            gate(request) if request.messages[-1].role == "tool" else call("search_memory", pre_exec_msg="Let me look.")
+            gate(request)
+            if request.messages[-1].role == "tool"
+            else call("search_memory", pre_exec_msg="Let me look.")
         )
     )
     body = {"messages": [USER]}
@@ -180,7 +206,9 @@ def test_words_are_sent_before_the_answer_is_whole_or_stored(server: ServerInThr
         {"messages": [{"role": "user", "content": None}]},
     ],
 )
-def test_a_voice_request_without_a_last_word_of_the_user_is_refused(http: httpx2.Client, body: dict[str, Any]) -> None:
+def test_a_voice_request_without_a_last_word_of_the_user_is_refused(
+    http: httpx2.Client, body: dict[str, Any]
+) -> None:
     answer = http.post(f"/v1/voice-beta/agent-{uuid4()}/chat/completions", json=body)
     assert answer.status_code == 400
     assert "messages" in answer.json()["detail"]
@@ -194,26 +222,40 @@ def test_a_voice_stack_that_greets_and_cuts_answers_short_goes_on_in_one_convers
     agent = voice_agent(http)
     greeting = {"role": "assistant", "content": "Hello, this is Vera."}
     chat: list[Any] = [{"role": "system", "content": "You are a pirate."}, greeting]
-    with OpenAI(base_url=f"{server.url}{path}", api_key="none", max_retries=0, timeout=LIMIT) as client:
+    with OpenAI(
+        base_url=f"{server.url}{path}", api_key="none", max_retries=0, timeout=LIMIT
+    ) as client:
         for number in range(3):
             server.says(f"Answer {number} with many words.")
             chat.append({"role": "user", "content": f"Question {number}"})
             stream = client.chat.completions.create(model=agent["id"], messages=chat, stream=True)
-            text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+            text = "".join(
+                chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices
+            )
             assert text == f"Answer {number} with many words."
             chat.append({"role": "assistant", "content": text[:8]})
     asked = [message.text for message in server.model.requests[-1].messages[1:]]
-    assert [text for text in asked if text.startswith("Question")] == ["Question 0", "Question 1", "Question 2"]
+    assert [text for text in asked if text.startswith("Question")] == [
+        "Question 0",
+        "Question 1",
+        "Question 2",
+    ]
     assert "Answer 0 with many words." in asked
     assert not any("pirate" in text for text in asked)
     whole = ok(http.get(f"/v1/agents/{agent['id']}"))
     assert len(whole["message_ids"]) == 7
 
 
-def test_the_next_words_stop_an_answer_that_nobody_hears_any_more(server: ServerInThread, http: httpx2.Client) -> None:
+def test_the_next_words_stop_an_answer_that_nobody_hears_any_more(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     agent = voice_agent(http)
     gate = Gate(server)
-    server.answers_with(lambda request: gate(request) if request.messages[-1].text == "Tell me a story." else "Hello.")
+    server.answers_with(
+        lambda request: (
+            gate(request) if request.messages[-1].text == "Tell me a story." else "Hello."
+        )
+    )
     body = {"messages": [{"role": "user", "content": "Tell me a story."}]}
     with http.stream("POST", f"/v1/voice-beta/{agent['id']}/chat/completions", json=body) as stream:
         next(stream.iter_lines())
@@ -230,7 +272,11 @@ def spoken_or_busy(http: httpx2.Client, agent_id: str) -> str:
     answer = http.post(f"/v1/voice-beta/{agent_id}/chat/completions", json=body)
     if answer.status_code == 409:
         return ""
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: {")]
+    lines = [
+        line.removeprefix("data: ")
+        for line in answer.text.splitlines()
+        if line.startswith("data: {")
+    ]
     return spoken([orjson.loads(line) for line in lines])
 
 
@@ -246,7 +292,11 @@ def keeps(request: ModelRequest, memory: str = "Lives in Lisbon.") -> Line:
     steps = len(done) % 3
     if steps == 0:
         return call("store_memories", chunks=[CHUNK])
-    return call("rethink_user_memory", new_memory=memory) if steps == 1 else call("finish_rethinking_memory")
+    return (
+        call("rethink_user_memory", new_memory=memory)
+        if steps == 1
+        else call("finish_rethinking_memory")
+    )
 
 
 def is_keeper(request: ModelRequest) -> bool:
@@ -254,8 +304,16 @@ def is_keeper(request: ModelRequest) -> bool:
 
 
 def set_buffer(http: httpx2.Client, agent: dict[str, Any], most: int, least: int) -> None:
-    config = {"manager_type": "voice_sleeptime", "max_message_buffer_length": most, "min_message_buffer_length": least}
-    ok(http.patch(f"/v1/groups/{agent['multi_agent_group']['id']}", json={"manager_config": config}))
+    config = {
+        "manager_type": "voice_sleeptime",
+        "max_message_buffer_length": most,
+        "min_message_buffer_length": least,
+    }
+    ok(
+        http.patch(
+            f"/v1/groups/{agent['multi_agent_group']['id']}", json={"manager_config": config}
+        )
+    )
 
 
 def window_of(http: httpx2.Client, agent: dict[str, Any], user: str | None = None) -> list[str]:
@@ -263,7 +321,9 @@ def window_of(http: httpx2.Client, agent: dict[str, Any], user: str | None = Non
     return list(ok(http.get(f"/v1/agents/{agent['id']}", headers=headers))["message_ids"])
 
 
-@pytest.mark.parametrize(("most", "least", "kept"), [(10, 6, 7), (12, 8, 9), (30, 15, 15), (30, 16, 17), (6, 5, 5)])
+@pytest.mark.parametrize(
+    ("most", "least", "kept"), [(10, 6, 7), (12, 8, 9), (30, 15, 15), (30, 16, 17), (6, 5, 5)]
+)
 def test_after_a_long_talk_the_last_messages_stay_in_view_from_a_users_message_on(
     server: ServerInThread, http: httpx2.Client, most: int, least: int, kept: int
 ) -> None:
@@ -277,7 +337,9 @@ def test_after_a_long_talk_the_last_messages_stay_in_view_from_a_users_message_o
             break
     window = window_of(http, agent)
     assert len(window) == kept
-    listed = ok(http.get(f"/v1/agents/{agent['id']}/messages", params={"limit": 100, "order": "asc"}))
+    listed = ok(
+        http.get(f"/v1/agents/{agent['id']}/messages", params={"limit": 100, "order": "asc"})
+    )
     assert next(one["message_type"] for one in listed if one["id"] == window[1]) == "user_message"
     assert [run["status"] for run in ended(http, started)] == ["completed"]
 
@@ -289,7 +351,10 @@ def numbered_texts(server: ServerInThread) -> list[tuple[str, str]]:
         for message in request.messages:
             if "(Older) Evicted Messages:" in message.text:
                 texts.setdefault(message.text)
-    parts = [text.split("(Older) Evicted Messages:\n")[1].split("\n\n(Newer) In-Context Messages:\n") for text in texts]
+    parts = [
+        text.split("(Older) Evicted Messages:\n")[1].split("\n\n(Newer) In-Context Messages:\n")
+        for text in texts
+    ]
     return [(older, newer) for older, newer in parts]
 
 
@@ -302,10 +367,14 @@ def test_what_leaves_the_view_is_kept_in_the_main_agents_archive_and_block_each_
     for number in range(12):
         ended(http, say(http, agent, f"Number {number}."))
     texts = numbered_texts(server)
-    assert texts[0][0].startswith("    0. user: Number 0.\n    1. assistant: Fine: Number 0.\n    2. user: Number 1.")
+    assert texts[0][0].startswith(
+        "    0. user: Number 0.\n    1. assistant: Fine: Number 0.\n    2. user: Number 1."
+    )
     older = "\n".join(text for text, _ in texts)
     left = 12 - (len(window_of(http, agent)) - 1) // 2
-    assert [older.count(f"user: Number {number}.\n") for number in range(12)] == [1] * left + [0] * (12 - left)
+    assert [older.count(f"user: Number {number}.\n") for number in range(12)] == [1] * left + [
+        0
+    ] * (12 - left)
     assert "user: Number 3." in texts[0][1] or "user: Number 4." in texts[0][1]
     passages = ok(http.get(f"/v1/agents/{agent['id']}/archival-memory"))
     assert len(passages) == len(texts)
@@ -319,10 +388,14 @@ def test_what_leaves_the_view_is_kept_in_the_main_agents_archive_and_block_each_
     assert human["value"] == "Lives in Lisbon."
     called = [
         message["tool_call"]["name"]
-        for message in ok(http.get(f"/v1/agents/{keeper}/messages", params={"limit": 100, "order": "asc"}))
+        for message in ok(
+            http.get(f"/v1/agents/{keeper}/messages", params={"limit": 100, "order": "asc"})
+        )
         if message["message_type"] == "tool_call_message"
     ]
-    assert called == ["store_memories", "rethink_user_memory", "finish_rethinking_memory"] * len(texts)
+    assert called == ["store_memories", "rethink_user_memory", "finish_rethinking_memory"] * len(
+        texts
+    )
 
 
 def test_the_steps_of_the_keeper_come_in_their_order_whatever_its_rules_say(
@@ -344,16 +417,25 @@ def test_the_steps_of_the_keeper_come_in_their_order_whatever_its_rules_say(
         if run_ids := say(http, agent, f"Number {number}."):
             ended(http, run_ids)
             break
-    assert offered == [["store_memories"], ["rethink_user_memory"], ["rethink_user_memory", "finish_rethinking_memory"]]
+    assert offered == [
+        ["store_memories"],
+        ["rethink_user_memory"],
+        ["rethink_user_memory", "finish_rethinking_memory"],
+    ]
 
 
-def test_the_block_of_the_user_is_made_where_it_is_missing(server: ServerInThread, http: httpx2.Client) -> None:
+def test_the_block_of_the_user_is_made_where_it_is_missing(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.answers_with(keeps)
     agent = voice_agent(http, memory_blocks=[])
     set_buffer(http, agent, 6, 5)
     for number in range(3):
         ended(http, say(http, agent, f"Number {number}."))
-    assert ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"] == "Lives in Lisbon."
+    assert (
+        ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
+        == "Lives in Lisbon."
+    )
 
 
 @pytest.mark.parametrize("policy", ["direct", "propose"])
@@ -365,7 +447,9 @@ def test_what_is_kept_of_one_users_talk_is_that_users_alone(
         return keeps(request, "Likes the albatros." if "ALBATROS" in text else "Likes the badger.")
 
     server.answers_with(answer)
-    agent = voice_agent(http, memory_blocks=[{"label": "human", "value": "Nothing is known.", "policy": policy}])
+    agent = voice_agent(
+        http, memory_blocks=[{"label": "human", "value": "Nothing is known.", "policy": policy}]
+    )
     set_buffer(http, agent, 6, 5)
     for user, word in (("ada", "ALBATROS"), ("ben", "BADGER")):
         for number in range(4):
@@ -377,7 +461,9 @@ def test_what_is_kept_of_one_users_talk_is_that_users_alone(
         assert own in (seen if policy == "direct" else proposed)
         assert (own in seen) is (policy == "direct")
         assert other not in seen + proposed
-        passages = str(ok(http.get(f"/v1/agents/{agent['id']}/archival-memory", headers=headers))).lower()
+        passages = str(
+            ok(http.get(f"/v1/agents/{agent['id']}/archival-memory", headers=headers))
+        ).lower()
         assert own in passages
         assert other not in passages
     assert "badger" not in str(ok(http.get(f"/v1/agents/{agent['id']}"))).lower()
@@ -386,7 +472,9 @@ def test_what_is_kept_of_one_users_talk_is_that_users_alone(
         assert not ("ALBATROS" in asked and "BADGER" in asked)
 
 
-def test_a_keeper_that_fails_after_keeping_keeps_nothing_twice(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_keeper_that_fails_after_keeping_keeps_nothing_twice(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     failures = [ModelError("llm_error", "The provider is down.")]
 
     def answer(request: ModelRequest) -> Line:
@@ -414,14 +502,19 @@ def keeps_by_offer(request: ModelRequest) -> Line:
     return call("finish_rethinking_memory") if "finish_rethinking_memory" in names else "Fine."
 
 
-def test_lines_that_are_not_there_are_refused_and_nothing_is_kept(server: ServerInThread, http: httpx2.Client) -> None:
+def test_lines_that_are_not_there_are_refused_and_nothing_is_kept(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     wrong = [(0, 99), (-1, 0), (2, 1), (99, 99)]
 
     def answer(request: ModelRequest) -> Line:
         line = keeps_by_offer(request)
         if getattr(line, "name", "") != "store_memories":
             return line
-        return [call("store_memories", chunks=[CHUNK, CHUNK | {"start_index": a, "end_index": b}]) for a, b in wrong]
+        return [
+            call("store_memories", chunks=[CHUNK, CHUNK | {"start_index": a, "end_index": b}])
+            for a, b in wrong
+        ]
 
     server.answers_with(answer)
     agent = voice_agent(http)
@@ -457,7 +550,12 @@ def test_keywords_and_passages_are_looked_for_within_the_time_that_is_named(
         ({"start_minutes_ago": 60, "end_minutes_ago": 120}, False),
     ]
     for fields, is_found in spans:
-        search = call("search_memory", pre_exec_msg="Hm.", convo_keyword_queries=["Petronella", "zeppelin"], **fields)
+        search = call(
+            "search_memory",
+            pre_exec_msg="Hm.",
+            convo_keyword_queries=["Petronella", "zeppelin"],
+            **fields,
+        )
         server.says(search, "Yes.")
         say(http, agent, "What about Lisbon?")
         (result,) = server.model.requests[-1].messages[-1].tool_returns
@@ -516,7 +614,9 @@ async def begun_by_server(server: ServerInThread, request: TurnRequest) -> None:
     await collect(await run_turn(server.runtime, request))
 
 
-def test_a_voice_agent_comes_and_goes_as_a_file(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_voice_agent_comes_and_goes_as_a_file(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     agent = voice_agent(http)
     content = http.get(f"/v1/agents/{agent['id']}/export").content
     imported = ok(http.post("/v1/agents/import", files={"file": ("vera.af", content)}))["agent_ids"]
@@ -525,14 +625,22 @@ def test_a_voice_agent_comes_and_goes_as_a_file(server: ServerInThread, http: ht
 
 
 def test_the_librarian_keeps_the_memory_of_a_voice_agent_without_a_key(http: httpx2.Client) -> None:
-    agent = voice_agent(http, model="ricordo/librarian", memory_blocks=[{"label": "human", "value": ""}])
+    agent = voice_agent(
+        http, model="ricordo/librarian", memory_blocks=[{"label": "human", "value": ""}]
+    )
     set_buffer(http, agent, 6, 5)
-    for words in ("I play the cello.", "I live in Turin.", "What is the weather like?", "My dog is called Rex."):
+    for words in (
+        "I play the cello.",
+        "I live in Turin.",
+        "What is the weather like?",
+        "My dog is called Rex.",
+    ):
         ended(http, say(http, agent, words))
     human = ok(http.get(f"/v1/agents/{agent['id']}/core-memory/blocks/human"))["value"]
-    assert [human.count(words) for words in ("I play the cello.", "I live in Turin.", "My dog is called Rex.")] == [
-        1
-    ] * 3
+    assert [
+        human.count(words)
+        for words in ("I play the cello.", "I live in Turin.", "My dog is called Rex.")
+    ] == [1] * 3
     passages = [one["text"] for one in ok(http.get(f"/v1/agents/{agent['id']}/archival-memory"))]
     assert sum("<message>user: I play the cello.</message>" in text for text in passages) == 1
     assert not any("weather" in text for text in passages)

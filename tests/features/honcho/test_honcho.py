@@ -44,11 +44,20 @@ def http(server: ServerInThread) -> Iterator[httpx2.Client]:
 
 @pytest.fixture
 def agent(http: httpx2.Client) -> str:
-    return str(ok(http.post("/v1/agents/", json={"model": MODEL, "name": "Coach", "tools": ["query_student"]}))["id"])
+    return str(
+        ok(
+            http.post(
+                "/v1/agents/", json={"model": MODEL, "name": "Coach", "tools": ["query_student"]}
+            )
+        )["id"]
+    )
 
 
 def chat(http: httpx2.Client, agent: str, user: str, chat_id: str, *texts: str) -> None:
-    said = [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+    said = [
+        {"role": ("user", "assistant")[place % 2], "content": text}
+        for place, text in enumerate(texts)
+    ]
     body = {"user_id": user, "chat_id": chat_id, "model": agent, "messages": said}
     answer = http.post("/chat/stream", json=body)
     assert '"type":"done"' in answer.text, answer.text
@@ -79,7 +88,10 @@ def test_both_sides_of_a_chat_arrive_in_order_with_whose_they_are(
     assert session["metadata"] == {"user_id": "ada", "chat_id": "c1"}
     (student,) = [id for id in session["peers"] if id.startswith("user-")]
     assert session["peers"] == {student: {"observe_me": True}, agent: {"observe_me": False}}
-    assert all(one["metadata"]["chat_id"] == "c1" and one["created_at"] for one in honcho.messages["chat_c1"])
+    assert all(
+        one["metadata"]["chat_id"] == "c1" and one["created_at"]
+        for one in honcho.messages["chat_c1"]
+    )
     assert all(seen.path.startswith("/v3/workspaces") for seen in honcho.seen)
 
 
@@ -107,7 +119,11 @@ def test_what_arrived_before_a_failure_is_not_sent_again(
 
 
 def test_what_a_kill_kept_back_is_sent_later(
-    honcho: FakeHoncho, server: ServerInThread, http: httpx2.Client, agent: str, monkeypatch: pytest.MonkeyPatch
+    honcho: FakeHoncho,
+    server: ServerInThread,
+    http: httpx2.Client,
+    agent: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The server was killed between the end of a turn and the job that it adds."""
 
@@ -134,7 +150,9 @@ def test_honcho_answers_about_its_user_alone(
     told = ok(http.post("/users/ada/ask", json={"question": "What does she fear?"}))
     assert told == {"answer": "She fears the night.", "known": True, "citations": []}
     ok(http.put("/users/bob/blocks/notes", json={"body": "Bob."}))
-    assert ok(http.post("/users/bob/ask", json={"question": "What does she fear?"}))["known"] is False
+    assert (
+        ok(http.post("/users/bob/ask", json={"question": "What does she fear?"}))["known"] is False
+    )
     server.says(call("query_student", question="What do they fear?"), "I know.")
     chat(http, agent, "ada", "c5", "What do I fear?")
     assert honcho.asked[-1] == (student, "What do they fear?")
@@ -143,7 +161,9 @@ def test_honcho_answers_about_its_user_alone(
     assert part.is_untrusted
     until(lambda: len(honcho.said("chat_c5")) == 2)
     honcho.fails(503)
-    assert "does not answer" in refused(http.post("/users/ada/ask", json={"question": "And now?"}), 503)
+    assert "does not answer" in refused(
+        http.post("/users/ada/ask", json={"question": "And now?"}), 503
+    )
     honcho.fails(401, words=f"invalid key {KEY}")
     assert KEY not in refused(http.post("/users/ada/ask", json={"question": "And now?"}), 400)
 
@@ -162,7 +182,9 @@ def test_the_receipt_says_what_honcho_keeps(
     assert "was asked to delete the user's conversations there: 1." in sentence
 
 
-def test_without_settings_nothing_leaves(server: ServerInThread, http: httpx2.Client, agent: str) -> None:
+def test_without_settings_nothing_leaves(
+    server: ServerInThread, http: httpx2.Client, agent: str
+) -> None:
     assert not HonchoSettings().is_on
     chat(http, agent, "ada", "c8", "To myself.")
     server.run(jobs.catch_up(server.runtime, None, None))  # type: ignore[arg-type]
@@ -179,7 +201,9 @@ def all_jobs(tx: Transaction) -> list[Any]:
     return list(ROWS.all(tx, ROWS.select, {}))
 
 
-def test_the_older_names_of_the_settings_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_older_names_of_the_settings_are_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name, value in (("WORKSPACE_ID", "school"), ("ENVIRONMENT", "local"), ("API_KEY", "k")):
         monkeypatch.setenv(f"RALPH_HONCHO_{name}", value)
@@ -188,4 +212,8 @@ def test_the_older_names_of_the_settings_are_taken(monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(f"RICORDO_HONCHO_{name}")
     load_settings(data_dir=tmp_path)
     options = HonchoSettings()
-    assert (options.honcho_workspace_id, options.honcho_environment, options.is_on) == ("school", "local", True)
+    assert (options.honcho_workspace_id, options.honcho_environment, options.is_on) == (
+        "school",
+        "local",
+        True,
+    )

@@ -22,25 +22,61 @@ from tests.seams.stores import killed_after
 Sent = dict[str, Any]
 
 
-def node(id: str, parent: str | None, role: str, *parts: Any, at: float | None = None, **more: Any) -> Sent:
-    content = {"content_type": more.pop("kind", "text"), "parts": list(parts), **more.pop("content", {})}
-    message = {"id": id, "author": {"role": role}, "create_time": at, "content": content, "metadata": {}, **more}
+def node(
+    id: str, parent: str | None, role: str, *parts: Any, at: float | None = None, **more: Any
+) -> Sent:
+    content = {
+        "content_type": more.pop("kind", "text"),
+        "parts": list(parts),
+        **more.pop("content", {}),
+    }
+    message = {
+        "id": id,
+        "author": {"role": role},
+        "create_time": at,
+        "content": content,
+        "metadata": {},
+        **more,
+    }
     return {"id": id, "parent": parent, "children": [], "message": message}
 
 
 def chatgpt(id: str = "c-1", *more: Sent) -> Sent:
     """A chat whose question was edited and whose answer was made by a tool, with a thought and a picture."""
-    thought = {"kind": "thoughts", "content": {"thoughts": [{"summary": "s", "content": "Hm."}], "parts": []}}
+    thought = {
+        "kind": "thoughts",
+        "content": {"thoughts": [{"summary": "s", "content": "Hm."}], "parts": []},
+    }
     nodes = [
         {"id": "root", "parent": None, "children": [], "message": None},
-        node("system", "root", "system", "Be good.", metadata={"is_visually_hidden_from_conversation": True}),
+        node(
+            "system",
+            "root",
+            "system",
+            "Be good.",
+            metadata={"is_visually_hidden_from_conversation": True},
+        ),
         node("old", "system", "user", "The question before it was edited.", at=1_700_000_000.0),
         node("old answer", "old", "assistant", "Its answer.", at=1_700_000_001.0),
-        node("q", "system", "user", "What is tea?", {"asset_pointer": "file-service://x"}, at=1_700_000_010.5),
+        node(
+            "q",
+            "system",
+            "user",
+            "What is tea?",
+            {"asset_pointer": "file-service://x"},
+            at=1_700_000_010.5,
+        ),
         node("t", "q", "assistant", at=1_700_000_011.0, **thought),
         node("call", "t", "assistant", "search('tea')", recipient="browser", at=1_700_000_012.0),
         node("found", "call", "tool", "A leaf.", at=1_700_000_013.0),
-        node("a", "found", "assistant", "A leaf.", at=1_700_000_005.0, metadata={"model_slug": "gpt-4o"}),
+        node(
+            "a",
+            "found",
+            "assistant",
+            "A leaf.",
+            at=1_700_000_005.0,
+            metadata={"model_slug": "gpt-4o"},
+        ),
         *more,
     ]
     mapping = {one["id"]: one for one in nodes}
@@ -66,7 +102,10 @@ CLAUDE: Sent = {
             "content": [],
             "files": [{}],
         }
-        | {"attachments": [{"file_name": "a.txt", "extracted_content": "Words."}], "parent_message_uuid": "root"},
+        | {
+            "attachments": [{"file_name": "a.txt", "extracted_content": "Words."}],
+            "parent_message_uuid": "root",
+        },
         {
             "uuid": "2",
             "sender": "assistant",
@@ -99,9 +138,27 @@ OPENWEBUI: Sent = {
         "history": {
             "currentId": "c",
             "messages": {
-                "a": {"id": "a", "parentId": None, "role": "user", "content": "Cake?", "timestamp": 1_700_000_000},
-                "b": {"id": "b", "parentId": "a", "role": "assistant", "content": "No.", "timestamp": 1_700_000_001},
-                "c": {"id": "c", "parentId": "a", "role": "assistant", "content": "Yes.", "timestamp": 1_700_000_002},
+                "a": {
+                    "id": "a",
+                    "parentId": None,
+                    "role": "user",
+                    "content": "Cake?",
+                    "timestamp": 1_700_000_000,
+                },
+                "b": {
+                    "id": "b",
+                    "parentId": "a",
+                    "role": "assistant",
+                    "content": "No.",
+                    "timestamp": 1_700_000_001,
+                },
+                "c": {
+                    "id": "c",
+                    "parentId": "a",
+                    "role": "assistant",
+                    "content": "Yes.",
+                    "timestamp": 1_700_000_002,
+                },
             },
         },
     },
@@ -122,10 +179,14 @@ def texts(kind: str, sent: Sent) -> list[tuple[str, str, str]]:
     return [(one.role, one.thoughts, one.text) for one in chat.messages]
 
 
-def taken(api: Api, kind: str, file: io.BytesIO, *, user: str | None = None, agent: str | None = None) -> Sent:
+def taken(
+    api: Api, kind: str, file: io.BytesIO, *, user: str | None = None, agent: str | None = None
+) -> Sent:
     async def work() -> Sent:
         runtime = api.server.runtime
-        target = await service.target_of(runtime, await service.scope_for(runtime, user), kind, agent)
+        target = await service.target_of(
+            runtime, await service.scope_for(runtime, user), kind, agent
+        )
         report = await service.import_chats(runtime, target, file, lambda *_: None)
         return report | {"agent": target.agent_id}
 
@@ -138,7 +199,10 @@ def test_the_branch_that_was_shown_is_taken() -> None:
         ("assistant", "Hm.", ""),
         ("assistant", "", "A leaf."),
     ]
-    assert texts("claude", CLAUDE) == [("user", "", "Hi\na.txt:\nWords."), ("assistant", "Hm.", "Hello.")]
+    assert texts("claude", CLAUDE) == [
+        ("user", "", "Hi\na.txt:\nWords."),
+        ("assistant", "Hm.", "Hello."),
+    ]
     assert texts("openwebui", OPENWEBUI) == [("user", "", "Cake?"), ("assistant", "", "Yes.")]
     linear = [{**one, "parent_message_uuid": None} for one in CLAUDE["chat_messages"]]
     assert len(texts("claude", CLAUDE | {"chat_messages": linear})) == 3
@@ -150,9 +214,14 @@ def test_the_branch_that_was_shown_is_taken() -> None:
 def test_chats_become_conversations_that_are_found(api: Api) -> None:
     report = taken(api, "chatgpt", stream(chatgpt()), user="mia")
     assert report["taken"] == {"chats": 1, "messages": 3}
-    assert {one["what"]: one["count"] for one in report["left_out"]} == {"pictures and files": 1, "uses of tools": 2}
+    assert {one["what"]: one["count"] for one in report["left_out"]} == {
+        "pictures and files": 1,
+        "uses of tools": 2,
+    }
     mia = api.server.read(lambda tx: users.require(tx, Scope(), "mia"))
-    (thread,) = ok(api.http.get("/v1/conversations/", params={"agent_id": report["agent"], "user_id": "mia"}))
+    (thread,) = ok(
+        api.http.get("/v1/conversations/", params={"agent_id": report["agent"], "user_id": "mia"})
+    )
     assert thread["summary"] == "Tea"
     path = f"/v1/conversations/{thread['id']}/messages"
     said = ok(api.http.get(path, params={"order": "asc"}))
@@ -162,22 +231,39 @@ def test_chats_become_conversations_that_are_found(api: Api) -> None:
     # The last answer had a time before its question: order counts.
     assert [one["date"] for one in said] == sorted(one["date"] for one in said)
     assert said[1]["date"].startswith("2023-11-14T22:13:30")
-    found = ok(api.http.post("/v1/messages/search", json={"query": "what is tea", "agent_id": report["agent"]}))
+    found = ok(
+        api.http.post(
+            "/v1/messages/search", json={"query": "what is tea", "agent_id": report["agent"]}
+        )
+    )
     assert "What is tea?" in json.dumps(found)
     # It goes on from there, and is this user's alone.
     ok(api.http.patch(f"/v1/agents/{report['agent']}", json={"model": "scripted/model"}))
     api.server.says("As I said.")
-    ok(api.http.post(path, json={"messages": [{"role": "user", "content": "Again?"}], "streaming": False}))
+    ok(
+        api.http.post(
+            path, json={"messages": [{"role": "user", "content": "Again?"}], "streaming": False}
+        )
+    )
     asked = api.server.model.requests[-1].messages
     assert [one.text for one in asked if one.role == "user"] == ["What is tea?", "Again?"]
     api.server.write(lambda tx: users.find_or_make(tx, Scope(), "noa"))
-    assert ok(api.http.get("/v1/conversations/", params={"agent_id": report["agent"], "user_id": "noa"})) == []
+    assert (
+        ok(
+            api.http.get(
+                "/v1/conversations/", params={"agent_id": report["agent"], "user_id": "noa"}
+            )
+        )
+        == []
+    )
     assert mia.id in {one.user_id for one in _rows(api, thread["id"])}
 
 
 def _rows(api: Api, conversation: str) -> Any:
     wanted = Page(limit=1000, order="asc")
-    return api.server.read(lambda tx: messages.page(tx, Scope(), wanted, conversation_id=conversation))
+    return api.server.read(
+        lambda tx: messages.page(tx, Scope(), wanted, conversation_id=conversation)
+    )
 
 
 def test_again_is_nothing_and_later_is_what_was_said_since(api: Api) -> None:
@@ -186,7 +272,9 @@ def test_again_is_nothing_and_later_is_what_was_said_since(api: Api) -> None:
     more = node("q2", "a", "user", "And coffee?", at=1_700_000_100.0)
     second = taken(api, "chatgpt", stream(chatgpt("later", more)), user="ida")
     assert second["taken"] == {"chats": 1, "messages": 4}
-    (thread,) = ok(api.http.get("/v1/conversations/", params={"agent_id": first["agent"], "user_id": "ida"}))
+    (thread,) = ok(
+        api.http.get("/v1/conversations/", params={"agent_id": first["agent"], "user_id": "ida"})
+    )
     assert [one.text for one in _rows(api, thread["id"])][-1] == "And coffee?"
     assert len(thread["in_context_message_ids"]) == 5
 
@@ -204,7 +292,9 @@ def test_memories_of_mem0_are_archived(api: Api) -> None:
             {"id": "m2", "memory": None},
         ]
     }
-    agent = str(ok(api.http.post("/v1/agents/", json={"model": "scripted/model", "name": "Mem"}))["id"])
+    agent = str(
+        ok(api.http.post("/v1/agents/", json={"model": "scripted/model", "name": "Mem"}))["id"]
+    )
     for _ in range(2):
         report = taken(api, "mem0", io.BytesIO(json.dumps(sent).encode()), user="uma", agent=agent)
         assert (report["taken"], report["left_out"][0]["names"]) == ({"memories": 1}, ["no. 2"])
@@ -217,7 +307,8 @@ def test_memories_of_mem0_are_archived(api: Api) -> None:
 
 def test_killed_after_any_write_it_goes_on(api: Api) -> None:
     long = [
-        node(f"n{at}", f"n{at - 1}" if at else "a", "user", f"Line {at}.", at=1.7e9 + 100 + at) for at in range(450)
+        node(f"n{at}", f"n{at - 1}" if at else "a", "user", f"Line {at}.", at=1.7e9 + 100 + at)
+        for at in range(450)
     ]
     file = json.dumps([chatgpt("long", *long), chatgpt("short")]).encode()
     whole = taken(api, "chatgpt", io.BytesIO(file), user="whole")
@@ -233,9 +324,18 @@ def test_killed_after_any_write_it_goes_on(api: Api) -> None:
     assert again["taken"] == whole["taken"] == {"chats": 2, "messages": 456}
     said = []
     for user, report in (("whole", whole), ("killed", again)):
-        threads = ok(api.http.get("/v1/conversations/", params={"agent_id": report["agent"], "user_id": user}))
+        threads = ok(
+            api.http.get(
+                "/v1/conversations/", params={"agent_id": report["agent"], "user_id": user}
+            )
+        )
         rows = [_rows(api, thread["id"]) for thread in threads]
-        said.append(sorted([[(one.role, one.text, one.created_at) for one in some[1:]] for some in rows], key=len))
+        said.append(
+            sorted(
+                [[(one.role, one.text, one.created_at) for one in some[1:]] for some in rows],
+                key=len,
+            )
+        )
     assert said[0] == said[1]
 
 
@@ -249,7 +349,14 @@ def zipped(name: str, data: bytes) -> bytes:
 def test_zip_files_and_odd_elements_are_read() -> None:
     odd = [chatgpt(), 3, {}, {"id": 4, "mapping": {}}, {"id": "x", "mapping": 5}, chatgpt("c-2")]
     found = read("chatgpt", zipped("export/conversations-000.json", json.dumps(odd).encode()))
-    assert [isinstance(one, ExportedChat) for one in found] == [True, False, False, False, False, True]
+    assert [isinstance(one, ExportedChat) for one in found] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        True,
+    ]
     tricky = chatgpt("tr", node("z", "a", "user", 'a "quote" \\ [{]}, \\" and \u2028 more' * 5_000))
     (chat,) = read("chatgpt", json.dumps([tricky]).encode())
     assert isinstance(chat, ExportedChat)
@@ -259,7 +366,13 @@ def test_zip_files_and_odd_elements_are_read() -> None:
     (reason,) = read("chatgpt", deep)
     assert isinstance(reason, str)
     message = {"author": {"role": "user"}, "content": {"parts": ["y"]}}
-    bare = {"id": "n", "title": 5, "create_time": "x", "mapping": {"a": {"message": message}}, "current_node": "a"}
+    bare = {
+        "id": "n",
+        "title": 5,
+        "create_time": "x",
+        "mapping": {"a": {"message": message}},
+        "current_node": "a",
+    }
     (chat,) = read("chatgpt", json.dumps([bare]).encode())
     assert isinstance(chat, ExportedChat)
     assert (chat.title, chat.at, chat.messages[0].at) == ("", None, None)

@@ -55,7 +55,9 @@ class Importer:
     def start(self) -> KilledCommand:
         self._report.unlink(missing_ok=True)
         command = ("import", "letta", "--database", self._url, "--report", str(self._report))
-        return KilledCommand(self._helper, command, self.folder.with_suffix(".work"), environment(self.folder))
+        return KilledCommand(
+            self._helper, command, self.folder.with_suffix(".work"), environment(self.folder)
+        )
 
     def run(self) -> Any:
         self.start().finish()
@@ -63,7 +65,10 @@ class Importer:
 
     def count(self) -> int:
         """Return how many messages are there already."""
-        with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as rows:
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(f"file:{self._database}?mode=ro", uri=True)) as rows,
+        ):
             return int(rows.execute("SELECT count(*) FROM messages").fetchone()[0])
         return 0
 
@@ -80,7 +85,10 @@ def content(folder: Path) -> dict[str, Any]:
     store = open_store(Settings(data_dir=folder, find_local_models=False))
     try:
         with store.engine.connect() as connection:
-            found = {name: [tuple(row) for row in connection.execute(text(sql))] for name, sql in _CONTENT.items()}
+            found = {
+                name: [tuple(row) for row in connection.execute(text(sql))]
+                for name, sql in _CONTENT.items()
+            }
     finally:
         store._close()
     # A window begins with a prompt of our own.
@@ -90,7 +98,10 @@ def content(folder: Path) -> dict[str, Any]:
 
 def killed_and_run(helper: Helper, tmp_path: Path, url: str, kills: int) -> None:
     """Kill an import each time that some more has come, the first time before anything has; then let it end."""
-    whole, killed = Importer(helper, tmp_path / "whole", url), Importer(helper, tmp_path / "killed", url)
+    whole, killed = (
+        Importer(helper, tmp_path / "whole", url),
+        Importer(helper, tmp_path / "killed", url),
+    )
     report = whole.run()
     most = whole.count()
     was_running = []

@@ -18,12 +18,19 @@ from tests.seams.http import ok
 
 CASES = Path(__file__).parent / "cases"
 MEM0 = {"id": "m-1", "memory": "Likes tea.", "user_id": "ada"}
-SAMPLES: dict[str, Any] = {"chatgpt": chatgpt(), "claude": CLAUDE, "openwebui": OPENWEBUI, "mem0": MEM0}
+SAMPLES: dict[str, Any] = {
+    "chatgpt": chatgpt(),
+    "claude": CLAUDE,
+    "openwebui": OPENWEBUI,
+    "mem0": MEM0,
+}
 NAMES = {"chatgpt": "ChatGPT", "claude": "Claude", "openwebui": "Open WebUI", "mem0": "mem0"}
 
 
 def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
-    made = taken(api, "claude", io.BytesIO((CASES / "16-claude-memories.zip").read_bytes()), user="nurse")
+    made = taken(
+        api, "claude", io.BytesIO((CASES / "16-claude-memories.zip").read_bytes()), user="nurse"
+    )
     assert made["taken"] == {"chats": 1, "memories": 1, "messages": 2}
     (left,) = made["left_out"]
     assert (left["what"], left["names"]) == ("files of the export", ["users.json"])
@@ -36,15 +43,24 @@ def test_what_claude_remembers_is_archived_beside_its_chats(api: Api) -> None:
 def test_memories_of_projects_come_one_by_one_and_once(api: Api) -> None:
     chance = random.Random(3)  # noqa: S311
     for number in range(10):
-        projects = {f"p-{number}-{one}": f"Project {one} of {number}." for one in range(chance.randrange(4))}
+        projects = {
+            f"p-{number}-{one}": f"Project {one} of {number}." for one in range(chance.randrange(4))
+        }
         whole = chance.choice([None, "", "  ", f"She is no. {number}."])
-        sent = {"conversations_memory": whole, "project_memories": projects, "account_uuid": f"a-{number}", "new": 1}
+        sent = {
+            "conversations_memory": whole,
+            "project_memories": projects,
+            "account_uuid": f"a-{number}",
+            "new": 1,
+        }
         if not projects and not (whole or "").strip():
             (reason,) = read_chats("claude", stream(sent))
             assert "no memory" in str(reason)
             continue
         count = len(projects) + bool((whole or "").strip())
-        memories = [one for one in read_chats("claude", stream(sent)) if isinstance(one, ExportedChat)]
+        memories = [
+            one for one in read_chats("claude", stream(sent)) if isinstance(one, ExportedChat)
+        ]
         assert len({one.id for one in memories}) == count
         agent = api.client.agents.create(model="scripted/model").id
         for _ in range(2):
@@ -57,7 +73,9 @@ def test_an_export_of_another_kind_fails_and_names_the_kind(api: Api, kind: str)
         if other == kind:
             continue
         for count in (1, 3):
-            with pytest.raises(Invalid, match=f"export of {NAMES[kind]}.*looks like an export of {NAMES[other]}"):
+            with pytest.raises(
+                Invalid, match=f"export of {NAMES[kind]}.*looks like an export of {NAMES[other]}"
+            ):
                 taken(api, kind, stream(*[sample] * count))
 
 
@@ -76,31 +94,49 @@ def test_an_upload_of_which_nothing_can_be_read_has_failed(api: Api) -> None:
 
 def answer_of(**message: Any) -> tuple[str, str]:
     said = {"id": "a", "parentId": None, "role": "assistant", **message}
-    sent = {"id": "c", "chat": {"title": "T", "history": {"currentId": "a", "messages": {"a": said}}}}
+    sent = {
+        "id": "c",
+        "chat": {"title": "T", "history": {"currentId": "a", "messages": {"a": said}}},
+    }
     (chat,) = read_chats("openwebui", stream(sent))
     assert isinstance(chat, ExportedChat), chat
     return (chat.messages[0].thoughts, chat.messages[0].text) if chat.messages else ("", "")
 
 
-THOUGHT = (
-    '<details type="reasoning" done="true" duration="3">\n<summary>Thought for 3 seconds</summary>\n{}\n</details>\n'
-)
+THOUGHT = '<details type="reasoning" done="true" duration="3">\n<summary>Thought for 3 seconds</summary>\n{}\n</details>\n'
 ANSWERS: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"content": THOUGHT.format("> Hm.\n> So.") + "Yes."}, ("Hm.\nSo.", "Yes.")),
     ({"content": THOUGHT.format("&gt; 1 &lt; 2") + "\n\nYes."}, ("1 < 2", "Yes.")),
-    ({"content": THOUGHT.format("> A.") + "One.\n" + THOUGHT.format("> B.") + "Two."}, ("A.\n\nB.", "One.\nTwo.")),
-    ({"content": "<details done='true' type='reasoning'><summary>x</summary>Hm.</details>Yes."}, ("Hm.", "Yes.")),
+    (
+        {"content": THOUGHT.format("> A.") + "One.\n" + THOUGHT.format("> B.") + "Two."},
+        ("A.\n\nB.", "One.\nTwo."),
+    ),
+    (
+        {"content": "<details done='true' type='reasoning'><summary>x</summary>Hm.</details>Yes."},
+        ("Hm.", "Yes."),
+    ),
     ({"content": "<think>\nHm.\n</think>\n\nYes."}, ("Hm.", "Yes.")),
     ({"content": "<thinking>Hm.</thinking>Yes."}, ("Hm.", "Yes.")),
-    ({"content": '<details type="tool_calls" done="true"><summary>x</summary>{"a": 1}</details>Yes.'}, ("", "Yes.")),
-    ({"content": '<details type="code_interpreter"><summary>x</summary>1</details>\nYes.'}, ("", "Yes.")),
+    (
+        {
+            "content": '<details type="tool_calls" done="true"><summary>x</summary>{"a": 1}</details>Yes.'
+        },
+        ("", "Yes."),
+    ),
+    (
+        {"content": '<details type="code_interpreter"><summary>x</summary>1</details>\nYes.'},
+        ("", "Yes."),
+    ),
     (
         {"content": "<details><summary>More</summary>Words.</details>"},
         ("", "<details><summary>More</summary>Words.</details>"),
     ),
     ({"content": "Write <think> tags </think> so."}, ("", "Write <think> tags </think> so.")),
     (
-        {"content": "", "output": [{"type": "message", "content": [{"type": "output_text", "text": "Yes."}]}]},
+        {
+            "content": "",
+            "output": [{"type": "message", "content": [{"type": "output_text", "text": "Yes."}]}],
+        },
         ("", "Yes."),
     ),
     ({"output": [{"type": "message", "content": "Yes."}]}, ("", "Yes.")),
@@ -108,7 +144,11 @@ ANSWERS: list[tuple[dict[str, Any], tuple[str, str]]] = [
         {
             "content": "",
             "output": [
-                {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}], "summary": []},
+                {
+                    "type": "reasoning",
+                    "content": [{"type": "reasoning_text", "text": "Hm."}],
+                    "summary": [],
+                },
                 {"type": "function_call", "name": "f", "arguments": "{}"},
                 {"type": "function_call_output", "output": "1"},
                 {"type": "message", "content": [{"type": "output_text", "text": "Yes."}]},
@@ -126,9 +166,15 @@ ANSWERS: list[tuple[dict[str, Any], tuple[str, str]]] = [
         },
         ("Hm.", ""),
     ),
-    ({"content": "Yes.", "output": [{"type": "reasoning", "summary": [{"text": "Hm."}]}]}, ("Hm.", "Yes.")),
+    (
+        {"content": "Yes.", "output": [{"type": "reasoning", "summary": [{"text": "Hm."}]}]},
+        ("Hm.", "Yes."),
+    ),
     ({"content": None, "output": "words"}, ("", "")),
-    ({"content": THOUGHT.format("> Hm.") + "Yes.", "role": "user"}, ("", THOUGHT.format("> Hm.") + "Yes.")),
+    (
+        {"content": THOUGHT.format("> Hm.") + "Yes.", "role": "user"},
+        ("", THOUGHT.format("> Hm.") + "Yes."),
+    ),
 ]
 
 
@@ -143,7 +189,13 @@ def test_members_of_a_zip_file_that_hold_nothing_are_counted() -> None:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as packed:
         packed.writestr("a/conversations.json", json.dumps([chatgpt()]))
-        for name in ("a/user.json", "a/shared.json", "a/chat.html", "a/pictures/x.png", "feedback.json"):
+        for name in (
+            "a/user.json",
+            "a/shared.json",
+            "a/chat.html",
+            "a/pictures/x.png",
+            "feedback.json",
+        ):
             packed.writestr(name, "[]")
     made.seek(0)
     chats, skipped = [], []

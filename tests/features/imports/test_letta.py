@@ -17,7 +17,17 @@ from tests.api.conftest import Api
 from tests.seams.http import ok
 from tests.seams.server import serving
 from tests.support import postgres
-from tests.support.letta_database import ADA, ARCHIVE, BO, CONVERSATION, KEY, USER, LettaDatabase, fill, made_id
+from tests.support.letta_database import (
+    ADA,
+    ARCHIVE,
+    BO,
+    CONVERSATION,
+    KEY,
+    USER,
+    LettaDatabase,
+    fill,
+    made_id,
+)
 
 Report = dict[str, Any]
 
@@ -45,7 +55,9 @@ def api(tmp_path: Path) -> Iterator[Api]:
 def taken_from(api: Api, url: str, **options: Any) -> Report:
     tables = LettaTables(url)
     try:
-        return api.server.run(import_letta(api.server.runtime, Scope(), tables, lambda *_: None, **options))
+        return api.server.run(
+            import_letta(api.server.runtime, Scope(), tables, lambda *_: None, **options)
+        )
     finally:
         tables.close()
 
@@ -75,23 +87,39 @@ def test_agents_come_with_all_they_had(api: Api, letta: LettaDatabase, url: str)
         "users": 1,
     }
     state = api.client.agents.retrieve(ADA)
-    assert (state.name, state.description, state.system, state.tags, state.timezone, state.metadata) == (
+    assert (
+        state.name,
+        state.description,
+        state.system,
+        state.tags,
+        state.timezone,
+        state.metadata,
+    ) == (
         *("Ada's tutor", "Teaches.", "You teach.", ["school"], "Europe/Rome"),
         {"year": 1},
     )
     assert {one.name for one in state.tools} >= {"add_up", "send_message", "grep_files"}
-    assert [(one.type, one.tool_name) for one in state.tool_rules or ()] == [("exit_loop", "send_message")]
+    assert [(one.type, one.tool_name) for one in state.tool_rules or ()] == [
+        ("exit_loop", "send_message")
+    ]
     assert {one.key for one in state.secrets or ()} == {"PLAIN", "SHOP_KEY"}
     seen = {one.id: (one.label, one.value, one.read_only) for one in state.blocks}
     assert seen[made_id("block", "human")] == ("human", "Ada likes tea.", False)
     assert seen[made_id("block", "rules")] == ("rules", "Be kind.", True)
     assert seen[made_id("block", "history")][1] == "x" * 3000
     home = f"/v1/blocks/{made_id('block', 'human')}"
-    versions = [ok(api.http.get(f"{home}/versions/{one['sha']}")) for one in ok(api.http.get(f"{home}/history"))]
+    versions = [
+        ok(api.http.get(f"{home}/versions/{one['sha']}"))
+        for one in ok(api.http.get(f"{home}/history"))
+    ]
     assert [one["body"] for one in versions] == ["Ada likes tea.", "Ada likes coffee.", "Ada."]
     assert [one.id for one in api.client.agents.retrieve(BO).blocks] == [made_id("block", "rules")]
     (user,) = ok(api.http.get("/v1/identities/", params={"identifier_key": "ada@school"}))
-    assert (user["id"], user["agent_ids"], user["block_ids"]) == (USER, [ADA], [made_id("block", "human")])
+    assert (user["id"], user["agent_ids"], user["block_ids"]) == (
+        USER,
+        [ADA],
+        [made_id("block", "human")],
+    )
     # Its passages are found, in an archive with its id.
     found = api.client.agents.passages.search(ADA, query="Darjeeling").results
     assert len(found) == 3
@@ -99,19 +127,31 @@ def test_agents_come_with_all_they_had(api: Api, letta: LettaDatabase, url: str)
     assert [one.id for one in api.client.archives.list(agent_id=ADA).items] == [ARCHIVE]
     (folder,) = api.client.agents.folders.list(ADA).items
     assert (folder.id, folder.name) == (made_id("source", "shelf"), "Shelf")
-    assert [one["file_name"] for one in ok(api.http.get(f"/v1/folders/{folder.id}/files"))] == ["plan.pdf.txt"]
+    assert [one["file_name"] for one in ok(api.http.get(f"/v1/folders/{folder.id}/files"))] == [
+        "plan.pdf.txt"
+    ]
 
 
-def test_messages_keep_order_times_thoughts_and_calls(api: Api, letta: LettaDatabase, url: str) -> None:
+def test_messages_keep_order_times_thoughts_and_calls(
+    api: Api, letta: LettaDatabase, url: str
+) -> None:
     taken_from(api, url)
     file = ok(api.http.get(f"/v1/agents/{ADA}/export"))
     said = file["ricordo"]["agents"]["agent-0"]["messages"]
-    assert [one["role"] for one in said] == ["system", *["user", "assistant", "tool", "assistant"] * 6]
+    assert [one["role"] for one in said] == [
+        "system",
+        *["user", "assistant", "tool", "assistant"] * 6,
+    ]
     assert [one["created_at"] for one in said] == sorted(one["created_at"] for one in said)
     question, calls, results, answer = said[5:9]
     assert question["parts"] == [{"kind": "text", "text": "Question 1 about tea."}]
     assert question["sender_id"].removeprefix("user-") == USER.removeprefix("identity-")
-    assert [part["kind"] for part in calls["parts"]] == ["reasoning", "reasoning", "tool_call", "tool_call"]
+    assert [part["kind"] for part in calls["parts"]] == [
+        "reasoning",
+        "reasoning",
+        "tool_call",
+        "tool_call",
+    ]
     assert [part.get("text") for part in calls["parts"][:2]] == ["Hm 1.", "In short."]
     first, second = results["parts"]
     assert (first["name"], first["status"], first["content"], first["stdout"]) == (
@@ -129,14 +169,18 @@ def test_messages_keep_order_times_thoughts_and_calls(api: Api, letta: LettaData
     assert [one["message_type"] for one in thread] == [
         *("system_message", "user_message", "approval_request_message", "approval_response_message")
     ]
-    assert (thread[-1]["approvals"][0]["tool_call_id"], thread[-1]["approvals"][0]["reason"]) == ("call-x", "Not now.")
+    assert (thread[-1]["approvals"][0]["tool_call_id"], thread[-1]["approvals"][0]["reason"]) == (
+        "call-x",
+        "Not now.",
+    )
     api.server.says(call("send_message", message="About tea."))
     api.client.agents.messages.create(ADA, input="What did I ask?")
     asked = api.server.model.requests[0].messages
     questions = [one.text for one in asked if one.role == "user"]
-    assert [words in text for words, text in zip(("tion 4 ", "tion 5 ", "What did"), questions, strict=True)] == [
-        True
-    ] * 3
+    assert [
+        words in text
+        for words, text in zip(("tion 4 ", "tion 5 ", "What did"), questions, strict=True)
+    ] == [True] * 3
     assert "Ada likes tea." in asked[0].text
     api.server.says(call("send_message", message="There."))
     sent = {"messages": [{"role": "user", "content": "Again."}], "streaming": False}
@@ -172,15 +216,22 @@ def test_a_second_run_changes_nothing(api: Api, letta: LettaDatabase, url: str) 
     api.client.agents.blocks.update("human", agent_id=ADA, value="Changed here.")
     before = ok(api.http.get(f"/v1/agents/{ADA}/export"))
     assert taken_from(api, url) == first
-    assert ok(api.http.get(f"/v1/agents/{ADA}/export")) | {"created_at": ""} == before | {"created_at": ""}
+    assert ok(api.http.get(f"/v1/agents/{ADA}/export")) | {"created_at": ""} == before | {
+        "created_at": ""
+    }
     # What was deleted here stays so, also where an import had been killed in it.
     api.client.agents.delete(ADA)
     api.client.archives.delete(ARCHIVE)
     halves = [f"{ADA}/messages", f"{ARCHIVE}/passages"]
     for half in halves:
-        api.server.write(lambda tx, half=half: forget_items(tx, Scope().organization_id, "letta", half))
+        api.server.write(
+            lambda tx, half=half: forget_items(tx, Scope().organization_id, "letta", half)
+        )
     again = taken_from(api, url)
-    assert first["taken"] | {"messages": 0, "passages": 0} == {"messages": 0, "passages": 0} | again["taken"]
+    assert (
+        first["taken"] | {"messages": 0, "passages": 0}
+        == {"messages": 0, "passages": 0} | again["taken"]
+    )
     assert api.http.get(f"/v1/agents/{ADA}").status_code == 404
 
 
@@ -193,19 +244,32 @@ def test_other_databases_are_refused(api: Api, url: str) -> None:
         LettaTables("postgresql://nobody:hush@127.0.0.1:1/letta")
     letta = fill(url)
     llm = {"handle": "scripted/model"}
-    letta.put("agents", id=made_id("agent", 9), name="C", system="", llm_config=llm, organization_id="org-other")
+    letta.put(
+        "agents",
+        id=made_id("agent", 9),
+        name="C",
+        system="",
+        llm_config=llm,
+        organization_id="org-other",
+    )
     with pytest.raises(Invalid, match="2 organizations"):
         taken_from(api, url)
     assert json.dumps(letta.connection.execute("SELECT count(*) FROM agents").fetchall()) == "[[4]]"
     letta.connection.close()
 
 
-def test_groups_come_with_their_agents_settings_and_shared_blocks(api: Api, letta: LettaDatabase, url: str) -> None:
+def test_groups_come_with_their_agents_settings_and_shared_blocks(
+    api: Api, letta: LettaDatabase, url: str
+) -> None:
     report = taken_from(api, url, key=KEY)
     assert report["taken"]["groups"] == 1
     (group,) = ok(api.http.get("/v1/groups/"))
     assert (group["id"], group["description"]) == (made_id("group", 2), "Both.")
-    assert (group["manager_type"], group["agent_ids"], group["max_turns"]) == ("round_robin", [BO, ADA], 3)
+    assert (group["manager_type"], group["agent_ids"], group["max_turns"]) == (
+        "round_robin",
+        [BO, ADA],
+        3,
+    )
     assert group["shared_block_ids"] == [made_id("block", "rules")]
     assert taken_from(api, url, key=KEY)["taken"]["groups"] == 1
     assert len(ok(api.http.get("/v1/groups/"))) == 1

@@ -28,16 +28,29 @@ def ended(ask: Any, id: str) -> Sent:
 
 
 def upload(http: Any, data: bytes, headers: Sent | None = None, **form: str) -> Any:
-    return http.post("/v1/imports", data={"kind": "chatgpt", **form}, files={"file": ("x.json", data)}, headers=headers)
+    return http.post(
+        "/v1/imports",
+        data={"kind": "chatgpt", **form},
+        files={"file": ("x.json", data)},
+        headers=headers,
+    )
 
 
 def test_an_upload_is_taken_in(api: Api) -> None:
     file = json.dumps([chatgpt(), 5]).encode()
     made = ok(upload(api.http, file))
     one = ended(lambda path: ok(api.http.get(path)), made["id"])
-    assert (one["status"], one["report"]["taken"], one["done"]) == ("completed", {"chats": 1, "messages": 3}, 2)
+    assert (one["status"], one["report"]["taken"], one["done"]) == (
+        "completed",
+        {"chats": 1, "messages": 3},
+        2,
+    )
     assert "3 messages" in one["text"]
-    assert [one["what"] for one in one["report"]["left_out"]] == ["chats", "pictures and files", "uses of tools"]
+    assert [one["what"] for one in one["report"]["left_out"]] == [
+        "chats",
+        "pictures and files",
+        "uses of tools",
+    ]
     assert api.client.agents.retrieve(one["agent_id"]).name == "ChatGPT"
     assert api.server.rows()["import_parts"] == 0
     again = ok(upload(api.http, file))
@@ -52,14 +65,19 @@ def test_a_bad_file_fails_with_what_was_taken(api: Api) -> None:
     assert one["report"]["taken"]["chats"] >= 1
     assert api.server.rows()["import_parts"] == 0
     assert upload(api.http, b"[]", kind="myspace").status_code == 422
-    assert upload(api.http, b"[]", agent="agent-00000000-0000-4000-8000-00000000000a").status_code == 404
+    assert (
+        upload(api.http, b"[]", agent="agent-00000000-0000-4000-8000-00000000000a").status_code
+        == 404
+    )
     assert upload(api.http, b"[]", user="nobody there").status_code == 404
 
 
 def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
         people = People(server, http)
-        agent = people.ask(OPERATOR, "POST", "/v1/agents/", json={"name": "Tutor", "model": "scripted/model"})["id"]
+        agent = people.ask(
+            OPERATOR, "POST", "/v1/agents/", json={"name": "Tutor", "model": "scripted/model"}
+        )["id"]
         ada, bob = people.key("ada"), people.key("bob")
         sent: Sent = {"files": {"file": ("x.json", json.dumps([chatgpt()]).encode())}}
         bare = people.send(ada, "POST", "/v1/imports", data={"kind": "chatgpt"}, **sent)
@@ -75,7 +93,8 @@ def test_users_bring_what_is_theirs_alone(tmp_path: Path) -> None:
         assert people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent}) == []
         # The same file, brought by another, is another's.
         ended(
-            lambda path: people.ask(bob, "GET", path), people.ask(bob, "POST", "/v1/imports", data=form, **sent)["id"]
+            lambda path: people.ask(bob, "GET", path),
+            people.ask(bob, "POST", "/v1/imports", data=form, **sent)["id"],
         )
         assert len(people.ask(bob, "GET", "/v1/conversations/", params={"agent_id": agent})) == 1
         # Whoever is forgotten is forgotten here too.
@@ -90,11 +109,16 @@ def test_the_page_takes_a_file_and_shows_the_report(tmp_path: Path) -> None:
     with visitor(tmp_path) as browser:
         assert "Moving in" in browser.get("/ui/imports").text
         file = {"file": ("x.json", json.dumps([chatgpt("<i>")]).encode())}
-        refused = browser.post("/ui/imports", data={"kind": "chatgpt", "agent": "agent-x", "user": ""}, files=file)
-        assert (refused.status_code, "Agent with ID agent-x not found" in refused.text) == (404, True)
-        home = browser.post("/ui/imports", data={"kind": "chatgpt", "agent": "", "user": ""}, files=file).headers[
-            "location"
-        ]
+        refused = browser.post(
+            "/ui/imports", data={"kind": "chatgpt", "agent": "agent-x", "user": ""}, files=file
+        )
+        assert (refused.status_code, "Agent with ID agent-x not found" in refused.text) == (
+            404,
+            True,
+        )
+        home = browser.post(
+            "/ui/imports", data={"kind": "chatgpt", "agent": "", "user": ""}, files=file
+        ).headers["location"]
         deadline = time.monotonic() + 20
         while "every 2s" in (page := browser.get(home).text) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -111,13 +135,17 @@ def test_whoever_leaves_takes_their_memory_and_agents_along(tmp_path: Path) -> N
         ada = people.key("ada")
         people.ask(ada, "PUT", "/users/ada/blocks/human", json={"body": "Ada sails."})
         for number in range(101):
-            people.ask(OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "name": f"agent {number}"})
+            people.ask(
+                OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "name": f"agent {number}"}
+            )
         page = people.send(ada, "GET", "/ui/imports").text
         (memory,) = re.findall(r'href="(/users/[^"]*/export)"', page)
         with ZipFile(BytesIO(people.send(ada, "GET", memory).content)) as archive:
             assert archive.read("blocks/human.md") == b"Ada sails."
         older = html.unescape(re.findall(r'href="(/ui/imports\?after=[^"]*)"', page)[0])
-        files = re.findall(r'href="(/v1/agents/[^"]*/export)"', page + people.send(ada, "GET", older).text)
+        files = re.findall(
+            r'href="(/v1/agents/[^"]*/export)"', page + people.send(ada, "GET", older).text
+        )
         assert len(set(files)) == 101
         assert people.ask(ada, "GET", files[-1])["agents"]
         assert "/ui/people" in people.send(OPERATOR, "GET", "/ui/imports").text

@@ -59,14 +59,21 @@ def course(server: ServerInThread) -> None:
         ok(boss.put("/v1/courses/calculus", json={"source": source}))
 
 
-def notes(server: ServerInThread, http: httpx2.Client, user: str, title: str, content: str) -> list[dict[str, Any]]:
+def notes(
+    server: ServerInThread, http: httpx2.Client, user: str, title: str, content: str
+) -> list[dict[str, Any]]:
     """The events of a turn in which the agent writes these notes."""
     server.says(call("render_notes", title=title, content=content), "Here they are.")
-    body = {"user_id": user, "messages": [{"role": "user", "content": f"Notes on {title}, please."}]}
+    body = {
+        "user_id": user,
+        "messages": [{"role": "user", "content": f"Notes on {title}, please."}],
+    }
     answer = http.post("/chat/stream", json=body)
     assert answer.status_code == 200, answer.text
     return [
-        orjson.loads(part.removeprefix("data: ")) for part in answer.text.split("\n\n") if part.startswith("data: ")
+        orjson.loads(part.removeprefix("data: "))
+        for part in answer.text.split("\n\n")
+        if part.startswith("data: ")
     ]
 
 
@@ -97,11 +104,15 @@ def test_notes_become_a_pdf_of_this_user_and_the_model_gets_its_address_alone(
 ) -> None:
     events = notes(server, http, "ada", TITLE, BODY)
     (artifact,) = [event["path"] for event in events if event["type"] == "artifact"]
-    assert [event["type"] for event in events].index("artifact") < [event["type"] for event in events].index("message")
+    assert [event["type"] for event in events].index("artifact") < [
+        event["type"] for event in events
+    ].index("message")
     told = result(server)
     assert (told["pages"], told["artifact"]) == (2, artifact)
     (file,) = ok(http.get("/users/ada/workspace/files"))
-    assert file["path"] == told["file"] == "notes/limits-script-alert-1-script-100-input-x-a-b-c.pdf"
+    assert (
+        file["path"] == told["file"] == "notes/limits-script-alert-1-script-100-input-x-a-b-c.pdf"
+    )
     assert http.get(f"/users/ada/workspace/files/{file['path']}").content.startswith(b"%PDF-")
     # The same title again takes its place.
     notes(server, http, "ada", TITLE, "Shorter.")
@@ -117,7 +128,9 @@ def test_notes_become_a_pdf_of_this_user_and_the_model_gets_its_address_alone(
         refused(other.get("/users/bob/latex/..%2Fada%2Fnotes"), 400)
 
 
-def test_open_webui_shows_them_beside_the_answer(server: ServerInThread, http: httpx2.Client) -> None:
+def test_open_webui_shows_them_beside_the_answer(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     path = Path(__file__).parents[3] / "ricordo" / "features" / "openwebui" / "pipe.py"
     spec = importlib.util.spec_from_file_location("open_webui_pipe", path)
     assert spec
@@ -132,12 +145,18 @@ def test_open_webui_shows_them_beside_the_answer(server: ServerInThread, http: h
         shown.append(event)
 
     async def talk() -> str:
-        body = {"model": "ricordo.calculus/coach", "stream": True, "messages": [{"role": "user", "content": "Notes!"}]}
+        body = {
+            "model": "ricordo.calculus/coach",
+            "stream": True,
+            "messages": [{"role": "user", "content": "Notes!"}],
+        }
         answer = await pipe.pipe(body, {"id": "7"}, __chat_id__="c", __event_emitter__=emitter)
         return "".join([piece async for piece in answer])
 
     server.says(call("render_notes", title="Limits", content=BODY), "Here they are.")
-    assert run(talk()) == "Here they are."  # what is shown is no part of the text, which later turns send again
+    assert (
+        run(talk()) == "Here they are."
+    )  # what is shown is no part of the text, which later turns send again
     (embeds,) = [event["data"]["embeds"] for event in shown if event["type"] == "embeds"]
     assert embeds[0].startswith("<!doctype html>")
     assert "limits.pdf" in embeds[0]
@@ -155,19 +174,21 @@ def test_the_viewer_shows_every_page_in_the_server_and_inside_other_programs(
     with visit(browser, server.url, extra_http_headers=headers) as visitor:
         visitor.see(result(server)["page"])
         visitor.page.locator("[data-pages='2']").wait_for()
-        assert "Second page." in (visitor.page.locator("canvas").nth(1).get_attribute("aria-label") or "")
+        assert "Second page." in (
+            visitor.page.locator("canvas").nth(1).get_attribute("aria-label") or ""
+        )
         assert visitor.faults() == []
         visitor.require_quiet()
     left: list[str] = []
     other = browser.new_page()
     other.on("request", lambda request: left.append(request.url))
-    other.route("http://chats.test/", lambda route: route.fulfill(body=page, content_type="text/html"))
+    other.route(
+        "http://chats.test/", lambda route: route.fulfill(body=page, content_type="text/html")
+    )
     other.goto("http://chats.test/")
     frame = other.frame_locator("iframe")
     frame.locator("[data-pages='2']").wait_for()
-    dark = (
-        "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((x) => x < 99)"
-    )
+    dark = "(canvas) => canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data.some((x) => x < 99)"
     assert frame.locator("canvas").first.evaluate(dark)
     assert [url for url in left if not url.startswith("blob:")] == ["http://chats.test/"]
 
@@ -179,12 +200,18 @@ def test_errors_name_the_lines_of_the_content(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == ["line 2", "line 3"]
     assert lines[0] == "line 2: Undefined control sequence.  (\\undefined)"
     with pytest.raises(Invalid, match=r"line 4: Undefined control sequence"):
-        rendered(tmp_path, "% mine\n\\documentclass{article}\n\\begin{document}\n\\undefined\n\\end{document}")
+        rendered(
+            tmp_path,
+            "% mine\n\\documentclass{article}\n\\begin{document}\n\\undefined\n\\end{document}",
+        )
 
 
 def test_a_title_is_text_and_nothing_else() -> None:
     made = document("A\n\\write18{id} $x$\x00\u202e", "Body.")
-    assert "\\title{A \\textbackslash{}write18\\{id\\} \\$x\\$}\\begin{document}\\maketitle\nBody.\n" in made
+    assert (
+        "\\title{A \\textbackslash{}write18\\{id\\} \\$x\\$}\\begin{document}\\maketitle\nBody.\n"
+        in made
+    )
 
 
 HOSTILE = {
@@ -223,7 +250,13 @@ def refusals_of(folder: Path, contents: Sequence[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return dict(zip(HOSTILE, refusals_of(tmp_path_factory.mktemp("hostile"), list(HOSTILE.values())), strict=True))
+    return dict(
+        zip(
+            HOSTILE,
+            refusals_of(tmp_path_factory.mktemp("hostile"), list(HOSTILE.values())),
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -250,7 +283,9 @@ ENDLESS = (
 
 
 def test_a_document_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_LIMITS", SandboxLimits(seconds=60, cpu_seconds=1, processes=16, file_mb=5))
+    monkeypatch.setattr(
+        engine, "_LIMITS", SandboxLimits(seconds=60, cpu_seconds=1, processes=16, file_mb=5)
+    )
     refusals = refusals_of(tmp_path, [content for content, _ in ENDLESS])
     for refusal, (content, why) in zip(refusals, ENDLESS, strict=True):
         assert why in refusal, content

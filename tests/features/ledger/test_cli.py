@@ -20,7 +20,9 @@ def fill(shell: Shell) -> None:
         shell.data.mkdir()
         store = open_store(Settings(data_dir=shell.data))
         for model in ("a/model", "b/model"):
-            spent = Expense(LOCAL_ORGANIZATION, "compaction", model, Usage(100_000, 2_000), "agent-1")
+            spent = Expense(
+                LOCAL_ORGANIZATION, "compaction", model, Usage(100_000, 2_000), "agent-1"
+            )
             await store.write(lambda tx, spent=spent: runs.add_expense(tx, spent))  # type: ignore[misc]
         await store.close()
 
@@ -33,7 +35,18 @@ def test_costs_are_read_from_a_database_at_rest_and_from_a_server_alike(shell: S
     at_rest = shell.run("costs", "--by", "model", "--days", "2")
     assert (at_rest.returncode, at_rest.stderr) == (0, "")
     lines = [line.split() for line in at_rest.stdout.splitlines() if line]
-    assert lines[1] == ["model", "input", "of", "it", "cached", "output", "total", "cost", "in", "USD"]
+    assert lines[1] == [
+        "model",
+        "input",
+        "of",
+        "it",
+        "cached",
+        "output",
+        "total",
+        "cost",
+        "in",
+        "USD",
+    ]
     assert lines[2:5] == [
         ["a/model", "100,000", "-", "2,000", "102,000", "1.0400"],
         ["b/model", "100,000", "-", "2,000", "102,000", "-"],

@@ -22,8 +22,13 @@ async def turn(store: SqliteStore, agent: Agent, *usages: Usage, **fields: Any) 
     model = fields.pop("model", "scripted/model")
     total = sum(usages, Usage())
     run = make.run(agent, **{"ended_at": START, "usage": total} | fields)
-    steps = [make.step(run, usage=usage, model_handle=model, created_at=run.created_at) for usage in usages]
-    await store.write(lambda tx: (runs.open_run(tx, run), [runs.insert_step(tx, step) for step in steps]))
+    steps = [
+        make.step(run, usage=usage, model_handle=model, created_at=run.created_at)
+        for usage in usages
+    ]
+    await store.write(
+        lambda tx: (runs.open_run(tx, run), [runs.insert_step(tx, step) for step in steps])
+    )
     return run
 
 
@@ -37,7 +42,9 @@ def short(entries: list[LedgerEntry]) -> list[tuple[str | None, str, int]]:
 
 
 def expense(purpose: Any, tokens: int, **fields: Any) -> Expense:
-    return Expense(LOCAL_ORGANIZATION, purpose, fields.pop("model", "a/embed"), Usage(tokens), **fields)
+    return Expense(
+        LOCAL_ORGANIZATION, purpose, fields.pop("model", "a/embed"), Usage(tokens), **fields
+    )
 
 
 async def used(store: SqliteStore, agent_id: str | None = None, since: int = START) -> int:
@@ -47,26 +54,44 @@ async def used(store: SqliteStore, agent_id: str | None = None, since: int = STA
 async def test_turns_and_all_else_are_summed_up_by_every_group(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     await turn(store, one, Usage(10, 1), Usage(20, 2), user_id="user-a")
-    await turn(store, two, Usage(100, 5), purpose="sleeptime", model="b/model", created_at=START + DAY)
-    await store.write(lambda tx: runs.add_expense(tx, expense("embedding", 7, created_at=START + DAY)))
+    await turn(
+        store, two, Usage(100, 5), purpose="sleeptime", model="b/model", created_at=START + DAY
+    )
+    await store.write(
+        lambda tx: runs.add_expense(tx, expense("embedding", 7, created_at=START + DAY))
+    )
 
     first, second = (one.id, "scripted/model", 33), (two.id, "b/model", 105)
     expected: dict[Grouping, list[tuple[str | None, str, int]]] = {
-        "day": [("2026-01-01", *first[1:]), ("2026-01-02", "a/embed", 7), ("2026-01-02", *second[1:])],
+        "day": [
+            ("2026-01-01", *first[1:]),
+            ("2026-01-02", "a/embed", 7),
+            ("2026-01-02", *second[1:]),
+        ],
         "agent": [second, first, (None, "a/embed", 7)],
         "user": [(None, "a/embed", 7), (None, *second[1:]), ("user-a", *first[1:])],
     }
     for group, rows in expected.items():
         assert short(await spent(store, group)) == rows, group
-    assert [key for key, _, _ in short(await spent(store, "model"))] == ["b/model", "scripted/model", "a/embed"]
-    assert [key for key, _, _ in short(await spent(store, "purpose"))] == ["sleeptime", "turn", "embedding"]
+    assert [key for key, _, _ in short(await spent(store, "model"))] == [
+        "b/model",
+        "scripted/model",
+        "a/embed",
+    ]
+    assert [key for key, _, _ in short(await spent(store, "purpose"))] == [
+        "sleeptime",
+        "turn",
+        "embedding",
+    ]
 
 
 async def test_filters_and_times_narrow_what_is_summed_up(store: SqliteStore) -> None:
     one, two = [(await make.stored_agent(store)).agent for _ in range(2)]
     await turn(store, one, Usage(10), user_id="user-a")
     await turn(store, two, Usage(100), purpose="sleeptime", model="b/model", created_at=START + DAY)
-    await store.write(lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
+    await store.write(
+        lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START))
+    )
 
     for which, expected in (
         ({"agent_id": one.id}, 17),
@@ -93,10 +118,14 @@ async def test_the_ledger_is_one_statement_that_looks_at_no_other_time(store: Sq
     if store.engine.dialect.name == "sqlite":
         values = (1,) * statement.count("?")
         plan = await store.read(
-            lambda tx: tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+            lambda tx: tx.connection.exec_driver_sql(
+                f"EXPLAIN QUERY PLAN {statement}", values
+            ).all()
         )
         steps = " | ".join(row[-1] for row in plan)
-        assert all(name in steps for name in ("runs_by_time", "steps_by_run", "expenses_by_time")), steps
+        assert all(
+            name in steps for name in ("runs_by_time", "steps_by_run", "expenses_by_time")
+        ), steps
         assert not any(name in steps for name in ("SCAN runs", "SCAN steps")), steps
 
 
@@ -106,14 +135,18 @@ async def test_what_was_used_counts_turns_and_all_else_from_a_moment_on(store: S
     await turn(store, one, Usage(10, 5), created_at=START)
     await turn(store, one, Usage(1000), created_at=START - 1)
     await turn(store, two, Usage(100), created_at=START)
-    await store.write(lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START)))
+    await store.write(
+        lambda tx: runs.add_expense(tx, expense("compaction", 7, agent_id=one.id, created_at=START))
+    )
     assert [await used(store, id) for id in (None, one.id, two.id)] == [122, 22, 100]
     with count_statements(store) as counted:
         await used(store)
     assert len(counted.statements) == 1
 
 
-async def test_nothing_is_lost_or_counted_twice_between_two_portions(store: SqliteStore, scope: Scope) -> None:
+async def test_nothing_is_lost_or_counted_twice_between_two_portions(
+    store: SqliteStore, scope: Scope
+) -> None:
     agent = (await make.stored_agent(store)).agent
     for _ in range(3):
         await turn(store, agent, *[Usage(1)] * 200, user_id="user-a")
@@ -121,8 +154,12 @@ async def test_nothing_is_lost_or_counted_twice_between_two_portions(store: Sqli
     await store.write(lambda tx: deletion.hide_agent(tx, scope, agent.id))
     seen = []
     while await store.write(lambda tx: purge_portion(tx, "agent", agent.id)):
-        seen.append((sum(entry.usage.total_tokens for entry in await spent(store)), await used(store)))
+        seen.append(
+            (sum(entry.usage.total_tokens for entry in await spent(store)), await used(store))
+        )
     assert {tokens for tokens, _ in seen} == {600}
     assert max(counted for _, counted in seen) <= 600
     assert await used(store) == 600
-    assert [await spent(store, group) for group in ("day", "agent", "user", "model", "purpose")] == before
+    assert [
+        await spent(store, group) for group in ("day", "agent", "user", "model", "purpose")
+    ] == before

@@ -41,10 +41,18 @@ def test_prices_of_the_operator_give_the_cost_by_kind_of_token(api: Api, agent: 
     assert ledger["currency"] == "EUR"
     (line,) = ledger["lines"]
     assert (line["key"], line["unpriced_tokens"]) == (MODEL, 0)
-    assert line["cost"] == {"input": 6.0, "cached": 0.4, "cache_write": 0.0, "output": 1.0, "total": 7.4}
+    assert line["cost"] == {
+        "input": 6.0,
+        "cached": 0.4,
+        "cache_write": 0.0,
+        "output": 1.0,
+        "total": 7.4,
+    }
 
 
-def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(api: Api, agent: AgentState) -> None:
+def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(
+    api: Api, agent: AgentState
+) -> None:
     other = api.client.agents.create(model=MODEL)
     spend(api.client, api.server, agent.id, Usage(7, 0))
     spend(api.client, api.server, other.id, Usage(900_000, 0))
@@ -55,8 +63,17 @@ def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(api: Api
 
     whole = api.http.get("/v1/ledger", params={"agent_id": agent.id}).json()
     (line,) = whole["lines"]
-    assert (whole["group_by"], whole["currency"], line["key"]) == ("day", None, datetime.now(UTC).date().isoformat())
-    assert (line["cached_input_tokens"], line["reasoning_tokens"], line["cost"], line["unpriced_tokens"]) == (None,) * 4
+    assert (whole["group_by"], whole["currency"], line["key"]) == (
+        "day",
+        None,
+        datetime.now(UTC).date().isoformat(),
+    )
+    assert (
+        line["cached_input_tokens"],
+        line["reasoning_tokens"],
+        line["cost"],
+        line["unpriced_tokens"],
+    ) == (None,) * 4
     assert whole["total"] == line | {"key": None}
     by_agent = lines(group_by="agent")
     assert (by_agent[agent.id], by_agent[other.id]) == (7, 900_000)
@@ -64,11 +81,17 @@ def test_the_ledger_is_filtered_and_grouped_and_its_sum_is_of_all_lines(api: Api
     assert lines(agent_id=agent.id, purpose="sleeptime", model="other/model") == {}
     assert lines(agent_id=agent.id, to="2020-01-01") == {}
     assert len(lines(agent_id=agent.id, **{"from": "2020-01-01"})) == 1
-    api.http.post(f"/v1/agents/{agent.id}/messages", json={"input": "Hello."}, headers={"x-ricordo-user": "ada"})
+    api.http.post(
+        f"/v1/agents/{agent.id}/messages",
+        json={"input": "Hello."},
+        headers={"x-ricordo-user": "ada"},
+    )
     (hers,) = lines(user_id="ada", group_by="user").items()
     assert lines(user_id=hers[0], group_by="user") == dict([hers])
     for headers in ({}, {"x-ricordo-user": "ada"}):
-        assert lines(agent_id=agent.id, user_id="ada", group_by="agent") == {agent.id: hers[1]}, headers
+        assert lines(agent_id=agent.id, user_id="ada", group_by="agent") == {agent.id: hers[1]}, (
+            headers
+        )
     first = api.http.get("/v1/ledger", params={"group_by": "agent", "limit": 1}).json()
     assert len(first["lines"]) == 1
     assert first["total"]["total_tokens"] >= 900_007
@@ -80,13 +103,19 @@ def test_the_ledger_answers_to_the_ends_of_the_calendar(http: httpx2.Client) -> 
         ({"to": "0001-01-01"}, first, "0001-01-01T23:59:59.999999Z"),
         ({"to": "0001-01-01T00:00:00+14:00"}, first, first),
         ({"from": "0001-01-01T00:00:00+14:00", "to": "9999-12-31"}, first, last),
-        ({"from": "9999-12-31", "to": "9999-12-31T23:59:59-12:00"}, "9999-12-31T00:00:00.000000Z", last),
+        (
+            {"from": "9999-12-31", "to": "9999-12-31T23:59:59-12:00"},
+            "9999-12-31T00:00:00.000000Z",
+            last,
+        ),
     ):
         answer = http.get("/v1/ledger", params=query).json()
         assert (answer["since"], answer["until"]) == (since, until)
 
 
-def test_what_cannot_be_asked_for_or_given_is_refused(http: httpx2.Client, agent: AgentState) -> None:
+def test_what_cannot_be_asked_for_or_given_is_refused(
+    http: httpx2.Client, agent: AgentState
+) -> None:
     for query, status, sentence in (
         ({"from": "soon"}, 400, "Invalid from format"),
         ({"from": "2026-02-01", "to": "2026-01-01"}, 400, "ends before it begins"),
@@ -94,12 +123,18 @@ def test_what_cannot_be_asked_for_or_given_is_refused(http: httpx2.Client, agent
         ({"limit": "0"}, 422, "limit"),
     ):
         answer = http.get("/v1/ledger", params=query)
-        assert (answer.status_code, sentence in answer.json()["detail"]) == (status, True), answer.text
+        assert (answer.status_code, sentence in answer.json()["detail"]) == (status, True), (
+            answer.text
+        )
     budget = f"/v1/agents/{agent.id}/budget"
     for body in ({}, {"daily_tokens": 0}, {"daily_tokens": 1.5}, {"daily_tokens": 5, "monthly": 1}):
         assert http.patch(budget, json=body).status_code == 422, body
     missing = f"/v1/agents/{new_id('agent')}/budget"
-    assert http.patch(missing, json={"daily_tokens": 5}).status_code == http.get(missing).status_code == 404
+    assert (
+        http.patch(missing, json={"daily_tokens": 5}).status_code
+        == http.get(missing).status_code
+        == 404
+    )
 
 
 def test_a_budget_is_given_shown_and_taken_away(api: Api, agent: AgentState) -> None:

@@ -8,7 +8,16 @@ import pytest
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid
 from ricordo.features.ledger.queries import LedgerEntry
-from ricordo.features.ledger.service import FILE, Cost, LedgerLine, Price, Prices, read_prices, settle, total
+from ricordo.features.ledger.service import (
+    FILE,
+    Cost,
+    LedgerLine,
+    Price,
+    Prices,
+    read_prices,
+    settle,
+    total,
+)
 
 GOOD = """
 currency = "USD"
@@ -31,7 +40,13 @@ DEAR = Price(Decimal(2), Decimal(8), cached=Decimal("0.5"), cache_write=Decimal(
 
 
 def test_each_kind_of_token_has_its_price_and_none_is_counted_twice() -> None:
-    usage = Usage(1_000_000, 500_000, cached_tokens=600_000, cache_write_tokens=100_000, reasoning_tokens=400_000)
+    usage = Usage(
+        1_000_000,
+        500_000,
+        cached_tokens=600_000,
+        cache_write_tokens=100_000,
+        reasoning_tokens=400_000,
+    )
     cost = DEAR.cost(usage)
     assert cost == Cost(Decimal("0.6"), Decimal("0.3"), Decimal("0.25"), Decimal(4))
     assert cost.total == Decimal("5.15")
@@ -43,12 +58,17 @@ def test_each_kind_of_token_has_its_price_and_none_is_counted_twice() -> None:
     assert DEAR.cost(Usage(10, 0, cached_tokens=20)).input == 0
 
 
-def test_without_a_file_there_are_no_prices_and_with_one_they_are_read_exactly(tmp_path: Path) -> None:
+def test_without_a_file_there_are_no_prices_and_with_one_they_are_read_exactly(
+    tmp_path: Path,
+) -> None:
     assert read_prices(tmp_path) is None
     (tmp_path / FILE).write_text(GOOD)
     prices = read_prices(tmp_path)
     assert prices.currency == "USD"
-    own, group = Price(Decimal(2), Decimal("8.00"), Decimal("0.50")), Price(Decimal("0.1"), Decimal("0.2"))
+    own, group = (
+        Price(Decimal(2), Decimal("8.00"), Decimal("0.50")),
+        Price(Decimal("0.1"), Decimal("0.2")),
+    )
     every = Price(Decimal(3), Decimal(1), cache_write=Decimal("0.3"))
     for handle, found in (
         ("openai/gpt-4.1", own),
@@ -87,10 +107,17 @@ def test_lines_hold_all_models_of_a_key_and_say_what_has_no_price() -> None:
     million = Usage(1_000_000, 0)
     entries = [
         LedgerEntry(key, model, usage)
-        for key, model, usage in (("x", "a/1", million), ("x", "b/1", Usage(5, 2)), ("y", "b/1", Usage(1, 1)))
+        for key, model, usage in (
+            ("x", "a/1", million),
+            ("x", "b/1", Usage(5, 2)),
+            ("y", "b/1", Usage(1, 1)),
+        )
     ]
     lines = settle(entries, prices)
-    short = [(one.key, one.usage.total_tokens, one.unpriced_tokens, one.cost and one.cost.total) for one in lines]
+    short = [
+        (one.key, one.usage.total_tokens, one.unpriced_tokens, one.cost and one.cost.total)
+        for one in lines
+    ]
     assert short == [("x", 1_000_007, 7, 1), ("y", 2, 2, None)]
     everything = total(lines)
     assert (everything.usage.total_tokens, everything.unpriced_tokens) == (1_000_009, 9)

@@ -33,9 +33,14 @@ def test_there_are_no_environments(api: Api) -> None:
 
 
 def test_a_model_is_asked_once_and_nothing_is_stored_but_the_tokens(api: Api) -> None:
-    agent = api.client.agents.create(model=MODEL, memory_blocks=[{"label": "human", "value": "Ada likes tea."}])
+    agent = api.client.agents.create(
+        model=MODEL, memory_blocks=[{"label": "human", "value": "Ada likes tea."}]
+    )
     rows = {name: count for name, count in api.server.rows().items() if name != "expenses"}
-    path, schema = f"/v1/agents/{agent.id}/generate", {"type": "object", "properties": {"title": {"type": "string"}}}
+    path, schema = (
+        f"/v1/agents/{agent.id}/generate",
+        {"type": "object", "properties": {"title": {"type": "string"}}},
+    )
     api.server.says('{"title": "Tea"}')
     body = {"prompt": "A title, please.", "system_prompt": "Be short.", "response_schema": schema}
     answer = ok(api.http.post(path, json=body))
@@ -59,13 +64,25 @@ def test_a_model_is_asked_once_and_nothing_is_stored_but_the_tokens(api: Api) ->
 def test_older_routes_answer_as_far_as_there_is_something_to_answer(api: Api) -> None:
     agent = api.client.agents.create(model=MODEL)
     assert ok(api.http.get(f"/v1/agents/{agent.id}/groups")) == []
-    words = refused(api.http.patch(f"/v1/agents/{agent.id}/messages/{new_id('message')}", json={"content": "x"}), 405)
+    words = refused(
+        api.http.patch(
+            f"/v1/agents/{agent.id}/messages/{new_id('message')}", json={"content": "x"}
+        ),
+        405,
+    )
     assert "cannot be changed" in words
     names = {tool["name"] for tool in ok(api.http.post("/v1/tools/add-base-tools"))}
     assert {"memory_insert", "conversation_search"} < names
     # Another name of /v1, for all routes.
     assert ok(api.http.get(f"/latest/agents/{agent.id}"))["id"] == agent.id
-    for method, path in (("POST", "/v1/nothing"), ("DELETE", "/v1/health"), ("GET", "/latest/nothing")):
+    for method, path in (
+        ("POST", "/v1/nothing"),
+        ("DELETE", "/v1/health"),
+        ("GET", "/latest/nothing"),
+    ):
         answer = api.http.request(method, path)
         told = answer.json()["detail"]
-        assert (answer.status_code in (404, 405), "docs/compatibility.md" in told) == (True, True), told
+        assert (answer.status_code in (404, 405), "docs/compatibility.md" in told) == (
+            True,
+            True,
+        ), told

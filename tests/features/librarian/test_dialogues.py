@@ -22,7 +22,12 @@ FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str
             ["I moved to {} last week.", "I live in {} now.", "I've just moved to {}."],
             ["Where do I live?", "Which city do I live in?", "In which city do I live now?"],
         ),
-        "age": (("30", "31"), ["I'm {} years old.", "I am {}."], ["I'm {} now.", "I turned {}."], ["How old am I?"]),
+        "age": (
+            ("30", "31"),
+            ["I'm {} years old.", "I am {}."],
+            ["I'm {} now.", "I turned {}."],
+            ["How old am I?"],
+        ),
         "birthday": (
             ("9 May", "8 May"),
             ["My birthday is on {}.", "I was born on {}."],
@@ -32,14 +37,26 @@ FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str
         "favourite": (
             ("jasmine", "rooibos"),
             ["My favourite tea is {}.", "My favorite tea is {}."],
-            ["My favourite tea is now {}.", "My favourite is now {}.", "I prefer {} to jasmine now."],
+            [
+                "My favourite tea is now {}.",
+                "My favourite is now {}.",
+                "I prefer {} to jasmine now.",
+            ],
             ["What is my favourite tea?", "Which tea do I prefer?"],
         ),
         "diet": (
             ("hazelnuts", ""),
-            ["I'm allergic to {}.", "I can't eat {}.", "I'm allergic to {}, please keep that in mind."],
+            [
+                "I'm allergic to {}.",
+                "I can't eat {}.",
+                "I'm allergic to {}, please keep that in mind.",
+            ],
             [],
-            ["Is there any food that I must avoid?", "What can't I eat?", "Which food should I avoid?"],
+            [
+                "Is there any food that I must avoid?",
+                "What can't I eat?",
+                "Which food should I avoid?",
+            ],
         ),
         "job": (
             ("nurse", "teacher"),
@@ -73,7 +90,12 @@ FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str
             ["Ich wohne jetzt in {}.", "Ich bin letzte Woche nach {} gezogen."],
             ["Wo wohne ich?", "In welcher Stadt wohne ich?"],
         ),
-        "age": (("30", "31"), ["Ich bin {} Jahre alt."], ["Ich bin jetzt {}."], ["Wie alt bin ich?"]),
+        "age": (
+            ("30", "31"),
+            ["Ich bin {} Jahre alt."],
+            ["Ich bin jetzt {}."],
+            ["Wie alt bin ich?"],
+        ),
         "birthday": (
             ("9. Mai", "8. Mai"),
             ["Ich habe am {} Geburtstag.", "Mein Geburtstag ist am {}."],
@@ -98,7 +120,12 @@ FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str
             ["Ich arbeite jetzt als {}."],
             ["Was ist mein Beruf?"],
         ),
-        "sister": (("Petra", ""), ["Meine Schwester heißt {}."], [], ["Wie heißt meine Schwester?"]),
+        "sister": (
+            ("Petra", ""),
+            ["Meine Schwester heißt {}."],
+            [],
+            ["Wie heißt meine Schwester?"],
+        ),
     },
     "French": {
         "name": (
@@ -153,7 +180,12 @@ FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str
             ["Ahora vivo en {}.", "Me he mudado a {}."],
             ["¿Dónde vivo?", "¿En qué ciudad vivo?"],
         ),
-        "age": (("30", "31"), ["Tengo {} años."], ["Ahora tengo {} años."], ["¿Cuántos años tengo?"]),
+        "age": (
+            ("30", "31"),
+            ["Tengo {} años."],
+            ["Ahora tengo {} años."],
+            ["¿Cuántos años tengo?"],
+        ),
         "birthday": (
             ("9 de mayo", "8 de mayo"),
             ["Mi cumpleaños es el {}."],
@@ -172,7 +204,12 @@ FACTS: dict[str, dict[str, tuple[tuple[str, str], list[str], list[str], list[str
             [],
             ["¿Qué comida debo evitar?", "¿Qué no puedo comer?"],
         ),
-        "job": (("enfermera", "profesora"), ["Trabajo como {}."], ["Ahora trabajo como {}."], ["¿En qué trabajo?"]),
+        "job": (
+            ("enfermera", "profesora"),
+            ["Trabajo como {}."],
+            ["Ahora trabajo como {}."],
+            ["¿En qué trabajo?"],
+        ),
         "sister": (("Clara", ""), ["Mi hermana se llama {}."], [], ["¿Cómo se llama mi hermana?"]),
     },
 }
@@ -201,7 +238,9 @@ async def test_what_is_told_is_filed_in_the_notes_and_found(language: str, kind:
 
 
 @pytest.mark.parametrize(("language", "kind"), [row for row in ROWS if FACTS[row[0]][row[1]][2]])
-async def test_what_has_changed_is_corrected_and_found_as_it_is_now(language: str, kind: str) -> None:
+async def test_what_has_changed_is_corrected_and_found_as_it_is_now(
+    language: str, kind: str
+) -> None:
     (old, new), told, changed, asked = FACTS[language][kind]
     wrong = []
     for form, change in product(told, changed):
@@ -209,7 +248,9 @@ async def test_what_has_changed_is_corrected_and_found_as_it_is_now(language: st
         await talk.says(form.format(old))
         answer = await talk.says(change.format(new))
         lines = talk.blocks["human"].split("\n")
-        is_right = new in talk.blocks["human"] and not any(old in line and new not in line for line in lines)
+        is_right = new in talk.blocks["human"] and not any(
+            old in line and new not in line for line in lines
+        )
         if not is_right or "Plays chess" not in lines or "corrected" not in answer:
             wrong.append(("not corrected", form, change, lines, answer))
         found = await talk.says(asked[0])
@@ -263,7 +304,9 @@ async def test_a_correction_keeps_what_else_the_line_says(language: str, kind: s
 async def test_each_fact_of_a_sentence_gets_a_line_of_its_own(told: str, lines: list[str]) -> None:
     talk = talk_with()
     await talk.says(told)
-    assert [line.partition('"')[2].removesuffix('"') for line in talk.blocks["human"].split("\n")] == lines
+    assert [
+        line.partition('"')[2].removesuffix('"') for line in talk.blocks["human"].split("\n")
+    ] == lines
 
 
 @pytest.mark.parametrize(
@@ -281,7 +324,11 @@ async def test_each_fact_of_a_sentence_gets_a_line_of_its_own(told: str, lines: 
 async def test_what_cannot_be_divided_or_read_is_filed_word_for_word(told: str) -> None:
     talk = talk_with("Plays chess")
     await talk.says(told)
-    filed = [talk.blocks["human"], *(text for _, text, _ in talk.archive), *(str(entry) for entry in talk.archive)]
+    filed = [
+        talk.blocks["human"],
+        *(text for _, text, _ in talk.archive),
+        *(str(entry) for entry in talk.archive),
+    ]
     assert any(told in text for text in filed)
     assert "Plays chess" in talk.blocks["human"]
 

@@ -33,13 +33,15 @@ class Newcomer:
         return self.hears(self.sends({"role": "user", "content": text}, **more))
 
     def sends(self, message: Wire, **more: Any) -> list[Wire]:
-        answer: list[Wire] = ok(self.http.post(f"{self.path}/messages", json={"messages": [message], **more}))[
-            "messages"
-        ]
+        answer: list[Wire] = ok(
+            self.http.post(f"{self.path}/messages", json={"messages": [message], **more})
+        )["messages"]
         return answer
 
     def hears(self, messages: list[Wire]) -> str:
-        words = "\n".join(each["content"] for each in messages if each["message_type"] == "assistant_message")
+        words = "\n".join(
+            each["content"] for each in messages if each["message_type"] == "assistant_message"
+        )
         assert MACHINE.findall(words) == []
         return words
 
@@ -47,7 +49,9 @@ class Newcomer:
     def notes(self) -> list[str]:
         """The lines of the block about them, without the dates."""
         value: str = ok(self.http.get(f"{self.path}/core-memory/blocks/human"))["value"]
-        return [re.sub(r'^\d{4}-\d\d-\d\d: "(.*)"$', r"\1", line) for line in value.split("\n") if line]
+        return [
+            re.sub(r'^\d{4}-\d\d-\d\d: "(.*)"$', r"\1", line) for line in value.split("\n") if line
+        ]
 
     @property
     def archive(self) -> list[str]:
@@ -58,22 +62,45 @@ class Newcomer:
         """All that the model wrote, words and arguments."""
         sent = ok(self.http.get(f"{self.path}/messages", params={"limit": 200}))
         said = [each["content"] for each in sent if each["message_type"] == "assistant_message"]
-        calls = [call for each in sent if each["message_type"] == "tool_call_message" for call in each["tool_calls"]]
+        calls = [
+            call
+            for each in sent
+            if each["message_type"] == "tool_call_message"
+            for call in each["tool_calls"]
+        ]
         return "\n".join([*said, *(call["arguments"] for call in calls)])
 
 
-def newcomer(http: httpx2.Client, human: str = "", agent_type: str = "letta_v1_agent", **more: Any) -> Newcomer:
+def newcomer(
+    http: httpx2.Client, human: str = "", agent_type: str = "letta_v1_agent", **more: Any
+) -> Newcomer:
     blocks = [{"label": "human", "value": human}, {"label": "persona", "value": "I am Sam."}]
     body = {"agent_type": agent_type, "model": "ricordo/librarian", "memory_blocks": blocks, **more}
     return Newcomer(http, f"/v1/agents/{ok(http.post('/v1/agents/', json=body))['id']}")
 
 
-def test_a_denied_call_is_told_without_its_name_or_the_reason_as_it_was_sent(http: httpx2.Client) -> None:
-    rules = [{"type": "requires_approval", "tool_name": name} for name in ("memory_insert", "conversation_search")]
+def test_a_denied_call_is_told_without_its_name_or_the_reason_as_it_was_sent(
+    http: httpx2.Client,
+) -> None:
+    rules = [
+        {"type": "requires_approval", "tool_name": name}
+        for name in ("memory_insert", "conversation_search")
+    ]
     ada = newcomer(http, tool_rules=rules)
-    for words, answer in (("I play the violin.", "I could not file"), ("Where is my hat?", "I could not search our")):
-        request = next(m for m in ada.sends({"role": "user", "content": words}) if "approval" in m["message_type"])
-        denial = {"approve": False, "approval_request_id": request["id"], "reason": '{"status": "no [source: x]"}'}
+    for words, answer in (
+        ("I play the violin.", "I could not file"),
+        ("Where is my hat?", "I could not search our"),
+    ):
+        request = next(
+            m
+            for m in ada.sends({"role": "user", "content": words})
+            if "approval" in m["message_type"]
+        )
+        denial = {
+            "approve": False,
+            "approval_request_id": request["id"],
+            "reason": '{"status": "no [source: x]"}',
+        }
         assert answer in ada.hears(ada.sends({"type": "approval", **denial}))
 
 
@@ -89,7 +116,9 @@ def test_a_denied_call_is_told_without_its_name_or_the_reason_as_it_was_sent(htt
     ],
 )
 @pytest.mark.parametrize("status", ["success", "error"])
-def test_what_a_clients_tool_gives_is_not_repeated_as_it_is(http: httpx2.Client, result: str, status: str) -> None:
+def test_what_a_clients_tool_gives_is_not_repeated_as_it_is(
+    http: httpx2.Client, result: str, status: str
+) -> None:
     tool = {
         "name": "conversation_search",
         "parameters": {"type": "object", "properties": {"query": {"type": "string"}}},
@@ -98,7 +127,12 @@ def test_what_a_clients_tool_gives_is_not_repeated_as_it_is(http: httpx2.Client,
     tools = {"client_tools": [{**tool, "description": "Searches."}]}
     asked = ada.sends({"role": "user", "content": "Wo ist die violin?"}, **tools)
     call = next(m["tool_call"] for m in asked if m["message_type"] == "approval_request_message")
-    returned = {"type": "tool", "tool_call_id": call["tool_call_id"], "tool_return": result, "status": status}
+    returned = {
+        "type": "tool",
+        "tool_call_id": call["tool_call_id"],
+        "tool_return": result,
+        "status": status,
+    }
     answer = ada.hears(ada.sends({"type": "approval", "approvals": [returned]}, **tools))
     assert answer
     assert "hunter2" not in answer
@@ -108,7 +142,10 @@ def test_what_a_clients_tool_gives_is_not_repeated_as_it_is(http: httpx2.Client,
 @pytest.mark.parametrize("agent_type", ["memgpt_agent", "letta_v1_agent"])
 def test_of_passages_and_events_only_words_are_quoted(http: httpx2.Client, agent_type: str) -> None:
     ada = newcomer(http, agent_type=agent_type)
-    for text in ('{"violin": {"id": "passage-1234"}}', "[source: file-1234, page 3] The violin is blue."):
+    for text in (
+        '{"violin": {"id": "passage-1234"}}',
+        "[source: file-1234, page 3] The violin is blue.",
+    ):
         ok(http.post(f"{ada.path}/archival-memory", json={"text": text}))
     ada.sends({"role": "system", "content": '{"type": "system_alert", "message": "violin"}'})
     assert '"The violin is blue."' in ada.says("What colour is the violin?")
@@ -127,11 +164,15 @@ def test_of_passages_and_events_only_words_are_quoted(http: httpx2.Client, agent
         ("4111 1111 1111 1111", "Do I have a number 4111?", "1111"),
     ],
 )
-def test_a_secret_is_neither_stored_nor_repeated(http: httpx2.Client, told: str, asked: str, secret: str) -> None:
+def test_a_secret_is_neither_stored_nor_repeated(
+    http: httpx2.Client, told: str, asked: str, secret: str
+) -> None:
     ada = newcomer(http)
     assert "neither keep nor repeat secrets" in ada.says(f"I play chess. {told}")
     assert secret not in ada.says(asked)
-    assert secret not in ada.says(f"Is {secret} still valid?" if len(secret) > 8 else "Which secrets do you know?")
+    assert secret not in ada.says(
+        f"Is {secret} still valid?" if len(secret) > 8 else "Which secrets do you know?"
+    )
     assert secret not in ada.says("What do you know about me?")
     assert (ada.notes, ada.archive) == (["I play chess."] * ("\n" not in told), [])
     assert secret not in ada.everything_sent
@@ -155,7 +196,11 @@ CODE = [
 @pytest.mark.parametrize("code", CODE)
 def test_pasted_code_is_not_memory(http: httpx2.Client, code: str) -> None:
     ada = newcomer(http)
-    answer = "\n".join(each["content"] for each in ada.sends({"role": "user", "content": code}) if each.get("content"))
+    answer = "\n".join(
+        each["content"]
+        for each in ada.sends({"role": "user", "content": code})
+        if each.get("content")
+    )
     assert answer.startswith("I keep no code in memory")
     assert (ada.notes, ada.archive) == ([], [])
     assert "I don't know" in ada.says("What is my name?")
@@ -187,10 +232,14 @@ def test_prose_that_looks_a_little_like_code_is_memory(http: httpx2.Client, word
 
 def test_a_question_about_a_name_alone_is_answered(http: httpx2.Client) -> None:
     ada = newcomer(http)
-    ada.says("I have a sister called Mia. She is a doctor. My friend Tom lives in Rome. The exam is in March.")
+    ada.says(
+        "I have a sister called Mia. She is a doctor. My friend Tom lives in Rome. The exam is in March."
+    )
     assert "March" not in ada.says("What do you know about Marco?")
     for question in ("Who is Mia?", "who's mia", "Mia?", "Tell me about Mia", "Sorry, who is Mia?"):
-        assert '"I have a sister called Mia. She is a doctor."' in (answer := ada.says(question)), question
+        assert '"I have a sister called Mia. She is a doctor."' in (answer := ada.says(question)), (
+            question
+        )
         assert "Tom" not in answer
     assert "I don't know" in ada.says("Who is Zoe?")
 
@@ -213,20 +262,34 @@ def test_everything_is_listed_when_it_is_asked_for(http: httpx2.Client) -> None:
 @pytest.mark.parametrize(
     ("told", "correction", "after"),
     [
-        ("My name is Ada and I live in Turin.", "No, actually I live in Rome.", ["My name is Ada", "I live in Rome."]),
+        (
+            "My name is Ada and I live in Turin.",
+            "No, actually I live in Rome.",
+            ["My name is Ada", "I live in Rome."],
+        ),
         ("I work at Fiat.", "Actually, I work at Ferrari", ["I work at Ferrari"]),
         ("I'm allergic to nuts.", "No! I'm allergic to milk.", ["I'm allergic to milk."]),
         ("My favourite colour is blue.", "Actually green", ["My favourite colour is green"]),
-        ("I like tea. I have a meeting on Friday", "sorry, on Monday", ["I like tea.", "I have a meeting on Monday"]),
+        (
+            "I like tea. I have a meeting on Friday",
+            "sorry, on Monday",
+            ["I like tea.", "I have a meeting on Monday"],
+        ),
         ("My sister is Mia", "That's wrong. My sister is Maria.", ["My sister is Maria."]),
         ("I am 20 years old.", "I turned 21.", ["I turned 21."]),
         # What adds something or is no correction leaves the old line.
         ("I have a cat.", "Actually, I have a dog too.", ["I have a cat.", "I have a dog too."]),
-        ("I play chess.", "No one likes my cooking.", ["I play chess.", "No one likes my cooking."]),
+        (
+            "I play chess.",
+            "No one likes my cooking.",
+            ["I play chess.", "No one likes my cooking."],
+        ),
         ("I like tea.", "No, thanks", ["I like tea."]),
     ],
 )
-def test_a_correction_replaces_the_old_line(http: httpx2.Client, told: str, correction: str, after: list[str]) -> None:
+def test_a_correction_replaces_the_old_line(
+    http: httpx2.Client, told: str, correction: str, after: list[str]
+) -> None:
     ada = newcomer(http)
     ada.says(told)
     ada.says(correction)
@@ -234,9 +297,17 @@ def test_a_correction_replaces_the_old_line(http: httpx2.Client, told: str, corr
     assert ada.archive == []
 
 
-def test_what_was_corrected_does_not_answer_again_and_can_be_corrected_again(http: httpx2.Client) -> None:
+def test_what_was_corrected_does_not_answer_again_and_can_be_corrected_again(
+    http: httpx2.Client,
+) -> None:
     ada = newcomer(http)
-    for words in ("I'm allergic to nuts.", "No, milk.", "No, eggs", "I like coffee.", "I don't like coffee any more."):
+    for words in (
+        "I'm allergic to nuts.",
+        "No, milk.",
+        "No, eggs",
+        "I like coffee.",
+        "I don't like coffee any more.",
+    ):
         ada.says(words)
     assert ada.notes == ["I'm allergic to eggs", "I don't like coffee any more."]
     answer = ada.says("What am I allergic to?")
@@ -249,7 +320,10 @@ def test_what_was_corrected_does_not_answer_again_and_can_be_corrected_again(htt
 @pytest.mark.parametrize(
     ("told", "lines"),
     [
-        ("My name is Ada, I live in Turin and I study maths.", ["My name is Ada", "I live in Turin", "I study maths."]),
+        (
+            "My name is Ada, I live in Turin and I study maths.",
+            ["My name is Ada", "I live in Turin", "I study maths."],
+        ),
         ("Remember that I like tea; I hate coffee", ["I like tea", "I hate coffee"]),
         ("My dog is Rex and my sister is Mia", ["My dog is Rex", "my sister is Mia"]),
         ("I met Tom and I liked him", ["I met Tom and I liked him"]),
@@ -257,7 +331,9 @@ def test_what_was_corrected_does_not_answer_again_and_can_be_corrected_again(htt
         ("I love my dog and my cat", ["I love my dog and my cat"]),
     ],
 )
-def test_each_statement_has_a_line_of_its_own(http: httpx2.Client, told: str, lines: list[str]) -> None:
+def test_each_statement_has_a_line_of_its_own(
+    http: httpx2.Client, told: str, lines: list[str]
+) -> None:
     ada = newcomer(http)
     answer = ada.says(told)
     assert ada.notes == lines
@@ -271,7 +347,12 @@ def test_of_what_the_archive_holds_only_the_last_word_answers(
     clock, passed = server.runtime.store.clock, count()
     now = clock.now
     ada = newcomer(http)
-    for words in ("Hi, I'm Ada!", "The exam is on 12 May.", "Actually the exam is on 14 May", "no, it's on 15 May"):
+    for words in (
+        "Hi, I'm Ada!",
+        "The exam is on 12 May.",
+        "Actually the exam is on 14 May",
+        "no, it's on 15 May",
+    ):
         ahead = 2 * SECOND * next(passed)  # dates of results have seconds
         monkeypatch.setattr(clock, "now", lambda ahead=ahead: now() + ahead)
         ada.says(words)
@@ -297,8 +378,14 @@ MIA = "I have a sister called Mia. She is a doctor."
             ["I have a sister called Mia.", "I like tea", "I don't like coffee", "I live in Rome"],
         ),
         ("Forget everything I told you about tea", [MIA, "I don't like coffee", "I live in Rome"]),
-        ("Please forget that I like coffee", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),
-        ("Forget that I live in Turin", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),
+        (
+            "Please forget that I like coffee",
+            [MIA, "I like tea", "I don't like coffee", "I live in Rome"],
+        ),
+        (
+            "Forget that I live in Turin",
+            [MIA, "I like tea", "I don't like coffee", "I live in Rome"],
+        ),
         ("Forget where I live", [MIA, "I like tea", "I don't like coffee"]),
         ("Vergiss meine Adresse", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),
         ("forget everything", [MIA, "I like tea", "I don't like coffee", "I live in Rome"]),

@@ -61,14 +61,22 @@ def test_sentences_are_read_one_by_one_and_pronouns_stay_with_their_nouns() -> N
 
 def test_a_list_with_a_question_after_it_is_kept_and_answered() -> None:
     shopping = "Shopping:\n- milk\n- eggs\nHow many eggs do I have?"
-    assert read(shopping) == (Intent("tell", shopping, is_note=True), Intent("ask", "How many eggs do I have?"))
+    assert read(shopping) == (
+        Intent("tell", shopping, is_note=True),
+        Intent("ask", "How many eggs do I have?"),
+    )
     long_question = "I have been thinking about the harbour for a long time, " * 6 + "where was it?"
     assert read(long_question) == (Intent("ask", long_question),)
 
 
 def test_abbreviations_and_ordinals_do_not_end_sentences() -> None:
     text = "Dr. Rossi comes on the 12. of May. He brings cake! 好。走吧。"
-    assert sentences(text) == ["Dr. Rossi comes on the 12. of May.", "He brings cake!", "好。", "走吧。"]
+    assert sentences(text) == [
+        "Dr. Rossi comes on the 12. of May.",
+        "He brings cake!",
+        "好。",
+        "走吧。",
+    ]
 
 
 def test_personal_is_what_is_about_the_speaker() -> None:

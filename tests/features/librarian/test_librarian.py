@@ -12,7 +12,14 @@ import pytest
 
 from ricordo.domain.block import Block
 from ricordo.domain.message import ImagePart, Message, Part, TextPart, ToolCallPart, ToolReturnPart
-from ricordo.domain.model import ModelReply, ModelRequest, ModelSettings, TextChunk, ToolChoice, ToolSchema
+from ricordo.domain.model import (
+    ModelReply,
+    ModelRequest,
+    ModelSettings,
+    TextChunk,
+    ToolChoice,
+    ToolSchema,
+)
 from ricordo.features.librarian.model import Librarian
 from ricordo.llm.chat import whole_reply
 from ricordo.prompt.memory import MemorySection, render_memory
@@ -29,13 +36,21 @@ PARAMETERS = {
     "archival_memory_search": "query tags tag_match_mode top_k start_datetime end_datetime",
     "conversation_search": "query roles limit start_date end_date",
 }
-NATIVE = ("conversation_search", "memory_insert", "memory_replace", "archival_memory_insert", "archival_memory_search")
+NATIVE = (
+    "conversation_search",
+    "memory_insert",
+    "memory_replace",
+    "archival_memory_insert",
+    "archival_memory_search",
+)
 
 
 def schema(name: str, parameters: str | None = None, required: tuple[str, ...] = ()) -> ToolSchema:
     names = (parameters or PARAMETERS[name]).split()
     properties: dict[str, Any] = {each: {"type": "string"} for each in names}
-    return ToolSchema(name, name, {"type": "object", "properties": properties, "required": list(required)})
+    return ToolSchema(
+        name, name, {"type": "object", "properties": properties, "required": list(required)}
+    )
 
 
 @dataclass
@@ -43,7 +58,9 @@ class Talk:
     """An agent with the librarian as its model: blocks, an archive, a history, and the loop of the native style."""
 
     tools: tuple[str, ...] = NATIVE
-    blocks: dict[str, str] = field(default_factory=lambda: {"persona": "I keep the shelves.", "human": ""})
+    blocks: dict[str, str] = field(
+        default_factory=lambda: {"persona": "I keep the shelves.", "human": ""}
+    )
     broken: dict[str, str] = field(default_factory=dict)
     archive: list[tuple[str, str, list[str]]] = field(default_factory=list)
     history: list[Message] = field(default_factory=list)
@@ -73,7 +90,9 @@ class Talk:
         raise AssertionError("The librarian never spoke.")
 
     def request(self, system: str | None = None) -> ModelRequest:
-        first = Message("message-system", "a", "c", "system", (TextPart(system or self._system()),), self.now)
+        first = Message(
+            "message-system", "a", "c", "system", (TextPart(system or self._system()),), self.now
+        )
         return ModelRequest(
             (first, *self.window),
             tuple(schema(name) for name in self.tools) + self.extra_tools,
@@ -97,7 +116,12 @@ class Talk:
     def _add(self, role: Any, *parts: Part) -> None:
         self.now += 1_000_000
         message = Message(
-            f"message-{len(self.history):08x}-0000-4000-8000-000000000000", "a", "c", role, parts, self.now
+            f"message-{len(self.history):08x}-0000-4000-8000-000000000000",
+            "a",
+            "c",
+            role,
+            parts,
+            self.now,
         )
         self.history.append(message)
         self.window.append(message)
@@ -122,8 +146,12 @@ class Talk:
             return self._result(call, "Failed", str(error))
 
     def _result(self, call: ToolCallPart, status: str, message: object) -> ToolReturnPart:
-        packed = package_result(message, is_success=status == "OK", time="2026-11-21 12:00:00 PM UTC+0000")
-        return ToolReturnPart(call.call_id, call.name, "success" if status == "OK" else "error", packed)
+        packed = package_result(
+            message, is_success=status == "OK", time="2026-11-21 12:00:00 PM UTC+0000"
+        )
+        return ToolReturnPart(
+            call.call_id, call.name, "success" if status == "OK" else "error", packed
+        )
 
     def _memory_insert(self, label: str, new_string: str, insert_line: int = -1) -> str:
         assert insert_line == -1
@@ -132,7 +160,9 @@ class Talk:
 
     def _memory_replace(self, label: str, old_string: str, new_string: str) -> str:
         if self.blocks[label].count(old_string) != 1:
-            raise ValueError(f"No replacement was performed, old_string `{old_string}` did not appear verbatim.")
+            raise ValueError(
+                f"No replacement was performed, old_string `{old_string}` did not appear verbatim."
+            )
         self.blocks[label] = self.blocks[label].replace(old_string, new_string)
         return self.blocks[label]
 
@@ -142,7 +172,10 @@ class Talk:
 
     def _archival_memory_search(self, query: str, top_k: int = 5) -> Any:
         found = [each for each in self.archive if matches(query, each[1])][:top_k]
-        return [{"id": f"passage-{n}", "timestamp": t, "content": c, "tags": g} for n, (t, c, g) in enumerate(found)]
+        return [
+            {"id": f"passage-{n}", "timestamp": t, "content": c, "tags": g}
+            for n, (t, c, g) in enumerate(found)
+        ]
 
     def _conversation_search(self, query: str, roles: list[str], limit: int = 5) -> Any:
         rows = [
@@ -150,7 +183,11 @@ class Talk:
             for message in reversed(self.history)
             if message.role in roles and message.text and matches(query, message.text)
         ][:limit]
-        return {"message": f"Showing {len(rows)} results:", "results": rows} if rows else "No results found."
+        return (
+            {"message": f"Showing {len(rows)} results:", "results": rows}
+            if rows
+            else "No results found."
+        )
 
 
 def iso(micros: int) -> str:
@@ -186,10 +223,19 @@ async def test_a_fact_told_is_answered_in_a_new_transcript_from_the_block() -> N
 
 
 async def test_a_line_that_others_wrote_is_quoted_as_a_note() -> None:
-    talk = Talk(blocks={"human": "Name: Ada\nLikes hiking in the Alps", "project": "The launch is in March."})
+    talk = Talk(
+        blocks={
+            "human": "Name: Ada\nLikes hiking in the Alps",
+            "project": "The launch is in March.",
+        }
+    )
     assert (await talk.says("What's my name?")).startswith('My notes about you say: "Name: Ada"')
-    assert 'My notes about you say: "Likes hiking in the Alps"' in await talk.says("Do I like hikes?")
-    assert 'My notes "project" say: "The launch is in March."' in await talk.says("When is the launch?")
+    assert 'My notes about you say: "Likes hiking in the Alps"' in await talk.says(
+        "Do I like hikes?"
+    )
+    assert 'My notes "project" say: "The launch is in March."' in await talk.says(
+        "When is the launch?"
+    )
 
 
 async def test_what_only_the_history_holds_is_found_and_quoted_with_its_date() -> None:
@@ -223,7 +269,11 @@ async def test_the_same_fact_is_not_filed_twice() -> None:
 @pytest.mark.parametrize(
     ("before", "words", "after"),
     [
-        ('2026-01-02: "My name is Ada."', "Actually my name is Anna", '|2026-11-21: "my name is Anna"'),
+        (
+            '2026-01-02: "My name is Ada."',
+            "Actually my name is Anna",
+            '|2026-11-21: "my name is Anna"',
+        ),
         ("Name: Ada", "My name is Anna.", '|2026-11-21: "My name is Anna."'),
         ('2026-01-02: "I live in Turin."', "I moved to Rome.", '|2026-11-21: "I moved to Rome."'),
         (
@@ -293,13 +343,17 @@ async def test_long_texts_and_lists_go_to_the_archive_whole() -> None:
     await talk.says(story)
     assert [content for _, content, _ in talk.archive] == [recipe, story.strip()]
     assert talk.blocks["human"] == ""
-    assert '"My pancakes: - 200 g flour - 3 eggs' in await talk.says("How many eggs go into pancakes?")
+    assert '"My pancakes: - 200 g flour - 3 eggs' in await talk.says(
+        "How many eggs go into pancakes?"
+    )
 
 
 async def test_the_date_is_the_agents_own_where_its_prompt_tells_it() -> None:
     talk = Talk(tools=("memory_insert",))
     talk._add("user", TextPart("I play the violin."))
-    system = talk._system().replace("- AGENT_ID", "- The current system date is: Sunday, November 22, 2026\n- AGENT_ID")
+    system = talk._system().replace(
+        "- AGENT_ID", "- The current system date is: Sunday, November 22, 2026\n- AGENT_ID"
+    )
     reply = await whole_reply(Librarian(), talk.request(system))
     assert isinstance(reply.parts[0], ToolCallPart)
     assert "2026-11-22: " in reply.parts[0].arguments
@@ -310,7 +364,9 @@ async def test_without_any_tool_it_says_that_the_message_stays_in_the_history() 
     answer = await talk.says("I play the violin.")
     assert answer.startswith("I have nowhere to file this")
     assert "stays in our history" in answer
-    assert (await talk.says("Where do I live?")).startswith('You told me on 2 January 2026: "I live in Turin."')
+    assert (await talk.says("Where do I live?")).startswith(
+        'You told me on 2 January 2026: "I live in Turin."'
+    )
     assert "I looked in my notes and found nothing" in await talk.says("Who is Emma?")
 
 
@@ -328,7 +384,10 @@ async def test_an_edit_that_waits_for_its_owner_is_not_called_filed() -> None:
     talk = Talk()
     talk._memory_insert = lambda **_: "Your change was proposed as p-1. It waits for the owner."  # type: ignore[method-assign]
     answer = await talk.says("I play the violin.")
-    assert 'I asked to have this put in my notes: "I play the violin."\nIt waits until that is approved.' in answer
+    assert (
+        'I asked to have this put in my notes: "I play the violin."\nIt waits until that is approved.'
+        in answer
+    )
 
 
 async def test_a_note_is_struck_out_and_leaves_no_empty_line() -> None:
@@ -410,7 +469,9 @@ async def test_what_cannot_be_forgotten_is_said() -> None:
     talk.tools = ()
     assert (await talk.says("Forget the green tea.")).startswith("I cannot strike anything out")
     talk.tools, talk.broken = NATIVE, {"memory_replace": "Closed."}
-    assert 'could not strike out "Likes green tea": the memory did not take it.' in await talk.says("Forget green tea")
+    assert 'could not strike out "Likes green tea": the memory did not take it.' in await talk.says(
+        "Forget green tea"
+    )
 
 
 async def test_it_says_what_it_is_once_in_a_conversation() -> None:
@@ -425,11 +486,17 @@ async def test_it_says_what_it_is_once_in_a_conversation() -> None:
 
 async def test_it_explains_itself_and_how_to_connect_a_model() -> None:
     talk = Talk(blocks={"persona": "My name is Sam.", "human": ""})
-    for words in ("Who are you?", "help", "Are you a language model?", "How do I connect a real model?"):
+    for words in (
+        "Who are you?",
+        "help",
+        "Are you a language model?",
+        "How do I connect a real model?",
+    ):
         answer = await talk.says(words)
         assert talk.calls == []
         assert all(
-            word in answer for word in ("librarian", "not a language model", "OPENAI_API_KEY", "Ollama", "restart")
+            word in answer
+            for word in ("librarian", "not a language model", "OPENAI_API_KEY", "Ollama", "restart")
         )
 
 
@@ -441,17 +508,24 @@ async def test_what_takes_a_language_model_is_declined_and_not_filed() -> None:
 
 
 async def test_all_notes_are_told_when_asked_what_it_knows() -> None:
-    talk = Talk(blocks={"human": "\n".join(["Name: Ada", *(f"Fact number {n}" for n in range(30))])})
+    talk = Talk(
+        blocks={"human": "\n".join(["Name: Ada", *(f"Fact number {n}" for n in range(30))])}
+    )
     answer = await talk.says("What do you know about me?")
     assert answer.startswith('This is what my notes say:\n- "Name: Ada"\n- "Fact number 0"')
     assert "… and 11 more lines." in answer
-    assert (await Talk().says("What do you know about me?")).startswith("I know nothing about you yet")
+    assert (await Talk().says("What do you know about me?")).startswith(
+        "I know nothing about you yet"
+    )
     assert (await Talk().says("What?")).startswith("I can look things up by their words")
 
 
 @pytest.mark.parametrize(
     ("tools", "called"),
-    [(("archival_memory_insert", "conversation_search"), "conversation_search"), (("memory_insert",), "memory_insert")],
+    [
+        (("archival_memory_insert", "conversation_search"), "conversation_search"),
+        (("memory_insert",), "memory_insert"),
+    ],
 )
 async def test_where_a_call_is_wanted_and_none_speaks_it_looks_or_takes_the_first(
     tools: tuple[str, ...], called: str
@@ -470,7 +544,9 @@ async def test_a_forced_tool_is_called_with_what_it_demands() -> None:
     properties: dict[str, Any] = {name: {"type": kind} for name, kind in kinds.items()} | {
         "mood": {"enum": ["dry", "wet"]}
     }
-    lookup = ToolSchema("look_outside", "", {"properties": properties, "required": list(properties)})
+    lookup = ToolSchema(
+        "look_outside", "", {"properties": properties, "required": list(properties)}
+    )
     talk = Talk(extra_tools=(lookup,), forced="look_outside")
     talk._add("user", TextPart("I play the violin."))
     reply = await whole_reply(Librarian(), talk.request())
@@ -534,7 +610,9 @@ async def test_streamed_pieces_make_the_reply() -> None:
     reply = items[-1]
     assert isinstance(reply, ModelReply)
     assert len(pieces) > 10
-    assert "".join(pieces) == "".join(part.text for part in reply.parts if isinstance(part, TextPart))
+    assert "".join(pieces) == "".join(
+        part.text for part in reply.parts if isinstance(part, TextPart)
+    )
 
 
 async def test_usage_is_estimated_and_call_ids_are_new_in_every_step() -> None:
@@ -560,10 +638,13 @@ async def test_a_message_without_words_is_answered() -> None:
 
 
 @pytest.mark.parametrize("agent_type", ["memgpt_agent", "memgpt_v2_agent", "letta_v1_agent"])
-def test_every_type_of_agent_files_corrects_and_forgets_in_its_block(http: httpx2.Client, agent_type: str) -> None:
+def test_every_type_of_agent_files_corrects_and_forgets_in_its_block(
+    http: httpx2.Client, agent_type: str
+) -> None:
     blocks = [{"label": "human", "value": "Likes tea"}]
     agent = http.post(
-        "/v1/agents/", json={"agent_type": agent_type, "model": "ricordo/librarian", "memory_blocks": blocks}
+        "/v1/agents/",
+        json={"agent_type": agent_type, "model": "ricordo/librarian", "memory_blocks": blocks},
     )
     path = f"/v1/agents/{agent.json()['id']}"
     for words, line in (
@@ -571,10 +652,18 @@ def test_every_type_of_agent_files_corrects_and_forgets_in_its_block(http: httpx
         ("I'm no longer allergic to nuts.", '"I\'m no longer allergic to nuts."'),
         ("Forget the nuts.", ""),
     ):
-        answer = http.post(f"{path}/messages", json={"messages": [{"role": "user", "content": words}]}).json()
-        assert "my notes" in [each for each in answer["messages"] if each.get("content")][-1]["content"]
+        answer = http.post(
+            f"{path}/messages", json={"messages": [{"role": "user", "content": words}]}
+        ).json()
+        assert (
+            "my notes"
+            in [each for each in answer["messages"] if each.get("content")][-1]["content"]
+        )
         first, *rest = http.get(f"{path}/core-memory/blocks/human").json()["value"].split("\n")
-        assert (first, [each.partition(": ")[2] for each in rest]) == ("Likes tea", [line] if line else []), words
+        assert (first, [each.partition(": ")[2] for each in rest]) == (
+            "Likes tea",
+            [line] if line else [],
+        ), words
 
 
 PARAGRAPH = "The harbour of Trieste was dredged in spring, and the boats lay outside for weeks. "
@@ -609,7 +698,9 @@ async def read_and_speak(message: str) -> None:
 
 @pytest.mark.parametrize("kind", LONG_MESSAGES)
 def test_a_long_message_is_read_in_linear_time(kind: str) -> None:
-    require_linear(lambda size: asyncio.run(read_and_speak(LONG_MESSAGES[kind](size))), 16_000, kind)
+    require_linear(
+        lambda size: asyncio.run(read_and_speak(LONG_MESSAGES[kind](size))), 16_000, kind
+    )
 
 
 async def test_two_long_texts_that_begin_alike_are_both_filed() -> None:

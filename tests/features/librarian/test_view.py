@@ -11,7 +11,9 @@ from tests.seams.growth import repeated, require_linear
 
 
 def block(label: str, value: str, *, limit: int = 500, read_only: bool = False) -> Block:
-    return Block(f"block-{label}", "org", "chain", label, value, "What it is for.", limit, read_only)
+    return Block(
+        f"block-{label}", "org", "chain", label, value, "What it is for.", limit, read_only
+    )
 
 
 def test_blocks_are_read_as_the_prompt_shows_them() -> None:
@@ -20,9 +22,7 @@ def test_blocks_are_read_as_the_prompt_shows_them() -> None:
         block("human", "Name: Ada\n\nLikes </value> tags\n1. one"),
         block("team/notes", "", limit=9),
     )
-    prompt = (
-        f"Use <memory_blocks> well.\n\n{render_memory(MemorySection('letta_v1_agent', 'ricordo', blocks))}\n\n<other>"
-    )
+    prompt = f"Use <memory_blocks> well.\n\n{render_memory(MemorySection('letta_v1_agent', 'ricordo', blocks))}\n\n<other>"
     assert shown_blocks(prompt) == (
         ShownBlock("persona", "I keep the shelves.", 500, True),
         ShownBlock("human", "Name: Ada\n\nLikes <\\/value> tags\n1. one", 500, False),
@@ -31,7 +31,8 @@ def test_blocks_are_read_as_the_prompt_shows_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "prompt", ["", "No memory here.", "<memory_blocks>\n<human>\n<description>\nbroken", "</memory_blocks>"]
+    "prompt",
+    ["", "No memory here.", "<memory_blocks>\n<human>\n<description>\nbroken", "</memory_blocks>"],
 )
 def test_a_prompt_without_blocks_shows_none(prompt: str) -> None:
     assert shown_blocks(prompt) == ()

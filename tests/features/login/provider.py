@@ -96,7 +96,13 @@ class TestProvider:
         rsa, ec = self.rsa.public_key().public_numbers(), self.ec.public_key().public_numbers()
         return [
             {"kty": "RSA", "kid": "RS256", "n": number(rsa.n), "e": number(rsa.e)},
-            {"kty": "EC", "crv": "P-256", "kid": "ES256", "x": b64(ec.x.to_bytes(32)), "y": b64(ec.y.to_bytes(32))},
+            {
+                "kty": "EC",
+                "crv": "P-256",
+                "kid": "ES256",
+                "x": b64(ec.x.to_bytes(32)),
+                "y": b64(ec.y.to_bytes(32)),
+            },
         ]
 
     def _authorize(self, query: Json) -> str:
@@ -117,10 +123,20 @@ class TestProvider:
         asked = self._codes.pop(form["code"], None)
         challenge = b64(sha256(form["code_verifier"].encode()).digest())
         known = ("S256", challenge, form["redirect_uri"])
-        if not asked or (asked["code_challenge_method"], asked["code_challenge"], asked["redirect_uri"]) != known:
+        if (
+            not asked
+            or (asked["code_challenge_method"], asked["code_challenge"], asked["redirect_uri"])
+            != known
+        ):
             return 400, {"error": "invalid_grant"}
         now = int(time.time())
-        claims = {"iss": self.issuer, "aud": CLIENT, "iat": now, "exp": now + 60, "nonce": asked["nonce"]}
+        claims = {
+            "iss": self.issuer,
+            "aud": CLIENT,
+            "iat": now,
+            "exp": now + 60,
+            "nonce": asked["nonce"],
+        }
         return 200, {"id_token": self.token(claims | self.person | self.claims)}
 
     def token(self, claims: Json) -> str:

@@ -30,13 +30,21 @@ def running() -> Iterator[TestProvider]:
 def provider(running: TestProvider) -> TestProvider:
     """The provider, which does not lie."""
     running.person, running.claims, running.document = {"sub": "42", "name": "Ada Lovelace"}, {}, {}
-    running.algorithm, running.sign, running.error, running.is_broken, running.delay = "RS256", None, "", False, 0.0
+    running.algorithm, running.sign, running.error, running.is_broken, running.delay = (
+        "RS256",
+        None,
+        "",
+        False,
+        0.0,
+    )
     running.asked.clear()
     return running
 
 
 @pytest.fixture(scope="module")
-def server(running: TestProvider, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerInThread]:
+def server(
+    running: TestProvider, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerInThread]:
     with serving(tmp_path_factory.mktemp("login"), **set_up(running)) as server:
         yield server
 
@@ -48,7 +56,12 @@ def browser(server: ServerInThread) -> Iterator[httpx2.Client]:
 
 
 def set_up(provider: TestProvider, **more: Any) -> dict[str, Any]:
-    return {"oidc_issuer": provider.issuer, "oidc_client_id": CLIENT, "oidc_client_secret": SECRET, **more}
+    return {
+        "oidc_issuer": provider.issuer,
+        "oidc_client_id": CLIENT,
+        "oidc_client_secret": SECRET,
+        **more,
+    }
 
 
 def log_in(browser: httpx2.Client, **query: str) -> httpx2.Response:
@@ -56,7 +69,9 @@ def log_in(browser: httpx2.Client, **query: str) -> httpx2.Response:
 
 
 def users(server: ServerInThread) -> list[tuple[Any, ...]]:
-    statement = text("SELECT identifier, name, email FROM users WHERE identifier IS NOT NULL ORDER BY seq")
+    statement = text(
+        "SELECT identifier, name, email FROM users WHERE identifier IS NOT NULL ORDER BY seq"
+    )
     return [tuple(row) for row in server.read(lambda tx: tx.all(statement))]
 
 
@@ -78,7 +93,11 @@ def test_whoever_logs_in_has_a_session_of_their_own_memory_alone(
     answer = log_in(browser, next="/openapi.json?x=1")
     assert (answer.status_code, answer.url.path, answer.url.query) == (200, "/openapi.json", b"x=1")
     (asked,) = provider.asked
-    assert (asked["response_type"], asked["code_challenge_method"], len(asked["code_challenge"])) == (
+    assert (
+        asked["response_type"],
+        asked["code_challenge_method"],
+        len(asked["code_challenge"]),
+    ) == (
         "code",
         "S256",
         43,
@@ -90,7 +109,9 @@ def test_whoever_logs_in_has_a_session_of_their_own_memory_alone(
     assert server.key("bea")
     refused(browser.get("/users/bea/blocks"), 404)
     refused(browser.get("/v1/keys/"), 403)
-    statement = text("SELECT role, expires_at - created_at AS life FROM api_keys WHERE kind = 'session'")
+    statement = text(
+        "SELECT role, expires_at - created_at AS life FROM api_keys WHERE kind = 'session'"
+    )
     row = server.read(lambda tx: tx.first(statement))
     assert (row.role, round(row.life / 1_000_000)) == ("user", 12 * 3600)
 
@@ -100,7 +121,11 @@ def test_only_pages_of_this_server_may_write_with_a_session(
 ) -> None:
     log_in(browser)
     mine, block = f"/users/{name_of(provider)}/blocks/page", {"body": "Written."}
-    for headers in ({}, {"origin": "https://elsewhere.org"}, {"sec-fetch-site": "cross-site", "origin": server.url}):
+    for headers in (
+        {},
+        {"origin": "https://elsewhere.org"},
+        {"sec-fetch-site": "cross-site", "origin": server.url},
+    ):
         refused(browser.put(mine, json=block, headers=headers), 403)
         refused(browser.post("/logout", headers=headers), 403)
     assert browser.put(mine, json=block, headers={"origin": server.url}).status_code in (200, 201)
@@ -120,27 +145,39 @@ def test_a_session_ends_with_logout_also_for_whoever_kept_the_cookie(
         refused(thief.get(mine), 401)
     # The next login leaves no row of the last one.
     log_in(browser)
-    assert not server.read(lambda tx: tx.all(text("SELECT id FROM api_keys WHERE revoked_at > 1 AND kind = 'session'")))
+    assert not server.read(
+        lambda tx: tx.all(text("SELECT id FROM api_keys WHERE revoked_at > 1 AND kind = 'session'"))
+    )
 
 
-def test_a_key_is_no_session_and_outlives_a_logout(server: ServerInThread, browser: httpx2.Client) -> None:
+def test_a_key_is_no_session_and_outlives_a_logout(
+    server: ServerInThread, browser: httpx2.Client
+) -> None:
     headers = {"authorization": f"Bearer {server.key('carl')}"}
     refused(browser.post("/logout", headers=headers), 400)
     ok(browser.get("/users/carl/blocks", headers=headers))
 
 
-def test_a_session_expires(provider: TestProvider, server: ServerInThread, browser: httpx2.Client) -> None:
+def test_a_session_expires(
+    provider: TestProvider, server: ServerInThread, browser: httpx2.Client
+) -> None:
     log_in(browser)
-    server.write(lambda tx: tx.run(text("UPDATE api_keys SET expires_at = 1 WHERE kind = 'session'")))
+    server.write(
+        lambda tx: tx.run(text("UPDATE api_keys SET expires_at = 1 WHERE kind = 'session'"))
+    )
     server.app.state.authentication.forget()
     refused(browser.get(f"/users/{name_of(provider)}/blocks"), 401)
 
 
-def test_a_disabled_user_is_refused(provider: TestProvider, server: ServerInThread, browser: httpx2.Client) -> None:
+def test_a_disabled_user_is_refused(
+    provider: TestProvider, server: ServerInThread, browser: httpx2.Client
+) -> None:
     provider.person = {"sub": "13"}
     log_in(browser)
     name = {"name": name_of(provider, "13")}
-    server.write(lambda tx: tx.run(text("UPDATE users SET disabled_at = 1 WHERE identifier = :name"), name))
+    server.write(
+        lambda tx: tx.run(text("UPDATE users SET disabled_at = 1 WHERE identifier = :name"), name)
+    )
     browser.cookies.clear()
     assert "disabled" in refused(log_in(browser), 403)
     assert COOKIE not in browser.cookies
@@ -151,14 +188,21 @@ def test_an_address_is_stored_if_the_provider_vouches_for_it(
     is_verified: Any, provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     subject = f"mail-{is_verified}"
-    person = {"sub": subject, "email": "ada@example.org", "email_verified": is_verified, "preferred_username": "ada"}
+    person = {
+        "sub": subject,
+        "email": "ada@example.org",
+        "email_verified": is_verified,
+        "preferred_username": "ada",
+    }
     provider.person = person
     log_in(browser)
     expected = "ada@example.org" if is_verified is True else None
     assert (name_of(provider, subject), "ada", expected) in users(server)
 
 
-def test_a_token_signed_with_an_elliptic_curve_counts(provider: TestProvider, browser: httpx2.Client) -> None:
+def test_a_token_signed_with_an_elliptic_curve_counts(
+    provider: TestProvider, browser: httpx2.Client
+) -> None:
     provider.algorithm = "ES256"
     assert log_in(browser).status_code == 200
     assert COOKIE in browser.cookies
@@ -210,7 +254,9 @@ def test_a_login_counts_once_and_in_the_browser_that_began_it(
     there = callback(browser)
     attempt = browser.cookies[ATTEMPT]
     with server.http() as other:
-        assert "Begin again" in refused(other.get(there), 400)  # an attacker's link, in the victim's browser
+        assert "Begin again" in refused(
+            other.get(there), 400
+        )  # an attacker's link, in the victim's browser
         callback(other)
         refused(other.get(there), 400)
     assert browser.get(there, follow_redirects=False).status_code == 303
@@ -238,14 +284,28 @@ def test_a_forged_cookie_of_a_login_is_refused(
 
 @pytest.mark.parametrize(
     "elsewhere",
-    ["https://evil.org", "//evil.org", "/\\evil.org", "\\/evil.org", "evil", "", "/\t/evil.org", "/a\r\nx: y", "/\x00"],
+    [
+        "https://evil.org",
+        "//evil.org",
+        "/\\evil.org",
+        "\\/evil.org",
+        "evil",
+        "",
+        "/\t/evil.org",
+        "/a\r\nx: y",
+        "/\x00",
+    ],
 )
-def test_a_login_leads_nowhere_but_here(elsewhere: str, provider: TestProvider, browser: httpx2.Client) -> None:
+def test_a_login_leads_nowhere_but_here(
+    elsewhere: str, provider: TestProvider, browser: httpx2.Client
+) -> None:
     assert "path of this server" in refused(log_in(browser, next=elsewhere), 400)
     assert ATTEMPT not in browser.cookies
 
 
-def test_what_the_provider_refuses_is_refused(provider: TestProvider, browser: httpx2.Client) -> None:
+def test_what_the_provider_refuses_is_refused(
+    provider: TestProvider, browser: httpx2.Client
+) -> None:
     provider.error = "access_denied"
     assert "access_denied" in refused(log_in(browser), 403)
     provider.error = "<script>alert(1)</script>"
@@ -272,17 +332,28 @@ def test_a_slow_provider_is_not_waited_for(
     assert "cannot be reached" in refused(log_in(browser), 502)
 
 
-def test_a_provider_that_is_not_there_or_is_another_is_an_error(provider: TestProvider, tmp_path: Path) -> None:
+def test_a_provider_that_is_not_there_or_is_another_is_an_error(
+    provider: TestProvider, tmp_path: Path
+) -> None:
     gone = set_up(provider, oidc_issuer="http://127.0.0.1:9")
     with serving(tmp_path / "gone", **gone) as server, server.http() as browser:
         assert "cannot be reached" in refused(log_in(browser), 502)
-    for lie in ({"issuer": "https://elsewhere.org"}, {"token_endpoint": "file:///etc/passwd"}, {"jwks_uri": None}):
+    for lie in (
+        {"issuer": "https://elsewhere.org"},
+        {"token_endpoint": "file:///etc/passwd"},
+        {"jwks_uri": None},
+    ):
         provider.document = lie
-        with serving(tmp_path / next(iter(lie)), **set_up(provider)) as server, server.http() as browser:
+        with (
+            serving(tmp_path / next(iter(lie)), **set_up(provider)) as server,
+            server.http() as browser,
+        ):
             refused(log_in(browser), 502)
 
 
-def test_with_a_login_nobody_is_the_local_administrator(provider: TestProvider, server: ServerInThread) -> None:
+def test_with_a_login_nobody_is_the_local_administrator(
+    provider: TestProvider, server: ServerInThread
+) -> None:
     with server.http() as http:
         refused(http.get("/v1/agents/"), 401)
         assert http.get("/v1/health/").status_code == 200
@@ -294,7 +365,12 @@ def test_a_claim_that_is_named_is_the_identifier_but_never_the_id_of_a_user(
     with serving(tmp_path, **set_up(provider, oidc_claim="email")) as server:
         key = {"authorization": f"Bearer {server.key('ada@example.org')}"}
         with server.http(follow_redirects=True) as browser:
-            assert browser.put("/users/ada@example.org/blocks/x", json={"body": "Hers."}, headers=key).status_code < 300
+            assert (
+                browser.put(
+                    "/users/ada@example.org/blocks/x", json={"body": "Hers."}, headers=key
+                ).status_code
+                < 300
+            )
             provider.person = {"sub": "42", "email": "ada@example.org", "email_verified": False}
             assert "no email" in refused(log_in(browser), 403)
             provider.person["email_verified"] = True
@@ -311,7 +387,10 @@ def test_cookies_are_for_this_server_alone_and_over_https_only_where_it_has_it(
     provider: TestProvider, browser: httpx2.Client
 ) -> None:
     begun = browser.get("/login", follow_redirects=False)
-    assert "httponly; max-age=600; path=/login/callback; samesite=lax" in begun.headers["set-cookie"].lower()
+    assert (
+        "httponly; max-age=600; path=/login/callback; samesite=lax"
+        in begun.headers["set-cookie"].lower()
+    )
     assert "secure" not in begun.headers["set-cookie"].lower()
     assert begun.headers["cache-control"] == "no-store"
     there = browser.get(begun.headers["location"], follow_redirects=False).headers["location"]
@@ -333,7 +412,10 @@ def test_without_the_settings_there_is_no_login(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "fault"),
     [
-        ({"oidc_issuer": "https://idp.org"}, "RICORDO_OIDC_CLIENT_ID, RICORDO_OIDC_CLIENT_SECRET is missing"),
+        (
+            {"oidc_issuer": "https://idp.org"},
+            "RICORDO_OIDC_CLIENT_ID, RICORDO_OIDC_CLIENT_SECRET is missing",
+        ),
         ({"oidc_claim": "email"}, "RICORDO_OIDC_ISSUER"),
         (
             {"oidc_issuer": "http://idp.org", "oidc_client_id": "x", "oidc_client_secret": "y"},
@@ -354,7 +436,9 @@ def test_subjects_that_only_case_tells_apart_are_two_users(
         provider.person["sub"] = subject
         assert log_in(browser).status_code < 500
         assert browser.get(f"/users/{name_of(provider, subject)}/blocks").status_code == 200
-    assert {name_of(provider, subject) for subject in ("AbC", "aBc")} <= {row[0] for row in users(server)}
+    assert {name_of(provider, subject) for subject in ("AbC", "aBc")} <= {
+        row[0] for row in users(server)
+    }
 
 
 def test_logins_refused_logins_and_logouts_are_in_the_audit_log_with_the_user_and_no_secret(
@@ -364,7 +448,10 @@ def test_logins_refused_logins_and_logouts_are_in_the_audit_log_with_the_user_an
         headers = {"authorization": f"Bearer {server.key('boss', 'admin')}"}
         rows = ok(browser.get("/v1/audit-log", params={"limit": 4}, headers=headers))
         assert not any(secret in str(rows) for secret in secrets if secret)
-        return [(row["action"], row["status"], row["user"], bool(row["key_id"]), bool(row["address"])) for row in rows]
+        return [
+            (row["action"], row["status"], row["user"], bool(row["key_id"]), bool(row["address"]))
+            for row in rows
+        ]
 
     provider.person = {"sub": "77", "name": "Audited"}
     name = name_of(provider, "77")

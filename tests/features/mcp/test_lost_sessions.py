@@ -54,14 +54,20 @@ class RestartedServer:
         self.number += 1
         self.forgets = False
         info = {"name": "raw", "version": "1"}
-        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+        result = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {"tools": {}},
+            "serverInfo": info,
+        }
         body = orjson.dumps({"jsonrpc": "2.0", "id": exchange.asked["id"], "result": result})
         await exchange.bytes(body, mcp_session_id=f"session-{self.number}")
 
     async def answer_call(self, exchange: Any) -> None:
         self.calls += 1
         if not self.forgets:
-            await exchange.result({"content": [{"type": "text", "text": f"done in session {self.number}"}]})
+            await exchange.result(
+                {"content": [{"type": "text", "text": f"done in session {self.number}"}]}
+            )
             return
         status, body = self.refusal
         if isinstance(body, dict):
@@ -86,9 +92,13 @@ def restarted(api: Api) -> Any:
 
         def run() -> tuple[str, str]:
             server.calls, server.forgets = 0, True
-            result = api.http.post(f"/v1/mcp-servers/{made.id}/tools/{served.id}/run", json={"args": {}}).json()
+            result = api.http.post(
+                f"/v1/mcp-servers/{made.id}/tools/{served.id}/run", json={"args": {}}
+            ).json()
             status, calls = result.get("status", "failed"), server.calls
-            if status != "success":  # a server that has just failed is not asked again for a while; a refresh ends that
+            if (
+                status != "success"
+            ):  # a server that has just failed is not asked again for a while; a refresh ends that
                 refresh()
             server.calls = calls
             return status, str(result)
@@ -99,7 +109,9 @@ def restarted(api: Api) -> Any:
         api.client.mcp_servers.delete(made.id)
 
 
-def test_a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated_once(restarted: Any) -> None:
+def test_a_session_that_the_server_forgot_is_opened_again_and_the_call_repeated_once(
+    restarted: Any,
+) -> None:
     server, run = restarted
     for refusal in LOSSES:
         server.refusal = refusal
@@ -114,7 +126,9 @@ def test_a_call_that_the_server_refuses_for_another_reason_is_not_repeated(resta
         assert (status == "success", server.calls) == (False, 1), (refusal, words)
 
 
-def test_a_server_that_forgets_each_session_at_once_fails_after_one_repetition(restarted: Any, api: Api) -> None:
+def test_a_server_that_forgets_each_session_at_once_fails_after_one_repetition(
+    restarted: Any, api: Api
+) -> None:
     server, _ = restarted
 
     async def forget_at_once(exchange: Any) -> None:
@@ -131,8 +145,12 @@ def test_a_server_that_forgets_each_session_at_once_fails_after_one_repetition(r
     server.raw.raw["initialize"] = server.initialize
 
 
-@pytest.mark.parametrize("cursors", [["stuck"] * 5, ["a", "b", "a", "b"], ["", None], ["1", "2", None]])
-def test_a_list_whose_cursors_repeat_ends_and_refuses_no_tool(api: Api, cursors: list[str | None]) -> None:
+@pytest.mark.parametrize(
+    "cursors", [["stuck"] * 5, ["a", "b", "a", "b"], ["", None], ["1", "2", None]]
+)
+def test_a_list_whose_cursors_repeat_ends_and_refuses_no_tool(
+    api: Api, cursors: list[str | None]
+) -> None:
     pages = [[tool(f"t{page}{number}") for number in range(2)] for page in range(len(cursors))]
     server = RawServer()
     asked: list[Any] = []
@@ -164,24 +182,32 @@ def test_a_failure_without_words_is_put_into_words(api: Api) -> None:
 
         async def refuse(exchange: Any) -> None:
             error = {"code": -32050, "message": " "}
-            await exchange.bytes(orjson.dumps({"jsonrpc": "2.0", "id": exchange.asked["id"], "error": error}))
+            await exchange.bytes(
+                orjson.dumps({"jsonrpc": "2.0", "id": exchange.asked["id"], "error": error})
+            )
 
         failures: list[tuple[Any, str]] = [
             (lambda exchange: exchange.result({"content": [], "isError": True}), "did not say why"),
             (
-                lambda exchange: exchange.result({"content": [{"type": "text", "text": " "}], "isError": True}),
+                lambda exchange: exchange.result(
+                    {"content": [{"type": "text", "text": " "}], "isError": True}
+                ),
                 "did not say why",
             ),
             (refuse, "refused the call without words (code -32050)"),
         ]
         for answer, words in failures:
             server.raw["tools/call"] = answer
-            result: Any = api.client.mcp_servers.tools.run(served.id, mcp_server_id=made.id, args={})
+            result: Any = api.client.mcp_servers.tools.run(
+                served.id, mcp_server_id=made.id, args={}
+            )
             assert (result.status, words in str(result.func_return)) == ("error", True), result
         api.client.mcp_servers.delete(made.id)
 
 
-def test_adding_a_slow_server_does_not_hold_the_request(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adding_a_slow_server_does_not_hold_the_request(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tools, "FIRST_LOOK_SECONDS", 0.0)
     server = RawServer([tool("go")])
     may_answer = asyncio.Event()
@@ -210,7 +236,9 @@ def test_adding_a_slow_server_does_not_hold_the_request(api: Api, monkeypatch: p
 
 
 def test_a_tool_between_agents_that_is_missing_names_what_serves_in_its_place(api: Api) -> None:
-    refused = api.http.post("/v1/agents/", json={"model": MODEL, "tools": ["send_message_to_all_agents_in_group"]})
+    refused = api.http.post(
+        "/v1/agents/", json={"model": MODEL, "tools": ["send_message_to_all_agents_in_group"]}
+    )
     assert refused.status_code == 404
     assert "send_message_to_agents_matching_tags" in refused.text
 
@@ -225,7 +253,11 @@ def test_an_agent_is_not_told_of_a_restart_of_its_tools_server(api: Api) -> None
         for session in (2, 3):
             server.forgets = True
             api.server.says([call("go")], "Done.")
-            answer = api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Go."}])
-            (result,) = [each for each in answer.messages if each.message_type == "tool_return_message"]
+            answer = api.client.agents.messages.create(
+                agent.id, messages=[{"role": "user", "content": "Go."}]
+            )
+            (result,) = [
+                each for each in answer.messages if each.message_type == "tool_return_message"
+            ]
             assert (result.status, result.tool_return) == ("success", f"done in session {session}")
         api.client.mcp_servers.delete(made.id)

@@ -50,7 +50,9 @@ class Accounts(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         assert client_info.client_id
         self.clients[client_info.client_id] = client_info
 
-    async def authorize(self, client: OAuthClientInformationFull, params: AuthorizationParams) -> str:
+    async def authorize(
+        self, client: OAuthClientInformationFull, params: AuthorizationParams
+    ) -> str:
         code = AuthorizationCode(
             code=secrets.token_hex(16),
             client_id=client.client_id or "",
@@ -64,14 +66,18 @@ class Accounts(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         self.codes[code.code] = code
         return construct_redirect_uri(str(params.redirect_uri), code=code.code, state=params.state)
 
-    async def load_authorization_code(self, client: Any, authorization_code: str) -> AuthorizationCode | None:
+    async def load_authorization_code(
+        self, client: Any, authorization_code: str
+    ) -> AuthorizationCode | None:
         found = self.codes.get(authorization_code)
         return found if found and found.client_id == client.client_id else None
 
     def tokens(self, client_id: str, scopes: list[str]) -> OAuthToken:
         access, refresh = secrets.token_hex(16), secrets.token_hex(16)
         until = int(time.time()) + self.seconds
-        self.access[access] = AccessToken(token=access, client_id=client_id, scopes=scopes, expires_at=until)
+        self.access[access] = AccessToken(
+            token=access, client_id=client_id, scopes=scopes, expires_at=until
+        )
         self.refresh[refresh] = RefreshToken(token=refresh, client_id=client_id, scopes=scopes)
         return OAuthToken(
             access_token=access,
@@ -81,7 +87,9 @@ class Accounts(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
             scope=" ".join(scopes),
         )
 
-    async def exchange_authorization_code(self, client: Any, authorization_code: AuthorizationCode) -> OAuthToken:
+    async def exchange_authorization_code(
+        self, client: Any, authorization_code: AuthorizationCode
+    ) -> OAuthToken:
         del self.codes[authorization_code.code]
         return self.tokens(client.client_id, authorization_code.scopes)
 
@@ -89,7 +97,9 @@ class Accounts(OAuthAuthorizationServerProvider[AuthorizationCode, RefreshToken,
         found = self.refresh.get(refresh_token)
         return found if found and found.client_id == client.client_id else None
 
-    async def exchange_refresh_token(self, client: Any, refresh_token: RefreshToken, scopes: list[str]) -> OAuthToken:
+    async def exchange_refresh_token(
+        self, client: Any, refresh_token: RefreshToken, scopes: list[str]
+    ) -> OAuthToken:
         del self.refresh[refresh_token.token]
         self.refreshed += 1
         return self.tokens(client.client_id, scopes or refresh_token.scopes)
@@ -135,7 +145,10 @@ def guarded() -> Iterator[tuple[str, Accounts]]:
 def add(api: Api, url: str) -> Wire:
     config = {"mcp_server_type": "streamable_http", "server_url": url}
     made: Wire = ok(
-        api.http.post("/v1/mcp-servers/", json={"server_name": f"guarded{time.monotonic_ns()}", "config": config})
+        api.http.post(
+            "/v1/mcp-servers/",
+            json={"server_name": f"guarded{time.monotonic_ns()}", "config": config},
+        )
     )
     return made
 
@@ -147,7 +160,9 @@ def consent(address: str) -> str:
     return str(answer.headers["location"])
 
 
-def test_a_server_is_connected_to_used_and_refreshed(api: Api, guarded: tuple[str, Accounts]) -> None:
+def test_a_server_is_connected_to_used_and_refreshed(
+    api: Api, guarded: tuple[str, Accounts]
+) -> None:
     url, accounts = guarded
     made = add(api, url)
     assert (made["status"], made["is_connected"]) == ("failing", False)
@@ -156,7 +171,9 @@ def test_a_server_is_connected_to_used_and_refreshed(api: Api, guarded: tuple[st
     back = consent(ok(api.http.post(f"{place}/connect"))["authorization_url"])
     assert urlsplit(back).path == "/v1/mcp-servers/oauth/callback"
     landed = api.http.get(back, follow_redirects=False)
-    assert (landed.status_code, landed.headers["location"]) == (303, f"/ui/mcp/{made['id']}"), landed.text
+    assert (landed.status_code, landed.headers["location"]) == (303, f"/ui/mcp/{made['id']}"), (
+        landed.text
+    )
     # The same answer a second time leads nowhere.
     assert api.http.get(back, follow_redirects=False).status_code == 404
     connected = ok(api.http.patch(f"{place}/refresh")) and ok(api.http.get(place))
@@ -172,7 +189,9 @@ def test_a_server_is_connected_to_used_and_refreshed(api: Api, guarded: tuple[st
     def greeted() -> str:
         api.server.says(call(tool["name"], who="Ada"), "Done.")
         answer = api.client.agents.messages.create(agent.id, input="Go.")
-        return next(one.tool_return for one in answer.messages if one.message_type == "tool_return_message")
+        return next(
+            one.tool_return for one in answer.messages if one.message_type == "tool_return_message"
+        )
 
     assert greeted() == "Hello, Ada."
     # The token ends; the next one comes without anybody, also in sessions that are opened anew.
@@ -202,7 +221,9 @@ def test_a_server_is_connected_to_used_and_refreshed(api: Api, guarded: tuple[st
     api.http.delete(place)
 
 
-def test_who_refuses_or_answers_for_another_connects_nothing(api: Api, guarded: tuple[str, Accounts]) -> None:
+def test_who_refuses_or_answers_for_another_connects_nothing(
+    api: Api, guarded: tuple[str, Accounts]
+) -> None:
     url, accounts = guarded
     made = add(api, url)
     place = f"/v1/mcp-servers/{made['id']}/connect"
@@ -214,7 +235,10 @@ def test_who_refuses_or_answers_for_another_connects_nothing(api: Api, guarded: 
     assert (denied.status_code, "access_denied" in denied.text) == (400, True)
     state = parse_qs(urlsplit(ok(api.http.post(place))["authorization_url"]).query)["state"][0]
     wrong = api.http.get(callback, params={"state": state, "code": "not-a-code"})
-    assert (wrong.status_code, "It could not be connected to by OAuth" in wrong.text) == (503, True), wrong.text
+    assert (wrong.status_code, "It could not be connected to by OAuth" in wrong.text) == (
+        503,
+        True,
+    ), wrong.text
     assert api.server.provoked()  # a 503 that says why
     assert not ok(api.http.get(f"/v1/mcp-servers/{made['id']}"))["is_connected"]
     assert accounts.access == {}
@@ -246,10 +270,17 @@ class Liar:
             }
             status, body = 200, orjson.dumps(known | self.metadata)
         elif path == "/register":
-            client = {"client_id": "x", "redirect_uris": ["http://127.0.0.1/v1/mcp-servers/oauth/callback"]}
+            client = {
+                "client_id": "x",
+                "redirect_uris": ["http://127.0.0.1/v1/mcp-servers/oauth/callback"],
+            }
             status, body = 201, orjson.dumps(client | self.metadata.get("client", {}))
         await send(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-type", b"application/json")]}
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", b"application/json")],
+            }
         )
         await send({"type": "http.response.body", "body": body})
 
@@ -267,7 +298,9 @@ class Liar:
     ],
     ids=range(7),
 )
-def test_a_server_that_lies_about_oauth_connects_nothing(api: Api, metadata: dict[str, Any]) -> None:
+def test_a_server_that_lies_about_oauth_connects_nothing(
+    api: Api, metadata: dict[str, Any]
+) -> None:
     liar = Liar(metadata)
     running = HttpThread(liar)
     liar.port = running.port
@@ -275,7 +308,10 @@ def test_a_server_that_lies_about_oauth_connects_nothing(api: Api, metadata: dic
         made = add(api, f"http://127.0.0.1:{running.port}/mcp")
         answer = api.http.post(f"/v1/mcp-servers/{made['id']}/connect")
         # What is no address of the web is not taken for one: the usual place is, at the server itself.
-        is_usual = answer.status_code == 200 and f'url":"http://127.0.0.1:{running.port}/authorize?' in answer.text
+        is_usual = (
+            answer.status_code == 200
+            and f'url":"http://127.0.0.1:{running.port}/authorize?' in answer.text
+        )
         assert is_usual or answer.status_code == 502, answer.text
         assert is_usual == bool(metadata.keys() & {"authorization_endpoint", "token_endpoint"})
         api.server.provoked()

@@ -14,7 +14,11 @@ def test_a_server_is_added_its_change_is_shown_and_accepted_and_it_is_deleted(ap
     assert 'value="ftp://x"' in refused.text
     server = RawServer([tool("note", "Take <b>a</b> note."), {"name": "bad"}])
     with raw_server(server) as url:
-        page = http.post("/ui/mcp", data={"name": "notes", "address": url, "token": "t-123"}, follow_redirects=True)
+        page = http.post(
+            "/ui/mcp",
+            data={"name": "notes", "address": url, "token": "t-123"},
+            follow_redirects=True,
+        )
         assert "notes was added." in page.text
         assert "Take &lt;b&gt;a&lt;/b&gt; note." in page.text
         assert "t-123" not in page.text
@@ -42,10 +46,15 @@ def test_a_server_is_added_its_change_is_shown_and_accepted_and_it_is_deleted(ap
 def test_secrets_are_stored_and_deleted_one_by_one(api: Api) -> None:
     agent = api.client.agents.create(model=MODEL, secrets={"FIRST": "one-secret"})
     home = f"/ui/agents/{agent.id}"
-    page = api.http.post(f"{home}/secrets", data={"name": "SECOND", "value": "two-secret"}, follow_redirects=True)
+    page = api.http.post(
+        f"{home}/secrets", data={"name": "SECOND", "value": "two-secret"}, follow_redirects=True
+    )
     assert "SECOND was stored." in page.text
     assert "-secret" not in page.text.replace("/secrets", "")
-    assert [each.key for each in api.client.agents.retrieve(agent.id).secrets or ()] == ["FIRST", "SECOND"]
+    assert [each.key for each in api.client.agents.retrieve(agent.id).secrets or ()] == [
+        "FIRST",
+        "SECOND",
+    ]
     assert api.http.post(f"{home}/secrets", data={"name": "A B", "value": "x"}).status_code == 422
     api.http.post(f"{home}/secrets", data={"name": "FIRST", "do": "delete"}, follow_redirects=True)
     assert [each.key for each in api.client.agents.retrieve(agent.id).secrets or ()] == ["SECOND"]

@@ -64,7 +64,9 @@ server.run()
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, api: Api) -> Iterator[Path]:
+def folder(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, api: Api
+) -> Iterator[Path]:
     """A folder with the program, from which programs may be started."""
     bubblewrap()
     made = tmp_path_factory.mktemp("programs")
@@ -80,7 +82,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def config(folder: Path, **more: Any) -> dict[str, Any]:
-    made = {"mcp_server_type": "stdio", "command": sys.executable, "args": ["-I", str(folder / "bare.py")]}
+    made = {
+        "mcp_server_type": "stdio",
+        "command": sys.executable,
+        "args": ["-I", str(folder / "bare.py")],
+    }
     return {"server_name": "notes", "config": {**made, "env": {"KEY": "k-123"}, **more}}
 
 
@@ -101,10 +107,16 @@ def test_a_program_is_called_sees_nothing_of_the_server_and_comes_back(
     tool_ids = [tool.id for tool in api.client.mcp_servers.tools.list(str(made.id))]
     agent = api.client.agents.create(model=MODEL, tool_ids=tool_ids)
     data = api.server.settings.data_dir
-    assert result(api, agent.id, "look", path=str(data / "ricordo.db")) == ("success", "FileNotFoundError ['KEY']")
+    assert result(api, agent.id, "look", path=str(data / "ricordo.db")) == (
+        "success",
+        "FileNotFoundError ['KEY']",
+    )
     assert result(api, agent.id, "look", path="/etc/shadow")[1].startswith("FileNotFoundError")
     runner: Any = api.server.runtime.toolbox.runner("external_mcp")
-    for how, words, seconds in (("exit", "failed", 60.0), ("hang", "did not answer within 0.1 seconds", 0.1)):
+    for how, words, seconds in (
+        ("exit", "failed", 60.0),
+        ("hang", "did not answer within 0.1 seconds", 0.1),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(runner, "seconds", seconds)
             status, told = result(api, agent.id, "end", how=how)
@@ -121,13 +133,17 @@ def test_a_program_is_called_sees_nothing_of_the_server_and_comes_back(
         ("print('{}')", "Connection closed"),
     ],
 )
-def test_a_program_that_is_no_server_says_so(api: Api, folder: Path, program: str, words: str) -> None:
+def test_a_program_that_is_no_server_says_so(
+    api: Api, folder: Path, program: str, words: str
+) -> None:
     made = api.client.mcp_servers.create(**config(folder, args=["-I", "-c", program])).to_dict()
     assert made["status"] == "failing"
     assert words in str(made["last_error"])
 
 
-def test_without_the_operators_word_none_is_started(api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_operators_word_none_is_started(
+    api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for command in ("/bin/sh", f"{VENV}/../../../../bin/sh", "sh", "nothing-like-it", ""):
         answer = api.http.post("/v1/mcp-servers/", json=config(folder, command=command))
         assert answer.status_code in (400, 403), answer.text

@@ -11,7 +11,9 @@ from tests.seams.server import MODEL
 
 
 @pytest.mark.parametrize("kind", ["streamable_http", "sse"])
-def test_tools_of_a_server_are_called_by_an_agent(api: Api, kind: Literal["sse", "streamable_http"]) -> None:
+def test_tools_of_a_server_are_called_by_an_agent(
+    api: Api, kind: Literal["sse", "streamable_http"]
+) -> None:
     with mcp_server(notes(), kind) as url:
         config: Any = {"mcp_server_type": kind, "server_url": url}
         made = api.client.mcp_servers.create(server_name=f"notes {kind}", config=config)
@@ -21,17 +23,29 @@ def test_tools_of_a_server_are_called_by_an_agent(api: Api, kind: Literal["sse",
         assert (add.tool_type, add.tags) == ("external_mcp", [f"mcp:notes {kind}"])
         agent = api.client.agents.create(model=MODEL, tool_ids=[add.id, tools["fail"].id])
         api.server.says([call("add", a=2, b=3)], [call("fail", why="No ink.")], "Five.")
-        answer = api.client.agents.messages.create(agent.id, messages=[{"role": "user", "content": "Add."}])
+        answer = api.client.agents.messages.create(
+            agent.id, messages=[{"role": "user", "content": "Add."}]
+        )
         results = [each for each in answer.messages if each.message_type == "tool_return_message"]
         assert [each.status for each in results] == ["success", "error"]
         assert results[0].tool_return == "5"
         assert "No ink." in results[1].tool_return
         api.client.mcp_servers.delete(made.id)
         assert api.client.mcp_servers.list() == []
-        assert [tool.name for tool in api.client.agents.tools.list(agent.id) if tool.tool_type == "external_mcp"] == []
+        assert [
+            tool.name
+            for tool in api.client.agents.tools.list(agent.id)
+            if tool.tool_type == "external_mcp"
+        ] == []
 
 
 def test_what_no_header_can_hold_is_refused_before_it_is_sent(api: Api) -> None:
     server = {"server_name": "x", "type": "streamable_http", "server_url": "http://127.0.0.1:1/mcp"}
-    for wrong in ({"auth_token": " "}, {"auth_token": "key\n"}, {"custom_headers": {"x-key": "key "}}):
-        assert api.http.post("/v1/tools/mcp/servers/test", json=server | wrong).status_code == 422, wrong
+    for wrong in (
+        {"auth_token": " "},
+        {"auth_token": "key\n"},
+        {"custom_headers": {"x-key": "key "}},
+    ):
+        assert (
+            api.http.post("/v1/tools/mcp/servers/test", json=server | wrong).status_code == 422
+        ), wrong

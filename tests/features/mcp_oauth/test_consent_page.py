@@ -41,7 +41,11 @@ def test_a_person_logs_in_consents_and_comes_back_to_the_program(
     browser: Browser, tmp_path: Path, program: str
 ) -> None:
     with serving(tmp_path, api_key=OPERATOR) as server, server.http() as http:
-        about = {"client_name": "Claude", "redirect_uris": [program], "token_endpoint_auth_method": "none"}
+        about = {
+            "client_name": "Claude",
+            "redirect_uris": [program],
+            "token_endpoint_auth_method": "none",
+        }
         client = http.post("/oauth/register", json=about).json()["client_id"]
         asked = f"/oauth/authorize?client_id={client}&redirect_uri={program}&response_type=code&state=s1"
         with visit(browser, server.url) as visitor:

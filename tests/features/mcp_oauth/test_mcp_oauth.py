@@ -16,7 +16,12 @@ import pytest
 from mcp import Client
 from mcp.client.auth import OAuthClientProvider
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthClientMetadata, OAuthToken
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+)
 from pydantic import AnyUrl
 from sqlalchemy import select, text, update
 
@@ -36,7 +41,10 @@ METADATA = "/.well-known/oauth-protected-resource/mcp"
 
 @pytest.fixture(scope="module")
 def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[People]:
-    with serving(tmp_path_factory.mktemp("oauth"), api_key=OPERATOR) as server, server.http() as http:
+    with (
+        serving(tmp_path_factory.mktemp("oauth"), api_key=OPERATOR) as server,
+        server.http() as http,
+    ):
         insert = text("INSERT INTO organizations (id, name, created_at) VALUES (:id, 'other', 0)")
         server.write(lambda tx: tx.run(insert, {"id": OTHER_ORGANIZATION}))
         yield People(server, http)
@@ -50,8 +58,15 @@ def browser_of(people: People, key: str) -> Iterator[httpx2.Client]:
         yield browser
 
 
-def register(people: People, name: str = "Claude", uris: Any = (BACK,), **more: Any) -> httpx2.Response:
-    body = {"client_name": name, "redirect_uris": list(uris), "token_endpoint_auth_method": "none", **more}
+def register(
+    people: People, name: str = "Claude", uris: Any = (BACK,), **more: Any
+) -> httpx2.Response:
+    body = {
+        "client_name": name,
+        "redirect_uris": list(uris),
+        "token_endpoint_auth_method": "none",
+        **more,
+    }
     return people.http.post("/oauth/register", json=body)
 
 
@@ -64,15 +79,21 @@ def client_of(people: People, **given: Any) -> str:
 def question(browser: httpx2.Client, client_id: str, **more: Any) -> httpx2.Response:
     asked = {"client_id": client_id, "redirect_uri": BACK, "response_type": "code", "state": "s1"}
     asked |= {"code_challenge": CHALLENGE, "code_challenge_method": "S256", **more}
-    return browser.get("/oauth/authorize", params={name: value for name, value in asked.items() if value})
+    return browser.get(
+        "/oauth/authorize", params={name: value for name, value in asked.items() if value}
+    )
 
 
-def consent(browser: httpx2.Client, client_id: str, decision: str = "allow", **more: Any) -> dict[str, str]:
+def consent(
+    browser: httpx2.Client, client_id: str, decision: str = "allow", **more: Any
+) -> dict[str, str]:
     """Go through the pages, and return what the program hears."""
     page = browser.get(question(browser, client_id, **more).headers["location"])
     assert page.status_code == 200, page.text
     (hidden,) = re.findall(r'name="question" value="([^"]+)"', page.text)
-    answer = browser.post("/oauth/consent", data={"question": hidden, "decision": decision}, headers=OWN)
+    answer = browser.post(
+        "/oauth/consent", data={"question": hidden, "decision": decision}, headers=OWN
+    )
     assert answer.status_code == 303
     assert answer.headers["location"].startswith(BACK)
     return dict(parse_qsl(urlsplit(answer.headers["location"]).query))
@@ -120,7 +141,9 @@ def read(people: People, access: str) -> str:
 
 
 def status(people: People, access: str) -> int:
-    return people.send(access, "POST", "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}).status_code
+    return people.send(
+        access, "POST", "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    ).status_code
 
 
 def works(people: People, access: str) -> bool:
@@ -148,7 +171,9 @@ class Kept:
 
 
 @pytest.mark.parametrize("method", ["none", "client_secret_post", "client_secret_basic"])
-def test_the_official_client_connects_after_a_consent_and_refreshes_by_itself(people: People, method: Any) -> None:
+def test_the_official_client_connects_after_a_consent_and_refreshes_by_itself(
+    people: People, method: Any
+) -> None:
     key = people.key("ada")
     ok(people.send(key, "PUT", "/users/ada/blocks/human", json={"body": "Ada flies planes."}))
     kept, back = Kept(), {}
@@ -157,7 +182,9 @@ def test_the_official_client_connects_after_a_consent_and_refreshes_by_itself(pe
         with browser_of(people, key) as browser:
             page = browser.get(browser.get(address).headers["location"])
             (hidden,) = re.findall(r'name="question" value="([^"]+)"', page.text)
-            answer = browser.post("/oauth/consent", data={"question": hidden, "decision": "allow"}, headers=OWN)
+            answer = browser.post(
+                "/oauth/consent", data={"question": hidden, "decision": "allow"}, headers=OWN
+            )
             back.update(parse_qsl(urlsplit(answer.headers["location"]).query))
 
     async def come_back() -> AuthorizationCodeResult:
@@ -187,7 +214,10 @@ def test_the_official_client_connects_after_a_consent_and_refreshes_by_itself(pe
 def test_a_program_without_a_token_hears_where_to_get_one(people: People) -> None:
     answer = people.http.post("/mcp", json={})
     refused(answer, 401)
-    assert answer.headers["www-authenticate"] == f'Bearer resource_metadata="{people.server.url}{METADATA}"'
+    assert (
+        answer.headers["www-authenticate"]
+        == f'Bearer resource_metadata="{people.server.url}{METADATA}"'
+    )
     assert "www-authenticate" not in people.http.get("/v1/agents/").headers
     about = ok(people.http.get(METADATA))
     assert about["resource"] == f"{people.server.url}/mcp"
@@ -202,8 +232,12 @@ def test_a_program_without_a_token_hears_where_to_get_one(people: People) -> Non
     assert f'"https://ricordo.example.org{METADATA}"' in answer.headers["www-authenticate"]
 
 
-def test_a_token_is_of_the_person_for_mcp_alone_and_for_no_more_than_they_may(people: People) -> None:
-    made = connect(people, people.key("bea", scopes=("memory:read", "agents:read", "memory:approve")))
+def test_a_token_is_of_the_person_for_mcp_alone_and_for_no_more_than_they_may(
+    people: People,
+) -> None:
+    made = connect(
+        people, people.key("bea", scopes=("memory:read", "agents:read", "memory:approve"))
+    )
     assert set(made.scope.split()) == {"memory:read", "agents:read"}
     assert works(people, made.access)
     for method, path in (
@@ -239,7 +273,9 @@ def test_what_is_stored_opens_nothing(people: People) -> None:
 
 def test_a_grant_is_a_key_that_is_listed_and_revoked_as_keys_are(people: People) -> None:
     made = connect(people, people.key("hal"))
-    (listed,) = [one for one in people.ask(OPERATOR, "GET", "/v1/keys/") if one["name"] == "Claude (MCP)"][:1]
+    (listed,) = [
+        one for one in people.ask(OPERATOR, "GET", "/v1/keys/") if one["name"] == "Claude (MCP)"
+    ][:1]
     assert (listed["role"], listed["user_id"]) == ("user", people.id_of("hal"))
     assert works(people, made.access)
     people.ask(OPERATOR, "DELETE", f"/v1/keys/{listed['id']}")
@@ -278,7 +314,13 @@ def test_an_old_refresh_token_ends_all_of_its_grant(people: People) -> None:
 def test_a_grants_id_alone_ends_nothing(people: People) -> None:
     made = connect(people, people.key("jon"))
     start, own, signature = made.refresh.split(".")
-    forged = [start, f"{start}.", f"{start}.x", f"{start}.{'A' * 43}", f"{start}.{own}x.{signature}"]
+    forged = [
+        start,
+        f"{start}.",
+        f"{start}.x",
+        f"{start}.{'A' * 43}",
+        f"{start}.{own}x.{signature}",
+    ]
     forged += [
         f"{start}.{'A' * 43}.{signature}",
         f"{start}.{own}.{signature[:-2]}",
@@ -299,7 +341,13 @@ def test_a_refresh_token_is_of_no_use_to_another_program(people: People) -> None
     made, other = connect(people, people.key("kim")), client_of(people, name="Other")
     assert refresh(people, other, made.refresh).status_code == 400
     assert not works(people, made.access)  # somebody stole it
-    for wrong in ("", "ricordo_refresh_", f"ricordo_refresh_key-{'0' * 8}.x", "\0", people.key("kim")):
+    for wrong in (
+        "",
+        "ricordo_refresh_",
+        f"ricordo_refresh_key-{'0' * 8}.x",
+        "\0",
+        people.key("kim"),
+    ):
         assert refresh(people, other, wrong).status_code == 400, wrong
     narrow = connect(people, people.key("kim"), scope="memory:read")
     more = refresh(people, narrow.client_id, narrow.refresh, scope="memory:read memory:write")
@@ -324,7 +372,9 @@ def test_a_code_counts_once_for_its_program_its_address_and_its_verifier(people:
         made = ok(token(people, client_id, code=code))
         assert works(people, made["access_token"])
         assert token(people, client_id, code=code).json()["error"] == "invalid_grant"
-        assert not works(people, made["access_token"])  # whoever came second may have stolen the code
+        assert not works(
+            people, made["access_token"]
+        )  # whoever came second may have stolen the code
 
 
 def test_what_is_too_old_is_refused(people: People, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,14 +462,22 @@ def test_a_consent_takes_a_login_and_the_form_of_this_server(people: People) -> 
     with people.server.http(follow_redirects=False) as nobody:
         page = {"accept": "text/html", "sec-fetch-mode": "navigate"}
         there = nobody.get("/oauth/authorize", params={"client_id": client_id}, headers=page)
-        assert there.headers["location"].startswith("/ui/login?next=%2Foauth%2Fauthorize%3Fclient_id%3D")
+        assert there.headers["location"].startswith(
+            "/ui/login?next=%2Foauth%2Fauthorize%3Fclient_id%3D"
+        )
         assert nobody.post("/oauth/consent", data={"decision": "allow"}).status_code == 401
     with browser_of(people, people.key("pia")) as pia, browser_of(people, people.key("eve")) as eve:
-        asked = dict(parse_qsl(urlsplit(question(pia, client_id).headers["location"]).query))["question"]
+        asked = dict(parse_qsl(urlsplit(question(pia, client_id).headers["location"]).query))[
+            "question"
+        ]
         form = {"question": asked, "decision": "allow"}
         for headers in ({}, {"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}):
             assert pia.post("/oauth/consent", data=form, headers=headers).status_code == 403
-        for browser, given in ((eve, form), (pia, {**form, "question": f"{asked}x"}), (pia, {"decision": "allow"})):
+        for browser, given in (
+            (eve, form),
+            (pia, {**form, "question": f"{asked}x"}),
+            (pia, {"decision": "allow"}),
+        ):
             answer = browser.post("/oauth/consent", data=given, headers=OWN)
             assert (answer.status_code, answer.headers.get("location")) == (400, None)
         # A question is no code.
@@ -453,7 +511,9 @@ def test_what_happens_to_a_grant_is_in_the_audit_log(people: People) -> None:
     made = connect(people, people.key("sam"))
     new = ok(refresh(people, made.client_id, made.refresh))
     refresh(people, made.client_id, made.refresh)
-    rows = people.ask(OPERATOR, "GET", "/v1/audit-log", params={"user_id": "sam", "action": "/oauth/"})
+    rows = people.ask(
+        OPERATOR, "GET", "/v1/audit-log", params={"user_id": "sam", "action": "/oauth/"}
+    )
     assert [(row["action"], row["status"], row["user"]) for row in rows] == [
         ("POST /oauth/token", 400, "sam"),
         ("POST /oauth/token", 200, "sam"),
@@ -467,11 +527,18 @@ def test_what_happens_to_a_grant_is_in_the_audit_log(people: People) -> None:
 def test_a_server_without_keys_needs_no_consent(tmp_path: Any) -> None:
     with serving(tmp_path) as server, server.http() as http:
         headers = {"accept": "application/json, text/event-stream"}
-        assert http.post("/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers).status_code == 200
+        assert (
+            http.post(
+                "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers
+            ).status_code
+            == 200
+        )
         assert "needs no key" in http.get("/oauth/authorize").text
 
 
-def test_a_code_and_a_refresh_token_count_once_on_two_servers_with_postgresql(tmp_path: Any) -> None:
+def test_a_code_and_a_refresh_token_count_once_on_two_servers_with_postgresql(
+    tmp_path: Any,
+) -> None:
     url = postgres.server().new_database()
     try:
         given = {"api_key": OPERATOR, "database_url": url}

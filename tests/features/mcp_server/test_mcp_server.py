@@ -61,7 +61,9 @@ def block(http: httpx2.Client, user: str, label: str, body: str, policy: str) ->
     ok(http.put(f"/users/{user}/blocks/{label}", json={"body": body, "policy": policy}))
 
 
-async def test_a_program_reads_searches_writes_and_asks(server: ServerInThread, http: httpx2.Client) -> None:
+async def test_a_program_reads_searches_writes_and_asks(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     block(http, "ada", "human", "Her name is Ada.", "direct")
     agent = ok(http.post("/v1/agents/", json={"name": "Nina", "model": MODEL}))["id"]
     server.says("Hello Ada, I am Nina.")
@@ -70,7 +72,10 @@ async def test_a_program_reads_searches_writes_and_asks(server: ServerInThread, 
         assert (first, body) == ("# human (policy direct)", "Her name is Ada.")
         assert about.startswith("The human block:")
         assert await said(client, "list_agents") == f"Nina ({agent}): no description"
-        assert await said(client, "ask_agent", message="I fly to Lisbon on Monday.") == "Hello Ada, I am Nina."
+        assert (
+            await said(client, "ask_agent", message="I fly to Lisbon on Monday.")
+            == "Hello Ada, I am Nina."
+        )
         found = await said(client, "search_memory", query="Lisbon")
         assert "user] I fly to Lisbon on Monday." in found
         assert "is written" in await said(
@@ -78,7 +83,10 @@ async def test_a_program_reads_searches_writes_and_asks(server: ServerInThread, 
         )
         assert await said(client, "search_memory", query="zeppelin") == "Nothing was found."
         # Null for what may be left out is as if left out.
-        assert await said(client, "search_memory", query="zeppelin", agent=None, limit=None) == "Nothing was found."
+        assert (
+            await said(client, "search_memory", query="zeppelin", agent=None, limit=None)
+            == "Nothing was found."
+        )
     (last, *_) = ok(http.get("/users/ada/blocks/human/history"))
     assert (last["author"], last["message"]) == ("an MCP client for ada", "She said so.")
 
@@ -89,11 +97,22 @@ async def test_what_waits_for_approval_waits_also_where_the_key_could_approve(
     block(http, "ben", "human", "He likes tea.", "propose")
     key = server.key("ben")
     async with connected(server, key) as client:
-        assert "proposed" in await said(client, "write_memory", label="human", text="He likes gin.", reason="So.")
-        change = {"label": "human", "old_text": "tea", "new_text": "green tea", "reason": "He said it."}
+        assert "proposed" in await said(
+            client, "write_memory", label="human", text="He likes gin.", reason="So."
+        )
+        change = {
+            "label": "human",
+            "old_text": "tea",
+            "new_text": "green tea",
+            "reason": "He said it.",
+        }
         assert "proposed" in await said(client, "propose_memory", **change)
-        assert "proposals that wait for the owner: 1" in await said(client, "read_memory", label="human")
-        assert "proposed" in await said(client, "write_memory", label="wholly/new", text="Something.", reason="So.")
+        assert "proposals that wait for the owner: 1" in await said(
+            client, "read_memory", label="human"
+        )
+        assert "proposed" in await said(
+            client, "write_memory", label="wholly/new", text="Something.", reason="So."
+        )
     assert ok(http.get("/users/ben/blocks/human"))["body"] == "He likes tea."
     assert [one["author_kind"] for one in ok(http.get("/users/ben/diffs"))] == ["service"] * 2
 
@@ -102,26 +121,55 @@ async def test_a_key_sees_the_tools_that_it_may_use_and_no_others(server: Server
     for scopes, seen in (
         (("memory:read",), {"read_memory"}),
         (("messages:read", "agents:read"), {"list_agents", "search_memory"}),
-        (None, {"list_agents", "read_memory", "search_memory", "propose_memory", "write_memory", "ask_agent"}),
+        (
+            None,
+            {
+                "list_agents",
+                "read_memory",
+                "search_memory",
+                "propose_memory",
+                "write_memory",
+                "ask_agent",
+            },
+        ),
     ):
         key = server.key("eve", scopes=scopes) if scopes else server.key("eve")
         async with connected(server, key) as client:
             tools = {tool.name: tool for tool in (await client.list_tools()).tools}
             assert set(tools) == seen
-            hints = {name: tool.annotations.read_only_hint for name, tool in tools.items() if tool.annotations}
-            assert {name for name in seen if hints[name]} == seen & {"list_agents", "read_memory", "search_memory"}
+            hints = {
+                name: tool.annotations.read_only_hint
+                for name, tool in tools.items()
+                if tool.annotations
+            }
+            assert {name for name in seen if hints[name]} == seen & {
+                "list_agents",
+                "read_memory",
+                "search_memory",
+            }
             if "write_memory" not in seen:
                 refused = await said(client, "write_memory", label="human", text="x", reason="x")
                 assert "the key of this client does not allow it" in refused
 
 
-async def test_two_people_never_read_each_other(server: ServerInThread, http: httpx2.Client) -> None:
+async def test_two_people_never_read_each_other(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     block(http, "mia", "diary", "Mia's secret plan.", "direct")
     agent = ok(http.post("/v1/agents/", json={"name": "Shared", "model": MODEL}))["id"]
     mine = {"authorization": f"Bearer {server.key('mia')}"}
-    ok(httpx2.post(f"{server.url}/v1/agents/{agent}/messages", json={"input": "My plan is a heist."}, headers=mine))
+    ok(
+        httpx2.post(
+            f"{server.url}/v1/agents/{agent}/messages",
+            json={"input": "My plan is a heist."},
+            headers=mine,
+        )
+    )
     async with connected(server, server.key("noa")) as client:
-        everything = [await said(client, "read_memory"), await said(client, "search_memory", query="plan heist")]
+        everything = [
+            await said(client, "read_memory"),
+            await said(client, "search_memory", query="plan heist"),
+        ]
         everything.append(await said(client, "read_memory", label="diary"))
         everything += [str(one) for one in (await client.list_resources()).resources]
         with pytest.raises(MCPError, match="diary"):
@@ -136,7 +184,9 @@ async def test_two_people_never_read_each_other(server: ServerInThread, http: ht
         assert "Mia's secret plan." in await said(client, "read_memory")
 
 
-async def test_blocks_are_resources_that_tell_of_their_changes(server: ServerInThread, http: httpx2.Client) -> None:
+async def test_blocks_are_resources_that_tell_of_their_changes(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     block(http, "kim", "projects/thesis", "Chapter one.", "direct")
     async with connected(server, server.key("kim")) as client:
         uris = [one.uri for one in (await client.list_resources()).resources]
@@ -155,21 +205,35 @@ async def test_blocks_are_resources_that_tell_of_their_changes(server: ServerInT
         prompts = {prompt.name: prompt for prompt in (await client.list_prompts()).prompts}
         assert set(prompts) == {"about_me", "keep_this"}
         assert all(prompt.title and prompt.description for prompt in prompts.values())
-        templates = [one.uri_template for one in (await client.list_resource_templates()).resource_templates]
-        assert templates == ["memory://blocks/{+label}", "memory://agents/{agent_id}/blocks/{+label}"]
+        templates = [
+            one.uri_template for one in (await client.list_resource_templates()).resource_templates
+        ]
+        assert templates == [
+            "memory://blocks/{+label}",
+            "memory://agents/{agent_id}/blocks/{+label}",
+        ]
         (message,) = (await client.get_prompt("about_me")).messages
         assert "Chapter" in message.content.text  # type: ignore[union-attr]
         with pytest.raises(MCPError, match="no prompt"):
             await client.get_prompt("nothing")
 
 
-async def test_the_first_memory_of_a_person_can_be_proposed(server: ServerInThread, http: httpx2.Client) -> None:
+async def test_the_first_memory_of_a_person_can_be_proposed(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     async with connected(server, server.key("new-person")) as client:
         answer = await said(
-            client, "propose_memory", label="human", old_text="", new_text="Likes tea.", reason="Said so."
+            client,
+            "propose_memory",
+            label="human",
+            old_text="",
+            new_text="Likes tea.",
+            reason="Said so.",
         )
         assert "It is proposed to the owner" in answer
-        refused = await said(client, "propose_memory", label="plans", old_text="x", new_text="y", reason="Said so.")
+        refused = await said(
+            client, "propose_memory", label="plans", old_text="x", new_text="y", reason="Said so."
+        )
         assert 'There is no memory block "plans"' in refused
 
 
@@ -177,7 +241,11 @@ async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThr
     async with connected(server, server.key("zoe")) as client:
         for tool, arguments, words in (
             ("search_memory", {}, "query: Field required"),
-            ("search_memory", {"query": "x", "limit": 10**9}, "limit: Input should be less than or equal to 50"),
+            (
+                "search_memory",
+                {"query": "x", "limit": 10**9},
+                "limit: Input should be less than or equal to 50",
+            ),
             ("search_memory", {"query": "x" * 60_000}, "at most 50000"),
             ("search_memory", {"query": "x", "more": 1}, "more: Extra inputs"),
             ("read_memory", {"label": ["x"]}, "label: Input should be a valid string"),
@@ -189,8 +257,15 @@ async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThr
             assert answer.startswith("ERROR: ")
             assert words in answer
     for body in (b"", b"[]", b"{", b'{"jsonrpc": "2.0"}', b"null"):
-        headers = {"authorization": f"Bearer {OPERATOR}", "accept": "application/json, text/event-stream"}
-        answer = httpx2.post(f"{server.url}/mcp", content=body, headers={**headers, "content-type": "application/json"})
+        headers = {
+            "authorization": f"Bearer {OPERATOR}",
+            "accept": "application/json, text/event-stream",
+        }
+        answer = httpx2.post(
+            f"{server.url}/mcp",
+            content=body,
+            headers={**headers, "content-type": "application/json"},
+        )
         assert 400 <= answer.status_code < 500
     long = httpx2.post(f"{server.url}/mcp", content=b" " * 70_000, headers=headers)
     assert long.status_code == 413
@@ -200,7 +275,11 @@ async def test_what_makes_no_sense_is_answered_by_a_sentence(server: ServerInThr
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """What a program gets that starts `ricordo mcp`, where no server runs."""
-    own = {"RICORDO_DATA_DIR": str(tmp_path), "RICORDO_PORT": str(free_port()), "RICORDO_FIND_LOCAL_MODELS": "false"}
+    own = {
+        "RICORDO_DATA_DIR": str(tmp_path),
+        "RICORDO_PORT": str(free_port()),
+        "RICORDO_FIND_LOCAL_MODELS": "false",
+    }
     return {**os.environ, **own}
 
 
@@ -209,7 +288,9 @@ async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
 ) -> None:
     command, *arguments = [*quick_command, "mcp", "--user", "ada"]
     for round in range(2):
-        async with Client(StdioServerParameters(command=command, args=arguments, env=environment)) as client:
+        async with Client(
+            StdioServerParameters(command=command, args=arguments, env=environment)
+        ) as client:
             before = await said(client, "read_memory")
             assert "Her name is Ada." in before if round else before == "Nothing is remembered yet."
             if not round:
@@ -217,7 +298,9 @@ async def test_a_program_that_starts_a_server_itself_reaches_the_same_memory(
                 assert "proposed" in await said(client, "write_memory", **change)
         if not round:
             approving = [*quick_command, "memory", "approve", "ada", "all"]
-            done = await asyncio.create_subprocess_exec(*approving, env=environment, stdout=subprocess.PIPE)
+            done = await asyncio.create_subprocess_exec(
+                *approving, env=environment, stdout=subprocess.PIPE
+            )
             assert b"approved" in (await done.communicate())[0]
 
 
@@ -225,9 +308,19 @@ def test_lines_that_are_no_messages_are_answered_and_news_are_not(
     environment: dict[str, str], quick_command: Sequence[str]
 ) -> None:
     news = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-    sent = "\n".join(('{"jsonrpc": "2.0", "id": 1, "method": "ping"}', "nonsense", "", json.dumps(news), ""))
-    given: dict[str, Any] = {"input": sent, "env": environment, "capture_output": True, "text": True, "timeout": 300}
+    sent = "\n".join(
+        ('{"jsonrpc": "2.0", "id": 1, "method": "ping"}', "nonsense", "", json.dumps(news), "")
+    )
+    given: dict[str, Any] = {
+        "input": sent,
+        "env": environment,
+        "capture_output": True,
+        "text": True,
+        "timeout": 300,
+    }
     done = subprocess.run([*quick_command, "mcp"], check=True, **given)
-    answers = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda one: str(one.get("id")))
+    answers = sorted(
+        (json.loads(line) for line in done.stdout.splitlines()), key=lambda one: str(one.get("id"))
+    )
     assert [one.get("result") for one in answers] == [{}, None], done.stderr
     assert answers[1]["error"]["code"] == -32700

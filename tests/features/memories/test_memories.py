@@ -48,9 +48,9 @@ def add(http: httpx2.Client, user: str, messages: Any, **more: Any) -> dict[str,
 
 
 def search(http: httpx2.Client, user: str, query: str, **more: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = ok(http.post(f"/users/{user}/memories/search", json={"query": query, **more}))[
-        "results"
-    ]
+    found: list[dict[str, Any]] = ok(
+        http.post(f"/users/{user}/memories/search", json={"query": query, **more})
+    )["results"]
     return found
 
 
@@ -58,7 +58,9 @@ def approve(http: httpx2.Client, user: str) -> None:
     ok(http.post(f"/users/{user}/diffs/approve", json={"all": True}))
 
 
-def test_what_the_user_said_is_filed_with_her_consent_and_found_with_its_source(http: httpx2.Client) -> None:
+def test_what_the_user_said_is_filed_with_her_consent_and_found_with_its_source(
+    http: httpx2.Client,
+) -> None:
     done = add(http, "ada", CHAT)
     (change,) = done["results"]
     assert (change["event"], change["status"], change["block_label"]) == ("ADD", "waits", "human")
@@ -71,12 +73,23 @@ def test_what_the_user_said_is_filed_with_her_consent_and_found_with_its_source(
     (fact,) = search(http, "ada", "In which city does she live? Turin?", kinds=["fact"])
     assert "Turin" in fact["memory"]
     messages = ok(http.get(f"/v1/conversations/{done['conversation_id']}/messages"))
-    said = next(one["id"] for one in messages if one["message_type"] == "user_message" and "Turin" in one["content"])
+    said = next(
+        one["id"]
+        for one in messages
+        if one["message_type"] == "user_message" and "Turin" in one["content"]
+    )
     assert said in fact["citation"]["message_ids"]
     kinds = {one["kind"] for one in search(http, "ada", "cello")}
     assert kinds == {"fact", "message"}
-    replies = [one["memory"] for one in search(http, "ada", "cello", kinds=["message"]) if one["role"] == "assistant"]
-    assert replies == [CHAT[5]["content"], CHAT[2]["content"]]  # and not what the agent that files answers
+    replies = [
+        one["memory"]
+        for one in search(http, "ada", "cello", kinds=["message"])
+        if one["role"] == "assistant"
+    ]
+    assert replies == [
+        CHAT[5]["content"],
+        CHAT[2]["content"],
+    ]  # and not what the agent that files answers
 
 
 def test_a_change_corrects_the_line_and_every_agent_of_the_user_sees_it(
@@ -116,7 +129,12 @@ def test_a_session_goes_on_and_knows_what_it_has_read(http: httpx2.Client) -> No
     done = add(http, "dora", first, session="shop-7")
     again = add(http, "dora", first, session="shop-7")
     assert again == done
-    more = add(http, "dora", [{"role": "user", "content": "I sell honey.", "otid": "two"}], session="shop-7")
+    more = add(
+        http,
+        "dora",
+        [{"role": "user", "content": "I sell honey.", "otid": "two"}],
+        session="shop-7",
+    )
     assert more["conversation_id"] == done["conversation_id"]
     assert more["run_id"] != done["run_id"]
     assert add(http, "dora", first)["conversation_id"] != done["conversation_id"]
@@ -138,10 +156,18 @@ def test_texts_are_kept_as_they_are(http: httpx2.Client) -> None:
 
 
 def test_where_no_user_speaks_nothing_is_read(http: httpx2.Client) -> None:
-    done = add(http, "hugo", [{"role": "assistant", "content": "My name is Hugo."}, {"role": "user", "content": "  "}])
+    done = add(
+        http,
+        "hugo",
+        [{"role": "assistant", "content": "My name is Hugo."}, {"role": "user", "content": "  "}],
+    )
     assert (done["results"], done["run_id"]) == ([], None)
     refused(http.post("/users/hugo/memories", json={"messages": []}), 400)
-    for body in ({"messages": [{"role": "user", "content": 7}]}, {}, {"messages": "x", "user_id": "ada"}):
+    for body in (
+        {"messages": [{"role": "user", "content": 7}]},
+        {},
+        {"messages": "x", "user_id": "ada"},
+    ):
         refused(http.post("/users/hugo/memories", json=body), 422)
 
 
@@ -153,20 +179,36 @@ def test_nobody_reads_or_writes_for_another(server: ServerInThread, http: httpx2
     boss = bearer(server.key("boss", "admin"))
     fact = {"messages": "I collect coins."}
     refused(http.post("/users/ida/memories", json=fact, headers=jan), 404)
-    refused(http.post("/users/ida/memories/search", json={"query": "stamps vault"}, headers=jan), 404)
+    refused(
+        http.post("/users/ida/memories/search", json={"query": "stamps vault"}, headers=jan), 404
+    )
     refused(http.post("/users/ida/memories", json=fact, headers=boss), 403)
     ok(http.post("/users/jan/memories", json=fact, headers=jan))
-    assert not [one for one in search_as(http, jan, "jan", "stamps vault stairs") if "coins" not in one["memory"]]
-    done = ok(http.post("/users/kim/memories", json={"messages": "I collect shells."}, headers=shop))
+    assert not [
+        one
+        for one in search_as(http, jan, "jan", "stamps vault stairs")
+        if "coins" not in one["memory"]
+    ]
+    done = ok(
+        http.post("/users/kim/memories", json={"messages": "I collect shells."}, headers=shop)
+    )
     assert [one["status"] for one in done["results"]] == ["waits"]
     refused(http.post("/users/kim/diffs/approve", json={"all": True}, headers=shop), 403)
     assert search_as(http, shop, "kim", "shells")[0]["memory"] == "I collect shells."
-    assert not [one for one in search_as(http, shop, "kim", "stamps vault stairs") if "shells" not in one["memory"]]
+    assert not [
+        one
+        for one in search_as(http, shop, "kim", "stamps vault stairs")
+        if "shells" not in one["memory"]
+    ]
 
 
-def search_as(http: httpx2.Client, headers: dict[str, str], user: str, query: str) -> list[dict[str, Any]]:
+def search_as(
+    http: httpx2.Client, headers: dict[str, str], user: str, query: str
+) -> list[dict[str, Any]]:
     body = {"query": query}
-    found: list[dict[str, Any]] = ok(http.post(f"/users/{user}/memories/search", json=body, headers=headers))["results"]
+    found: list[dict[str, Any]] = ok(
+        http.post(f"/users/{user}/memories/search", json=body, headers=headers)
+    )["results"]
     return found
 
 
@@ -178,13 +220,17 @@ def test_the_agent_that_files_is_made_once_and_anew(http: httpx2.Client) -> None
     with ThreadPoolExecutor(4) as pool:
         new = {
             one["agent_id"]
-            for one in pool.map(lambda fruit: add(http, "lea", f"I like {fruit}."), ("figs", "nuts", "pears"))
+            for one in pool.map(
+                lambda fruit: add(http, "lea", f"I like {fruit}."), ("figs", "nuts", "pears")
+            )
         }
     assert len(new) == 1
     assert id not in new
 
 
-def test_a_model_that_fails_is_told_and_nothing_is_filed(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_model_that_fails_is_told_and_nothing_is_filed(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     add(http, "mia", "Hello.")
     id = add(http, "lea", "Hello.")["agent_id"]
     model = ok(http.get(f"/v1/agents/{id}"))["model"]
@@ -201,10 +247,18 @@ def test_a_model_that_fails_is_told_and_nothing_is_filed(server: ServerInThread,
 
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no Node on this machine")
 def test_the_example_in_typescript_runs(tmp_path: Path) -> None:
-    (program,) = re.findall(r"```ts\n(.*?)```", (ROOT / "docs" / "memories.md").read_text("utf-8"), re.DOTALL)
+    (program,) = re.findall(
+        r"```ts\n(.*?)```", (ROOT / "docs" / "memories.md").read_text("utf-8"), re.DOTALL
+    )
     with serving(tmp_path / "data") as server:
-        (tmp_path / "example.mjs").write_text(program.replace("http://127.0.0.1:8283", server.url), "utf-8")
+        (tmp_path / "example.mjs").write_text(
+            program.replace("http://127.0.0.1:8283", server.url), "utf-8"
+        )
         said = subprocess.run(
-            ["node", tmp_path / "example.mjs"], capture_output=True, text=True, timeout=LIMIT, check=False
+            ["node", tmp_path / "example.mjs"],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
         )
     assert said.stdout == "message I live in Turin.\n", said.stderr

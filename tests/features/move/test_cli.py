@@ -39,7 +39,9 @@ def test_everything_moves_to_postgresql_and_back(shell: Shell) -> None:
         assert again.returncode == 2
         assert "is not empty" in again.stderr
         (shell.data / "ricordo.db").rename(shell.data / "old.db")
-        back = shell.run("db", "migrate-to", f"sqlite:///{shell.data}/ricordo.db", RICORDO_DATABASE_URL=url)
+        back = shell.run(
+            "db", "migrate-to", f"sqlite:///{shell.data}/ricordo.db", RICORDO_DATABASE_URL=url
+        )
         assert back.returncode == 0, back.stderr
         assert "take RICORDO_DATABASE_URL away" in back.stdout
         for done in (there, again, back):
@@ -52,10 +54,15 @@ def test_everything_moves_to_postgresql_and_back(shell: Shell) -> None:
     ("url", "says"),
     [
         ("mysql://somewhere/else", "must be sqlite:///path"),
-        ("postgresql://me:s3cret@127.0.0.1:1/ricordo", "postgresql://me:***@127.0.0.1:1/ricordo cannot be opened"),
+        (
+            "postgresql://me:s3cret@127.0.0.1:1/ricordo",
+            "postgresql://me:***@127.0.0.1:1/ricordo cannot be opened",
+        ),
     ],
 )
-def test_an_address_that_leads_nowhere_is_refused_in_a_sentence(shell: Shell, url: str, says: str) -> None:
+def test_an_address_that_leads_nowhere_is_refused_in_a_sentence(
+    shell: Shell, url: str, says: str
+) -> None:
     fill(shell.data / "ricordo.db")
     refused = shell.run("db", "migrate-to", url)
     assert refused.returncode == 2

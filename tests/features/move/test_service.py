@@ -32,7 +32,14 @@ from ricordo.storage.engine import database
 from ricordo.storage.engine.database import check, exclusive_access, open_store, read_transaction
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.core_tables import agents, agents_users, expenses, providers, run_events, traces
+from ricordo.storage.schema.core_tables import (
+    agents,
+    agents_users,
+    expenses,
+    providers,
+    run_events,
+    traces,
+)
 from ricordo.storage.schema.core_tables import messages as messages_table
 from ricordo.storage.schema.memory_tables import (
     agents_pairs,
@@ -63,7 +70,9 @@ for _ in range(100):
 
 
 def at(folder: Path, name: str = "ricordo") -> Settings:
-    return Settings(data_dir=folder, database_url=f"sqlite:///{folder / name}.db", find_local_models=False)
+    return Settings(
+        data_dir=folder, database_url=f"sqlite:///{folder / name}.db", find_local_models=False
+    )
 
 
 @pytest.fixture
@@ -129,7 +138,9 @@ def some_row(tx: Transaction, table: Table) -> dict[str, Any]:
         if column.name == "seq":
             continue
         kind: Any = str if isinstance(column.type, JSON) else column.type.python_type
-        row[column.name] = {int: 1, bool: True, bytes: b"\0\xff", float: 0.5}.get(kind, f"{table.name}-1")
+        row[column.name] = {int: 1, bool: True, bytes: b"\0\xff", float: 0.5}.get(
+            kind, f"{table.name}-1"
+        )
         if isinstance(column.type, JSON):
             row[column.name] = {"odd": ODD}
         for key in column.foreign_keys:
@@ -155,11 +166,17 @@ async def fill(settings: Settings) -> str:
     """Rows in every table, made as the product makes them, and odd values; returns the agent's id."""
     store = open_store(settings)
     block = make.block(value="Her name is Ada. 👋", tags=("a", "b"))
-    state = await make.stored_agent(store, with_blocks=[block], with_tools=[make.tool()], tags=["x", "y"])
+    state = await make.stored_agent(
+        store, with_blocks=[block], with_tools=[make.tool()], tags=["x", "y"]
+    )
     agent = state.agent
     said = [f"We spoke of jasmine tea on day {n}." for n in range(600)]
-    await make.stored_messages(store, *(make.message(agent, one, created_at=n) for n, one in enumerate(said)))
-    archive = await make.stored_archive(store, agent, "Tea grows in Darjeeling.", "Rain in Lisbon.", tags=("tea", "ö"))
+    await make.stored_messages(
+        store, *(make.message(agent, one, created_at=n) for n, one in enumerate(said))
+    )
+    archive = await make.stored_archive(
+        store, agent, "Tea grows in Darjeeling.", "Rain in Lisbon.", tags=("tea", "ö")
+    )
     library = Library(store, settings.data_dir)
     for owner_id in (agent.id, archive.id):
         await library.index(owner_id)
@@ -169,19 +186,38 @@ async def fill(settings: Settings) -> str:
         runs.open_run(tx, run)
         runs.insert_step(tx, step := make.step(run))
         here = {"organization_id": LOCAL_ORGANIZATION, "created_at": 1}
-        tx.run(insert(run_events), {"run_id": run.id, "number": 1, "data": "data: {}", "created_at": 1})
-        tx.run(insert(traces), {"run_id": run.id, "step_id": step.id, "request": "{}", "response": None, **here})
-        tx.run(insert(expenses), {"agent_id": agent.id, "purpose": "compaction", "model": "a/b", **here})
         tx.run(
-            insert(providers), {"id": "provider-1", "name": "mine", "provider_type": "openai", "updated_at": 1, **here}
+            insert(run_events), {"run_id": run.id, "number": 1, "data": "data: {}", "created_at": 1}
+        )
+        tx.run(
+            insert(traces),
+            {"run_id": run.id, "step_id": step.id, "request": "{}", "response": None, **here},
+        )
+        tx.run(
+            insert(expenses),
+            {"agent_id": agent.id, "purpose": "compaction", "model": "a/b", **here},
+        )
+        tx.run(
+            insert(providers),
+            {
+                "id": "provider-1",
+                "name": "mine",
+                "provider_type": "openai",
+                "updated_at": 1,
+                **here,
+            },
         )
         tx.run(insert(agents_users), {"agent_id": agent.id, "user_id": LOCAL_USER})
         tx.run(insert(agents_pairs), {"agent_id": agent.id, "other_id": agent.id})
         keys.create(tx, Scope(), b"secret", keys.KeyDraft("Ada's laptop", user="ada"))
         told = stored_blocks.get(tx, Scope(), state.blocks[0].id)
-        stored_blocks.update(tx, told, replace(told, description="Who she is."), make.change_metadata())
+        stored_blocks.update(
+            tx, told, replace(told, description="Who she is."), make.change_metadata()
+        )
         tx.run(insert(blocks_users), {"block_id": told.id, "user_id": LOCAL_USER})
-        draft = ProposalDraft(told.chain_id, told.label, "Her name is Ada Lovelace.", told, confidence=0.7)
+        draft = ProposalDraft(
+            told.chain_id, told.label, "Her name is Ada Lovelace.", told, confidence=0.7
+        )
         propose(tx, draft, make.change_metadata(agent.id))
         in_chain = {"chain_id": told.chain_id}
         raw = insert(git_objects).values(chain=number_of_chain())
@@ -190,7 +226,10 @@ async def fill(settings: Settings) -> str:
         tx.run(insert(memory_remotes), {**in_chain, "id": "remote-1", **address, **here})
         jobs.add(tx, Job("later", LOCAL_ORGANIZATION, {"odd": ODD}, not_before=2**62))
         # These wait in the tail, behind numbers that a deletion left free.
-        insert_messages(tx, [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")])
+        insert_messages(
+            tx,
+            [make.message(agent, "", name=""), make.message(agent, "quote ' \" \\ \\u0000 % :x")],
+        )
         insert_messages(tx, [gone := make.message(agent, "to be forgotten")])
         tx.run(delete(messages_table).where(messages_table.c.id == gone.id))
         tx.run(update(agents).values(metadata=ODD))
@@ -215,7 +254,9 @@ async def test_there_and_back_again_nothing_changes_and_new_rows_get_numbers_tha
         connection.commit()
     before = await hash_in(first)
     there = await move(first, on_postgres)
-    assert {name for name, rows in there.rows.items() if not rows} == set(), "the test must fill every table"
+    assert {name for name, rows in there.rows.items() if not rows} == set(), (
+        "the test must fill every table"
+    )
     assert not there.leaves_vectors
     back = await move(on_postgres, last)
     assert there == back
@@ -238,7 +279,9 @@ async def test_the_hash_tells_one_changed_value_of_any_column(first: Settings) -
                     other = b"other" if isinstance(column.type, LargeBinary) else "other"
                     changed.add([rows[0] | {column.name: other}])
                     changed.add(rows[1:])
-                    assert whole.hexadecimal() != changed.hexadecimal(), f"{table.name}.{column.name}"
+                    assert whole.hexadecimal() != changed.hexadecimal(), (
+                        f"{table.name}.{column.name}"
+                    )
 
     await asyncio.to_thread(look)
 
@@ -266,7 +309,9 @@ async def test_a_copy_that_was_killed_is_served_by_nobody_until_it_is_begun_anew
         "move(first, last, MoveOptions(), report)"
     )
     files = [str(one.database_path) for one in (first, last)]
-    killed = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code, *files], check=False)
+    killed = await asyncio.to_thread(
+        subprocess.run, [sys.executable, "-c", code, *files], check=False
+    )
     assert killed.returncode == 9
     with pytest.raises(Unavailable, match="half-finished copy"):
         open_store(last)
@@ -288,7 +333,9 @@ async def test_a_copy_that_was_changed_behind_our_back_is_not_called_done(
 
     def meddles(phase: str, table: str, _done: int, _total: int) -> None:
         if (phase, table) == ("copied", "steps"):
-            postgres.server().run("UPDATE passages SET text = 'Rain in Porto.'", name_of(on_postgres))
+            postgres.server().run(
+                "UPDATE passages SET text = 'Rain in Porto.'", name_of(on_postgres)
+            )
 
     with pytest.raises(Conflict, match="not equal to the old database in: passages"):
         await move(first, on_postgres, report=meddles)
@@ -315,7 +362,9 @@ async def test_a_target_that_holds_anything_is_refused_and_left_alone(
     assert postgres.server().run("SELECT count(*) FROM orders", name_of(on_postgres)) == [(0,)]
 
 
-async def test_vectors_that_stay_behind_in_pgvector_are_told_of(last: Settings, on_postgres: Settings) -> None:
+async def test_vectors_that_stay_behind_in_pgvector_are_told_of(
+    last: Settings, on_postgres: Settings
+) -> None:
     postgres.server().run(
         "INSERT INTO search_pgvector (partition, model, document, dimension,"
         " created_at, role, conversation, user_id, tags, embedding)"
@@ -359,7 +408,9 @@ async def test_a_server_that_starts_on_postgresql_waits_until_the_move_is_over(
 
     def starts_one(phase: str, table: str, _done: int, _total: int) -> None:
         if (phase, table) == ("copied", "agents"):
-            starting.append(asyncio.run_coroutine_threadsafe(asyncio.to_thread(open_store, on_postgres), loop))
+            starting.append(
+                asyncio.run_coroutine_threadsafe(asyncio.to_thread(open_store, on_postgres), loop)
+            )
         assert not any(one.done() for one in starting)
 
     await move(on_postgres, at(tmp_path), report=starts_one)
@@ -414,12 +465,16 @@ async def test_a_postgresql_database_is_not_copied_into_itself_by_another_name(
     monkeypatch.setattr(database, "PAUSE_SECONDS", 0.001)
     await open_store(on_postgres).close()
     url = on_postgres.postgres_url or ""
-    again = on_postgres.model_copy(update={"database_url": SecretStr(url.replace("postgres@", "postgres:any@"))})
+    again = on_postgres.model_copy(
+        update={"database_url": SecretStr(url.replace("postgres@", "postgres:any@"))}
+    )
     with pytest.raises(Conflict, match="both ends"):
         await move(on_postgres, again)
 
 
-async def test_a_table_that_came_later_is_empty_in_the_copy(first: Settings, last: Settings) -> None:
+async def test_a_table_that_came_later_is_empty_in_the_copy(
+    first: Settings, last: Settings
+) -> None:
     with closing(sqlite3.connect(first.database_path)) as connection:
         connection.execute("DROP TABLE blocks_users")
         connection.commit()

@@ -22,14 +22,21 @@ def server(tmp_path: Path) -> Iterator[ServerInThread]:
 @pytest.fixture
 def ada(server: ServerInThread) -> Iterator[httpx2.Client]:
     with server.http(headers={"authorization": f"Bearer {server.key('ada')}"}) as opened:
-        ok(opened.put("/users/ada/blocks/notes", json={"body": "# Plan\n\nOne *step*.\n", "policy": "propose"}))
+        ok(
+            opened.put(
+                "/users/ada/blocks/notes",
+                json={"body": "# Plan\n\nOne *step*.\n", "policy": "propose"},
+            )
+        )
         ok(opened.put("/users/ada/blocks/human", json={"body": "Ada.", "title": "Who I am"}))
         yield opened
 
 
 def edit(http: httpx2.Client, note: dict[str, Any], md: str) -> dict[str, Any]:
     made: dict[str, Any] = ok(
-        http.post(f"{HOME}/{note['id']}/update", json={"data": {"content": {"md": md, "html": "x"}}})
+        http.post(
+            f"{HOME}/{note['id']}/update", json={"data": {"content": {"md": md, "html": "x"}}}
+        )
     )
     return made
 
@@ -48,19 +55,31 @@ def test_blocks_are_notes_and_an_edit_is_a_version_of_the_owners(ada: httpx2.Cli
     assert note["updated_at"] >= note["created_at"] > 1_700_000_000_000_000_000  # nanoseconds
     changed = edit(ada, note, "# Plan\n\nTwo steps.")
     assert changed["data"]["content"]["md"] == "# Plan\n\nTwo steps.\n"
-    assert [one["md"] for one in changed["data"]["versions"]] == ["# Plan\n\nTwo steps.\n", "# Plan\n\nOne *step*.\n"]
+    assert [one["md"] for one in changed["data"]["versions"]] == [
+        "# Plan\n\nTwo steps.\n",
+        "# Plan\n\nOne *step*.\n",
+    ]
     assert ok(ada.get(f"{HOME}/{note['id']}")) == changed
     assert ok(ada.get("/users/ada/blocks/notes"))["body"] == "# Plan\n\nTwo steps.\n"
     same = edit(ada, note, "# Plan\n\nTwo steps.")  # an editor that saves what was not changed
     assert len(same["data"]["versions"]) == 2
-    titled = ok(ada.post(f"{HOME}/{note['id']}/update", json={"title": "My plan", "data": None, "meta": {"x": 1}}))
-    assert (titled["title"], titled["data"]["content"]["md"]) == ("My plan", "# Plan\n\nTwo steps.\n")
+    titled = ok(
+        ada.post(
+            f"{HOME}/{note['id']}/update", json={"title": "My plan", "data": None, "meta": {"x": 1}}
+        )
+    )
+    assert (titled["title"], titled["data"]["content"]["md"]) == (
+        "My plan",
+        "# Plan\n\nTwo steps.\n",
+    )
 
 
 def test_a_note_is_not_emptied_by_an_editor_that_loads(ada: httpx2.Client) -> None:
     note = ok(ada.get(f"{HOME}/"))[0]
     for empty in ("", "\n", "  "):
-        words = refused(ada.post(f"{HOME}/{note['id']}/update", json={"data": {"content": {"md": empty}}}), 409)
+        words = refused(
+            ada.post(f"{HOME}/{note['id']}/update", json={"data": {"content": {"md": empty}}}), 409
+        )
         assert "would empty" in words
     assert ok(ada.get(f"{HOME}/{note['id']}"))["data"]["content"]["md"]
 
@@ -70,7 +89,10 @@ def test_notes_are_the_callers_own(server: ServerInThread, ada: httpx2.Client) -
     bob = {"authorization": f"Bearer {server.key('bob')}"}
     for method, path in (("GET", ""), ("POST", "/update")):
         body = {"data": {"content": {"md": "Mine."}}} if method == "POST" else None
-        assert ada.request(method, f"{HOME}/{note['id']}{path}", json=body, headers=bob).status_code == 404
+        assert (
+            ada.request(method, f"{HOME}/{note['id']}{path}", json=body, headers=bob).status_code
+            == 404
+        )
     operator = {"authorization": "Bearer the-operator"}
     assert "Send the key of a user" in refused(ada.get(f"{HOME}/", headers=operator), 400)
     acting = {**operator, "x-ricordo-user": "ada"}
@@ -79,7 +101,11 @@ def test_notes_are_the_callers_own(server: ServerInThread, ada: httpx2.Client) -
 
 
 def test_a_script_in_memory_is_text_in_a_note(ada: httpx2.Client) -> None:
-    ok(ada.put("/users/ada/blocks/notes", json={"body": "<script>x</script> ![p](http://127.0.0.1/p)"}))
+    ok(
+        ada.put(
+            "/users/ada/blocks/notes", json={"body": "<script>x</script> ![p](http://127.0.0.1/p)"}
+        )
+    )
     note = next(one for one in ok(ada.get(f"{HOME}/")) if one["meta"]["label"] == "notes")
     assert "<script" not in note["data"]["content"]["html"]
     assert "<img" not in note["data"]["content"]["html"]

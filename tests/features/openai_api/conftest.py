@@ -48,7 +48,13 @@ def client(server: ServerInThread) -> Iterator[OpenAI]:
 
 def openai_client(server: ServerInThread, key: str = OPERATOR, **headers: str) -> OpenAI:
     """OpenAI's client, with a key of this server; it tries nothing again."""
-    return OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0, timeout=LIMIT, default_headers=headers)
+    return OpenAI(
+        base_url=f"{server.url}/v1",
+        api_key=key,
+        max_retries=0,
+        timeout=LIMIT,
+        default_headers=headers,
+    )
 
 
 def user(text: str) -> Any:

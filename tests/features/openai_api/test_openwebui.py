@@ -27,20 +27,36 @@ def service(running: ServerInThread) -> str:
 
 def headers(key: str, who: str, chat: str = "", **more: str) -> dict[str, str]:
     """What Open WebUI sends with ENABLE_FORWARD_USER_INFO_HEADERS."""
-    named = {"User-Name": f"{who}%20L.", "User-Id": f"owui-{who}", "User-Email": f"{who}@example.com"}
+    named = {
+        "User-Name": f"{who}%20L.",
+        "User-Id": f"owui-{who}",
+        "User-Email": f"{who}@example.com",
+    }
     named |= {"User-Role": "user", "Auth-Type": "jwt"} | ({"Chat-Id": chat} if chat else {})
-    return {"authorization": f"Bearer {key}", **{f"X-OpenWebUI-{name}": value for name, value in named.items()}, **more}
+    return {
+        "authorization": f"Bearer {key}",
+        **{f"X-OpenWebUI-{name}": value for name, value in named.items()},
+        **more,
+    }
 
 
 def signed(claims: dict[str, Any], secret: str = SECRET, algorithm: str = "HS256") -> str:
     """A token as PyJWT makes it for Open WebUI."""
-    pieces = [urlsafe_b64encode(orjson.dumps(one)).rstrip(b"=") for one in ({"alg": algorithm, "typ": "JWT"}, claims)]
+    pieces = [
+        urlsafe_b64encode(orjson.dumps(one)).rstrip(b"=")
+        for one in ({"alg": algorithm, "typ": "JWT"}, claims)
+    ]
     proof = hmac.digest(secret.encode(), b".".join(pieces), sha256)
     return b".".join([*pieces, urlsafe_b64encode(proof).rstrip(b"=")]).decode()
 
 
 def ada(**more: Any) -> dict[str, Any]:
-    claims = {"sub": "owui-ada", "email": "ada@example.com", "iss": "open-webui", "exp": time.time() + 300}
+    claims = {
+        "sub": "owui-ada",
+        "email": "ada@example.com",
+        "iss": "open-webui",
+        "exp": time.time() + 300,
+    }
     return claims | more
 
 
@@ -53,7 +69,10 @@ def open_http(server: ServerInThread) -> Iterator[httpx2.Client]:
 def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trace(
     server: ServerInThread, open_http: httpx2.Client, http: httpx2.Client, service: str, agent: str
 ) -> None:
-    built_in = {"type": "function", "function": {"name": "search_web", "description": "…", "parameters": {}}}
+    built_in = {
+        "type": "function",
+        "function": {"name": "search_web", "description": "…", "parameters": {}},
+    }
     chat = [user("My tea is jasmine."), assistant("Noted."), user("Which tea?")]
     server.says("Noted.", '{"title": "🍵 Tea"}', "Jasmine.", '{"tags": ["tea"]}')
     sent = headers(service, "ada", "c0ffee00-1", **{"X-Ricordo-Task": "", "X-Ricordo-Tools": "off"})
@@ -67,7 +86,11 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
     task = {"model": agent, "messages": [user(TITLE)], "stream": False, "max_tokens": 1000}
     before = server.rows()["messages"]
     title = ok(
-        open_http.post("/v1/chat/completions", headers={**sent, "X-Ricordo-Task": "title_generation"}, json=task)
+        open_http.post(
+            "/v1/chat/completions",
+            headers={**sent, "X-Ricordo-Task": "title_generation"},
+            json=task,
+        )
     )
     assert title["choices"][0]["message"]["content"] == '{"title": "🍵 Tea"}'
     assert [message.text for message in server.model.requests[1].messages] == [TITLE]
@@ -82,7 +105,11 @@ def test_a_recorded_chat_is_one_conversation_of_its_user_and_tasks_leave_no_trac
     assert server.rows()["messages"] == between
 
     (found,) = ok(http.get("/v1/agents/", params={"name": agent}))
-    listed = ok(http.get("/v1/conversations/", params={"agent_id": found["id"], "user_id": "open-webui:owui-ada"}))
+    listed = ok(
+        http.get(
+            "/v1/conversations/", params={"agent_id": found["id"], "user_id": "open-webui:owui-ada"}
+        )
+    )
     assert len(listed) == 1
     assert ok(http.get("/v1/users/open-webui:owui-ada"))["identifier"] == "open-webui:owui-ada"
 
@@ -100,10 +127,16 @@ def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it
     sent = headers(service, "ada", "with-documents")  # without the header that tells tasks
 
     def say(*texts: str, as_parts: bool = False) -> list[str]:
-        chat: list[Any] = [user(text) if place % 2 == 0 else assistant(text) for place, text in enumerate(texts)]
+        chat: list[Any] = [
+            user(text) if place % 2 == 0 else assistant(text) for place, text in enumerate(texts)
+        ]
         if as_parts:
             chat[-1]["content"] = [{"type": "text", "text": texts[-1]}]
-        ok(open_http.post("/v1/chat/completions", headers=sent, json={"model": agent, "messages": chat}))
+        ok(
+            open_http.post(
+                "/v1/chat/completions", headers=sent, json={"model": agent, "messages": chat}
+            )
+        )
         return asked_texts(server)
 
     first = f'<context>\n<source id="1">The plan is A.</source>\n</context>\n{question}'
@@ -112,7 +145,9 @@ def test_passages_of_documents_neither_break_a_chat_nor_leave_instructions_in_it
     chat = say(question, answer, template.format("B") + more, as_parts=True)
     assert chat == [first, answer, second]
     # Documents say what they like, so that what they say changes no memory by itself.
-    assert [one.is_untrusted for one in server.model.requests[-1].messages if one.role == "user"] == [True, True]
+    assert [
+        one.is_untrusted for one in server.model.requests[-1].messages if one.role == "user"
+    ] == [True, True]
 
 
 def test_two_users_never_read_each_other_through_one_agent(
@@ -122,7 +157,11 @@ def test_two_users_never_read_each_other_through_one_agent(
 
     def say(who: str, messages: list[Any], chat: str = "the-same-chat", **more: str) -> Any:
         body = {"model": agent, "messages": messages}
-        return ok(open_http.post("/v1/chat/completions", headers=headers(service, who, chat, **more), json=body))
+        return ok(
+            open_http.post(
+                "/v1/chat/completions", headers=headers(service, who, chat, **more), json=body
+            )
+        )
 
     server.says("Noted.")
     say("ada", [secret])
@@ -130,15 +169,23 @@ def test_two_users_never_read_each_other_through_one_agent(
         # Bea sends the very chat of Ada, under its name or under none.
         say("bea", [secret, assistant("Noted."), user("What is my word?")], chat)
         assert asked_texts(server) == ["What is my word?"]
-        assert "vuqkzoqada" not in str([message.text for message in server.model.requests[-1].messages])
+        assert "vuqkzoqada" not in str(
+            [message.text for message in server.model.requests[-1].messages]
+        )
     say("ada", [secret, assistant("Noted."), user("My word?")])
     assert asked_texts(server) == ["My word is vuqkzoqada.", "Noted.", "My word?"]
     # Nor by the id of a response.
     answer = say("ada", [user("Hello.")], "another-chat")
     after = answer["id"].replace("chatcmpl-", "resp_")
     body = {"model": agent, "input": "What is my word?", "previous_response_id": after}
-    assert open_http.post("/v1/responses", headers=headers(service, "bea"), json=body).status_code == 404
-    assert open_http.post("/v1/responses", headers=headers(service, "ada"), json=body).status_code == 200
+    assert (
+        open_http.post("/v1/responses", headers=headers(service, "bea"), json=body).status_code
+        == 404
+    )
+    assert (
+        open_http.post("/v1/responses", headers=headers(service, "ada"), json=body).status_code
+        == 200
+    )
     # Each by the header of Ricordo too.
     say("ada", [user("Hello.")], **{"X-Ricordo-User": "bea"})
     assert server.read(_users_of_the_newest_conversation) == "bea"
@@ -161,7 +208,9 @@ def test_headers_of_a_key_that_may_not_act_for_users_count_for_nothing(
     said = [*body["messages"], assistant("Noted."), user("My word?")]
     ok(
         open_http.post(
-            "/v1/chat/completions", headers=headers(mallory, "ada", "chat-9"), json={**body, "messages": said}
+            "/v1/chat/completions",
+            headers=headers(mallory, "ada", "chat-9"),
+            json={**body, "messages": said},
         )
     )
     assert asked_texts(server) == ["My word?"]
@@ -169,12 +218,20 @@ def test_headers_of_a_key_that_may_not_act_for_users_count_for_nothing(
 
 
 def test_a_signed_user_is_the_only_one_where_the_secret_is_set(
-    server: ServerInThread, open_http: httpx2.Client, service: str, agent: str, monkeypatch: pytest.MonkeyPatch
+    server: ServerInThread,
+    open_http: httpx2.Client,
+    service: str,
+    agent: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     body = {"model": agent, "messages": [user("Hello.")]}
 
     def ask(token: str | None, **plain: str) -> httpx2.Response:
-        sent = {"authorization": f"Bearer {service}", **plain, **({"X-OpenWebUI-User-Jwt": token} if token else {})}
+        sent = {
+            "authorization": f"Bearer {service}",
+            **plain,
+            **({"X-OpenWebUI-User-Jwt": token} if token else {}),
+        }
         return open_http.post("/v1/chat/completions", headers=sent, json=body)
 
     assert "set RICORDO_OPENWEBUI_SECRET" in ask(signed(ada())).json()["error"]["message"]
@@ -193,7 +250,10 @@ def test_a_signed_user_is_the_only_one_where_the_secret_is_set(
     }
     for token, why in refused.items():
         answer = ask(token)
-        assert (answer.status_code, why in answer.json()["error"]["message"]) == (403, True), (token, answer.text)
+        assert (answer.status_code, why in answer.json()["error"]["message"]) == (403, True), (
+            token,
+            answer.text,
+        )
     assert "has to be signed" in ask(None, **{"X-OpenWebUI-User-Id": "owui-ada"}).text
 
 
@@ -211,18 +271,26 @@ def test_models_are_those_that_the_user_may_use_and_letta_clients_keep_their_lis
         assert client.models.retrieve(found["id"]).id == found["id"]
         assert not {"Twins", "Concealed"} & listed.keys()
         assert len([id for id in listed if id.startswith("agent-")]) == 2
-    identity = ok(http.post("/v1/identities/", json={"name": "Cy", "identifier_key": "cy", "identity_type": "user"}))
+    identity = ok(
+        http.post(
+            "/v1/identities/", json={"name": "Cy", "identifier_key": "cy", "identity_type": "user"}
+        )
+    )
     ok(http.patch(f"/v1/agents/{found['id']}/identities/attach/{identity['id']}"))
     with openai_client(server, service, **{"X-OpenWebUI-User-Id": "dee"}) as client:
         assert agent not in [model.id for model in client.models.list()]
     with server.client(api_key=OPERATOR) as letta:
         assert MODEL in [model.handle for model in letta.models.list()]
-    old = http.get("/v1/models", headers={"user-agent": "Letta/Python 1.0.0"}, follow_redirects=False)
+    old = http.get(
+        "/v1/models", headers={"user-agent": "Letta/Python 1.0.0"}, follow_redirects=False
+    )
     assert (old.status_code, old.headers["location"]) == (307, f"{server.url}/v1/models/")
 
 
 @pytest.mark.parametrize("given", [{}, {"encoding_format": "float"}])
-def test_embeddings_come_as_numbers_or_packed(server: ServerInThread, given: dict[str, Any]) -> None:
+def test_embeddings_come_as_numbers_or_packed(
+    server: ServerInThread, given: dict[str, Any]
+) -> None:
     handle = server.embedder.handle
     with openai_client(server) as client:
         # The client asks for base64 by itself, and unpacks it.

@@ -18,7 +18,11 @@ FUNCTION: Any = {
     "type": "function",
     "name": "weather",
     "description": "Tell the weather.",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
     "strict": False,
 }
 
@@ -29,23 +33,35 @@ def result(call_id: str, words: str) -> Any:
 
 def given(server: ServerInThread) -> list[str]:
     """The results that the model read last."""
-    returns = [one for message in server.model.requests[-1].messages for one in message.tool_returns]
+    returns = [
+        one for message in server.model.requests[-1].messages for one in message.tool_returns
+    ]
     return [json.loads(one.content)["message"] for one in returns]
 
 
-def test_functions_of_responses_are_run_by_the_caller(client: OpenAI, server: ServerInThread, agent: str) -> None:
+def test_functions_of_responses_are_run_by_the_caller(
+    client: OpenAI, server: ServerInThread, agent: str
+) -> None:
     server.says(call("weather", city="Rome"), "Sunny in Rome.", "You are welcome.")
     asked: Any = [user("How is Rome?")]
     first = client.responses.create(model=agent, input=asked, tools=[FUNCTION])
     (made,) = first.output
     assert made.type == "function_call"
-    assert (made.name, json.loads(made.arguments), made.status) == ("weather", {"city": "Rome"}, "completed")
+    assert (made.name, json.loads(made.arguments), made.status) == (
+        "weather",
+        {"city": "Rome"},
+        "completed",
+    )
     assert first.tools[0].type == "function"
     output = [result(made.call_id, "Sunny.")]
-    second = client.responses.create(model=agent, input=output, previous_response_id=first.id, tools=[FUNCTION])
+    second = client.responses.create(
+        model=agent, input=output, previous_response_id=first.id, tools=[FUNCTION]
+    )
     assert second.output_text == "Sunny in Rome."
     assert given(server) == ["Sunny."]
-    third = client.responses.create(model=agent, input="Thanks.", previous_response_id=second.id, tools=[FUNCTION])
+    third = client.responses.create(
+        model=agent, input="Thanks.", previous_response_id=second.id, tools=[FUNCTION]
+    )
     assert third.output_text == "You are welcome."
 
 
@@ -68,9 +84,13 @@ def test_a_caller_that_keeps_the_items_sends_all_of_them_again(
         client.responses.create(model=agent, input=[user("x"), result("call_1", "y")])
 
 
-def test_a_call_is_streamed_with_its_arguments(client: OpenAI, server: ServerInThread, agent: str) -> None:
+def test_a_call_is_streamed_with_its_arguments(
+    client: OpenAI, server: ServerInThread, agent: str
+) -> None:
     server.says(call("weather", city="Rome"))
-    events = list(client.responses.create(model=agent, input="How is Rome?", tools=[FUNCTION], stream=True))
+    events = list(
+        client.responses.create(model=agent, input="How is Rome?", tools=[FUNCTION], stream=True)
+    )
     assert [event.type for event in events] == [
         "response.created",
         "response.output_item.added",
@@ -88,7 +108,9 @@ def test_a_call_is_streamed_with_its_arguments(client: OpenAI, server: ServerInT
     assert whole.output_text == "I look."
     assert json.loads(whole.output[1].arguments) == {"city": "Oslo"}  # type: ignore[union-attr]
     server.says("Never mind then.")  # who goes on without the result has given up the call
-    after = client.responses.create(model=agent, input="Stop.", previous_response_id=whole.id, tools=[FUNCTION])
+    after = client.responses.create(
+        model=agent, input="Stop.", previous_response_id=whole.id, tools=[FUNCTION]
+    )
     assert after.output_text == "Never mind then."
 
 

@@ -31,8 +31,14 @@ class Meeting(BaseModel):
 FITS = {"day": "Monday", "people": ["Ada", "Bea"]}
 TEXT = json.dumps(FITS)
 SCHEMA = Meeting.model_json_schema()
-STRICT = {"type": "json_schema", "json_schema": {"name": "Meeting", "schema": SCHEMA, "strict": True}}
-TOOL: Wire = {"type": "function", "function": {"name": "Meeting", "description": "When.", "parameters": SCHEMA}}
+STRICT = {
+    "type": "json_schema",
+    "json_schema": {"name": "Meeting", "schema": SCHEMA, "strict": True},
+}
+TOOL: Wire = {
+    "type": "function",
+    "function": {"name": "Meeting", "description": "When.", "parameters": SCHEMA},
+}
 QUESTION: Any = [user("When do Ada and Bea meet?")]
 # How models write JSON when they write more than that.
 AROUND = [
@@ -73,7 +79,9 @@ def scene(running_scene: Scene) -> Iterator[Scene]:
     running_scene.models.requests.clear()
     running_scene.models._answers.clear()
     yield running_scene
-    assert not running_scene.models._answers, "the models were asked less often than the script says"
+    assert not running_scene.models._answers, (
+        "the models were asked less often than the script says"
+    )
 
 
 @pytest.fixture
@@ -106,11 +114,15 @@ def called_by(model: str, arguments: Wire, text: str = "") -> Answer:
 
 
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE])
-def test_openais_client_parses_a_chat_and_a_response(scene: Scene, client: OpenAI, model: str) -> None:
+def test_openais_client_parses_a_chat_and_a_response(
+    scene: Scene, client: OpenAI, model: str
+) -> None:
     agent = agent_of(scene, model)
     for text in around(model):
         scene.says(said_by(model, text))
-        chat = client.chat.completions.parse(model=agent, messages=QUESTION, response_format=Meeting)
+        chat = client.chat.completions.parse(
+            model=agent, messages=QUESTION, response_format=Meeting
+        )
         assert chat.choices[0].message.parsed == Meeting(**FITS), text
         scene.says(said_by(model, text))
         response = client.responses.parse(model=agent, input=QUESTION, text_format=Meeting)
@@ -118,7 +130,9 @@ def test_openais_client_parses_a_chat_and_a_response(scene: Scene, client: OpenA
     scene.says(called_by(model, FITS))
     tools: Any = [{**TOOL, "function": {**TOOL["function"], "strict": True}}]
     tools[0]["function"]["parameters"] = {**SCHEMA, "additionalProperties": False}
-    made = client.chat.completions.parse(model=agent, messages=QUESTION, tools=tools, tool_choice="required")
+    made = client.chat.completions.parse(
+        model=agent, messages=QUESTION, tools=tools, tool_choice="required"
+    )
     (call,) = made.choices[0].message.tool_calls or ()
     assert json.loads(call.function.arguments) == FITS
 
@@ -131,7 +145,9 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_once_with_what_is_wrong(
     for text, told in WRONG:
         before = len(scene.asked)
         scene.says(said_by(model, text), said_by(model, TEXT))
-        chat = client.chat.completions.parse(model=agent, messages=QUESTION, response_format=Meeting)
+        chat = client.chat.completions.parse(
+            model=agent, messages=QUESTION, response_format=Meeting
+        )
         assert chat.choices[0].message.parsed == Meeting(**FITS), text
         assert len(scene.asked) - before == 2
         assert told in json.dumps(scene.asked[-1]["messages"][-1], ensure_ascii=False), text
@@ -148,7 +164,9 @@ def test_a_json_object_and_no_form_at_all(scene: Scene, client: OpenAI, model: s
     agent = agent_of(scene, model)
     for text in ('{"anything": 1}', '```json\n{"anything": 1}\n```', 'It is {"anything": 1}'):
         scene.says(said_by(model, text))
-        answer = client.chat.completions.create(model=agent, messages=QUESTION, response_format={"type": "json_object"})
+        answer = client.chat.completions.create(
+            model=agent, messages=QUESTION, response_format={"type": "json_object"}
+        )
         assert json.loads(answer.choices[0].message.content or "") == {"anything": 1}
     for free in ({"type": "text"}, None):
         scene.says(said_by(model, f"It is {TEXT}"))
@@ -162,7 +180,9 @@ def test_a_stream_in_a_form_is_that_form_alone(scene: Scene, client: OpenAI) -> 
     agent = agent_of(scene)
     for first in (None, "Let me think."):
         scene.says(*([completion(first)] if first else []), completion(f"Here: {TEXT}"))
-        with client.chat.completions.stream(model=agent, messages=QUESTION, response_format=Meeting) as stream:
+        with client.chat.completions.stream(
+            model=agent, messages=QUESTION, response_format=Meeting
+        ) as stream:
             assert stream.get_final_completion().choices[0].message.parsed == Meeting(**FITS)
         scene.says(*([completion(first)] if first else []), completion(f"Here: {TEXT}"))
         with client.responses.stream(model=agent, input=QUESTION, text_format=Meeting) as answering:
@@ -170,7 +190,9 @@ def test_a_stream_in_a_form_is_that_form_alone(scene: Scene, client: OpenAI) -> 
     scene.says(called_by(OPENAI, FITS, "I call it."))
     tools: Any = [{**TOOL, "function": {**TOOL["function"], "strict": True}}]
     tools[0]["function"]["parameters"] = {**SCHEMA, "additionalProperties": False}
-    with client.chat.completions.stream(model=agent, messages=QUESTION, tools=tools, tool_choice="required") as calling:
+    with client.chat.completions.stream(
+        model=agent, messages=QUESTION, tools=tools, tool_choice="required"
+    ) as calling:
         (call,) = calling.get_final_completion().choices[0].message.tool_calls or ()
         assert json.loads(call.function.arguments) == FITS
 
@@ -181,39 +203,59 @@ def test_a_stream_in_a_form_is_that_form_alone(scene: Scene, client: OpenAI) -> 
 @pytest.mark.parametrize("model", [OPENAI, CLAUDE])
 def test_a_tool_that_the_client_names_is_called(scene: Scene, client: OpenAI, model: str) -> None:
     agent = agent_of(scene, model, tools=["toss"])
-    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    other = {
+        "type": "function",
+        "function": {"name": "other", "parameters": {"type": "object", "properties": {}}},
+    }
     named = {"type": "function", "function": {"name": "Meeting"}}
     allowed = {"mode": "required", "tools": [named]}
     for choice in (named, {"type": "allowed_tools", "allowed_tools": allowed}):
         scene.says(called_by(model, FITS))
-        made = client.chat.completions.create(model=agent, messages=QUESTION, tools=[TOOL, other], tool_choice=choice)  # type: ignore[call-overload]
+        made = client.chat.completions.create(
+            model=agent, messages=QUESTION, tools=[TOOL, other], tool_choice=choice
+        )  # type: ignore[call-overload]
         (call,) = made.choices[0].message.tool_calls
         assert (call.function.name, json.loads(call.function.arguments)) == ("Meeting", FITS)
-        assert (made.choices[0].finish_reason, made.choices[0].message.content) == ("tool_calls", None)
+        assert (made.choices[0].finish_reason, made.choices[0].message.content) == (
+            "tool_calls",
+            None,
+        )
         offered = [one.get("name") or one["function"]["name"] for one in scene.asked[-1]["tools"]]
         assert offered == ["Meeting"]
         forced = json.dumps(scene.asked[-1]["tool_choice"])
         assert any(word in forced for word in ("Meeting", "required", "any"))
     # Words in its place are asked for again as a call, and words that are the arguments are the call.
     scene.says(said_by(model, "On Monday."), called_by(model, FITS))
-    made = client.chat.completions.create(model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named)  # type: ignore[call-overload]
+    made = client.chat.completions.create(
+        model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named
+    )  # type: ignore[call-overload]
     assert made.choices[0].finish_reason == "tool_calls"
     for text in around(model):
         scene.says(said_by(model, text))
-        made = client.chat.completions.create(model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named)  # type: ignore[call-overload]
+        made = client.chat.completions.create(
+            model=agent, messages=QUESTION, tools=[TOOL], tool_choice=named
+        )  # type: ignore[call-overload]
         (call,) = made.choices[0].message.tool_calls
         assert json.loads(call.function.arguments) == FITS, text
     tool: Any = {"type": "function", "name": "Meeting", "parameters": SCHEMA, "strict": False}
     scene.says(called_by(model, FITS))
     response = client.responses.create(
-        model=agent, input=QUESTION, tools=[tool], tool_choice={"type": "function", "name": "Meeting"}
+        model=agent,
+        input=QUESTION,
+        tools=[tool],
+        tool_choice={"type": "function", "name": "Meeting"},
     )
     assert [item.type for item in response.output] == ["function_call"]
 
 
-def test_a_required_call_may_come_after_calls_of_the_agents_own_tools(scene: Scene, client: OpenAI) -> None:
+def test_a_required_call_may_come_after_calls_of_the_agents_own_tools(
+    scene: Scene, client: OpenAI
+) -> None:
     agent = agent_of(scene, tools=["toss"])
-    second = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    second = {
+        "type": "function",
+        "function": {"name": "other", "parameters": {"type": "object", "properties": {}}},
+    }
     scene.says(calls(("toss", {})), called_by(OPENAI, FITS))
     made = client.chat.completions.create(
         model=agent,
@@ -224,7 +266,9 @@ def test_a_required_call_may_come_after_calls_of_the_agents_own_tools(scene: Sce
     assert made.choices[0].finish_reason == "tool_calls"
     assert [body["tool_choice"] for body in scene.asked[-2:]] == ["required", "required"]
     scene.says(*[calls(("toss", {}))] * 5, called_by(OPENAI, FITS))
-    client.chat.completions.create(model=agent, messages=QUESTION, tools=[TOOL, second], tool_choice="required")  # type: ignore[list-item]
+    client.chat.completions.create(
+        model=agent, messages=QUESTION, tools=[TOOL, second], tool_choice="required"
+    )  # type: ignore[list-item]
     assert {one["function"]["name"] for one in scene.asked[-1]["tools"]} == {"Meeting", "other"}
 
 
@@ -245,9 +289,13 @@ def test_a_form_or_a_choice_that_cannot_be_is_refused(scene: Scene, client: Open
     assert scene.asked == []
 
 
-def test_an_agent_that_speaks_by_a_tool_answers_in_the_form_too(scene: Scene, client: OpenAI) -> None:
+def test_an_agent_that_speaks_by_a_tool_answers_in_the_form_too(
+    scene: Scene, client: OpenAI
+) -> None:
     agent = agent_of(scene, agent_type="memgpt_v2_agent")
-    scene.says(calls(("send_message", {"message": FITS, "thinking": "Hm.", "request_heartbeat": False})))
+    scene.says(
+        calls(("send_message", {"message": FITS, "thinking": "Hm.", "request_heartbeat": False}))
+    )
     chat = client.chat.completions.parse(model=agent, messages=QUESTION, response_format=Meeting)
     assert chat.choices[0].message.parsed == Meeting(**FITS)
 
@@ -261,10 +309,14 @@ async def test_pydantic_ais_agents_get_their_output(scene: Scene, kind: Any) -> 
         agent = agent_of(scene, model)
         if kind is ToolOutput:
             block = {"type": "tool_use", "id": "call_1", "name": "final_result", "input": FITS}
-            scene.says(calls(("final_result", FITS)) if model == OPENAI else claude(block, stop="tool_use"))
+            scene.says(
+                calls(("final_result", FITS)) if model == OPENAI else claude(block, stop="tool_use")
+            )
         else:
             scene.says(said_by(model, f"Here it is: {TEXT}" if kind is NativeOutput else TEXT))
-        async with AsyncOpenAI(base_url=f"{scene.server.url}/v1", api_key="any", max_retries=0) as client:
+        async with AsyncOpenAI(
+            base_url=f"{scene.server.url}/v1", api_key="any", max_retries=0
+        ) as client:
             answering = OpenAIChatModel(agent, provider=OpenAIProvider(openai_client=client))
             answer = await Agent(answering, output_type=kind(Meeting)).run("When do they meet?")
         assert answer.output == Meeting(**FITS)
@@ -274,7 +326,11 @@ async def test_pydantic_ais_agents_get_their_output(scene: Scene, kind: Any) -> 
 REPLAYED: dict[str, tuple[str, Wire]] = {
     "LangChain with_structured_output(method='json_schema')": (
         "content",
-        {"messages": [{"role": "user", "content": "When?"}], "response_format": STRICT, "stream": False},
+        {
+            "messages": [{"role": "user", "content": "When?"}],
+            "response_format": STRICT,
+            "stream": False,
+        },
     ),
     "LangChain with_structured_output(method='function_calling')": (
         "call",
@@ -287,12 +343,18 @@ REPLAYED: dict[str, tuple[str, Wire]] = {
     ),
     "LangChain with_structured_output(method='json_mode')": (
         "content",
-        {"messages": [{"role": "user", "content": "JSON, please."}], "response_format": {"type": "json_object"}},
+        {
+            "messages": [{"role": "user", "content": "JSON, please."}],
+            "response_format": {"type": "json_object"},
+        },
     ),
     "AI SDK generateObject": (
         "content",
         {
-            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "When?"}],
+            "messages": [
+                {"role": "system", "content": "Be brief."},
+                {"role": "user", "content": "When?"},
+            ],
             "response_format": {
                 "type": "json_schema",
                 "json_schema": {"schema": SCHEMA, "strict": True, "name": "response"},
@@ -301,7 +363,10 @@ REPLAYED: dict[str, tuple[str, Wire]] = {
     ),
     "AI SDK generateObject, output no-schema": (
         "content",
-        {"messages": [{"role": "user", "content": "When?"}], "response_format": {"type": "json_object"}},
+        {
+            "messages": [{"role": "user", "content": "When?"}],
+            "response_format": {"type": "json_object"},
+        },
     ),
     "Instructor, tools": (
         "call",
@@ -314,7 +379,10 @@ REPLAYED: dict[str, tuple[str, Wire]] = {
     "Instructor, JSON": (
         "content",
         {
-            "messages": [{"role": "system", "content": "As JSON."}, {"role": "user", "content": "When?"}],
+            "messages": [
+                {"role": "system", "content": "As JSON."},
+                {"role": "user", "content": "When?"},
+            ],
             "response_format": {"type": "json_object"},
         },
     ),
@@ -326,12 +394,20 @@ def test_other_clients_requests_are_answered_in_their_form(scene: Scene, name: s
     place, body = REPLAYED[name]
     for model in (OPENAI, CLAUDE):
         agent = agent_of(scene, model)
-        scene.says(called_by(model, FITS) if place == "call" else said_by(model, f"Here it is: {TEXT}"))
+        scene.says(
+            called_by(model, FITS) if place == "call" else said_by(model, f"Here it is: {TEXT}")
+        )
         answer = ok(scene.http.post("/v1/chat/completions", json={"model": agent, **body}))
         message = answer["choices"][0]["message"]
-        found = message["tool_calls"][0]["function"]["arguments"] if place == "call" else message["content"]
+        found = (
+            message["tool_calls"][0]["function"]["arguments"]
+            if place == "call"
+            else message["content"]
+        )
         assert json.loads(found) == FITS
-        assert answer["choices"][0]["finish_reason"] == ("tool_calls" if place == "call" else "stop")
+        assert answer["choices"][0]["finish_reason"] == (
+            "tool_calls" if place == "call" else "stop"
+        )
 
 
 # Refusals, and vectors.
@@ -352,7 +428,12 @@ def test_every_refusal_on_a_path_of_openais_has_its_shape(scene: Scene) -> None:
         ("POST", "/v1/completions", {"prompt": "x"}, 404),
         ("DELETE", "/v1/responses/resp_1", None, 404),
         ("GET", "/v1/responses", None, 405),
-        ("POST", "/v1/responses", {"model": agent, "input": "x", "previous_response_id": "resp_x"}, 404),
+        (
+            "POST",
+            "/v1/responses",
+            {"model": agent, "input": "x", "previous_response_id": "resp_x"},
+            404,
+        ),
         ("PUT", "/v1/embeddings", {}, 405),
         ("POST", "/v1/embeddings", {"input": {"x": 1}}, 400),
         ("POST", "/v1/embeddings", {"input": "x", "model": "nobody/nothing"}, 404),
@@ -365,7 +446,9 @@ def test_every_refusal_on_a_path_of_openais_has_its_shape(scene: Scene) -> None:
     ]
     for method, path, body, status in cases:
         sent: Any = {"content": body} if isinstance(body, bytes) else {"json": body}
-        answer = scene.http.request(method, path, **sent, headers={"content-type": "application/json"})
+        answer = scene.http.request(
+            method, path, **sent, headers={"content-type": "application/json"}
+        )
         where = (method, path, answer.text[:300])
         assert answer.status_code == status, where
         error = answer.json()["error"]
@@ -379,15 +462,27 @@ def test_every_refusal_on_a_path_of_openais_has_its_shape(scene: Scene) -> None:
     refused(scene.http.get("/v1/agents/nobody"), 422)
 
 
-def test_token_ids_are_embedded_as_the_text_that_they_stand_for_and_vectors_are_shortened(scene: Scene) -> None:
+def test_token_ids_are_embedded_as_the_text_that_they_stand_for_and_vectors_are_shortened(
+    scene: Scene,
+) -> None:
     server = scene.server
-    handle = next(one["handle"] for one in ok(scene.http.get("/v1/models/embedding")) if "embedder" in one["handle"])
+    handle = next(
+        one["handle"]
+        for one in ok(scene.http.get("/v1/models/embedding"))
+        if "embedder" in one["handle"]
+    )
 
     def vectors(sent: Any, **more: Any) -> list[list[float]]:
-        answer = ok(scene.http.post("/v1/embeddings", json={"model": handle, "input": sent, **more}))
+        answer = ok(
+            scene.http.post("/v1/embeddings", json={"model": handle, "input": sent, **more})
+        )
         return [one["embedding"] for one in answer["data"]]
 
-    texts = {"Hello world": [9906, 1917], "hello world!": [15339, 1917, 0], "Grüße": [6600, 2448, 24352]}
+    texts = {
+        "Hello world": [9906, 1917],
+        "hello world!": [15339, 1917, 0],
+        "Grüße": [6600, 2448, 24352],
+    }
     for text, tokens in texts.items():
         assert vectors(tokens) == vectors([tokens]) == vectors(text), text
     assert vectors(list(texts.values())) == vectors([*texts])

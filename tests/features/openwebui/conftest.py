@@ -47,7 +47,10 @@ class Synced(SyncedMemory):
         space = await self.space()
 
         def work(tx: Transaction) -> dict[str, str]:
-            return {path: data.decode("utf-8", "replace") for path, data in queries.contents(tx, space).items()}
+            return {
+                path: data.decode("utf-8", "replace")
+                for path, data in queries.contents(tx, space).items()
+            }
 
         return await self.store.read(work)
 

@@ -28,7 +28,9 @@ async def test_files_go_both_ways_with_their_folders(here: Synced, there: FakeOp
     assert await here.files() == there.user_files() == {"essays/theirs.md": "Mine."}
 
 
-async def test_a_sync_of_nothing_new_asks_for_the_list_and_each_note(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_a_sync_of_nothing_new_asks_for_the_list_and_each_note(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     for number in range(5):
         await here.write(f"{number}.md", f"File {number}.")
     await here.put("human", "Ada.")
@@ -39,13 +41,17 @@ async def test_a_sync_of_nothing_new_asks_for_the_list_and_each_note(here: Synce
     assert there.asked == [f"GET /api/v1/knowledge/{base}/files", f"GET /api/v1/notes/{note}"]
 
 
-async def test_an_edit_of_the_text_that_is_searched_is_one_of_the_file(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_an_edit_of_the_text_that_is_searched_is_one_of_the_file(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     """The page there changes that text alone: the bytes that it gives for the file stay the old ones."""
     await here.write("draft.md", DRAFT)
     await here.settle()
     there.user_edits("draft.md", there.user_files()["draft.md"].replace("second", "2nd"))
     await here.settle()
-    assert (await here.files())["draft.md"] == DRAFT.replace("second", "2nd")  # with its own quotation marks
+    assert (await here.files())["draft.md"] == DRAFT.replace(
+        "second", "2nd"
+    )  # with its own quotation marks
     await here.write("draft.md", DRAFT.replace("second", "2nd").replace("third", "3rd"))
     await here.settle()
     assert there.user_files()["draft.md"] == DRAFT.replace("second", "2nd").replace("third", "3rd")
@@ -67,7 +73,10 @@ async def test_of_changes_of_one_line_both_stay(here: Synced, there: FakeOpenWeb
     there.user_edits("draft.md", DRAFT.replace("third", "3rd"))
     await here.write("draft.md", DRAFT.replace("third", "last"))
     await here.settle()
-    both = {"draft.md": DRAFT.replace("third", "last"), "draft (conflict 1).md": DRAFT.replace("third", "3rd")}
+    both = {
+        "draft.md": DRAFT.replace("third", "last"),
+        "draft (conflict 1).md": DRAFT.replace("third", "3rd"),
+    }
     assert await here.files() == there.user_files() == both
 
 
@@ -82,7 +91,10 @@ async def test_both_texts_of_a_conflict_and_swapped_ones_are_taken_where_no_text
     there.user_edits("draft.md", DRAFT.replace("third", "3rd"))
     await here.write("draft.md", DRAFT.replace("third", "last"))
     assert await here.settle() is None
-    both = {"draft.md": DRAFT.replace("third", "last"), "draft (conflict 1).md": DRAFT.replace("third", "3rd")}
+    both = {
+        "draft.md": DRAFT.replace("third", "last"),
+        "draft (conflict 1).md": DRAFT.replace("third", "3rd"),
+    }
     assert await here.files() == there.user_files() == both | {"plan.md": "Plan."}
     await here.write("draft.md", "Plan.")
     await here.write("plan.md", both["draft.md"])
@@ -142,7 +154,9 @@ async def test_a_knowledge_base_that_is_suddenly_empty_or_gone_is_filled_again(
     assert await here.files() == there.user_files() == kept
 
 
-async def test_the_same_name_on_both_sides_before_the_first_sync_is_no_loss(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_the_same_name_on_both_sides_before_the_first_sync_is_no_loss(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.settle()
     there.user_uploads("draft.md", "Theirs.")
     await here.write("draft.md", "Ours.")
@@ -153,7 +167,9 @@ async def test_the_same_name_on_both_sides_before_the_first_sync_is_no_loss(here
     assert await here.files() == there.user_files() == both
 
 
-async def test_a_name_that_is_there_twice_gets_a_number_here(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_a_name_that_is_there_twice_gets_a_number_here(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.settle()
     there.user_uploads("draft.md", "One.")
     there.user_uploads("draft.md", "Two.")
@@ -164,7 +180,9 @@ async def test_a_name_that_is_there_twice_gets_a_number_here(here: Synced, there
     assert there.files == before
 
 
-async def test_what_open_webui_does_not_take_is_said_and_not_sent_again(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_what_open_webui_does_not_take_is_said_and_not_sent_again(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     there.refuses_doubles = True
     await here.write("a.md", "The same.")
     await here.write("b.md", "The same.")
@@ -201,7 +219,9 @@ async def test_what_this_workspace_does_not_take_stays_there(
     assert len(there.user_files()) == 3
 
 
-async def test_a_name_with_hidden_characters_is_taken_without_them_and_once(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_a_name_with_hidden_characters_is_taken_without_them_and_once(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.settle()
     there.user_uploads("odd\u200bname.md", "Odd.")
     for _ in range(3):
@@ -231,7 +251,9 @@ async def test_the_key_and_the_address_are_the_operators(
         await Synced.sync(await _of_another(here, there, monkeypatch))
 
 
-async def _of_another(here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch) -> Synced:
+async def _of_another(
+    here: Synced, there: FakeOpenWebUI, monkeypatch: pytest.MonkeyPatch
+) -> Synced:
     monkeypatch.setenv("RICORDO_OPENWEBUI_URL", there.url)
     other = Synced(here.store, here.settings, there)
     other.user = "bob"

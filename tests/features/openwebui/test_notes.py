@@ -58,7 +58,9 @@ a = 1
 ```"""
 
 
-async def test_blocks_are_notes_that_the_user_may_read_and_write(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_blocks_are_notes_that_the_user_may_read_and_write(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.put("human", TEXT, title="About Ada")
     await here.put("rules", "Be kind.", policy="read_only")
     assert await here.settle() is None
@@ -81,9 +83,13 @@ async def test_what_the_editor_rewrites_is_no_edit(here: Synced, there: FakeOpen
     there.user_writes("human", OPENED)
     assert await here.settle() is None
     assert (await here.text(), len(await here.versions())) == (TEXT, count)
-    there.user_writes("human", OPENED.replace("likes tea", "likes coffee").replace("# Ada", "# Ada Lovelace"))
+    there.user_writes(
+        "human", OPENED.replace("likes tea", "likes coffee").replace("# Ada", "# Ada Lovelace")
+    )
     await here.settle()
-    assert await here.text() == TEXT.replace("likes tea", "likes coffee").replace("# Ada", "# Ada Lovelace")
+    assert await here.text() == TEXT.replace("likes tea", "likes coffee").replace(
+        "# Ada", "# Ada Lovelace"
+    )
 
 
 async def test_an_edit_is_a_version_of_its_owner(here: Synced, there: FakeOpenWebUI) -> None:
@@ -112,14 +118,19 @@ async def test_changes_of_different_lines_are_merged_and_of_one_line_proposed(
     told = await here.settle() or ""
     (waiting,) = await here.waiting()
     assert (waiting.value, waiting.author.kind) == ("1\nmine\n3", "user")
-    assert told == f'"human" changed here and in its note in the same lines. What the note had waits as {waiting.id}.'
+    assert (
+        told
+        == f'"human" changed here and in its note in the same lines. What the note had waits as {waiting.id}.'
+    )
     assert await here.text() == there.user_notes()["human"] == "1\nours\n3"
     await here.approve(waiting.id)
     await here.settle()
     assert await here.text() == there.user_notes()["human"] == "1\nmine\n3"
 
 
-async def test_an_empty_note_and_a_deleted_one_are_written_again(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_an_empty_note_and_a_deleted_one_are_written_again(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.put("human", "Ada.")
     await here.settle()
     for _ in range(2):
@@ -139,26 +150,38 @@ async def test_a_note_that_was_edited_while_its_block_was_deleted_makes_it_again
     await here.settle()
     there.user_writes("human", "Ada Lovelace.")
     for label in ("human", "plan"):
-        await here.do(lambda tx, owned, label=label: user_memory.delete(tx, owned, label, owned.owner))
+        await here.do(
+            lambda tx, owned, label=label: user_memory.delete(tx, owned, label, owned.owner)
+        )
     await here.settle()
     assert await here.texts() == there.user_notes() == {"human": "Ada Lovelace."}
 
 
-async def test_an_edit_that_memory_cannot_hold_stays_in_the_note(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_an_edit_that_memory_cannot_hold_stays_in_the_note(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     await here.put("human", "Ada.", limit=20)
     await here.settle()
     there.user_writes("human", "Ada, of whom there is much to say.")
     for _ in range(2):
         assert 'The note of "human" cannot be taken' in (await here.settle() or "")
-        assert (await here.text(), there.user_notes()["human"]) == ("Ada.", "Ada, of whom there is much to say.")
+        assert (await here.text(), there.user_notes()["human"]) == (
+            "Ada.",
+            "Ada, of whom there is much to say.",
+        )
 
 
-async def test_a_note_that_only_looks_like_one_of_ours_is_not_taken(here: Synced, there: FakeOpenWebUI) -> None:
+async def test_a_note_that_only_looks_like_one_of_ours_is_not_taken(
+    here: Synced, there: FakeOpenWebUI
+) -> None:
     """Who may write a note may write what is noted with it, so one that others see too is never filled with memory."""
     await here.settle()
     owner = await here.do(lambda _tx, owned: owned.user)
     noted = {"user": owner.id, "label": "human", "text": ""}
-    eve = [{"principal_type": "user", "principal_id": name, "permission": "write"} for name in ("ada", "eve")]
+    eve = [
+        {"principal_type": "user", "principal_id": name, "permission": "write"}
+        for name in ("ada", "eve")
+    ]
     content = {"json": None, "html": "", "md": "human"}
     there.notes["eves"] = {
         "id": "eves",

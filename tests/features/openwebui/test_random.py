@@ -50,7 +50,10 @@ class Editors:
         self.kept -= set(text.split())
 
     async def edit_file_here(self) -> None:
-        path, files = self.chance.choice([*PATHS, *await self.here.files()]), await self.here.files()
+        path, files = (
+            self.chance.choice([*PATHS, *await self.here.files()]),
+            await self.here.files(),
+        )
         if path in files and self.chance.random() < 0.12:
             self.gone(files[path])
             await self.here.remove(path)
@@ -154,7 +157,11 @@ async def sync_mortally(here: Synced, chance: Random, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("seed", "edits"),
-    [(1, 80), pytest.param(1, 500, marks=pytest.mark.soak), pytest.param(2, 500, marks=pytest.mark.soak)],
+    [
+        (1, 80),
+        pytest.param(1, 500, marks=pytest.mark.soak),
+        pytest.param(2, 500, marks=pytest.mark.soak),
+    ],
 )
 async def test_edits_on_both_sides_with_kills_lose_nothing(
     here: Synced, there: FakeOpenWebUI, seed: int, edits: int, monkeypatch: pytest.MonkeyPatch
@@ -175,4 +182,6 @@ async def test_edits_on_both_sides_with_kills_lose_nothing(
     assert there.user_notes() == await here.texts()
     found = set((await editors.found()).split())
     assert editors.kept - found == set()
-    print(f"{kills} kills, {len(files)} files, {sum('conflict' in path for path in files)} conflicts")
+    print(
+        f"{kills} kills, {len(files)} files, {sum('conflict' in path for path in files)} conflicts"
+    )

@@ -83,12 +83,19 @@ class Stage:
 
     def listed(self, user: Json | None = None) -> dict[str, str]:
         """The ids of the models that somebody sees, by their names."""
-        found = self.there.call("GET", "/api/models?refresh=true", token=user["token"] if user else None)
+        found = self.there.call(
+            "GET", "/api/models?refresh=true", token=user["token"] if user else None
+        )
         return {one["name"]: one["id"] for one in found["data"]}
 
     def ask(self, user: Json, model: str, text: str, **more: Any) -> str:
         """An answer to a request without a chat, as programs send it."""
-        body = {"model": model, "messages": [{"role": "user", "content": text}], "stream": False, **more}
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": text}],
+            "stream": False,
+            **more,
+        }
         answer = self.there.call("POST", "/api/chat/completions", body, user["token"])
         return str(answer["choices"][0]["message"]["content"])
 
@@ -97,27 +104,52 @@ class Stage:
         token, chat, above, messages = user["token"], "", None, dict[str, Json]()
         for text in texts:
             sent, answer = str(uuid.uuid4()), str(uuid.uuid4())
-            said = {"id": sent, "parentId": above, "childrenIds": [answer], "role": "user", "content": text}
-            empty = {"id": answer, "parentId": sent, "childrenIds": [], "role": "assistant", "content": ""}
+            said = {
+                "id": sent,
+                "parentId": above,
+                "childrenIds": [answer],
+                "role": "user",
+                "content": text,
+            }
+            empty = {
+                "id": answer,
+                "parentId": sent,
+                "childrenIds": [],
+                "role": "assistant",
+                "content": "",
+            }
             if above:
                 messages[above]["childrenIds"] = [sent]
             messages |= {sent: said, answer: empty | {"model": model}}
-            stored: Json = {"chat": {"title": "New Chat", "models": [model], "history": {"messages": messages}}}
+            stored: Json = {
+                "chat": {"title": "New Chat", "models": [model], "history": {"messages": messages}}
+            }
             stored["chat"]["history"]["currentId"] = answer
             where = f"/api/v1/chats/{chat or 'new'}"
             chat = self.there.call("POST", where, stored, token)["id"]
             tasks = ("title_generation", "tags_generation", "follow_up_generation")
             asked = {"chat_id": chat, "id": answer, "session_id": f"s-{answer}", "parent_id": sent}
-            body = {"model": model, "stream": True, "messages": [], "user_message": said, **asked, **more}
+            body = {
+                "model": model,
+                "stream": True,
+                "messages": [],
+                "user_message": said,
+                **asked,
+                **more,
+            }
             body |= {"background_tasks": dict.fromkeys(tasks, True)}
             body["messages"] = [
-                {"role": one["role"], "content": one["content"]} for one in list(messages.values())[:-1]
+                {"role": one["role"], "content": one["content"]}
+                for one in list(messages.values())[:-1]
             ]
             self.there.call("POST", "/api/chat/completions", body, token)
 
             def found(chat: str = chat, answer: str = answer) -> Json | None:
                 now: Json = self.there.call("GET", f"/api/v1/chats/{chat}", token=token)
-                is_done = now["chat"]["history"]["messages"][answer].get("done") and now["title"] != "New Chat"
+                is_done = (
+                    now["chat"]["history"]["messages"][answer].get("done")
+                    and now["title"] != "New Chat"
+                )
                 return now if is_done else None
 
             whole: Json = self.there.wait_for(found)
@@ -134,8 +166,12 @@ class Stage:
             of_user = {"agent_id": agent, "user_id": self.name(user), "limit": "100"}
             for one in ok(self.http.get("/v1/conversations/", params=of_user)):
                 if chat is None or one["summary"] == f"chat_{chat}":
-                    stored = ok(self.http.get(f"/v1/conversations/{one['id']}/messages?order=asc&limit=100"))
-                    found.append([str(m["content"]) for m in stored if m["message_type"] == "user_message"])
+                    stored = ok(
+                        self.http.get(f"/v1/conversations/{one['id']}/messages?order=asc&limit=100")
+                    )
+                    found.append(
+                        [str(m["content"]) for m in stored if m["message_type"] == "user_message"]
+                    )
         return found
 
     def sync(self, user: Json) -> Json:
@@ -165,7 +201,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with pytest.MonkeyPatch.context() as patch, RealOpenWebUI(folder) as there:
         there.start()
         patch.setenv("RICORDO_OPENWEBUI_URL", there.url)
-        patch.setenv("RICORDO_OPENWEBUI_API_KEY", there.call("POST", "/api/v1/auths/api_key")["api_key"])
+        patch.setenv(
+            "RICORDO_OPENWEBUI_API_KEY", there.call("POST", "/api/v1/auths/api_key")["api_key"]
+        )
         with (
             serving(folder / "ricordo", api_key=OPERATOR) as server,
             server.http(headers={"authorization": f"Bearer {OPERATOR}"}) as http,
@@ -191,10 +229,14 @@ def speak_slowly(server: ServerInThread) -> None:
     def line(request: Any) -> Any:
         last = request.messages[-1]
         if last.role == "user" and last.text.startswith("Remember"):
-            return call("memory_insert", label="student", new_string=last.text.removeprefix("Remember: "))
+            return call(
+                "memory_insert", label="student", new_string=last.text.removeprefix("Remember: ")
+            )
         if last.role == "user" and last.text.startswith("Slowly"):
             return " ".join(f"step{number}" for number in range(2000))
-        words = " ".join(f"word{number}" for number in range(80 if last.text.startswith("At length") else 0))
+        words = " ".join(
+            f"word{number}" for number in range(80 if last.text.startswith("At length") else 0)
+        )
         return f"You said {last.text!r}, {words} and that is the end."
 
     server.model.answer = slowly  # type: ignore[method-assign]
@@ -222,7 +264,10 @@ def answer_to(page: Page, text: str) -> list[str]:
 
 
 def test_an_administrator_installs_the_pipe_and_lets_users_see_its_models(stage: Stage) -> None:
-    there, form = stage.there, {"id": "ricordo", "name": "Ricordo", "meta": {"description": "", "manifest": {}}}
+    there, form = (
+        stage.there,
+        {"id": "ricordo", "name": "Ricordo", "meta": {"description": "", "manifest": {}}},
+    )
     source = (ROOT / "ricordo/features/openwebui/pipe.py").read_text("utf-8")
     there.call("POST", "/api/v1/functions/create", form | {"content": source})
     there.call("POST", "/api/v1/functions/id/ricordo/toggle")
@@ -230,7 +275,9 @@ def test_an_administrator_installs_the_pipe_and_lets_users_see_its_models(stage:
     with stage.row("pipe: what is wrong with its valves is the name of its one model"):
         there.call("POST", "/api/v1/functions/id/ricordo/valves/update", valves)
         assert stage.listed() == {"Ricordo refuses API_KEY (401)": "ricordo.none"}
-    there.call("POST", "/api/v1/functions/id/ricordo/valves/update", valves | {"API_KEY": stage.service})
+    there.call(
+        "POST", "/api/v1/functions/id/ricordo/valves/update", valves | {"API_KEY": stage.service}
+    )
     with stage.row("pipe: courses and agents are models, for users once they may see them"):
         stage.models = {name: f"ricordo.{id}" for name, id in stage.agents.items()}
         assert stage.listed() == stage.models
@@ -246,14 +293,20 @@ def test_a_user_chats_with_the_pipe_in_the_browser(stage: Stage) -> None:
             assert len(answer_to(page, "You said")) > 3
             page.wait_for_url("**/c/*")
             chat = page.url.rpartition("/")[2]
-        with stage.row("pipe, page: what is proposed is said above the answer, with the address to decide"):
+        with stage.row(
+            "pipe, page: what is proposed is said above the answer, with the address to decide"
+        ):
             send(page, "Remember: plays the cello.")
             answer_to(page, "You said ''")
             told = page.locator(".status-description").last
-            told.get_by_text(f"Proposed to remember: student ({stage.server.url}/ui/people/").wait_for()
+            told.get_by_text(
+                f"Proposed to remember: student ({stage.server.url}/ui/people/"
+            ).wait_for()
         with stage.row("pipe, page: regenerated and edited messages go on in forks"):
             # By script: another element lies over the button at times.
-            page.locator(".message-listitem").last.get_by_label("Regenerate").evaluate("button => button.click()")
+            page.locator(".message-listitem").last.get_by_label("Regenerate").evaluate(
+                "button => button.click()"
+            )
             page.get_by_text("Try Again").click()
             page.get_by_text("2/2").wait_for()
             answer_to(page, "You said ''")
@@ -275,11 +328,17 @@ def test_a_user_chats_with_the_pipe_in_the_browser(stage: Stage) -> None:
             stage.there.wait_for(lambda: ok(stage.http.get(newest))[0]["status"] == "cancelled")
             send(page, "And now?")
             answer_to(page, "And now?")
-            assert [first, "Which instrument?", "Slowly.", "And now?"] in stage.said(stage.ada, chat)
+            assert [first, "Which instrument?", "Slowly.", "And now?"] in stage.said(
+                stage.ada, chat
+            )
     with stage.row("pipe: titles, tags and follow-ups reach no agent"):
         stored = stage.there.call("GET", f"/api/v1/chats/{chat}", token=stage.ada["token"])
         assert stored["title"] == "At length: how are you?"
-        assert not any("### Task:" in message.text for one in stage.server.model.requests for message in one.messages)
+        assert not any(
+            "### Task:" in message.text
+            for one in stage.server.model.requests
+            for message in one.messages
+        )
 
 
 def test_programs_and_errors_reach_the_pipe(stage: Stage) -> None:
@@ -294,13 +353,19 @@ def test_programs_and_errors_reach_the_pipe(stage: Stage) -> None:
         assert stage.said(stage.bea) == [["What do I play?"]]
     with stage.row("pipe: both ways of calling tools, whose built-in ones stay away from agents"):
         for way in ("native", "default"):
-            assert "Hello" in stage.ask(stage.bea, essay, f"Hello, {way}", params={"function_calling": way})
-            assert {tool.name for tool in stage.server.model.requests[-1].tools} == {tool.name for tool in of_bea.tools}
+            assert "Hello" in stage.ask(
+                stage.bea, essay, f"Hello, {way}", params={"function_calling": way}
+            )
+            assert {tool.name for tool in stage.server.model.requests[-1].tools} == {
+                tool.name for tool in of_bea.tools
+            }
     with stage.row("pipe: what fails is said in words"):
         valves = {"SERVER_URL": "http://127.0.0.1:9", "API_KEY": stage.service}
         place = "/api/v1/functions/id/ricordo/valves/update"
         stage.there.call("POST", place, valves)
-        assert stage.ask(stage.bea, essay, "Hello").startswith("Ricordo does not answer (ConnectError)")
+        assert stage.ask(stage.bea, essay, "Hello").startswith(
+            "Ricordo does not answer (ConnectError)"
+        )
         stage.there.call("POST", place, valves | {"SERVER_URL": stage.server.url})
     with stage.row("pipe: a stored chat of several messages is one conversation"):
         chat = stage.chat(stage.bea, essay, "One.", "Two.", "Three.")
@@ -311,7 +376,11 @@ def test_files_go_both_ways(stage: Stage) -> None:
     there, ada, token = stage.there, stage.ada, stage.ada["token"]
     # Searched by meaning, as by default; the vectors are ours.
     by = {"url": f"{stage.server.url}/v1", "key": stage.service}
-    engine = {"RAG_EMBEDDING_ENGINE": "openai", "RAG_EMBEDDING_MODEL": "default", "openai_config": by}
+    engine = {
+        "RAG_EMBEDDING_ENGINE": "openai",
+        "RAG_EMBEDDING_MODEL": "default",
+        "openai_config": by,
+    }
     there.call("POST", "/api/v1/retrieval/embedding/update", engine)
     there.call("POST", "/api/v1/retrieval/config/update", {"BYPASS_EMBEDDING_AND_RETRIEVAL": False})
     allowed = there.call("GET", "/api/v1/users/default/permissions")
@@ -320,7 +389,9 @@ def test_files_go_both_ways(stage: Stage) -> None:
 
     def listed() -> dict[str, Json]:
         found = there.call("GET", f"/api/v1/knowledge/{base()}/files", token=token)["items"]
-        return {"/".join(filter(None, (one["directory_path"], one["filename"]))): one for one in found}
+        return {
+            "/".join(filter(None, (one["directory_path"], one["filename"]))): one for one in found
+        }
 
     def base() -> str:
         (found,) = there.call("GET", "/api/v1/knowledge/", token=token)["items"]
@@ -329,14 +400,25 @@ def test_files_go_both_ways(stage: Stage) -> None:
     def texts() -> dict[str, str]:
         get = "/api/v1/files/{}/data/content"
         return {
-            path: there.call("GET", get.format(one["id"]), token=token)["content"] for path, one in listed().items()
+            path: there.call("GET", get.format(one["id"]), token=token)["content"]
+            for path, one in listed().items()
         }
 
     def edit(path: str, text: str) -> None:
-        there.call("POST", f"/api/v1/files/{listed()[path]['id']}/data/content/update", {"content": text}, token)
+        there.call(
+            "POST",
+            f"/api/v1/files/{listed()[path]['id']}/data/content/update",
+            {"content": text},
+            token,
+        )
 
     def delete(path: str) -> None:
-        there.call("POST", f"/api/v1/knowledge/{base()}/file/remove", {"file_id": listed()[path]["id"]}, token)
+        there.call(
+            "POST",
+            f"/api/v1/knowledge/{base()}/file/remove",
+            {"file_id": listed()[path]["id"]},
+            token,
+        )
 
     def synced() -> dict[str, str]:
         """Sync; returns the workspace, once it is seen to be the same on both sides."""
@@ -366,7 +448,13 @@ def test_files_go_both_ways(stage: Stage) -> None:
     with stage.row("files: one that is added, and one that is removed"):
         form = {"metadata": json.dumps({"knowledge_id": base()})}
         path = "/api/v1/files/?process=true&process_in_background=false"
-        there.call("POST", path, token=token, files={"file": ("mine.md", b"Mine.", "text/markdown")}, data=form)
+        there.call(
+            "POST",
+            path,
+            token=token,
+            files={"file": ("mine.md", b"Mine.", "text/markdown")},
+            data=form,
+        )
         delete("plan.md")
         assert synced().keys() == {"essays/draft.md", "mine.md"}
     with stage.row("files: both sides changed different lines, and the same"):
@@ -383,9 +471,16 @@ def test_files_go_both_ways(stage: Stage) -> None:
         delete("mine.md")
         stage.files(ada, mine__md="Mine, anew.")
         edit("essays/draft (conflict 1).md", "Changed there.")
-        ok(stage.http.delete(f"/users/{stage.name(ada)}/workspace/files/essays/draft (conflict 1).md"))
+        ok(
+            stage.http.delete(
+                f"/users/{stage.name(ada)}/workspace/files/essays/draft (conflict 1).md"
+            )
+        )
         both = synced()
-        assert (both["mine.md"], both["essays/draft (conflict 1).md"]) == ("Mine, anew.", "Changed there.\n")
+        assert (both["mine.md"], both["essays/draft (conflict 1).md"]) == (
+            "Mine, anew.",
+            "Changed there.\n",
+        )
     with stage.row("files: a knowledge base that is suddenly empty, or gone"):
         for method, path in (("POST", f"{base()}/reset"), ("DELETE", f"{base()}/delete")):
             there.call(method, f"/api/v1/knowledge/{path}")
@@ -397,11 +492,18 @@ def test_files_go_both_ways(stage: Stage) -> None:
         assert "does not take picture.png: File type" in told["problem"]
         assert ok(stage.http.get(f"/users/{stage.name(ada)}/workspace/sync")) == told
         assert len(texts()) == 3
-    with stage.row("files: passages of the knowledge base reach the agent, and no instruction stays in recall"):
+    with stage.row(
+        "files: passages of the knowledge base reach the agent, and no instruction stays in recall"
+    ):
         files = [{"type": "collection", "id": base(), "name": "Workspace"}]
-        chat = stage.chat(ada, stage.models["essay"], "What is mine?", "And the draft?", files=files)
+        chat = stage.chat(
+            ada, stage.models["essay"], "What is mine?", "And the draft?", files=files
+        )
         (said,) = stage.said(ada, chat["id"])
-        assert [one.rpartition("</context>")[2].strip() for one in said] == ["What is mine?", "And the draft?"]
+        assert [one.rpartition("</context>")[2].strip() for one in said] == [
+            "What is mine?",
+            "And the draft?",
+        ]
         assert "Mine, anew." in said[0]
         assert "### Task:" not in str(said)
 
@@ -411,7 +513,11 @@ def test_notes_go_both_ways(stage: Stage) -> None:
     text = "# Ada\n\n- likes *tea*\n- likes the sea\n\nMaths: $x^2$\n"
 
     def note() -> Json:
-        (found,) = [one for one in there.call("GET", "/api/v1/notes/", token=token) if one["title"] == "human"]
+        (found,) = [
+            one
+            for one in there.call("GET", "/api/v1/notes/", token=token)
+            if one["title"] == "human"
+        ]
         whole: Json = there.call("GET", f"/api/v1/notes/{found['id']}", token=token)
         return whole
 
@@ -420,7 +526,9 @@ def test_notes_go_both_ways(stage: Stage) -> None:
 
     def write(md: str) -> None:
         content = {"json": None, "html": "", "md": md}
-        there.call("POST", f"/api/v1/notes/{note()['id']}/update", {"data": {"content": content}}, token)
+        there.call(
+            "POST", f"/api/v1/notes/{note()['id']}/update", {"data": {"content": content}}, token
+        )
 
     def versions() -> int:
         return len(ok(stage.http.get(f"/users/{stage.name(ada)}/blocks/human/history")))
@@ -461,7 +569,9 @@ def test_notes_go_both_ways(stage: Stage) -> None:
         assert (written(), stage.block(ada, "human")) == (text, text)
         write(written().replace("sea", "lake"))
         stage.block(ada, "human", text.replace("sea", "hills"))
-        assert "in the same lines. What the note had waits as proposal-" in stage.sync(ada)["problem"]
+        assert (
+            "in the same lines. What the note had waits as proposal-" in stage.sync(ada)["problem"]
+        )
         assert (written(), stage.block(ada, "human")) == (text.replace("sea", "hills"),) * 2
 
 
@@ -472,7 +582,11 @@ def test_the_connection_knows_users_by_headers_and_by_signed_tokens(
     headers = {"X-Ricordo-Task": "{{TASK}}", "X-Ricordo-Tools": "off"}
     config = {"0": {"enable": True, "prefix_id": "agents", "headers": headers}}
     urls = {"OPENAI_API_BASE_URLS": [f"{stage.server.url}/v1"], "OPENAI_API_KEYS": [stage.service]}
-    there.call("POST", "/openai/config/update", {"ENABLE_OPENAI_API": True, **urls, "OPENAI_API_CONFIGS": config})
+    there.call(
+        "POST",
+        "/openai/config/update",
+        {"ENABLE_OPENAI_API": True, **urls, "OPENAI_API_CONFIGS": config},
+    )
     stage.listed()
     stage.offer("agents.essay")
 
@@ -480,9 +594,13 @@ def test_the_connection_knows_users_by_headers_and_by_signed_tokens(
         stage.server.model.requests.clear()
         chat = stage.chat(stage.bea, "agents.essay", first, "Two.")
         assert stage.said(stage.bea, chat["id"]) == [[first, "Two."]]
-        agents = [one for one in stage.server.model.requests if "### Task:" not in one.messages[-1].text]
+        agents = [
+            one for one in stage.server.model.requests if "### Task:" not in one.messages[-1].text
+        ]
         assert [one.messages[-1].text for one in agents] == [first, "Two."]
-        assert len(stage.server.model.requests) > 3  # titles, tags and follow-ups were asked of the model alone
+        assert (
+            len(stage.server.model.requests) > 3
+        )  # titles, tags and follow-ups were asked of the model alone
 
     with stage.row("connection: users by headers; titles, tags and follow-ups are no turns"):
         check("By headers.")

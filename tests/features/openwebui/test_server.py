@@ -82,7 +82,9 @@ def test_who_came_from_there_is_synced_without_being_asked(
         ok(http.put(f"/users/{user}/blocks/human", json={"body": f"I am {user}."}))
 
     async def look() -> None:
-        await ALL_USERS.run(server.runtime, Job(ALL_USERS.kind, LOCAL_ORGANIZATION, {}), lambda *_: None)
+        await ALL_USERS.run(
+            server.runtime, Job(ALL_USERS.kind, LOCAL_ORGANIZATION, {}), lambda *_: None
+        )
 
     server.run(look())
     assert wait_for(lambda: there.notes and there.user_notes()) == {"human": f"I am {USER}."}

@@ -34,7 +34,10 @@ class Collector:
         while is_more:
             message = await receive()
             body, is_more = body + message["body"], message.get("more_body", False)
-        assert (scope["path"], dict(scope["headers"])[b"content-type"]) == ("/v1/traces", b"application/x-protobuf")
+        assert (scope["path"], dict(scope["headers"])[b"content-type"]) == (
+            "/v1/traces",
+            b"application/x-protobuf",
+        )
         self.bodies.append(body)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -68,7 +71,9 @@ def attributes(span: Any) -> dict[str, Any]:
 def make_agent(server: ServerInThread) -> str:
     blocks: Any = [{"label": "human", "value": f"Has a {CANARY}."}]
     with server.client() as client:
-        return client.agents.create(model=MODEL, name=CANARY, memory_blocks=blocks, tools=["memory_insert"]).id
+        return client.agents.create(
+            model=MODEL, name=CANARY, memory_blocks=blocks, tools=["memory_insert"]
+        ).id
 
 
 def test_a_turn_is_one_trace_under_its_request(collector: Collector, tmp_path: Path) -> None:
@@ -104,18 +109,25 @@ def test_a_turn_is_one_trace_under_its_request(collector: Collector, tmp_path: P
     first = attributes(chats[0])
     assert (first["gen_ai.request.model"], first["gen_ai.operation.name"]) == ("model", "chat")
     assert first["gen_ai.usage.input_tokens"] == steps[0].prompt_tokens
-    assert attributes(turn)["gen_ai.usage.output_tokens"] == sum(step.completion_tokens or 0 for step in steps)
+    assert attributes(turn)["gen_ai.usage.output_tokens"] == sum(
+        step.completion_tokens or 0 for step in steps
+    )
     assert [attributes(span).get("error.type") for span in tools] == [None, "tool_error"]
     for span in (*chats, *tools):
         assert (
-            turn.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano <= turn.end_time_unix_nano
+            turn.start_time_unix_nano
+            <= span.start_time_unix_nano
+            <= span.end_time_unix_nano
+            <= turn.end_time_unix_nano
         )
     assert chats[0].end_time_unix_nano == tools[0].start_time_unix_nano
     assert all(CANARY.encode() not in body for body in collector.bodies)
     assert {"GET /users/{user_id}/blocks", "GET"} <= {span.name for span in collector.spans()}
 
 
-def test_a_turn_that_failed_says_of_what_kind_and_no_more(collector: Collector, tmp_path: Path) -> None:
+def test_a_turn_that_failed_says_of_what_kind_and_no_more(
+    collector: Collector, tmp_path: Path
+) -> None:
     with serving(tmp_path / "data") as server, server.http() as http:
         agent = make_agent(server)
 
@@ -126,12 +138,17 @@ def test_a_turn_that_failed_says_of_what_kind_and_no_more(collector: Collector, 
         assert http.post(f"/v1/agents/{agent}/messages", json={"input": CANARY}).status_code >= 500
         server.provoked()
     spans = {span.name: span for span in collector.spans()}
-    assert (spans["invoke_agent"].status.code, "error.type" in attributes(spans["invoke_agent"])) == (2, True)
+    assert (
+        spans["invoke_agent"].status.code,
+        "error.type" in attributes(spans["invoke_agent"]),
+    ) == (2, True)
     assert spans["POST /v1/agents/{agent_id}/messages"].status.code == 2
     assert all(CANARY.encode() not in body for body in collector.bodies)
 
 
-def test_a_collector_that_is_away_holds_up_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_collector_that_is_away_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     from ricordo.features.otel import spans
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
@@ -144,7 +161,9 @@ def test_a_collector_that_is_away_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
     spans.provider.cache_clear()
 
 
-def test_without_an_endpoint_nothing_is_imported_called_or_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_endpoint_nothing_is_imported_called_or_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Turns and requests have nothing to call: no middleware, no hook, no statement."""
     for name in ENDPOINTS:
         monkeypatch.delenv(name, raising=False)

@@ -36,7 +36,9 @@ def test_a_remote_is_added_followed_listed_and_taken_away(shell: Shell, has_serv
         failed = remotes(shell, "sync", listed["id"], *OF_ADA, *server, code=1)
         assert "There is no git repository at the remote" in failed
         assert "stays there" in remotes(shell, "remove", str(bare), *OF_ADA, *server)
-        assert "There is no remote" in remotes(shell, "remove", listed["id"], *OF_ADA, *server, code=2)
+        assert "There is no remote" in remotes(
+            shell, "remove", listed["id"], *OF_ADA, *server, code=2
+        )
 
     if has_server:
         with shell.serving() as server:
@@ -56,18 +58,31 @@ def test_a_password_is_typed_and_never_printed(shell: Shell) -> None:
         assert "s3cret" not in said
         assert "No password was given" in remotes(shell, *add, code=2)
         # Everybody on the machine can read how a program was called.
-        embedded = remotes(shell, "add", "dolt", "mysql://ada:s3cret@dolt.invalid/memory", *to, code=2)
+        embedded = remotes(
+            shell, "add", "dolt", "mysql://ada:s3cret@dolt.invalid/memory", *to, code=2
+        )
         assert "give it by --password" in embedded
         assert "s3cret" not in embedded
         assert "s3cret" not in remotes(shell, "list", *to)
         assert "dolt.invalid" not in remotes(shell, "list", *to)
-        private = remotes(shell, "add", "dolt", "mysql://ada@10.0.0.7/memory", "--password", *to, said="x\n", code=2)
+        private = remotes(
+            shell,
+            "add",
+            "dolt",
+            "mysql://ada@10.0.0.7/memory",
+            "--password",
+            *to,
+            said="x\n",
+            code=2,
+        )
         assert "RICORDO_ALLOW_PRIVATE_REMOTES" in private
 
 
 def test_it_says_what_cannot_be(shell: Shell, tmp_path: Path) -> None:
     assert "There is no database at" in remotes(shell, "list", *OF_ADA, code=2)
-    assert "Write it as name=value" in remotes(shell, "add", "git", "x", "--option", "y", *OF_ADA, code=2)
+    assert "Write it as name=value" in remotes(
+        shell, "add", "git", "x", "--option", "y", *OF_ADA, code=2
+    )
     remember(shell, "ada")
     with shell.serving() as server:
         to = ("--server", server.address)
@@ -77,8 +92,16 @@ def test_it_says_what_cannot_be(shell: Shell, tmp_path: Path) -> None:
 
 
 def test_what_a_remote_said_cannot_write_over_the_screen() -> None:
-    remote = {"id": "remote-1", "kind": "git", "address": "/a/\x1b]0;b", "followed": 1, "last_at": None}
-    printed = line({**remote, "last_error": "The remote refused the branch main: \x1b[2J\rAll is well"})
+    remote = {
+        "id": "remote-1",
+        "kind": "git",
+        "address": "/a/\x1b]0;b",
+        "followed": 1,
+        "last_at": None,
+    }
+    printed = line(
+        {**remote, "last_error": "The remote refused the branch main: \x1b[2J\rAll is well"}
+    )
     assert "\x1b" not in printed
     assert "\r" not in printed
     assert "refused the branch main" in printed

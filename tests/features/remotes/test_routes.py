@@ -35,7 +35,9 @@ def place(server: ServerInThread, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["git", "dolt", "notebook"])
-def test_a_remote_is_added_follows_and_is_taken_away(http: httpx2.Client, server: ServerInThread, kind: str) -> None:
+def test_a_remote_is_added_follows_and_is_taken_away(
+    http: httpx2.Client, server: ServerInThread, kind: str
+) -> None:
     user, other = new_id("ada"), new_id("bob")
     put(http, user, "human", "Ada")
     body = {"kind": kind, "address": place(server, kind)}
@@ -64,9 +66,16 @@ def test_a_remote_is_added_follows_and_is_taken_away(http: httpx2.Client, server
     assert ok(http.get(f"/users/{user}/remotes")) == []
 
 
-def test_a_plugins_kind_is_told_its_options_and_its_password(http: httpx2.Client, server: ServerInThread) -> None:
+def test_a_plugins_kind_is_told_its_options_and_its_password(
+    http: httpx2.Client, server: ServerInThread
+) -> None:
     user = new_id("ada")
-    body = {"kind": "notebook", "address": place(server, "notebook"), "password": "s3cret", "options": {"title": "A"}}
+    body = {
+        "kind": "notebook",
+        "address": place(server, "notebook"),
+        "password": "s3cret",
+        "options": {"title": "A"},
+    }
     assert "s3cret" not in http.put(f"/users/{user}/remotes", json=body).text
     deadline = time.monotonic() + LIMIT
     while "s3cret" not in NOTEBOOKS.passwords:
@@ -98,6 +107,8 @@ def test_an_address_that_may_not_be_used_makes_nobody(http: httpx2.Client) -> No
         ("git", "/etc/memory.git", "RICORDO_REMOTE_FOLDERS"),
         ("dolt", "doltlite:///tmp/memory.db", "RICORDO_REMOTE_FOLDERS"),
     ):
-        said = refused(http.put(f"/users/{user}/remotes", json={"kind": kind, "address": address}), 400)
+        said = refused(
+            http.put(f"/users/{user}/remotes", json={"kind": kind, "address": address}), 400
+        )
         assert setting in said, address
         refused(http.get(f"/users/{user}/remotes"), 404)

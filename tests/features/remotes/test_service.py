@@ -58,7 +58,9 @@ class World(SyncedMemory):
         await self.add(Access(address))
 
     async def jobs(self) -> list[Job]:
-        return await self.store.read(lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"]))
+        return await self.store.read(
+            lambda tx: jobs.page(tx, Scope(), Page(), statuses=["waiting"])
+        )
 
     async def claim(self, worker: str) -> Job:
         self.clock.advance(60)
@@ -178,7 +180,11 @@ class Git:
         return git(Path(self.address), "show", "main:human.md")
 
     def proposals(self) -> int:
-        return len(git(Path(self.address), "for-each-ref", "--format=%(refname)", "refs/heads/agent").split())
+        return len(
+            git(
+                Path(self.address), "for-each-ref", "--format=%(refname)", "refs/heads/agent"
+            ).split()
+        )
 
 
 class Dolt:
@@ -198,7 +204,9 @@ class Dolt:
         return len(self._ask("SELECT name FROM dolt_branches WHERE name LIKE 'agent/%'"))
 
     def _ask(self, sql: str) -> list[Any]:
-        with closing(open_engine(read_address(self.address, folders=(self._folder / "remotes",)))) as engine:
+        with closing(
+            open_engine(read_address(self.address, folders=(self._folder / "remotes",)))
+        ) as engine:
             return engine.run(sql)
 
 
@@ -233,7 +241,10 @@ async def followed_there(world: World, there: Git | Dolt) -> None:
 
 
 async def overtaken(
-    world: World, there: Git | Dolt, patch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[Any]]
+    world: World,
+    there: Git | Dolt,
+    patch: pytest.MonkeyPatch,
+    meanwhile: Callable[[], Awaitable[Any]],
 ) -> None:
     """A server freezes in the middle of a write to the remote, another takes over and follows, and the first one wakes up."""
     job = await world.claim("frozen")
@@ -277,7 +288,9 @@ async def test_a_frozen_server_that_wakes_up_opens_no_branch_for_what_was_decide
     assert (there.proposals(), there.text(), await world.jobs()) == (0, "one", [])
 
 
-async def test_a_server_that_lost_its_job_does_not_write_there_at_all(world: World, there: Git | Dolt) -> None:
+async def test_a_server_that_lost_its_job_does_not_write_there_at_all(
+    world: World, there: Git | Dolt
+) -> None:
     await followed_there(world, there)
     await world.put("human", "two")
     job = await world.claim("frozen")
@@ -294,7 +307,9 @@ def noted(store: Store, tmp_path: Path) -> SyncedMemory:
     return SyncedMemory(store, Settings(data_dir=tmp_path), Notebooks(), access)
 
 
-async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(noted: SyncedMemory) -> None:
+async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(
+    noted: SyncedMemory,
+) -> None:
     remote = await noted.add()
     assert "s3cret" not in repr(await noted.noted())
     assert access_of(remote, Secret(noted.settings.data_dir)) == noted.access
@@ -305,7 +320,9 @@ async def test_a_remote_is_stored_once_with_its_password_sealed_and_its_job(note
         await noted.add()
 
 
-async def test_only_a_kind_that_tells_memories_apart_has_several_at_one_address(noted: SyncedMemory) -> None:
+async def test_only_a_kind_that_tells_memories_apart_has_several_at_one_address(
+    noted: SyncedMemory,
+) -> None:
     await noted.add()
     other = {"id": "org-other", "name": "Other", "created_at": 1}
     await noted.store.write(lambda tx: tx.run(organizations.insert(), other))
@@ -328,8 +345,12 @@ async def test_how_following_went_is_noted(noted: SyncedMemory, tmp_path: Path) 
     await noted.add()
     before = noted.store.clock.now()
     done = await noted.sync()
-    assert before < (done.last_at or 0) < noted.store.clock.now()  # what is written meanwhile is found by the sweep
-    assert (tmp_path / "remotes" / "ada.json").read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'
+    assert (
+        before < (done.last_at or 0) < noted.store.clock.now()
+    )  # what is written meanwhile is found by the sweep
+    assert (
+        tmp_path / "remotes" / "ada.json"
+    ).read_text() == '{"title": "Ada", "blocks": {"human": "Likes tea"}}'
     assert (done.followed, done.last_error, noted.kind.passwords) == (1, None, ["s3cret"])
     assert await noted.noted() == done
     for error, said in (
@@ -356,8 +377,18 @@ def test_a_path_outside_of_the_folders_is_refused_also_by_a_link(tmp_path: Path)
         require_folder(path, (outside, inside))
         require_folder(path, (inside,))
     for path in (
-        *(inside, outside / "a.git", inside / ".." / "outside" / "a.git", tmp_path / "inside-too" / "a.git"),
-        *(inside / "link", inside / "link" / "a.git", inside / "nowhere", inside / "circle" / "a.git"),
+        *(
+            inside,
+            outside / "a.git",
+            inside / ".." / "outside" / "a.git",
+            tmp_path / "inside-too" / "a.git",
+        ),
+        *(
+            inside / "link",
+            inside / "link" / "a.git",
+            inside / "nowhere",
+            inside / "circle" / "a.git",
+        ),
     ):
         with pytest.raises(Invalid, match="RICORDO_REMOTE_FOLDERS"):
             require_folder(path, (inside,))
@@ -376,7 +407,11 @@ def test_two_plugins_may_not_offer_one_kind_of_remote_and_each_must_be_one() -> 
             return [object()]
 
     built_in = load_plugins(("git", "dolt"))._plugins
-    assert list(Plugins([*built_in, ("notes", Notebooks())]).memory_remotes()) == ["git", "dolt", "notebook"]
+    assert list(Plugins([*built_in, ("notes", Notebooks())]).memory_remotes()) == [
+        "git",
+        "dolt",
+        "notebook",
+    ]
     with pytest.raises(Invalid, match='Two plugins offer remotes of the kind "git"'):
         Plugins([*built_in, *built_in]).memory_remotes()
     with pytest.raises(Invalid, match="object is no kind of remote: it needs kind, read and sync"):

@@ -13,7 +13,9 @@ def test_without_a_server_a_users_memory_is_shown(shell: Shell) -> None:
     remember(shell, "ada")
     for command, is_text in (("show", True), ("history", False)):
         done = shell.run("memory", command, "ada", "human")
-        assert (done.returncode, done.stderr, canary("ada") in done.stdout) == (0, "", is_text), command
+        assert (done.returncode, done.stderr, canary("ada") in done.stdout) == (0, "", is_text), (
+            command
+        )
     unknown = shell.run("memory", "show", "eve")
     assert (unknown.returncode, 'There is no user "eve"' in unknown.stderr) == (2, True)
 
@@ -24,10 +26,17 @@ def test_beside_a_server_proposals_are_listed_and_decided(shell: Shell) -> None:
         address = ("--server", server.address)
         ids = []
         for word in ("tea", "cof\x1b[31mfee", "milk"):
-            body = {"old_string": "", "new_string": f"Likes {word}.", "reasoning": f"On {word}", "agent_id": word}
+            body = {
+                "old_string": "",
+                "new_string": f"Likes {word}.",
+                "reasoning": f"On {word}",
+                "agent_id": word,
+            }
             ids.append(http.post(f"/users/ada/blocks/{word[:3]}/propose", json=body).json()["id"])
         listed = shell.run("memory", "proposals", "ada", *address).stdout
-        assert [line.split()[0] for line in listed.splitlines() if line.startswith("proposal-")] == ids[::-1]
+        assert [
+            line.split()[0] for line in listed.splitlines() if line.startswith("proposal-")
+        ] == ids[::-1]
         assert "+Likes tea." in listed
         assert "\x1b" not in listed
 
@@ -37,7 +46,9 @@ def test_beside_a_server_proposals_are_listed_and_decided(shell: Shell) -> None:
 
         approved = shell.run("memory", "approve", "ada", ids[0], *address)
         assert re.fullmatch(rf"{ids[0]}: approved, version [0-9a-f]{{12}}\n", approved.stdout)
-        own = shell.run("memory", "approve", "ada", ids[1], "--text", "-", *address, said="Likes water.\n")
+        own = shell.run(
+            "memory", "approve", "ada", ids[1], "--text", "-", *address, said="Likes water.\n"
+        )
         assert (own.returncode, own.stderr) == (0, "")
         again = shell.run("memory", "approve", "ada", ids[0], *address)
         assert (again.returncode, "is approved already" in again.stdout) == (1, True)
@@ -46,7 +57,9 @@ def test_beside_a_server_proposals_are_listed_and_decided(shell: Shell) -> None:
         assert shell.run("memory", "proposals", "ada", *address).stdout == "Nothing waits.\n"
 
         assert shell.run("memory", "show", "ada", "cof", *address).stdout == "Likes water.\n"
-        (version,) = json.loads(shell.run("memory", "history", "ada", "tea", "--json", *address).stdout)
+        (version,) = json.loads(
+            shell.run("memory", "history", "ada", "tea", "--json", *address).stdout
+        )
         assert (version["author"], version["message"]) == ("tea", "On tea")
         assert "tea  Likes tea." in shell.run("memory", "blame", "ada", "tea", *address).stdout
         assert "human" in shell.run("memory", "show", "ada", *address).stdout

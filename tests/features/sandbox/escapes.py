@@ -68,16 +68,20 @@ ESCAPES: dict[str, str] = {
     "climb out of the workspace": reads("../../../../../../..{data}/secret.key"),
     "kill the server": "import os, signal; os.kill({pid}, signal.SIGTERM); print('ESCAPED' if '{shared}' else 'its own')",
     "kill everything": "import os, signal; os.kill(-1, signal.SIGKILL)",
-    "trace a process": _LIBC + "print('ESCAPED' if libc.ptrace(16, {pid}, 0, 0) == 0 else 'refused')",
+    "trace a process": _LIBC
+    + "print('ESCAPED' if libc.ptrace(16, {pid}, 0, 0) == 0 else 'refused')",
     "read a process's memory": "open('/proc/{pid}/mem', 'rb').read(1); print('ESCAPED')",
-    "make a user namespace": _LIBC + "print('ESCAPED' if libc.unshare(0x10000000) == 0 else 'refused')",
-    "make a mount namespace": _LIBC + "print('ESCAPED' if libc.unshare(0x20000) == 0 else 'refused')",
+    "make a user namespace": _LIBC
+    + "print('ESCAPED' if libc.unshare(0x10000000) == 0 else 'refused')",
+    "make a mount namespace": _LIBC
+    + "print('ESCAPED' if libc.unshare(0x20000) == 0 else 'refused')",
     "clone into a namespace": calls(56, "0x10000000 | 17", "0", "0", "0", "0"),
     "clone3 into a namespace": calls(435, "0", "88"),
     "enter a namespace": "import os; fd = os.open('/proc/self/ns/net', 0); "
     + _LIBC.strip()
     + "; print('ESCAPED' if libc.setns(fd, 0) == 0 else 'refused')",
-    "mount": _LIBC + "print('ESCAPED' if libc.mount(b'none', b'/tmp', b'tmpfs', 0, b'') == 0 else 'refused')",
+    "mount": _LIBC
+    + "print('ESCAPED' if libc.mount(b'none', b'/tmp', b'tmpfs', 0, b'') == 0 else 'refused')",
     "unmount": _LIBC + "print('ESCAPED' if libc.umount2(b'/usr', 2) == 0 else 'refused')",
     "change the root": "import os; os.chroot('/'); print('ESCAPED')",
     "become root": "import os; os.setuid(0); print('ESCAPED')"
@@ -92,7 +96,8 @@ ESCAPES: dict[str, str] = {
     "load a module": calls(313, "0", "0", "0"),
     "restart the machine": calls(169, "0xfee1dead", "672274793", "0", "0"),
     "set the clock": calls(227, "0", "0", beyond="-1"),
-    "change the host's name": _LIBC + "print('ESCAPED' if libc.sethostname(b'evil', 4) == 0 else 'refused')",
+    "change the host's name": _LIBC
+    + "print('ESCAPED' if libc.sethostname(b'evil', 4) == 0 else 'refused')",
     "call in the old way": calls(0x40000000 + 39),
     "type into a terminal": "import fcntl; fcntl.ioctl(0, 0x5412, b'x'); print('ESCAPED')",
     "make a device": "import os; os.mknod('disk', 0o60666, os.makedev(8, 0)); print('ESCAPED', os.open('disk', 0))",
@@ -113,9 +118,25 @@ ESCAPES: dict[str, str] = {
 }
 # These are tried in a sandbox of their own: they look at the process around them, or end it, or harm it.
 ALONE = (
-    *("read the parent's environment", "read through the parent's folder", "use inherited descriptors"),
-    *("kill everything", "bomb of forks", "bomb of memory", "fill the disk", "fill the disk with many files"),
-    *("write without end", "loop without end", "sleep without end", "leave an orphan", "ignore signals"),
+    *(
+        "read the parent's environment",
+        "read through the parent's folder",
+        "use inherited descriptors",
+    ),
+    *(
+        "kill everything",
+        "bomb of forks",
+        "bomb of memory",
+        "fill the disk",
+        "fill the disk with many files",
+    ),
+    *(
+        "write without end",
+        "loop without end",
+        "sleep without end",
+        "leave an orphan",
+        "ignore signals",
+    ),
 )
 # Nothing but the time stops these.
 SLEEPERS = {"sleep without end", "ignore signals"}
@@ -150,7 +171,13 @@ async def run_together(sandbox: Any, programs: dict[str, str], limits: Any) -> d
     lines = [json.loads(line) for line in result.stdout.decode().splitlines()]
     assert len(lines) == len(programs), (result.reason, result.stderr[-2000:])
     return {
-        name: {"out": words, "err": "", "code": code, "stopped_by": "", "reason": f"ended with {code}" if code else ""}
+        name: {
+            "out": words,
+            "err": "",
+            "code": code,
+            "stopped_by": "",
+            "reason": f"ended with {code}" if code else "",
+        }
         for name, words, code in lines
     }
 
@@ -173,20 +200,33 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
     abstract = socket.socket(socket.AF_UNIX)
     abstract.bind(f"\0ricordo-escape-{port}")
     abstract.listen()
-    limits = SandboxLimits(memory_mb=256, cpu_seconds=1, seconds=4, processes=32, file_mb=50, output_kb=64)
+    limits = SandboxLimits(
+        memory_mb=256, cpu_seconds=1, seconds=4, processes=32, file_mb=50, output_kb=64
+    )
     ended: dict[str, Any] = {}
     try:
-        async with sandbox.open(SandboxCall(("sleep", "800"), files={"secret.txt": SECRET.encode()})) as other:
+        async with sandbox.open(
+            SandboxCall(("sleep", "800"), files={"secret.txt": SECRET.encode()})
+        ) as other:
             there = other.workspace or Path(f"/proc/{other.process.pid}/root/sandbox")
-            values = {"data": data, "port": port, "pid": victim.pid, "other": there, "shared": other.workspace or ""}
+            values = {
+                "data": data,
+                "port": port,
+                "pid": victim.pid,
+                "other": there,
+                "shared": other.workspace or "",
+            }
 
             programs = {
-                name: ESCAPES[name].format(**values) if "{" in ESCAPES[name] else ESCAPES[name] for name in names
+                name: ESCAPES[name].format(**values) if "{" in ESCAPES[name] else ESCAPES[name]
+                for name in names
             }
 
             async def attempt(name: str) -> None:
                 within = replace(limits, seconds=1.5) if name in SLEEPERS else limits
-                result = await sandbox.run_python(programs[name], b"", limits=within, readable=(shown,))
+                result = await sandbox.run_python(
+                    programs[name], b"", limits=within, readable=(shown,)
+                )
                 ended[name] = {
                     "out": result.stdout.decode("utf-8", "replace")[:300],
                     "err": result.stderr.decode("utf-8", "replace")[-300:],
@@ -205,7 +245,9 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
             together = {name: program for name, program in programs.items() if name not in ALONE}
             many = replace(limits, seconds=60, cpu_seconds=30)
             (answers, *_) = await asyncio.gather(
-                run_together(sandbox, together, many), *map(attempt, alone & SLEEPERS), *map(in_turn, alone - SLEEPERS)
+                run_together(sandbox, together, many),
+                *map(attempt, alone & SLEEPERS),
+                *map(in_turn, alone - SLEEPERS),
             )
             ended |= answers
         ended["the victim"] = victim.poll() is None
@@ -216,7 +258,9 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
         await sandbox.close()
         victim.send_signal(signal.SIGKILL)
     # What was started there names this folder in its command line, and so does what it forked.
-    running = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True).stdout
+    running = subprocess.run(
+        ["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True
+    ).stdout
     ended["left"] = [line for line in running.splitlines() if str(shown) in line]
     return ended
 

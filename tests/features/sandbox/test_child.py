@@ -27,7 +27,10 @@ async def exchange_words() -> None:
 
 
 async def say_how_it_ended() -> None:
-    for program, code in (("raise SystemExit(3)", 3), ("import os, signal; os.kill(os.getpid(), 15)", -15)):
+    for program, code in (
+        ("raise SystemExit(3)", 3),
+        ("import os, signal; os.kill(os.getpid(), 15)", -15),
+    ):
         child = await start_child([sys.executable, "-S", "-c", program])
         assert await child.wait() == code
         child.close()
@@ -60,7 +63,9 @@ async def miss_a_program() -> None:
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_child_says_hears_and_ends_as_a_process_of_asyncio(loop_factory: Callable[[], Any]) -> None:
+def test_a_child_says_hears_and_ends_as_a_process_of_asyncio(
+    loop_factory: Callable[[], Any],
+) -> None:
     works: tuple[Callable[[], Coroutine[Any, Any, None]], ...] = (
         exchange_words,
         say_how_it_ended,

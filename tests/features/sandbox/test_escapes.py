@@ -30,13 +30,20 @@ def attempts(backend: str, folder: Path, *, as_root: bool) -> dict[str, dict[str
     environment = {"PATH": "/usr/bin:/bin", "VICTIM": SECRET, "PYTHONPATH": str(ROOT)}
     if not as_root and os.geteuid() == 0:
         version = subprocess.run(
-            [_SYSTEM, "-c", "import sys; print(*sys.version_info[:2])"], capture_output=True, text=True, check=False
+            [_SYSTEM, "-c", "import sys; print(*sys.version_info[:2])"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if version.stdout.split() != [str(part) for part in sys.version_info[:2]]:
             pytest.skip(f"an ordinary user needs {_SYSTEM} of the same version")
         folder.chmod(0o777)
         for above in folder.parents:
-            if above.stat().st_uid == os.geteuid() and above not in (Path("/"), Path("/tmp"), Path("/dev/shm")):
+            if above.stat().st_uid == os.geteuid() and above not in (
+                Path("/"),
+                Path("/tmp"),
+                Path("/dev/shm"),
+            ):
                 above.chmod(above.stat().st_mode | 0o011)
         command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", _SYSTEM]
         packages = next(path for path in sys.path if path.endswith("site-packages"))
@@ -72,8 +79,14 @@ def test_no_way_leads_out(backend: str, as_root: bool) -> None:
     escaped = {name: found[name]["out"] for name in ESCAPES if "ESCAPED" in found[name]["out"]}
     assert escaped == {}
     # Each says why: in words of the program's own, or in the sentence of its end.
-    silent = [name for name in ESCAPES if not (found[name]["out"] or found[name]["err"] or found[name]["reason"])]
-    assert [name for name in silent if name not in ("kill everything", "use inherited descriptors")] == []
+    silent = [
+        name
+        for name in ESCAPES
+        if not (found[name]["out"] or found[name]["err"] or found[name]["reason"])
+    ]
+    assert [
+        name for name in silent if name not in ("kill everything", "use inherited descriptors")
+    ] == []
     for name, kinds in _STOPPED.items():
         assert found[name]["stopped_by"] in kinds, (name, found[name])
     assert found["the victim"] is True

@@ -18,7 +18,14 @@ from ricordo.app import open_runtime
 from ricordo.errors import Forbidden, Invalid, Unavailable
 from ricordo.features.sandbox.backends import candidates, why_none
 from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.service import Sandbox, SandboxCall, SandboxLimits, close_sandbox_of, examine, sandbox_of
+from ricordo.features.sandbox.service import (
+    Sandbox,
+    SandboxCall,
+    SandboxLimits,
+    close_sandbox_of,
+    examine,
+    sandbox_of,
+)
 from ricordo.features.sandbox.watch import descendants
 from ricordo.settings import ProviderSettings, Settings
 from ricordo.storage.engine.work_folders import FOLDER, sweep
@@ -26,9 +33,7 @@ from tests.support.sandboxes import bubblewrap
 
 in_one_loop = pytest.mark.asyncio(loop_scope="module")  # of the sandbox that tests share
 BACKENDS = ("bubblewrap", "landlock")
-ANSWERS = (
-    "import json, os, sys\nasked = json.load(sys.stdin)\nos.write(3, json.dumps({'sum': asked['one'] + 1}).encode())"
-)
+ANSWERS = "import json, os, sys\nasked = json.load(sys.stdin)\nos.write(3, json.dumps({'sum': asked['one'] + 1}).encode())"
 
 
 def opened(data_dir: Path, **options: Any) -> Sandbox:
@@ -37,14 +42,18 @@ def opened(data_dir: Path, **options: Any) -> Sandbox:
 
 
 @pytest_asyncio.fixture(params=BACKENDS, scope="module", loop_scope="module")
-async def sandbox(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sandbox]:
+async def sandbox(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Sandbox]:
     made = opened(tmp_path_factory.mktemp("sandbox") / "data", sandbox=request.param)
     yield made
     await made.close()
 
 
 @in_one_loop
-async def test_a_program_gets_its_request_and_files_and_gives_its_answer_and_words(sandbox: Sandbox) -> None:
+async def test_a_program_gets_its_request_and_files_and_gives_its_answer_and_words(
+    sandbox: Sandbox,
+) -> None:
     said: list[tuple[str, bytes]] = []
     result = await sandbox.run_python(
         f"{ANSWERS}\nprint(open('notes/a.txt').read())\nprint(os.environ['NAME'], file=sys.stderr)",
@@ -74,7 +83,10 @@ async def test_what_a_program_raises_is_told_with_its_own_lines(sandbox: Sandbox
         "    halve(1)",
     ]
     assert "launcher" not in result.stderr.decode()
-    assert b"is not there in the sandbox" in (await sandbox.run(SandboxCall(("no-such-program",)))).stderr
+    assert (
+        b"is not there in the sandbox"
+        in (await sandbox.run(SandboxCall(("no-such-program",)))).stderr
+    )
 
 
 @in_one_loop
@@ -101,7 +113,9 @@ async def test_a_file_outside_of_the_workspace_is_refused(sandbox: Sandbox) -> N
 
 
 @in_one_loop
-async def test_a_cancelled_call_ends_its_program_and_the_next_one_runs(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_a_cancelled_call_ends_its_program_and_the_next_one_runs(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
     began = asyncio.Event()
     (tmp_path / "mark").mkdir()
     call = sandbox.run_python(
@@ -121,12 +135,16 @@ async def test_a_cancelled_call_ends_its_program_and_the_next_one_runs(sandbox: 
 
 
 def running(words: str) -> list[str]:
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-eo", "args"], capture_output=True, text=True, check=True
+    ).stdout
     return [line[:200] for line in listed.splitlines() if words in line]
 
 
 @in_one_loop
-async def test_a_program_that_lives_longer_is_spoken_with_and_ends_with_its_block(sandbox: Sandbox) -> None:
+async def test_a_program_that_lives_longer_is_spoken_with_and_ends_with_its_block(
+    sandbox: Sandbox,
+) -> None:
     limits = SandboxLimits(cpu_seconds=0, seconds=0)
     async with sandbox.open(SandboxCall(("cat",), limits=limits)) as process:
         for line in (b"one\n", b"two\n"):
@@ -255,7 +273,9 @@ async def test_where_nothing_can_confine_it_code_is_not_run_and_the_sentence_say
     program.write_text("#!/bin/sh\necho 'bwrap: No permission to make namespaces' >&2\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(Unavailable, match=r"No permission to make namespaces.* and landlock needs Linux"):
+    with pytest.raises(
+        Unavailable, match=r"No permission to make namespaces.* and landlock needs Linux"
+    ):
         await sandbox.run_python("print(1)", b"")
     unsafe = Sandbox(Settings(data_dir=tmp_path), SandboxSettings(sandbox="none-i-accept-the-risk"))
     assert unsafe.why_not() is None
@@ -263,7 +283,9 @@ async def test_where_nothing_can_confine_it_code_is_not_run_and_the_sentence_say
     await unsafe.close()
 
 
-async def test_a_call_that_is_cancelled_while_its_process_starts_is_cancelled_and_leaves_none(tmp_path: Path) -> None:
+async def test_a_call_that_is_cancelled_while_its_process_starts_is_cancelled_and_leaves_none(
+    tmp_path: Path,
+) -> None:
     bubblewrap()
     before = set(descendants(os.getpid()))
     sandbox = Sandbox(Settings(data_dir=tmp_path), SandboxSettings())
@@ -273,7 +295,10 @@ async def test_a_call_that_is_cancelled_while_its_process_starts_is_cancelled_an
     await asyncio.sleep(0)
     for call in calls:
         call.cancel()
-    assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*calls, return_exceptions=True))
+    assert all(
+        isinstance(end, asyncio.CancelledError)
+        for end in await asyncio.gather(*calls, return_exceptions=True)
+    )
     assert (await sandbox.run_python("print(2)", b"")).stdout == b"2\n"
     await sandbox.close()
     async with asyncio.timeout(10):
@@ -295,11 +320,15 @@ async def test_the_sandbox_of_a_server_ends_with_it(tmp_path: Path) -> None:
     await close_sandbox_of(settings)
 
 
-def test_doctor_says_which_sandbox_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_which_sandbox_is_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bubblewrap()
     assert examine(Settings(data_dir=tmp_path)) == "bubblewrap, without network"
     monkeypatch.setenv("RICORDO_SANDBOX", "none-i-accept-the-risk")
-    assert examine(Settings(data_dir=tmp_path)).startswith("!none: code of users and models can read")
+    assert examine(Settings(data_dir=tmp_path)).startswith(
+        "!none: code of users and models can read"
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -322,11 +351,15 @@ async def main():
     await sandbox.run_python(sleeps, b"", readable=(Path({str(tmp_path / "mark")!r}),), on_output=show)
 asyncio.run(main())
 """
-    with subprocess.Popen([*quick_command, "-c", program], stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen(
+        [*quick_command, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout
         assert server.stdout.readline() == "on\n"
         server.send_signal(signal.SIGKILL)
-    left = [Path(note.read_text()) for note in (tmp_path / "data" / FOLDER).glob("sandbox-*.elsewhere")]
+    left = [
+        Path(note.read_text()) for note in (tmp_path / "data" / FOLDER).glob("sandbox-*.elsewhere")
+    ]
     # In bubblewrap a workspace lies in memory.
     assert [folder.is_dir() for folder in left] == [True] * (backend == "landlock")
     for _ in range(100):
@@ -341,7 +374,9 @@ asyncio.run(main())
             sweep(tmp_path / "data")  # as every start of a server does
             if not any(folder.exists() for folder in left):
                 break
-            await asyncio.sleep(0.05)  # the last process of the killed server may hold the lock for a moment
+            await asyncio.sleep(
+                0.05
+            )  # the last process of the killed server may hold the lock for a moment
         sandbox = opened(tmp_path / "data", sandbox="landlock")
         await sandbox.run_python("", b"")
         mine = sandbox._folder()

@@ -12,7 +12,17 @@ from ricordo.features.schedules.queries import schedules
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import jobs as job_rows
-from tests.api.conftest import Api, agent, api, client, http, running_client, running_http, running_server, server
+from tests.api.conftest import (
+    Api,
+    agent,
+    api,
+    client,
+    http,
+    running_client,
+    running_http,
+    running_server,
+    server,
+)
 from tests.seams.jobs import quick_jobs
 from tests.seams.server import LIMIT, ServerInThread
 
@@ -35,7 +45,11 @@ def make_due(server: ServerInThread, id: str, *, ago: float = 0) -> int:
 
     def work(tx: Transaction) -> int:
         due_at = tx.clock.now() - round(ago * SECOND)
-        tx.run(update(job_rows).where(job_rows.c.key == id, job_rows.c.status == "waiting").values(status="cancelled"))
+        tx.run(
+            update(job_rows)
+            .where(job_rows.c.key == id, job_rows.c.status == "waiting")
+            .values(status="cancelled")
+        )
         tx.run(update(schedules).where(schedules.c.id == id).values(next_at=due_at))
         row = queries.lock(tx, id)
         assert row
@@ -56,4 +70,6 @@ def wait_for(is_so: Callable[[], Any]) -> Any:
 
 def jobs_of(server: ServerInThread, id: str, *statuses: str) -> list[Any]:
     found = job_rows.select().where(job_rows.c.key == id)
-    return server.read(lambda tx: [row for row in tx.all(found) if not statuses or row.status in statuses])
+    return server.read(
+        lambda tx: [row for row in tx.all(found) if not statuses or row.status in statuses]
+    )

@@ -56,9 +56,13 @@ def jumping(monkeypatch: pytest.MonkeyPatch) -> JumpingTime:
 
 
 @pytest.fixture
-def jumping_server(jumping: JumpingTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerInThread]:
+def jumping_server(
+    jumping: JumpingTime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ServerInThread]:
     del jumping  # it is there before the server
-    monkeypatch.setattr(working_jobs, "Pace", partial(Pace, poll=0.05, beat=0.1, sweep=0.5, mend=0.2))
+    monkeypatch.setattr(
+        working_jobs, "Pace", partial(Pace, poll=0.05, beat=0.1, sweep=0.5, mend=0.2)
+    )
     with serving(tmp_path) as server:
         yield server
 
@@ -71,14 +75,18 @@ def stamps_ahead(tx: Transaction) -> list[str]:
             is_ahead = table.c[name] > limit
             if name == "lease_expires_at":
                 is_ahead &= runs.c.ended_at.is_(None)
-            ahead += [f"{table.name}.{name}"] * len(tx.all(select(table.c.seq).where(is_ahead).limit(1)))
+            ahead += [f"{table.name}.{name}"] * len(
+                tx.all(select(table.c.seq).where(is_ahead).limit(1))
+            )
     return ahead
 
 
 def overdue(tx: Transaction) -> list[str]:
     """The kinds of jobs that should have run: a periodic one may be under way."""
     now = time.time_ns() // 1000
-    late = job_rows.c.status.in_(["waiting", "running"]) & (job_rows.c.not_before < now - 2 * SECOND)
+    late = job_rows.c.status.in_(["waiting", "running"]) & (
+        job_rows.c.not_before < now - 2 * SECOND
+    )
     return [row.kind for row in tx.all(select(job_rows.c.kind).where(late))]
 
 
@@ -97,7 +105,11 @@ def test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back(
         ok(http.post(f"/v1/agents/{agent}/archival-memory", json={"text": "Roses need water."}))
         gate = Gate(server)
         server.answers_with(gate)
-        body = {"messages": [{"role": "user", "content": "Wait."}], "background": True, "streaming": True}
+        body = {
+            "messages": [{"role": "user", "content": "Wait."}],
+            "background": True,
+            "streaming": True,
+        }
         talk = ok(http.post("/v1/conversations/", params={"agent_id": other}, json={}))["id"]
         with http.stream("POST", f"/v1/conversations/{talk}/messages", json=body) as held:
             gate.wait()
@@ -120,8 +132,12 @@ def test_a_server_goes_on_after_its_clock_jumped_ahead_by_a_year_and_back(
             listed = ok(http.get(path, params={"order": "asc", "limit": 100}))
             assert any("Are you there?" in str(one) for one in listed[-4:]), "the newest comes last"
         # It comes every ten minutes.
-        server.write(lambda tx: jobs.add(tx, Job("schedules.take_up", LOCAL_ORGANIZATION, {}, key="at once")))
-        wait_for(lambda: next_time(http.get(f"/v1/agents/{agent}/schedule/{hourly}").json()) < soon())
+        server.write(
+            lambda tx: jobs.add(tx, Job("schedules.take_up", LOCAL_ORGANIZATION, {}, key="at once"))
+        )
+        wait_for(
+            lambda: next_time(http.get(f"/v1/agents/{agent}/schedule/{hourly}").json()) < soon()
+        )
         count = len(said(client, agent))
         plan(client, agent, {"scheduled_at": time.time() * 1000 + 200})
         wait_for(lambda: len(said(client, agent)) == count + 1)

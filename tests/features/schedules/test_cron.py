@@ -32,7 +32,10 @@ def after(expression: str, now: datetime = NOW) -> str:
         ("0 9 * * 7", "2026-11-29 09:00"),
         ("0 0 13 * FRI", "2026-11-27 00:00"),  # either
         ("0 0 */2 * FRI", "2026-11-27 00:00"),  # both: a Friday with an odd day
-        ("0 0 1-7 * */6", "2026-12-05 00:00"),  # both: `*/6` is Sunday and Saturday, and begins with a star
+        (
+            "0 0 1-7 * */6",
+            "2026-12-05 00:00",
+        ),  # both: `*/6` is Sunday and Saturday, and begins with a star
         ("0 0 * * 5#2", "2026-12-11 00:00"),  # the second Friday
         ("0 0 L * *", "2026-11-30 00:00"),  # the last of the month
         ("0 0 31 * *", "2026-12-31 00:00"),
@@ -61,9 +64,35 @@ def test_the_last_minute_of_all_ends_quietly() -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        *("", "* * * *", "* * * * * *", "@daily", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * 32 * *", "* * * 13 *"),
-        *("* * * * 8", "*/0 * * * *", "5-1 * * * *", "1- * * * *", "-1 * * * *", "a * * * *", "MON * * * *"),
-        *("1,, * * * *", "* * * JANUARY *", "1.5 * * * *", "٣ * * * *", "? * * * *", "* * * * L", "* * L/x * *"),
+        *(
+            "",
+            "* * * *",
+            "* * * * * *",
+            "@daily",
+            "60 * * * *",
+            "* 24 * * *",
+            "* * 0 * *",
+            "* * 32 * *",
+            "* * * 13 *",
+        ),
+        *(
+            "* * * * 8",
+            "*/0 * * * *",
+            "5-1 * * * *",
+            "1- * * * *",
+            "-1 * * * *",
+            "a * * * *",
+            "MON * * * *",
+        ),
+        *(
+            "1,, * * * *",
+            "* * * JANUARY *",
+            "1.5 * * * *",
+            "٣ * * * *",
+            "? * * * *",
+            "* * * * L",
+            "* * L/x * *",
+        ),
     ],
 )
 def test_what_is_none_is_refused_with_words(expression: str) -> None:
@@ -72,7 +101,13 @@ def test_what_is_none_is_refused_with_words(expression: str) -> None:
 
 
 def test_a_step_beyond_its_field_is_refused_and_still_runs_where_it_was_stored() -> None:
-    steps = {0: (60, 90, 99, 120, 1440), 1: (24, 25, 48, 72), 2: (31, 60), 3: (12, 13), 4: (7, 8, 14)}
+    steps = {
+        0: (60, 90, 99, 120, 1440),
+        1: (24, 25, 48, 72),
+        2: (31, 60),
+        3: (12, 13),
+        4: (7, 8, 14),
+    }
     for place, numbers in steps.items():
         for step in numbers:
             fields = ["0", "0", "*", "*", "*"]
@@ -103,17 +138,48 @@ def local_times(expression: str, zone: str, start: datetime, count: int) -> list
 def test_seven_in_berlin_is_seven_on_both_sides_of_a_change() -> None:
     spring, autumn = datetime(2026, 3, 27, 12, tzinfo=UTC), datetime(2026, 10, 23, 12, tzinfo=UTC)
     zone = "Europe/Berlin"
-    assert local_times("0 7 * * *", zone, spring, 3) == ["28 07:00+0100", "29 07:00+0200", "30 07:00+0200"]
-    assert local_times("0 7 * * *", zone, autumn, 3) == ["24 07:00+0200", "25 07:00+0100", "26 07:00+0100"]
+    assert local_times("0 7 * * *", zone, spring, 3) == [
+        "28 07:00+0100",
+        "29 07:00+0200",
+        "30 07:00+0200",
+    ]
+    assert local_times("0 7 * * *", zone, autumn, 3) == [
+        "24 07:00+0200",
+        "25 07:00+0100",
+        "26 07:00+0100",
+    ]
     # A time that a night does not have comes once, and one that it has twice comes once.
-    assert local_times("30 2 * * *", zone, spring, 3) == ["28 02:30+0100", "29 03:00+0200", "30 02:30+0200"]
-    assert local_times("30 2 * * *", zone, autumn, 3) == ["24 02:30+0200", "25 02:30+0200", "26 02:30+0100"]
+    assert local_times("30 2 * * *", zone, spring, 3) == [
+        "28 02:30+0100",
+        "29 03:00+0200",
+        "30 02:30+0200",
+    ]
+    assert local_times("30 2 * * *", zone, autumn, 3) == [
+        "24 02:30+0200",
+        "25 02:30+0200",
+        "26 02:30+0100",
+    ]
     assert local_times("*/30 2 * * *", zone, spring, 4)[2:] == ["29 03:00+0200", "30 02:00+0200"]
 
 
 FORMS = (
-    *("0 7 * * *", "30 2 * * *", "*/20 1-3 * * *", "15 */2 * * *", "* 2 * * *", "0 0 * * *", "59 23 * * SUN"),
-    *("0 * * * *", "*/15 * * * *", "45 * * * SAT,SUN", "0 2,3 * * 0", "30 0-23/3 * * *", "5 1 1-31/2 * *"),
+    *(
+        "0 7 * * *",
+        "30 2 * * *",
+        "*/20 1-3 * * *",
+        "15 */2 * * *",
+        "* 2 * * *",
+        "0 0 * * *",
+        "59 23 * * SUN",
+    ),
+    *(
+        "0 * * * *",
+        "*/15 * * * *",
+        "45 * * * SAT,SUN",
+        "0 2,3 * * 0",
+        "30 0-23/3 * * *",
+        "5 1 1-31/2 * *",
+    ),
 )
 
 
@@ -150,7 +216,9 @@ def every_minute(expression: str, zone: ZoneInfo, start: datetime, hours: int) -
     for number in range((hours + 48) * 60):
         if has(expression, time := wall + MINUTE * number):
             moment = time.replace(tzinfo=zone).astimezone(UTC)
-            while moment.astimezone(zone).replace(tzinfo=None) != time:  # the night has no such time
+            while (
+                moment.astimezone(zone).replace(tzinfo=None) != time
+            ):  # the night has no such time
                 time += MINUTE
                 moment = time.replace(tzinfo=zone).astimezone(UTC)
             found.add(moment)
@@ -163,21 +231,30 @@ def changes_of(zone: ZoneInfo, year: int) -> list[datetime]:
     return [
         one
         for one in days
-        if one.astimezone(zone).utcoffset() != (one + timedelta(days=1)).astimezone(zone).utcoffset()
+        if one.astimezone(zone).utcoffset()
+        != (one + timedelta(days=1)).astimezone(zone).utcoffset()
     ]
 
 
 def test_every_form_in_every_zone_agrees_with_a_look_at_each_minute() -> None:
     chance = random.Random(5)  # noqa: S311
     zones = sorted(available_timezones())
-    changing = ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago", "Africa/Cairo"]
+    changing = [
+        "Europe/Berlin",
+        "America/New_York",
+        "Australia/Lord_Howe",
+        "America/Santiago",
+        "Africa/Cairo",
+    ]
     for name in (*changing, *chance.sample(zones, 25)):
         zone = ZoneInfo(name)
         days = changes_of(zone, 2026) or [datetime(2026, 6, 1, tzinfo=UTC)]
         expression, day = chance.choice(FORMS), chance.choice(days)
         start = day - timedelta(hours=chance.randrange(3, 9), minutes=chance.randrange(60))
         expected, moment, found = every_minute(expression, zone, start, 40), to_micros(start), []
-        while (moment := cron.parse(expression, name).next_after(moment) or 0) < to_micros(start + timedelta(hours=40)):
+        while (moment := cron.parse(expression, name).next_after(moment) or 0) < to_micros(
+            start + timedelta(hours=40)
+        ):
             found.append(to_datetime(moment))
         assert found == expected, (name, expression, start)
 

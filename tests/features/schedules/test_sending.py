@@ -33,7 +33,11 @@ def new_agent(client: Letta) -> str:
 
 def said(client: Letta, agent: str, words: str = WORDS) -> list[str]:
     """The otids of the messages with these words."""
-    return [m.otid or "" for m in client.agents.messages.list(agent) if getattr(m, "content", "") == words]
+    return [
+        m.otid or ""
+        for m in client.agents.messages.list(agent)
+        if getattr(m, "content", "") == words
+    ]
 
 
 def plan(client: Letta, agent: str, schedule: Any = HOURLY, **more: Any) -> str:
@@ -60,7 +64,9 @@ def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
     types: Any = ["assistant_message"]
     at: Any = {"scheduled_at": time.time() * 1000 + 300}
     url = "https://example.com/called"
-    id = plan(api.client, agent, at, callback_url=url, max_steps=3, include_return_message_types=types)
+    id = plan(
+        api.client, agent, at, callback_url=url, max_steps=3, include_return_message_types=types
+    )
     assert not said(api.client, agent)
     (otid,) = wait_for(lambda: said(api.client, agent))
     assert otid.startswith(id)
@@ -69,9 +75,13 @@ def test_once_means_once_and_then_it_is_gone(api: Api) -> None:
     assert run.callback["url"] == url
     assert run.request_config["include_return_message_types"] == types
     assert run.background
-    for job in wait_for(lambda: jobs_of(api.server, id, "waiting")):  # which looks whether the turn was cut off
+    for job in wait_for(
+        lambda: jobs_of(api.server, id, "waiting")
+    ):  # which looks whether the turn was cut off
         api.server.write(
-            lambda tx, job=job: tx.run(update(job_rows).where(job_rows.c.id == job.id).values(not_before=0))
+            lambda tx, job=job: tx.run(
+                update(job_rows).where(job_rows.c.id == job.id).values(not_before=0)
+            )
         )
     wait_for(lambda: row_of(api.server, id) is None)
     assert len(said(api.client, agent)) == 1
@@ -115,19 +125,27 @@ def test_a_turn_that_was_cut_off_is_answered_after_the_restart(tmp_path: Path) -
         id = plan(client, agent)
         make_due(first, id)
         gate.wait()
-        (look,) = wait_for(lambda: [job for job in jobs_of(first, id, "waiting") if "run_id" in job.payload])
+        (look,) = wait_for(
+            lambda: [job for job in jobs_of(first, id, "waiting") if "run_id" in job.payload]
+        )
     with serving(tmp_path) as second:
         client = second.client()
         second.says("I did.")
         due = update(job_rows).where(job_rows.c.id == look.id).values(not_before=0)
         second.write(lambda tx: tx.run(due))
-        wait_for(lambda: "I did." in [getattr(m, "content", "") for m in client.agents.messages.list(agent)])
+        wait_for(
+            lambda: (
+                "I did." in [getattr(m, "content", "") for m in client.agents.messages.list(agent)]
+            )
+        )
         assert len(said(client, agent)) == 1
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
 @pytest.mark.parametrize("kills", [2, pytest.param(100, marks=pytest.mark.soak)])
-def test_a_kill_at_any_moment_sends_each_message_once(kills: int, tmp_path: Path, helper: Helper) -> None:
+def test_a_kill_at_any_moment_sends_each_message_once(
+    kills: int, tmp_path: Path, helper: Helper
+) -> None:
     server = ServerProcess(helper, tmp_path, {"RICORDO_EMBEDDING": "none"}, None)
     server.start()
     try:
@@ -148,7 +166,9 @@ def test_a_kill_at_any_moment_sends_each_message_once(kills: int, tmp_path: Path
         server.stop()
 
 
-def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_place(api: Api) -> None:
+def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_place(
+    api: Api,
+) -> None:
     agent = new_agent(api.client)
     gate = Gate(api.server)
     api.server.answers_with(gate)
@@ -170,7 +190,9 @@ def test_while_the_agent_is_busy_the_message_waits_and_a_later_time_takes_its_pl
 def test_a_deleted_schedule_and_that_of_a_deleted_agent_send_nothing(api: Api) -> None:
     agent, gone = new_agent(api.client), new_agent(api.client)
     ids = [plan(api.client, agent), plan(api.client, gone)]
-    waiting = [job_at(api.server, id, row.next_at or 0) for id in ids if (row := row_of(api.server, id))]
+    waiting = [
+        job_at(api.server, id, row.next_at or 0) for id in ids if (row := row_of(api.server, id))
+    ]
     api.client.agents.schedule.delete(ids[0], agent_id=agent)
     assert not jobs_of(api.server, ids[0], "waiting")
     api.client.agents.delete(gone)
@@ -201,11 +223,17 @@ def test_a_schedule_runs_as_its_maker_and_stops_with_the_key(tmp_path: Path) -> 
         assert shown.next_scheduled_time
         assert "revoked" in (shown.model_extra or {})["problem"]
         other = plan(bea, agent, {"scheduled_at": time.time() * 1000 + 1e6})
-        server.write(lambda tx: tx.run(update(user_rows).where(user_rows.c.identifier == "bea").values(disabled_at=1)))
+        server.write(
+            lambda tx: tx.run(
+                update(user_rows).where(user_rows.c.identifier == "bea").values(disabled_at=1)
+            )
+        )
         make_due(server, other, ago=1)
         wait_for(lambda: (row := row_of(server, other)) and row.problem)
         server.write(
-            lambda tx: tx.run(update(user_rows).where(user_rows.c.identifier == "bea").values(disabled_at=None))
+            lambda tx: tx.run(
+                update(user_rows).where(user_rows.c.identifier == "bea").values(disabled_at=None)
+            )
         )
         assert not said(bea, agent)
         assert not jobs_of(server, other, "waiting")

@@ -37,7 +37,9 @@ async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all
         return service.create(tx, Scope(), agent.id, asked)
 
     def waiting(tx: Transaction) -> list[int]:
-        return sorted(job.not_before for job in jobs.page(tx, Scope(), Page(), statuses=["waiting"]))
+        return sorted(
+            job.not_before for job in jobs.page(tx, Scope(), Page(), statuses=["waiting"])
+        )
 
     made = await store.write(begin)
     first = made.next_at or 0
@@ -65,7 +67,9 @@ async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all
     await store.write(service.take_up)
     row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
     assert row.next_at == second + HOUR * SECOND, "its job is there"
-    await store.write(lambda tx: [jobs.remove(tx, Scope(), job.id) for job in jobs.page(tx, Scope(), Page())])
+    await store.write(
+        lambda tx: [jobs.remove(tx, Scope(), job.id) for job in jobs.page(tx, Scope(), Page())]
+    )
     await store.write(service.take_up)
     row = await store.read(lambda tx: queries.get(tx, Scope(), agent.id, made.id))
     assert row.next_at == second + 4 * HOUR * SECOND
@@ -73,18 +77,31 @@ async def test_each_due_time_plans_the_next_once_and_a_missed_one_stands_for_all
     assert await store.read(waiting) == []
 
 
-async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(store: SqliteStore, clock: ManualClock) -> None:
+async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(
+    store: SqliteStore, clock: ManualClock
+) -> None:
     agent = make.agent()
-    expressions = ("*/5 * * * *", "0 * * * *", "30 8 * * *", "0 9 * * MON", "0 0 1 * *", "15 3 29 2 *")
+    expressions = (
+        "*/5 * * * *",
+        "0 * * * *",
+        "30 8 * * *",
+        "0 9 * * MON",
+        "0 0 1 * *",
+        "15 3 29 2 *",
+    )
 
     def begin(tx: Transaction) -> list[ScheduledMessage]:
         metadata.create_all(tx.connection, tables=[schedules])
         agents.insert_one(tx, agent, [])
         message = [{"role": "user", "content": "Hello."}]
         asked = [
-            {"messages": message, "schedule": {"type": "recurring", "cron_expression": one}} for one in expressions
+            {"messages": message, "schedule": {"type": "recurring", "cron_expression": one}}
+            for one in expressions
         ]
-        return [service.create(tx, Scope(), agent.id, ScheduleRequest.model_validate(one)) for one in asked]
+        return [
+            service.create(tx, Scope(), agent.id, ScheduleRequest.model_validate(one))
+            for one in asked
+        ]
 
     def next_times(tx: Transaction) -> list[int | None]:
         return [row.next_at for row in queries.page(tx, Scope(), Page(order="asc"), agent.id)]
@@ -106,5 +123,8 @@ async def test_a_clock_that_jumped_ahead_and_back_leaves_out_no_time(store: Sqli
         # What comes sooner than within a day of the wrong time is what it would have been all along.
         assert all(a <= b for a, b in zip(await store.read(next_times), wrong, strict=True))  # type: ignore[operator]
         assert await store.read(next_times) == right
-        due = {job.not_before for job in await store.read(lambda tx: jobs.page(tx, Scope(), Page(limit=500)))}
+        due = {
+            job.not_before
+            for job in await store.read(lambda tx: jobs.page(tx, Scope(), Page(limit=500)))
+        }
         assert set(right) <= due

@@ -53,7 +53,9 @@ class World:
             metadata.create_all(tx.connection, tables=[courses, queries.tasks, queries.task_runs])
             agents.insert_one(tx, self.agent, [])
             for number in range(users):
-                user = User(f"user-{number}", self.agent.organization_id, f"U{number}", f"u{number}", START)
+                user = User(
+                    f"user-{number}", self.agent.organization_id, f"U{number}", f"u{number}", START
+                )
                 ROWS.insert(tx, user)
                 talk = make.conversation(self.agent, id=f"conv-{number}", user_id=user.id)
                 conversations.insert_one(tx, talk)
@@ -62,8 +64,18 @@ class World:
                 ("cron", {"type": "cron", "schedule": EXPRESSION}),
                 ("idle", {"type": "idle", "idle_minutes": IDLE}),
             ):
-                given: Any = {"name": name, "agent_id": self.agent.id, "instructions": "Look.", "trigger": trigger}
-                service.put(tx, Scope(), self.agent.id, TaskRequest.model_validate({**given, "active_days": 5}))
+                given: Any = {
+                    "name": name,
+                    "agent_id": self.agent.id,
+                    "instructions": "Look.",
+                    "trigger": trigger,
+                }
+                service.put(
+                    tx,
+                    Scope(),
+                    self.agent.id,
+                    TaskRequest.model_validate({**given, "active_days": 5}),
+                )
             self.looked_at = tx.clock.now()
 
         await self.store.write(work)
@@ -76,7 +88,9 @@ class World:
     async def pass_hours(self, hours: int) -> None:
         """Let time pass: some talk, and unless no server runs, two of them look, and one may be killed meanwhile."""
         self.clock.advance(hours * 3600)
-        talking = [number for number in range(len(self.last)) if self.chance.random() < 0.03 * hours]
+        talking = [
+            number for number in range(len(self.last)) if self.chance.random() < 0.03 * hours
+        ]
         await self.store.write(lambda tx: [self.talk(tx, number) for number in talking])
         if self.chance.random() < 0.3:
             return  # no server runs
@@ -92,7 +106,11 @@ class World:
         self.looked_at = now
         idle = [id for id in active if self.last[id] <= now - IDLE * 60 * SECOND]
         self.expected.update(
-            {("idle", id, self.last[id]): 1 for id in idle if ("idle", id, self.last[id]) not in self.expected}
+            {
+                ("idle", id, self.last[id]): 1
+                for id in idle
+                if ("idle", id, self.last[id]) not in self.expected
+            }
         )
 
     async def look(self, *, is_killed: bool) -> None:
@@ -111,7 +129,11 @@ class World:
     async def runs(self) -> list[queries.TaskRun]:
         def read(tx: Transaction) -> list[queries.TaskRun]:
             named = [queries.get(tx, Scope(), name) for name in ("cron", "idle")]
-            return [run for task in named for run in queries.runs_of(tx, Scope(), Page(limit=1_000_000), task.id)]
+            return [
+                run
+                for task in named
+                for run in queries.runs_of(tx, Scope(), Page(limit=1_000_000), task.id)
+            ]
 
         return await self.store.read(read)
 
@@ -123,7 +145,9 @@ class World:
                 run = await self.store.read(lambda tx: queries.next_open(tx, []))
                 if run is None:
                     return
-                begun = await self.store.write(lambda tx: service.begin(tx, run.id, lambda _: "conv-x"))  # noqa: B023
+                begun = await self.store.write(
+                    lambda tx: service.begin(tx, run.id, lambda _: "conv-x")  # noqa: B023
+                )
                 if begun is None or self.chance.random() < 0.2:
                     continue  # killed
                 await self.store.write(lambda tx: _end(tx, begun[1]))  # noqa: B023
@@ -135,7 +159,9 @@ def _end(tx: Transaction, run: queries.TaskRun) -> None:
     _finish(tx, replace(run, status="done"))
 
 
-async def simulate(store: Store, clock: ManualClock, *, users: int, days: int, seed: int, hours: int = 1) -> None:
+async def simulate(
+    store: Store, clock: ManualClock, *, users: int, days: int, seed: int, hours: int = 1
+) -> None:
     """Let these users live for some days, in steps of some hours, and check what was done for them."""
     world = World(store, clock, random.Random(seed))  # noqa: S311 - chance for a test
     await world.begin(users)
@@ -146,7 +172,8 @@ async def simulate(store: Store, clock: ManualClock, *, users: int, days: int, s
     assert found.most_common(1)[0][1] == 1
     # The clock moves with every call, so what was foreseen may lie some microseconds beside the edge of the five days.
     assert found == world.expected, [
-        (kind, id, str(to_datetime(at))) for kind, id, at in (found - world.expected) + (world.expected - found)
+        (kind, id, str(to_datetime(at)))
+        for kind, id, at in (found - world.expected) + (world.expected - found)
     ][:10]
     await world.finish()
     assert {run.status for run in await world.runs()} == {"done"}
@@ -156,7 +183,9 @@ async def test_every_window_is_done_exactly_once(store: Store, clock: ManualCloc
     await simulate(store, clock, users=8, days=7, seed=1, hours=6)
 
 
-async def test_two_servers_carry_out_each_run_once(store: PostgresStore, clock: ManualClock, tmp_path: Path) -> None:
+async def test_two_servers_carry_out_each_run_once(
+    store: PostgresStore, clock: ManualClock, tmp_path: Path
+) -> None:
     stages = [await Stage(store, tmp_path / name, Hooks()).open() for name in ("one", "two")]
     for stage in stages:
         stage.lines.extend(["Done."] * 8)
@@ -165,10 +194,16 @@ async def test_two_servers_carry_out_each_run_once(store: PostgresStore, clock: 
     started = await store.write(lambda tx: service.start(tx, Scope(), "cron", None))
     assert len(started) == 8
     job = Job(service.RUN, "")
-    await asyncio.gather(*(carry_out(stage.runtime, job, lambda _done, _all: None) for stage in stages))
+    await asyncio.gather(
+        *(carry_out(stage.runtime, job, lambda _done, _all: None) for stage in stages)
+    )
     ended = await world.runs()
     assert [run.status for run in ended] == ["done"] * 8
-    assert len({run.run_id for run in ended}) == sum(len(stage.model.requests) for stage in stages) == 8
+    assert (
+        len({run.run_id for run in ended})
+        == sum(len(stage.model.requests) for stage in stages)
+        == 8
+    )
     for stage in stages:
         await stage.close()
 

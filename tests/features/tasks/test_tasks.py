@@ -62,7 +62,11 @@ def coach(http: httpx2.Client) -> str:
 
 
 def say(http: httpx2.Client, agent: str, user: str, text: str) -> None:
-    ok(http.post(f"/v1/agents/{agent}/messages", json={"input": text}, headers={"x-ricordo-user": user}))
+    ok(
+        http.post(
+            f"/v1/agents/{agent}/messages", json={"input": text}, headers={"x-ricordo-user": user}
+        )
+    )
 
 
 def pass_minutes(server: ServerInThread, minutes: int) -> None:
@@ -71,7 +75,9 @@ def pass_minutes(server: ServerInThread, minutes: int) -> None:
     last, at = conversations.c.last_run_ended_at, queries.task_runs.c.created_at
 
     def work(tx: Transaction) -> None:
-        tx.run(update(conversations).where(last.is_not(None)).values(last_run_ended_at=last - shift))
+        tx.run(
+            update(conversations).where(last.is_not(None)).values(last_run_ended_at=last - shift)
+        )
         runs = queries.task_runs
         tx.run(update(runs).values(created_at=at - shift))
         tx.run(update(runs).where(runs.c.trigger == "idle").values(window=runs.c.window - shift))
@@ -101,7 +107,9 @@ def start(http: httpx2.Client, task: str = TASK, **body: str) -> list[dict[str, 
 def left_behind(server: ServerInThread) -> list[str]:
     """The conversations of tasks that are still there."""
     theirs = select(queries.task_runs.c.conversation_id)
-    found = select(conversations.c.id).where(conversations.c.id.in_(theirs), conversations.c.deleted_at.is_(None))
+    found = select(conversations.c.id).where(
+        conversations.c.id.in_(theirs), conversations.c.deleted_at.is_(None)
+    )
     return [row.id for row in server.read(lambda tx: tx.all(found))]
 
 
@@ -127,7 +135,9 @@ def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
     look(server)
     look(server)
     runs = runs_of(http)
-    assert [(run["status"], run["trigger"], len(run["changes"])) for run in runs] == [("done", "idle", 1)] * 2
+    assert [(run["status"], run["trigger"], len(run["changes"])) for run in runs] == [
+        ("done", "idle", 1)
+    ] * 2
     assert all(run["usage"]["prompt_tokens"] > 0 and run["step_count"] == 2 for run in runs)
     assert left_behind(server) == []
     for name, other in (("ada", "bob"), ("bob", "ada")):
@@ -153,18 +163,33 @@ def test_idle_students_get_a_proposal_each_and_see_nothing_of_the_task(
     assert len(runs_of(http)) == 3
 
 
-def test_a_course_says_its_tasks_and_a_pause_stays(server: ServerInThread, http: httpx2.Client, coach: str) -> None:
+def test_a_course_says_its_tasks_and_a_pause_stays(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
     look(server)
     (task,) = ok(http.get("/background/tasks"))
-    assert (task["name"], task["agent_id"], task["course"], task["enabled"]) == (TASK, coach, "essay", True)
+    assert (task["name"], task["agent_id"], task["course"], task["enabled"]) == (
+        TASK,
+        coach,
+        "essay",
+        True,
+    )
     assert task["trigger"] == {"type": "idle", "idle_minutes": 60, "cooldown_minutes": 600}
     ok(http.post(f"/background/tasks/{TASK}/disable"))
-    changed = COURSE.replace("idle_minutes = 60", 'cron = "0 3 * * *"').replace("cooldown_minutes = 600", "")
+    changed = COURSE.replace("idle_minutes = 60", 'cron = "0 3 * * *"').replace(
+        "cooldown_minutes = 600", ""
+    )
     ok(http.put("/v1/courses/essay", json={"source": changed}))
     look(server)
     task = ok(http.get(f"/background/tasks/{TASK}"))
-    assert (task["trigger"], task["enabled"], task["next_at"]) == (DAILY | {"timezone": "UTC"}, False, None)
-    assert ok(http.post(f"/background/tasks/{TASK}/enable"))["next_at"].endswith("T03:00:00.000000Z")
+    assert (task["trigger"], task["enabled"], task["next_at"]) == (
+        DAILY | {"timezone": "UTC"},
+        False,
+        None,
+    )
+    assert ok(http.post(f"/background/tasks/{TASK}/enable"))["next_at"].endswith(
+        "T03:00:00.000000Z"
+    )
     assert "essay/agents.toml" in refused(http.delete(f"/background/tasks/{TASK}"), 409)
     local = f'timezone = "Europe/Berlin"\n{changed}'
     ok(http.put("/v1/courses/essay", json={"source": local}))
@@ -182,12 +207,25 @@ def test_a_course_says_its_tasks_and_a_pause_stays(server: ServerInThread, http:
     assert ok(http.get("/background/tasks")) == []
 
 
-def test_a_task_is_made_changed_run_and_deleted(server: ServerInThread, http: httpx2.Client, coach: str) -> None:
-    body: dict[str, Any] = {"name": "daily", "agent_id": coach, "instructions": "Look.", "trigger": DAILY}
+def test_a_task_is_made_changed_run_and_deleted(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
+    body: dict[str, Any] = {
+        "name": "daily",
+        "agent_id": coach,
+        "instructions": "Look.",
+        "trigger": DAILY,
+    }
     made = ok(http.post("/background/tasks", json=body))
     assert made["next_at"].endswith("T03:00:00.000000Z")
-    changed = ok(http.post("/background/tasks", json={**body, "instructions": "Look well.", "max_steps": 2}))
-    assert (changed["id"], changed["instructions"], changed["next_at"]) == (made["id"], "Look well.", made["next_at"])
+    changed = ok(
+        http.post("/background/tasks", json={**body, "instructions": "Look well.", "max_steps": 2})
+    )
+    assert (changed["id"], changed["instructions"], changed["next_at"]) == (
+        made["id"],
+        "Look well.",
+        made["next_at"],
+    )
     say(http, coach, "ada", "Hello")
     say(http, coach, "bob", "Hello")
     (started,) = start(http, "daily", user_id="ada")
@@ -243,7 +281,11 @@ def test_a_killed_run_is_taken_up_and_nothing_is_asked_twice(
     asked = len(server.model.requests)
     assert runs_of(http)[0]["status"] == "running"
     server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
-    assert (runs_of(http)[0]["status"], len(server.model.requests), left_behind(server)) == ("done", asked, [])
+    assert (runs_of(http)[0]["status"], len(server.model.requests), left_behind(server)) == (
+        "done",
+        asked,
+        [],
+    )
     server.run(work.do(server.runtime, row.id))
     assert len(server.model.requests) == asked
 
@@ -264,7 +306,10 @@ def test_what_cannot_be_done_is_told_and_holds_up_nobody(
     def answer(request: ModelRequest) -> Any:
         return RuntimeError("The model broke.") if request.user_id == ids["cem"] else "Done."
 
-    ids = {one["identifier_key"]: one["id"].replace("identity-", "user-") for one in ok(http.get("/v1/identities/"))}
+    ids = {
+        one["identifier_key"]: one["id"].replace("identity-", "user-")
+        for one in ok(http.get("/v1/identities/"))
+    }
     server.answers_with(answer)
     server.run(work.carry_out(server.runtime, Job("tasks.run", ""), lambda _done, _all: None))
     ended = {run["user_id"]: (run["status"], run["problem"]) for run in runs_of(http)}
@@ -302,7 +347,9 @@ def test_a_paused_task_leaves_out_what_waits_and_runs_by_hand(
     assert [run["status"] for run in runs_of(http)] == ["done", "skipped"]
 
 
-def test_users_start_and_pause_no_tasks(server: ServerInThread, http: httpx2.Client, coach: str) -> None:
+def test_users_start_and_pause_no_tasks(
+    server: ServerInThread, http: httpx2.Client, coach: str
+) -> None:
     look(server)
     ada = {"authorization": f"Bearer {server.key('ada')}"}
     for what in ("enable", "disable", "run"):

@@ -67,7 +67,9 @@ class School(People):
         self.ask(self.ada, "PUT", "/users/ada/blocks/diary", json={"body": OWN})
         for label in ("student", "journey"):
             self.ask(self.ada, "PATCH", f"/users/ada/blocks/{label}", json={"policy": "propose"})
-        self.server.says(call("memory_insert", label="journey", new_string=WAITS, insert_line=1), "Noted.")
+        self.server.says(
+            call("memory_insert", label="journey", new_string=WAITS, insert_line=1), "Noted."
+        )
         self.say(self.ada, "And more.")
         return self
 
@@ -105,14 +107,18 @@ def require_quiet(answer: httpx2.Response, *others: str) -> None:
     assert [word for word in (*CANARIES, *others) if word in told] == [], told
 
 
-def test_a_teacher_sees_students_in_numbers_and_the_blocks_that_the_policy_shows(school: School) -> None:
+def test_a_teacher_sees_students_in_numbers_and_the_blocks_that_the_policy_shows(
+    school: School,
+) -> None:
     listed = school.ask(school.teacher, "GET", HOME)
     assert [(one["name"], one["open_proposals"], one["failed_tasks"]) for one in listed] == [
         ("bea", 0, 0),
         ("ada", 1, 0),
     ]
     assert all(one["last_active_at"] for one in listed)
-    (older,) = school.ask(school.teacher, "GET", HOME, params={"limit": 1, "after": listed[0]["user_id"]})
+    (older,) = school.ask(
+        school.teacher, "GET", HOME, params={"limit": 1, "after": listed[0]["user_id"]}
+    )
     assert older["name"] == "ada"
     one = school.ask(school.teacher, "GET", school.of_ada())
     assert [(block["label"], block["value"]) for block in one["blocks"]] == [("journey", SEEN)]
@@ -122,7 +128,13 @@ def test_a_teacher_sees_students_in_numbers_and_the_blocks_that_the_policy_shows
 
 def test_no_other_block_message_or_proposal_of_a_student_comes_to_a_teacher(school: School) -> None:
     ada = school.id_of("ada")
-    for path in (HOME, school.of_ada(), f"{COURSE_PAGE}/students", f"{COURSE_PAGE}/students/{ada}", COURSE_PAGE):
+    for path in (
+        HOME,
+        school.of_ada(),
+        f"{COURSE_PAGE}/students",
+        f"{COURSE_PAGE}/students/{ada}",
+        COURSE_PAGE,
+    ):
         answer = school.send(school.teacher, "GET", path)
         assert answer.status_code == 200, answer.text
         require_quiet(answer)
@@ -139,7 +151,9 @@ def test_nobody_but_a_teacher_asks_for_students(school: School) -> None:
     service = school.key("pipe", "service", (*scopes, "users:impersonate"))
     boss = school.key("boss", "admin", organization=OTHER_ORGANIZATION)
     less = school.key("dora", "developer", ("agents:read",))
-    callers: list[tuple[str, dict[str, str]]] = [(key, {}) for key in (school.ada, with_all, service, less)]
+    callers: list[tuple[str, dict[str, str]]] = [
+        (key, {}) for key in (school.ada, with_all, service, less)
+    ]
     for key, header in (*callers, (service, {"x-ricordo-user": "bea"})):
         for path in (HOME, school.of_ada(), f"{COURSE_PAGE}/students"):
             answer = school.send(key, "GET", path, headers=header)
@@ -156,15 +170,18 @@ def test_who_never_talked_with_the_course_is_no_student_of_it(school: School) ->
     school.ask(school.key("dan"), "PUT", "/users/dan/blocks/journey", json={"body": OWN})
     words = refused(school.send(school.teacher, "GET", f"{HOME}/dan"), 404)
     assert "There is no user" in words
-    assert words == refused(school.send(school.teacher, "GET", f"{HOME}/zoe"), 404).replace("zoe", "dan")
+    assert words == refused(school.send(school.teacher, "GET", f"{HOME}/zoe"), 404).replace(
+        "zoe", "dan"
+    )
 
 
 def test_what_began_hidden_stays_hidden_whatever_the_course_says_later(own_school: School) -> None:
     every = COURSE.replace('label = "student"', 'label = "student"\nteachers_see = true')
     own_school.course(every)
-    assert [one["label"] for one in own_school.ask(own_school.teacher, "GET", own_school.of_ada())["blocks"]] == [
-        "journey"
-    ]
+    assert [
+        one["label"]
+        for one in own_school.ask(own_school.teacher, "GET", own_school.of_ada())["blocks"]
+    ] == ["journey"]
     own_school.course(every.replace("teachers_see = true", "teachers_see = false"))
     one = own_school.ask(own_school.teacher, "GET", own_school.of_ada())
     assert (one["blocks"], one["hidden"]) == ([], ["journey", "student"])
@@ -172,27 +189,44 @@ def test_what_began_hidden_stays_hidden_whatever_the_course_says_later(own_schoo
 
 def test_another_courses_teachers_do_not_see_what_was_begun_here(own_school: School) -> None:
     made = own_school.ask(OPERATOR, "PUT", "/v1/courses/art", json={"source": COURSE})
-    own_school.ask(own_school.ada, "POST", f"/v1/agents/{made['agents']['coach']}/messages", json={"input": "Hello"})
+    own_school.ask(
+        own_school.ada,
+        "POST",
+        f"/v1/agents/{made['agents']['coach']}/messages",
+        json={"input": "Hello"},
+    )
     assert own_school.ask(own_school.teacher, "GET", "/v1/courses/art/students/ada")["blocks"] == []
 
 
 def test_the_student_is_told_and_hides_the_block(own_school: School) -> None:
     page = f"/ui/people/{own_school.id_of('ada')}/blocks/journey"
-    assert "Teachers of the course essay see this block." in own_school.send(own_school.ada, "GET", page).text
+    assert (
+        "Teachers of the course essay see this block."
+        in own_school.send(own_school.ada, "GET", page).text
+    )
     sent = {"data": {"hide": "teachers"}, "headers": {"origin": own_school.server.url}}
-    assert own_school.send(own_school.ada, "POST", page.replace("/blocks/", "/settings/"), **sent).status_code == 303
+    assert (
+        own_school.send(
+            own_school.ada, "POST", page.replace("/blocks/", "/settings/"), **sent
+        ).status_code
+        == 303
+    )
     assert "see this block" not in own_school.send(own_school.ada, "GET", page).text
     assert own_school.ask(own_school.teacher, "GET", own_school.of_ada())["blocks"] == []
     assert own_school.ask(own_school.ada, "GET", "/users/ada/blocks/journey")["body"] == SEEN
 
 
 def test_failed_tasks_are_counted_and_a_forgotten_student_is_gone(own_school: School) -> None:
-    run = own_school.ask(OPERATOR, "POST", "/background/tasks/essay.weekly/run", json={"user_id": "ada"})["runs"][0]
+    run = own_school.ask(
+        OPERATOR, "POST", "/background/tasks/essay.weekly/run", json={"user_id": "ada"}
+    )["runs"][0]
     deadline = time.monotonic() + LIMIT
     while not own_school.ask(OPERATOR, "GET", f"/background/runs/{run['id']}")["ended_at"]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    bad = update(task_runs).where(task_runs.c.id == run["id"]).values(status="failed", problem=WAITS)
+    bad = (
+        update(task_runs).where(task_runs.c.id == run["id"]).values(status="failed", problem=WAITS)
+    )
     own_school.server.write(lambda tx: tx.run(bad))
     assert own_school.ask(own_school.teacher, "GET", own_school.of_ada())["failed_tasks"] == 1
     ada = own_school.of_ada()
@@ -201,7 +235,9 @@ def test_failed_tasks_are_counted_and_a_forgotten_student_is_gone(own_school: Sc
     assert [one["name"] for one in own_school.ask(own_school.teacher, "GET", HOME)] == ["bea"]
 
 
-def test_faults_are_shown_with_file_and_line_and_files_are_read_again(own_school: School, tmp_path: Path) -> None:
+def test_faults_are_shown_with_file_and_line_and_files_are_read_again(
+    own_school: School, tmp_path: Path
+) -> None:
     path = tmp_path / "courses" / "essay" / "agents.toml"
     path.write_text(COURSE.replace("workspace", "<b>workspaces"), "utf-8")
     answer = own_school.send(own_school.teacher, "POST", "/ui/courses/apply", follow_redirects=True)
@@ -223,7 +259,10 @@ def test_faults_are_shown_with_file_and_line_and_files_are_read_again(own_school
         "0 5 * * 1",
     ):
         assert words in shown, words
-    assert "nothing of it is in use" in own_school.send(own_school.teacher, "GET", "/ui/courses/bad").text
+    assert (
+        "nothing of it is in use"
+        in own_school.send(own_school.teacher, "GET", "/ui/courses/bad").text
+    )
     assert own_school.send(own_school.teacher, "GET", "/ui/courses/none").status_code == 404
 
 
@@ -235,7 +274,9 @@ def test_the_pages_in_a_browser(browser: Browser, school: School, scripts: bool)
         page.get_by_role("button", name="Read the files again").click()
         expect(page.get_by_role("status")).to_contain_text("All courses are in use.")
         if scripts:
-            visitor.see("/ui/courses")  # with its scripts, which the answer to the form may not have loaded yet
+            visitor.see(
+                "/ui/courses"
+            )  # with its scripts, which the answer to the form may not have loaded yet
             page.keyboard.press("j")
             page.keyboard.press("Enter")
         else:
@@ -245,8 +286,16 @@ def test_the_pages_in_a_browser(browser: Browser, school: School, scripts: bool)
         page.get_by_role("link", name="ada").click()
         expect(page.get_by_role("article")).to_have_text(SEEN)
         if scripts:
-            for path in ("/ui/courses", COURSE_PAGE, f"{COURSE_PAGE}/students", f"{COURSE_PAGE}/students/ada"):
+            for path in (
+                "/ui/courses",
+                COURSE_PAGE,
+                f"{COURSE_PAGE}/students",
+                f"{COURSE_PAGE}/students/ada",
+            ):
                 visitor.see(path)
                 within = None if path == COURSE_PAGE else "main"
-                assert (visitor.faults(within), visitor.is_wider_than_the_screen()) == ([], False), path
+                assert (visitor.faults(within), visitor.is_wider_than_the_screen()) == (
+                    [],
+                    False,
+                ), path
         visitor.require_quiet()

@@ -81,4 +81,11 @@ async def test_agents_are_found_by_their_template_and_brought_to_its_version(sta
         await jobs.migrate(stage.runtime, job, lambda _done, _total: None)
     for id in (one, other):
         assert (await stage.state(id)).agent.system == "Two."
-    assert len(await found(template_id=(await stage.state(one)).agent.settings["template"]["template_id"])) == 2
+    assert (
+        len(
+            await found(
+                template_id=(await stage.state(one)).agent.settings["template"]["template_id"]
+            )
+        )
+        == 2
+    )

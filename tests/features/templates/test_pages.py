@@ -10,7 +10,9 @@ def test_a_template_is_saved_put_back_and_deleted(tmp_path: Path) -> None:
         assert "There are no templates yet" in browser.get("/ui/templates").text
         sent = {"name": "<Nina>", "model": "ricordo/librarian", "description": "<i>Kind.</i>"}
         agent = browser.post("/v1/agents/", json=sent).json()["id"]
-        assert browser.post("/v1/templates", json={"type": "agent", "agent_id": agent, "name": "My tutor"}).is_success
+        assert browser.post(
+            "/v1/templates", json={"type": "agent", "agent_id": agent, "name": "My tutor"}
+        ).is_success
         home = "/ui/templates/My%20tutor"
         done = browser.post(f"{home}/save", data={"message": "<b>Shorter</b>", "agents": "yes"})
         assert done.headers["location"] == "/ui/templates"

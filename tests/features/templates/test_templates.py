@@ -23,8 +23,13 @@ HUMAN = "My name is {{ name }}. {{other}}"
 
 
 def make(api: Api, **more: Any) -> str:
-    blocks = more.pop("memory_blocks", [{"label": "human", "value": HUMAN}, {"label": "rules", "value": "Be kind."}])
-    made = api.client.agents.create(**{"model": MODEL, "system": "You teach.", "memory_blocks": blocks, **more})
+    blocks = more.pop(
+        "memory_blocks",
+        [{"label": "human", "value": HUMAN}, {"label": "rules", "value": "Be kind."}],
+    )
+    made = api.client.agents.create(
+        **{"model": MODEL, "system": "You teach.", "memory_blocks": blocks, **more}
+    )
     return made.id
 
 
@@ -34,14 +39,19 @@ def values(api: Api, agent: str) -> dict[str, str]:
 
 def wait(api: Api, answer: Any) -> Wire:
     """Wait for the job that this answer names."""
-    while (job := ok(api.http.get(f"/v1/jobs/{answer.headers['x-job-id']}")))["status"] in ("created", "running"):
+    while (job := ok(api.http.get(f"/v1/jobs/{answer.headers['x-job-id']}")))["status"] in (
+        "created",
+        "running",
+    ):
         time.sleep(0.01)
     return dict(job)
 
 
 def saved(api: Api, name: str, **options: Any) -> Wire:
     """Save with a migration, and wait for it."""
-    job = wait(api, api.client.templates.with_raw_response.save(name, migrate_agents=True, **options))
+    job = wait(
+        api, api.client.templates.with_raw_response.save(name, migrate_agents=True, **options)
+    )
     assert job["status"] == "completed", job
     return job
 
@@ -54,14 +64,21 @@ def test_an_agent_becomes_a_template_and_a_template_agents(api: Api) -> None:
         folder_ids=[folder.id], context_window_limit=9_000,
     )  # fmt: skip
     template = api.client.templates.create(type="agent", agent_id=agent)
-    assert (template.name, template.latest_version, template.description) == ("Tutor-2nd", "1", "Teaches.")
+    assert (template.name, template.latest_version, template.description) == (
+        "Tutor-2nd",
+        "1",
+        "Teaches.",
+    )
     assert template.template_deployment_slug == f"{template.project_slug}/Tutor-2nd:1"
     assert api.client.templates.create(type="agent", agent_id=agent).name == "Tutor-2nd-2"
     with pytest.raises(ConflictError, match="already"):
         api.client.templates.create(type="agent", agent_id=agent, name="Tutor-2nd")
-    user = ok(api.http.post("/v1/identities/", json={"name": "Ada", "identifier_key": "ada", "identity_type": "user"}))[
-        "id"
-    ]
+    user = ok(
+        api.http.post(
+            "/v1/identities/",
+            json={"name": "Ada", "identifier_key": "ada", "identity_type": "user"},
+        )
+    )["id"]
     made = api.client.templates.agents.create(
         "Tutor-2nd:latest", agent_name="Mine",
         memory_variables={"name": "{{other}}"}, tool_variables={"KEY": "new"}, tags=["own"],
@@ -117,8 +134,12 @@ def test_a_template_follows_its_agent_until_something_else_is_put_in(api: Api) -
     # What is not saved is saved first; saved once, it is not saved again.
     done = api.client.templates.rollback("T", version="1")
     assert "newest saved version is 3" in (done.message or "")
-    assert "newest saved version is 3" in (api.client.templates.rollback("T", version="latest").message or "")
-    assert "newest saved version is 3" in (api.client.templates.rollback("T", version="3").message or "")
+    assert "newest saved version is 3" in (
+        api.client.templates.rollback("T", version="latest").message or ""
+    )
+    assert "newest saved version is 3" in (
+        api.client.templates.rollback("T", version="3").message or ""
+    )
     assert api.client.templates.rollback("T", version="1").success
     systems = {}
     for version in ("1", "2", "3", "current"):
@@ -154,7 +175,11 @@ def test_what_is_refused_says_what_to_do(api: Api) -> None:
         (NotFoundError, "no version", lambda: agents("R:0")),
         (NotFoundError, "no template", lambda: agents("Q:1")),
         (BadRequestError, "R:latest", lambda: agents("R")),
-        (BadRequestError, "Its variables are: name, other", lambda: agents("R:1", memory_variables={"nmae": "x"})),
+        (
+            BadRequestError,
+            "Its variables are: name, other",
+            lambda: agents("R:1", memory_variables={"nmae": "x"}),
+        ),
         (NotFoundError, "no user", lambda: agents("R:1", identity_ids=["identity-x"])),
         (NotFoundError, "not found", lambda: new(type="agent", agent_id="agent-x")),
         (BadRequestError, "cannot be named", lambda: new(type="agent", agent_id=agent, name="a/b")),
@@ -181,7 +206,9 @@ def test_what_is_refused_says_what_to_do(api: Api) -> None:
     assert api.server.rows() == rows
 
 
-def test_only_who_may_write_agents_uses_templates_and_each_organization_its_own(tmp_path: Path) -> None:
+def test_only_who_may_write_agents_uses_templates_and_each_organization_its_own(
+    tmp_path: Path,
+) -> None:
     with (
         serving(tmp_path, api_key=OPERATOR) as server,
         server.client(api_key=OPERATOR) as client,
@@ -213,8 +240,12 @@ def require_kept_apart(people: People, api: Api) -> None:
         assert method != "GET" or "Whose" not in answer.text
     assert people.ask(boss, "GET", f"/v1/agents/?base_template_id={template.id}") == []
     # The name is free there, and what is done with it there is nothing here.
-    theirs = people.ask(boss, "POST", "/v1/agents/", json={"model": MODEL, "include_base_tools": False})["id"]
-    people.ask(boss, "POST", "/v1/templates", json={"type": "agent", "agent_id": theirs, "name": "Whose"})
+    theirs = people.ask(
+        boss, "POST", "/v1/agents/", json={"model": MODEL, "include_base_tools": False}
+    )["id"]
+    people.ask(
+        boss, "POST", "/v1/templates", json={"type": "agent", "agent_id": theirs, "name": "Whose"}
+    )
     people.ask(boss, "POST", "/v1/templates/Whose/save", json={"migrate_agents": True})
     people.ask(boss, "DELETE", "/v1/templates/Whose")
     assert api.client.agents.retrieve(one).system == "You teach."
@@ -235,7 +266,10 @@ def test_a_file_that_no_import_takes_is_refused_with_the_same_words(api: Api) ->
         changed = api.http.patch("/v1/templates/F", json={"agent_file_json": file})
         assert imported.status_code >= 400
         for answer in (made, changed):
-            assert (answer.status_code, answer.json()["detail"]) == (imported.status_code, imported.json()["detail"])
+            assert (answer.status_code, answer.json()["detail"]) == (
+                imported.status_code,
+                imported.json()["detail"],
+            )
     assert api.server.rows() == rows
 
 
@@ -248,8 +282,15 @@ def test_what_an_import_mends_a_template_mends_too_and_says_so(api: Api) -> None
         "Its name": {**OTHERS, "agents": [{**own, "name": None}]},
         "version 99": {**OTHERS, "ricordo": {"version": 99}},
         "a/.._/b": {**OTHERS, "blocks": [{"id": "block-0", "label": "a/../b", "value": ""}]},
-        "limit was raised": {**OTHERS, "blocks": [{"id": "block-0", "label": "human", "value": "long", "limit": 2}]},
-        "human_2": {**OTHERS, "blocks": many, "agents": [{**own, "block_ids": ["block-0", "block-1"]}]},
+        "limit was raised": {
+            **OTHERS,
+            "blocks": [{"id": "block-0", "label": "human", "value": "long", "limit": 2}],
+        },
+        "human_2": {
+            **OTHERS,
+            "blocks": many,
+            "agents": [{**own, "block_ids": ["block-0", "block-1"]}],
+        },
     }
     for number, (words, file) in enumerate(odd.items()):
         body = {"type": "agent_file", "agent_file": file, "name": f"Mended {number}"}
@@ -264,7 +305,12 @@ def test_a_file_is_a_template_without_its_messages_and_secrets(api: Api) -> None
     file = copy.deepcopy(OTHERS)
     file["agents"][0]["secrets"] = {"KEY": "hush-hush"}
     file["tools"].append(
-        {"id": "tool-9", "name": "add_up", "tool_type": "custom", "source_code": ADD.replace("one + two", "one * two")}
+        {
+            "id": "tool-9",
+            "name": "add_up",
+            "tool_type": "custom",
+            "source_code": ADD.replace("one + two", "one * two"),
+        }
     )
     file["agents"][0]["tool_ids"].append("tool-9")
     api.client.tools.upsert(source_code=ADD)
@@ -275,7 +321,9 @@ def test_a_file_is_a_template_without_its_messages_and_secrets(api: Api) -> None
     assert {tool.name for tool in state.tools} == {"send_message", "add_up"}
     assert state.name != "Sam"
     assert "Hi Sam." not in api.http.get(f"/v1/agents/{made}/messages").text
-    stored = api.server.read(lambda tx: tx.connection.exec_driver_sql("SELECT content FROM template_versions").all())
+    stored = api.server.read(
+        lambda tx: tx.connection.exec_driver_sql("SELECT content FROM template_versions").all()
+    )
     assert not [row for row in stored if "hush-hush" in row[0] or "Hi Sam." in row[0]]
     file["agents"][0]["system"] = "You are Tom."
     done = api.client.templates.update(
@@ -292,19 +340,37 @@ def test_a_file_is_a_template_without_its_messages_and_secrets(api: Api) -> None
 
 def test_nothing_of_a_user_is_in_a_template(api: Api) -> None:
     api.http.post("/v1/users/", json={"name": "bea"})
-    agent = make(api, memory_blocks=[{"label": "notes", "value": "The agent's."}], extra_body={"user_id": "bea"})
+    agent = make(
+        api,
+        memory_blocks=[{"label": "notes", "value": "The agent's."}],
+        extra_body={"user_id": "bea"},
+    )
     ok(api.http.put("/users/bea/blocks/notes", json={"body": "A quagga."}))
     api.server.says("Yes.")
-    ok(api.http.post(f"/v1/agents/{agent}/messages", json={"input": "My quagga."}, headers={"x-ricordo-user": "bea"}))
+    ok(
+        api.http.post(
+            f"/v1/agents/{agent}/messages",
+            json={"input": "My quagga."},
+            headers={"x-ricordo-user": "bea"},
+        )
+    )
     own = ok(api.http.post("/v1/folders/", json={"name": "Quaggas", "user": "bea"}))["id"]
     ok(api.http.patch(f"/v1/agents/{agent}/folders/attach/{own}"))
     for headers in ({}, {"x-ricordo-user": "bea"}):
         name = f"N{len(headers)}"
-        ok(api.http.post("/v1/templates", json={"type": "agent", "agent_id": agent, "name": name}, headers=headers))
+        ok(
+            api.http.post(
+                "/v1/templates",
+                json={"type": "agent", "agent_id": agent, "name": name},
+                headers=headers,
+            )
+        )
         (made,) = api.client.templates.agents.create(f"{name}:1").agent_ids
         assert values(api, made) == {"notes": "The agent's."}
         assert api.client.agents.folders.list(made).items == []
-    stored = api.server.read(lambda tx: tx.connection.exec_driver_sql("SELECT content FROM template_versions").all())
+    stored = api.server.read(
+        lambda tx: tx.connection.exec_driver_sql("SELECT content FROM template_versions").all()
+    )
     assert not [row for row in stored if "quagga" in row[0].lower() or own in row[0]]
 
 
@@ -312,7 +378,11 @@ def test_a_large_file_is_taken_and_what_was_saved_meanwhile_is_not_given_as_the_
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blocks = [{"id": f"block-{n}", "label": f"b{n}", "value": "x" * 99_000} for n in range(12)]
-    file = {**OTHERS, "blocks": blocks, "agents": [{**OTHERS["agents"][0], "block_ids": [one["id"] for one in blocks]}]}
+    file = {
+        **OTHERS,
+        "blocks": blocks,
+        "agents": [{**OTHERS["agents"][0], "block_ids": [one["id"] for one in blocks]}],
+    }
     api.client.templates.create(type="agent_file", agent_file=file, name="Large")
     (made,) = api.client.templates.agents.create("Large:1").agent_ids
     assert len(values(api, made)) == 12

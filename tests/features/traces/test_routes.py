@@ -25,7 +25,9 @@ def tracing(server: ServerInThread) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(api: Api, agent: AgentState) -> None:
+def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(
+    api: Api, agent: AgentState
+) -> None:
     said = api.client.agents.messages.create(agent.id, input="Good morning.").messages[0]
     step_id = said.step_id or ""
 
@@ -43,7 +45,9 @@ def test_a_step_shows_what_the_model_was_asked_and_what_it_answered(api: Api, ag
 
 @pytest.mark.usefixtures("tracing")
 def test_a_run_shows_the_traces_of_its_steps_in_their_order(api: Api, agent: AgentState) -> None:
-    api.server.says(call("memory_insert", label="human", new_string="x"), ModelError("llm_bad_request", "No."))
+    api.server.says(
+        call("memory_insert", label="human", new_string="x"), ModelError("llm_bad_request", "No.")
+    )
     with pytest.raises(Exception, match="No"):
         api.client.agents.messages.create(agent.id, input="Hello.")
     (run,) = api.client.runs.list(agent_id=agent.id).items
@@ -53,11 +57,15 @@ def test_a_run_shows_the_traces_of_its_steps_in_their_order(api: Api, agent: Age
     steps = api.client.runs.steps.list(run.id, order="asc").items
     assert [trace["step_id"] for trace in traces] == [step.id for step in steps]
     assert traces[1]["response_json"] == {"error": {"type": "llm_bad_request", "message": "No."}}
-    assert [trace["step_id"] for trace in api.client.runs.trace.retrieve(run.id, limit=1)] == [steps[0].id]
+    assert [trace["step_id"] for trace in api.client.runs.trace.retrieve(run.id, limit=1)] == [
+        steps[0].id
+    ]
 
 
 @pytest.mark.usefixtures("tracing")
-def test_a_call_that_wrote_a_summary_stands_among_the_traces_of_its_run(api: Api, agent: AgentState) -> None:
+def test_a_call_that_wrote_a_summary_stands_among_the_traces_of_its_run(
+    api: Api, agent: AgentState
+) -> None:
     api.server.says("One.", "Two.", "They greeted each other.")
     api.client.agents.messages.create(agent.id, input="Hello.")
     api.client.agents.messages.create(agent.id, input="Hello again.")
@@ -80,5 +88,7 @@ def test_without_a_trace_it_is_said_which_setting_keeps_them(api: Api, agent: Ag
     assert api.client.runs.trace.retrieve(said.run_id or "") == []
     missing = new_id("step")
     for path in (f"/v1/steps/{missing}/trace", f"/v1/telemetry/{missing}"):
-        assert api.http.get(path).json() == {"detail": f"NOT_FOUND: Step with ID {missing} not found"}
+        assert api.http.get(path).json() == {
+            "detail": f"NOT_FOUND: Step with ID {missing} not found"
+        }
     assert api.http.get(f"/v1/runs/{new_id('run')}/trace").status_code == 404

@@ -53,16 +53,23 @@ def course(running: ServerInThread) -> str:
 
 def said(*texts: str) -> list[dict[str, str]]:
     """A chat in which user and assistant take turns."""
-    return [{"role": ("user", "assistant")[place % 2], "content": text} for place, text in enumerate(texts)]
+    return [
+        {"role": ("user", "assistant")[place % 2], "content": text}
+        for place, text in enumerate(texts)
+    ]
 
 
-def chat(http: httpx2.Client, user: str | None, chat_id: str | None, *texts: str, **more: Any) -> list[dict[str, Any]]:
+def chat(
+    http: httpx2.Client, user: str | None, chat_id: str | None, *texts: str, **more: Any
+) -> list[dict[str, Any]]:
     body = {"user_id": user, "chat_id": chat_id, "messages": said(*texts), **more}
     answer = http.post("/chat/stream", json=body)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
     return [
-        orjson.loads(line.removeprefix("data: ")) for line in answer.text.split("\n\n") if line.startswith("data: ")
+        orjson.loads(line.removeprefix("data: "))
+        for line in answer.text.split("\n\n")
+        if line.startswith("data: ")
     ]
 
 
@@ -70,8 +77,12 @@ def words(events: list[dict[str, Any]]) -> str:
     return "".join(event["content"] for event in events if event["type"] == "message")
 
 
-def test_a_chat_is_streamed_and_what_is_proposed_is_told(server: ServerInThread, http: httpx2.Client) -> None:
-    server.says(call("memory_insert", label="student", new_string="Plays the cello."), "A cello, I see.")
+def test_a_chat_is_streamed_and_what_is_proposed_is_told(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    server.says(
+        call("memory_insert", label="student", new_string="Plays the cello."), "A cello, I see."
+    )
     events = chat(http, "ada", "c1", "I play the cello.")
     assert [event["type"] for event in events if event["type"] != "message"] == [
         "status",
@@ -80,14 +91,22 @@ def test_a_chat_is_streamed_and_what_is_proposed_is_told(server: ServerInThread,
         "done",
     ]
     assert words(events) == "A cello, I see."
-    assert (events[-2]["content"], "/ui/people/" in events[-2]["url"]) == ("Proposed to remember: student", True)
+    assert (events[-2]["content"], "/ui/people/" in events[-2]["url"]) == (
+        "Proposed to remember: student",
+        True,
+    )
     assert [one["label"] for one in ok(http.get("/users/ada/diffs"))] == ["student"]
     (conversation,) = ok(http.get("/v1/conversations/", headers={"x-ricordo-user": "ada"}))
-    assert (conversation["summary"], conversation["id"]) == ("chat_c1", events[-1]["conversation_id"])
+    assert (conversation["summary"], conversation["id"]) == (
+        "chat_c1",
+        events[-1]["conversation_id"],
+    )
     assert http.get("/health", headers={"authorization": ""}).json()["status"] == "ok"
 
 
-def test_a_chat_goes_on_and_forks_where_it_was_edited(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_chat_goes_on_and_forks_where_it_was_edited(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.says("One.", "Two.", "Another two.", "Three.")
     first = chat(http, "bea", "c2", "a")
     second = chat(http, "bea", "c2", "a", "One.", "b")
@@ -97,28 +116,47 @@ def test_a_chat_goes_on_and_forks_where_it_was_edited(server: ServerInThread, ht
     shown = [message.text for message in server.model.requests[-1].messages[1:]]
     assert shown == ["a", "One.", "b, I mean c"]
     chat(http, "bea", "c2", "a", "One.", "b", "Two.", "d")
-    assert [message.text for message in server.model.requests[-1].messages[1:]] == ["a", "One.", "b", "Two.", "d"]
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == [
+        "a",
+        "One.",
+        "b",
+        "Two.",
+        "d",
+    ]
 
 
 def test_students_and_chats_are_apart(server: ServerInThread, http: httpx2.Client) -> None:
     server.says("One.", "Two.", "Three.")
     made = {
-        chat(http, user, id, "Hello")[-1]["conversation_id"] for user, id in (("cy", "x"), ("di", "x"), ("cy", "y"))
+        chat(http, user, id, "Hello")[-1]["conversation_id"]
+        for user, id in (("cy", "x"), ("di", "x"), ("cy", "y"))
     }
     assert len(made) == 3
     assert all(len(request.messages) == 2 for request in server.model.requests)
     ada = {"authorization": f"Bearer {server.key('eve')}"}
-    refused(http.post("/chat/stream", json={"user_id": "cy", "chat_id": "x", "messages": said("a")}, headers=ada), 403)
+    refused(
+        http.post(
+            "/chat/stream",
+            json={"user_id": "cy", "chat_id": "x", "messages": said("a")},
+            headers=ada,
+        ),
+        403,
+    )
     own = http.post("/chat/stream", json={"chat_id": "x", "messages": said("a")}, headers=ada)
     assert own.status_code == 200
     assert "user_id" in refused(http.post("/chat/stream", json={"messages": said("a")}), 400)
 
 
-def test_a_reader_who_left_takes_the_answer_up_again(server: ServerInThread, http: httpx2.Client) -> None:
+def test_a_reader_who_left_takes_the_answer_up_again(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     gate = Gate(server, "At last.")
     server.answers_with(gate)
     body = {"user_id": "flo", "chat_id": "c3", "messages": said("Slowly.")}
-    with suppress(httpx2.ReadTimeout), http.stream("POST", "/chat/stream", json=body, timeout=0.5) as answer:
+    with (
+        suppress(httpx2.ReadTimeout),
+        http.stream("POST", "/chat/stream", json=body, timeout=0.5) as answer,
+    ):
         for _ in answer.iter_lines():
             pass
     gate.wait()
@@ -126,7 +164,9 @@ def test_a_reader_who_left_takes_the_answer_up_again(server: ServerInThread, htt
     events = chat(http, "flo", "c3", "Slowly.", resume=True)
     assert words(events) == "At last."
     assert len(server.model.requests) == 1
-    again = chat(http, "flo", "c3", "Slowly.")  # the same without `resume`: another answer is wanted
+    again = chat(
+        http, "flo", "c3", "Slowly."
+    )  # the same without `resume`: another answer is wanted
     assert len(server.model.requests) == 2
     assert again[-1]["run_id"] != events[-1]["run_id"]
 
@@ -137,7 +177,10 @@ def test_a_later_answer_is_taken_up_again_too(server: ServerInThread, http: http
     gate = Gate(server, "Two.")
     server.answers_with(gate)
     body = {"user_id": "hal", "chat_id": "c5", "messages": said("a", "One.", "b")}
-    with suppress(httpx2.ReadTimeout), http.stream("POST", "/chat/stream", json=body, timeout=0.5) as answer:
+    with (
+        suppress(httpx2.ReadTimeout),
+        http.stream("POST", "/chat/stream", json=body, timeout=0.5) as answer,
+    ):
         for _ in answer.iter_lines():
             pass
     gate.wait()
@@ -147,7 +190,9 @@ def test_a_later_answer_is_taken_up_again_too(server: ServerInThread, http: http
     assert len(server.model.requests) == 2
     server.says("Three.")
     last = chat(http, "hal", "c5", "a", "One.", "b", "Two.", "c")
-    assert {events[-1]["conversation_id"] for events in (first, again, last)} == {first[-1]["conversation_id"]}
+    assert {events[-1]["conversation_id"] for events in (first, again, last)} == {
+        first[-1]["conversation_id"]
+    }
 
 
 def test_a_chat_goes_on_in_its_conversation_after_an_answer_that_failed(
@@ -159,14 +204,21 @@ def test_a_chat_goes_on_in_its_conversation_after_an_answer_that_failed(
     assert [event["type"] for event in failed] == ["status", "error", "done"]
     last = chat(http, "ina", "c6", "a", "One.", "b", "", "c")
     assert last[-1]["conversation_id"] == first[-1]["conversation_id"]
-    assert [message.text for message in server.model.requests[-1].messages[1:]] == ["a", "One.", "b", "c"]
+    assert [message.text for message in server.model.requests[-1].messages[1:]] == [
+        "a",
+        "One.",
+        "b",
+        "c",
+    ]
 
 
 def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     texts, turns = ["a"], []
-    for _ in range(4):  # the smallest of some: the index is written beside them, and keys and courses are read again
+    for _ in range(
+        4
+    ):  # the smallest of some: the index is written beside them, and keys and courses are read again
         with count_statements(server.runtime.store) as counted:  # type: ignore[arg-type]
             assert words(chat(http, "jo", "c7", *texts)) == "ok"
         turns.append((len(counted.statements), counted.transactions, counted.statements))
@@ -176,13 +228,17 @@ def test_a_students_turn_costs_four_statements_more_than_a_plain_one(
     assert transactions <= 2 + 2  # who the student is, and where the chat goes on
 
 
-def test_what_fails_is_an_event_and_what_is_wrong_a_sentence(server: ServerInThread, http: httpx2.Client) -> None:
+def test_what_fails_is_an_event_and_what_is_wrong_a_sentence(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
     server.says(ModelError("llm_rate_limit", "Slow down."))
     events = chat(http, "gus", "c4", "Hello")
     assert [event["type"] for event in events] == ["status", "error", "done"]
     assert "Slow down." in events[1]["message"]
     unknown = {"user_id": "gus", "model": "nobody", "messages": said("a")}
-    assert 'no course and no agent "nobody"' in refused(http.post("/chat/stream", json=unknown), 404)
+    assert 'no course and no agent "nobody"' in refused(
+        http.post("/chat/stream", json=unknown), 404
+    )
     assert "last message" in refused(
         http.post("/chat/stream", json={"user_id": "gus", "messages": said("a", "b")}), 400
     )

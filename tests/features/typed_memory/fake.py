@@ -44,8 +44,12 @@ class FakePassages:
     def create(self, agent_id: str, *, text: str) -> None:
         self.texts.append(text)
 
-    def list(self, agent_id: str, *, search: str, limit: int, ascending: bool) -> list[SimpleNamespace]:
-        found = [SimpleNamespace(text=text) for text in self.texts if search.lower() in text.lower()]
+    def list(
+        self, agent_id: str, *, search: str, limit: int, ascending: bool
+    ) -> list[SimpleNamespace]:
+        found = [
+            SimpleNamespace(text=text) for text in self.texts if search.lower() in text.lower()
+        ]
         return (found if ascending else found[::-1])[:limit]
 
 
@@ -53,13 +57,17 @@ class FakeLetta:
     """A client of one agent, which has a persona and an empty human block; `made` are the agents that were created."""
 
     def __init__(self, human: str = "", persona: str = "[IDENTITY] Nina | Tutor") -> None:
-        self.agents = SimpleNamespace(blocks=FakeBlocks(), passages=FakePassages(), create=self._create)
+        self.agents = SimpleNamespace(
+            blocks=FakeBlocks(), passages=FakePassages(), create=self._create
+        )
         self.agents.blocks.values |= {"human": human, "persona": persona}
         self.made: list[dict[str, Any]] = []
 
     def _create(self, **options: Any) -> SimpleNamespace:
         self.made.append(options)
-        self.agents.blocks.values |= {block["label"]: block["value"] for block in options["memory_blocks"]}
+        self.agents.blocks.values |= {
+            block["label"]: block["value"] for block in options["memory_blocks"]
+        }
         return SimpleNamespace(id="agent-1")
 
     @property

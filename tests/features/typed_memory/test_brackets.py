@@ -6,7 +6,10 @@ from ricordo.errors import Invalid
 from ricordo.features.typed_memory import brackets
 
 # Signs that mean something in the format come up far more often than chance would have it.
-TEXT = st.text(alphabet=st.one_of(st.sampled_from("|;,[]\\\n\r\t n.aZéß語🙂\u2028\x00"), st.characters()), max_size=30)
+TEXT = st.text(
+    alphabet=st.one_of(st.sampled_from("|;,[]\\\n\r\t n.aZéß語🙂\u2028\x00"), st.characters()),
+    max_size=30,
+)
 SEPARATORS = st.sampled_from(["|", ",", ";"])
 
 
@@ -40,10 +43,20 @@ def test_what_is_no_text_is_refused(value: object) -> None:
         brackets.clean_all("one text")
 
 
-@given(st.lists(st.one_of(TEXT, TEXT.map(lambda text: f"[TASK] {text}"), TEXT.map(lambda text: f"\\[TASK]{text}"))))
-def test_lines_without_a_tag_are_read_as_they_were_also_where_they_look_like_one(lines: list[str]) -> None:
+@given(
+    st.lists(
+        st.one_of(
+            TEXT, TEXT.map(lambda text: f"[TASK] {text}"), TEXT.map(lambda text: f"\\[TASK]{text}")
+        )
+    )
+)
+def test_lines_without_a_tag_are_read_as_they_were_also_where_they_look_like_one(
+    lines: list[str],
+) -> None:
     cleaned = brackets.clean_lines(lines)
 
-    found, others = brackets.read_lines("\n".join(brackets.write_lines(cleaned, ("TASK",))), ("TASK",))
+    found, others = brackets.read_lines(
+        "\n".join(brackets.write_lines(cleaned, ("TASK",))), ("TASK",)
+    )
 
     assert (found, others) == ({}, cleaned)

@@ -42,7 +42,9 @@ def test_what_leaves_the_block_is_archived_and_found(client: InProcessClient) ->
     assert memory.get_summary()["current_task"] is None
     (found, *_) = memory.search_archival("old chestnut", limit=3)
     assert found.startswith("[TASK COMPLETED ")
-    (listed, *_) = client.agents.passages.list(memory.agent_id, search="chestnut", limit=5, ascending=True)
+    (listed, *_) = client.agents.passages.list(
+        memory.agent_id, search="chestnut", limit=5, ascending=True
+    )
     assert listed.text == found
 
 
@@ -56,13 +58,18 @@ def test_what_is_not_there_or_not_known_is_told(client: InProcessClient) -> None
         BaseAgent(client, colour="green")
 
 
-def test_what_an_agent_learns_that_was_made_for_a_user_is_the_users(client: InProcessClient) -> None:
+def test_what_an_agent_learns_that_was_made_for_a_user_is_the_users(
+    client: InProcessClient,
+) -> None:
     own = BaseAgent(client, user_id="ada")
     own.learn(fact="Ada sings")
     client.agents.passages.create(own.agent_id, text="Ada was in Rome.")
     (passage,) = client.agents.passages.list(own.agent_id, search="Rome", limit=5, ascending=True)
     assert passage.user_id is not None
-    assert [hit.content for hit in client.agents.passages.search(own.agent_id, query="Rome", top_k=3).results]
+    assert [
+        hit.content
+        for hit in client.agents.passages.search(own.agent_id, query="Rome", top_k=3).results
+    ]
     human = client.agents.blocks.retrieve("human", agent_id=own.agent_id)
     assert "Ada sings" in human.value
     assert (human.agent_id, human.is_users) == (own.agent_id, True)
@@ -88,7 +95,9 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StrictLetta]:
 def agent(official: StrictLetta) -> BaseAgent:
     """An agent with typed memory, who knows Alice."""
     alice = HumanBlock(name="Alice", role="Student")
-    return BaseAgent(official, persona=PersonaBlock(name="Nina", role="Tutor"), human=alice, model=MODEL)
+    return BaseAgent(
+        official, persona=PersonaBlock(name="Nina", role="Tutor"), human=alice, model=MODEL
+    )
 
 
 class Interleaved(MemoryManager):
@@ -125,11 +134,15 @@ def test_an_agent_is_made_and_learns(official: StrictLetta, agent: BaseAgent) ->
     assert (summary["current_task"], summary["context_notes"]) == ("Essay topics", 1)
 
 
-def test_what_leaves_the_block_is_archived_as_it_was_written(official: StrictLetta, agent: BaseAgent) -> None:
+def test_what_leaves_the_block_is_archived_as_it_was_written(
+    official: StrictLetta, agent: BaseAgent
+) -> None:
     for number in range(5):
         agent.memory.add_context(f"Chapter {number} of the essay; 100% done_{number}")
     human = agent.memory.read_human()
-    assert human.context_notes == [f"Chapter {number} of the essay; 100% done_{number}" for number in (2, 3, 4)]
+    assert human.context_notes == [
+        f"Chapter {number} of the essay; 100% done_{number}" for number in (2, 3, 4)
+    ]
     archived = official.agents.passages.list(agent.agent_id)
     assert [one.text.split("[CONTEXT] ")[1] for one in archived] == [
         f"Chapter {number} of the essay\\; 100% done_{number}" for number in (0, 1)
@@ -141,7 +154,9 @@ def test_what_leaves_the_block_is_archived_as_it_was_written(official: StrictLet
     assert found[0].split("\n")[1:3] == ["Task: Essay", "Context:"]
 
 
-def test_two_managers_that_write_at_once_lose_nothing(official: StrictLetta, agent: BaseAgent) -> None:
+def test_two_managers_that_write_at_once_lose_nothing(
+    official: StrictLetta, agent: BaseAgent
+) -> None:
     first, second = (Interleaved(official, agent.agent_id) for _ in range(2))
     first.between = lambda: second.learn_fact("Drinks tea")
     first.learn_fact("Plays the cello")
@@ -175,11 +190,17 @@ def test_many_managers_at_once_lose_nothing(official: StrictLetta, agent: BaseAg
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(learn, range(8)))
     archived = "\n".join(one.text for one in official.agents.passages.list(agent.agent_id))
-    assert [number for number in range(8) if f"Note {number}" not in human_of(agent) + archived] == []
+    assert [
+        number for number in range(8) if f"Note {number}" not in human_of(agent) + archived
+    ] == []
 
 
-def test_a_missing_block_and_one_that_is_too_small_are_clear_errors(official: StrictLetta, agent: BaseAgent) -> None:
-    other = official.agents.create(name="bare", model=MODEL, memory_blocks=[{"label": "notes", "value": ""}])
+def test_a_missing_block_and_one_that_is_too_small_are_clear_errors(
+    official: StrictLetta, agent: BaseAgent
+) -> None:
+    other = official.agents.create(
+        name="bare", model=MODEL, memory_blocks=[{"label": "notes", "value": ""}]
+    )
     with pytest.raises(NotFound, match='has no block "human"'):
         MemoryManager(official, other.id).learn_fact("Drinks tea")
     block = official.agents.blocks.retrieve("human", agent_id=agent.agent_id)

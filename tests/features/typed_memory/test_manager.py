@@ -59,7 +59,10 @@ def test_what_is_told_stands_in_the_block_once() -> None:
     assert client.human == (
         f"{ALICE}\n[TASK] Essay\n[STATE] active_task\n[PREFS] Short answers\n[FACTS] Lives in Turin\n[CONTEXT] Talked"
     )
-    assert client.agents.blocks.values["persona"] == "[IDENTITY] Otto | Coach\n[STYLE] professional, concise"
+    assert (
+        client.agents.blocks.values["persona"]
+        == "[IDENTITY] Otto | Coach\n[STYLE] professional, concise"
+    )
     assert client.archive == []
 
 
@@ -106,7 +109,11 @@ def test_a_block_that_is_too_full_is_archived_whole_and_keeps_the_newest() -> No
 
 def test_the_strategy_decides_how_full_is_too_full() -> None:
     text = f"{ALICE}\n[FACTS] {'x' * 300}\n[CONTEXT] {'y' * 300}; "
-    for strategy, lowest in ((AggressiveRotation, 0.75), (AdaptiveRotation, 0.85), (PreservativeRotation, 0.95)):
+    for strategy, lowest in (
+        (AggressiveRotation, 0.75),
+        (AdaptiveRotation, 0.85),
+        (PreservativeRotation, 0.95),
+    ):
         for share in (0.75, 0.85, 0.95):
             client = FakeLetta(text + "z" * (int(1500 * share) - len(text)))
             manager_of(client, strategy=strategy()).learn_preference("Short")
@@ -139,7 +146,9 @@ def test_a_change_beside_others_that_never_rest_ends_with_a_clear_error() -> Non
     blocks = client.agents.blocks
     tries: list[str] = []
 
-    def refuse(block_label: str, *, agent_id: str, value: str, extra_headers: dict[str, str]) -> None:
+    def refuse(
+        block_label: str, *, agent_id: str, value: str, extra_headers: dict[str, str]
+    ) -> None:
         tries.append(extra_headers["If-Match"])
         raise PreconditionFailed(f"{block_label} of {agent_id} changed, so {value} is not written")
 
@@ -162,7 +171,9 @@ def test_a_task_so_long_that_the_block_is_always_full_is_not_archived_with_every
     assert f"[TASK] {'x' * 3000}\n" in client.archive[-1]
 
 
-@pytest.mark.parametrize(("later", "archived"), [(timedelta(minutes=9), 1), (timedelta(minutes=11), 2)])
+@pytest.mark.parametrize(
+    ("later", "archived"), [(timedelta(minutes=9), 1), (timedelta(minutes=11), 2)]
+)
 def test_a_process_that_is_killed_between_archive_and_block_loses_nothing_and_its_repeat_doubles_nothing(
     later: timedelta, archived: int
 ) -> None:
@@ -184,7 +195,9 @@ def test_a_process_that_is_killed_between_archive_and_block_loses_nothing_and_it
 
 
 def test_the_summary_says_how_full_memory_is_and_what_is_in_it() -> None:
-    human = f"{ALICE}\n[TASK] Essay\n[STATE] waiting_input\n[PREFS] a; b\n[FACTS] c\n[CONTEXT] d; e; f"
+    human = (
+        f"{ALICE}\n[TASK] Essay\n[STATE] waiting_input\n[PREFS] a; b\n[FACTS] c\n[CONTEXT] d; e; f"
+    )
     client = FakeLetta(human, persona="x" * 300)
 
     assert manager_of(client).get_summary() == {
@@ -224,7 +237,11 @@ def test_two_threads_with_one_manager_lose_nothing() -> None:
     client.agents.blocks.pause = 0.001
     manager = manager_of(client)
     threads = [
-        Thread(target=lambda name=name: [manager.add_context(f"{name}{number}") for number in range(20)])
+        Thread(
+            target=lambda name=name: [
+                manager.add_context(f"{name}{number}") for number in range(20)
+            ]
+        )
         for name in "ab"
     ]
     for thread in threads:
@@ -254,7 +271,11 @@ def test_whatever_happens_every_word_is_in_the_block_or_in_the_archive(
         if act == "done":
             manager.clear_task()
             continue
-        tells = {"task": manager.set_task, "fact": manager.learn_fact, "preference": manager.learn_preference}
+        tells = {
+            "task": manager.set_task,
+            "fact": manager.learn_fact,
+            "preference": manager.learn_preference,
+        }
         tells.get(act, manager.add_context)(word)
         said.append(word)
         assert len(client.human) <= max_chars

@@ -19,7 +19,9 @@ TEXT = "She waves.\n[USER] Alice | Student\n[STATE] active_task\n[CONTEXT] Discu
 
 
 def used(share: float) -> ContextMetrics:
-    return ContextMetrics(persona_chars=0, human_chars=round(1000 * share), persona_max=1000, human_max=1000)
+    return ContextMetrics(
+        persona_chars=0, human_chars=round(1000 * share), persona_max=1000, human_max=1000
+    )
 
 
 def test_usage_is_a_share_of_each_limit_and_of_both() -> None:
@@ -31,8 +33,13 @@ def test_usage_is_a_share_of_each_limit_and_of_both() -> None:
 
 
 @pytest.mark.parametrize("kind", [AggressiveRotation, PreservativeRotation, AdaptiveRotation])
-@given(st.one_of(st.text(), st.lists(st.text() | st.just("[TASK] x")).map("\n".join)), st.integers(0, 200))
-def test_a_compressed_text_is_never_longer_than_asked_for(kind: type[RotationStrategy], text: str, target: int) -> None:
+@given(
+    st.one_of(st.text(), st.lists(st.text() | st.just("[TASK] x")).map("\n".join)),
+    st.integers(0, 200),
+)
+def test_a_compressed_text_is_never_longer_than_asked_for(
+    kind: type[RotationStrategy], text: str, target: int
+) -> None:
     compressed = kind().compress(text, target)
 
     assert len(compressed) <= target
@@ -40,7 +47,9 @@ def test_a_compressed_text_is_never_longer_than_asked_for(kind: type[RotationStr
         assert compressed == text
 
 
-def test_a_threshold_rises_for_a_rotated_block_that_is_half_empty_and_falls_for_one_that_is_always_full() -> None:
+def test_a_threshold_rises_for_a_rotated_block_that_is_half_empty_and_falls_for_one_that_is_always_full() -> (
+    None
+):
     half_empty = [0.97, *[0.1] * 9]
     for shares, threshold in (
         (half_empty * 3, 0.95),
@@ -66,7 +75,12 @@ def test_a_strategy_keeps_what_matters_most_to_it() -> None:
         ),
         (PreservativeRotation, "[TASK] A very long task", 15, "[TASK] A ver..."),
         (AdaptiveRotation, TEXT, 12, "[TASK] Essay"),
-        (AdaptiveRotation, TEXT, 64, "[USER] Alice | Student\n[CONTEXT] Discussed identity\n[TASK] Essay"),
+        (
+            AdaptiveRotation,
+            TEXT,
+            64,
+            "[USER] Alice | Student\n[CONTEXT] Discussed identity\n[TASK] Essay",
+        ),
         (AdaptiveRotation, "[TASK] A very long task", 15, "[TASK] A ver..."),
     ):
         assert kind().compress(text, target) == kept
@@ -74,7 +88,9 @@ def test_a_strategy_keeps_what_matters_most_to_it() -> None:
         AdaptiveRotation().compress("text", -1)
 
 
-def test_defaults_come_from_the_environment_and_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_defaults_come_from_the_environment_and_what_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in (MAX_CHARS, THRESHOLD):
         monkeypatch.setenv(name, "")
     assert (default_max_chars(), default_threshold()) == (1500, 0.8)
@@ -86,7 +102,9 @@ def test_defaults_come_from_the_environment_and_what_cannot_be_is_refused(monkey
         strategy.should_rotate(used(1.0))
     assert strategy.threshold == 0.55  # somebody's wish lies further out than the bound
     wrong = [(MAX_CHARS, default_max_chars, value) for value in ("many", "12.5", "-5", "149")]
-    wrong += [(THRESHOLD, default_threshold, value) for value in ("high", "0", "1.1", "-1", "nan", "inf")]  # type: ignore[list-item]
+    wrong += [
+        (THRESHOLD, default_threshold, value) for value in ("high", "0", "1.1", "-1", "nan", "inf")
+    ]  # type: ignore[list-item]
     for name, read, value in wrong:
         monkeypatch.setenv(name, value)
         with pytest.raises(Invalid):

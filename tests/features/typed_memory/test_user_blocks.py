@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 
 from ricordo.errors import Conflict, Invalid, NotFound
-from ricordo.features.typed_memory.user_blocks import GitUserStorage, PendingDiffStore, UserBlockManager
+from ricordo.features.typed_memory.user_blocks import (
+    GitUserStorage,
+    PendingDiffStore,
+    UserBlockManager,
+)
 from ricordo.memory.schemas import FOLDER
 from ricordo.settings import Settings
 
@@ -21,7 +25,9 @@ kind = "list"
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[GitUserStorage]:
-    with GitUserStorage(tmp_path, settings=Settings(data_dir=tmp_path, find_local_models=False)) as storage:
+    with GitUserStorage(
+        tmp_path, settings=Settings(data_dir=tmp_path, find_local_models=False)
+    ) as storage:
         yield storage
 
 
@@ -38,7 +44,11 @@ def diffs(storage: GitUserStorage) -> PendingDiffStore:
 def test_of_somebody_unknown_there_is_nothing_and_asking_makes_nobody(
     ada: UserBlockManager, diffs: PendingDiffStore
 ) -> None:
-    assert (ada.list_blocks(), ada.get_block("student"), ada.get_history("student")) == ([], None, [])
+    assert (ada.list_blocks(), ada.get_block("student"), ada.get_history("student")) == (
+        [],
+        None,
+        [],
+    )
     assert (diffs.list(), diffs.count_pending()) == ([], 0)
     with pytest.raises(NotFound, match="no user"):
         ada.delete_block("student")
@@ -55,13 +65,19 @@ def test_every_change_is_a_version_that_can_be_compared_and_restored(ada: UserBl
     assert "-Likes tea.\n+Likes coffee.\n" in ada.compare("student", first, second)
     third = ada.restore_version("student", first[:10])
     assert third not in (first, second)
-    assert ada.get_block("student") == ada.get_version("student", first) == "Likes tea.\nLives in Turin."
+    assert (
+        ada.get_block("student")
+        == ada.get_version("student", first)
+        == "Likes tea.\nLives in Turin."
+    )
     ada.delete_block("student", message="No longer")
     assert (ada.list_blocks(), ada.get_block("student")) == ([], None)
     assert ada.get_history("student", limit=1)[0]["message"] == "No longer"
 
 
-def test_a_block_with_a_schema_is_edited_as_markdown_and_as_toml(ada: UserBlockManager, tmp_path: Path) -> None:
+def test_a_block_with_a_schema_is_edited_as_markdown_and_as_toml(
+    ada: UserBlockManager, tmp_path: Path
+) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "student.toml").write_text(SCHEMA)
     ada.update_block("student", "## Name\nAda\n\n## Strengths\n- Proofs", schema_ref="student")
@@ -82,12 +98,25 @@ def test_what_an_agent_proposes_waits_for_her_and_is_seen_by_nobody(
     ada: UserBlockManager, diffs: PendingDiffStore
 ) -> None:
     ada.update_block("student", "Likes tea.")
-    diff = diffs.propose("tutor", "student", "tea", "coffee", reasoning="She said so", confidence=0.8)
+    diff = diffs.propose(
+        "tutor", "student", "tea", "coffee", reasoning="She said so", confidence=0.8
+    )
     assert ada.get_block("student") == "Likes tea."
-    assert (diff.agent_id, diff.current_value, diff.proposed_value) == ("tutor", "Likes tea.", "Likes coffee.")
-    assert (diffs.count_pending("student"), diffs.count_pending("other"), diffs.get(diff.id)) == (1, 0, diff)
+    assert (diff.agent_id, diff.current_value, diff.proposed_value) == (
+        "tutor",
+        "Likes tea.",
+        "Likes coffee.",
+    )
+    assert (diffs.count_pending("student"), diffs.count_pending("other"), diffs.get(diff.id)) == (
+        1,
+        0,
+        diff,
+    )
     sha = diffs.approve(diff.id)
-    assert (ada.get_history("student")[0]["sha"], ada.get_history("student")[0]["author"]) == (sha, "tutor")
+    assert (ada.get_history("student")[0]["sha"], ada.get_history("student")[0]["author"]) == (
+        sha,
+        "tutor",
+    )
     assert (ada.get_block("student"), diffs.list()) == ("Likes coffee.", [])
     with pytest.raises(Conflict, match="approved already"):
         diffs.reject(diff.id)
@@ -97,8 +126,13 @@ def test_a_proposal_that_meets_another_change_of_the_line_is_hers_to_settle(
     ada: UserBlockManager, diffs: PendingDiffStore
 ) -> None:
     ada.update_block("student", "Likes tea.")
-    older, diff = [diffs.propose("tutor", "student", "tea", to, reasoning="So") for to in ("juice", "coffee")]
-    assert ([one.id for one in diffs.list()], diffs.get(older.id).status) == ([diff.id], "superseded")
+    older, diff = [
+        diffs.propose("tutor", "student", "tea", to, reasoning="So") for to in ("juice", "coffee")
+    ]
+    assert ([one.id for one in diffs.list()], diffs.get(older.id).status) == (
+        [diff.id],
+        "superseded",
+    )
     ada.update_block("student", "Likes water.")
     with pytest.raises(Conflict, match="same lines"):
         diffs.approve(diff.id)
@@ -114,7 +148,11 @@ def test_another_user_sees_and_decides_nothing_of_hers(
     diff = diffs.propose("tutor", "student", "tea", "coffee", reasoning="She said so")
     bob, his = UserBlockManager("bob", storage), PendingDiffStore("bob", storage)
     bob.update_block("student", "Likes rain.")
-    for reach, what in ((his.get, (diff.id,)), (his.approve, (diff.id,)), (bob.restore_version, ("student", first))):
+    for reach, what in (
+        (his.get, (diff.id,)),
+        (his.approve, (diff.id,)),
+        (bob.restore_version, ("student", first)),
+    ):
         with pytest.raises(NotFound):
             reach(*what)  # type: ignore[operator]
     assert (bob.get_block("student"), his.list()) == ("Likes rain.", [])

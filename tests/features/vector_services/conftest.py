@@ -35,11 +35,21 @@ class _Hasty(TurbopufferIndex):
 
 KINDS = {
     "turbopuffer": Kind(
-        "turbopuffer", TurbopufferServer, lambda url, key, timeouts: _Hasty(key, url, timeouts=timeouts)
+        "turbopuffer",
+        TurbopufferServer,
+        lambda url, key, timeouts: _Hasty(key, url, timeouts=timeouts),
     ),
-    "pinecone": Kind("pinecone", PineconeServer, lambda url, key, timeouts: PineconeIndex(key, url, timeouts=timeouts)),
-    "qdrant": Kind("qdrant", QdrantServer, lambda url, key, timeouts: QdrantIndex(url, key, timeouts=timeouts)),
-    "qdrant, local": Kind("qdrant, local", None, lambda _u, _k, timeouts: QdrantIndex(":memory:", timeouts=timeouts)),
+    "pinecone": Kind(
+        "pinecone",
+        PineconeServer,
+        lambda url, key, timeouts: PineconeIndex(key, url, timeouts=timeouts),
+    ),
+    "qdrant": Kind(
+        "qdrant", QdrantServer, lambda url, key, timeouts: QdrantIndex(url, key, timeouts=timeouts)
+    ),
+    "qdrant, local": Kind(
+        "qdrant, local", None, lambda _u, _k, timeouts: QdrantIndex(":memory:", timeouts=timeouts)
+    ),
 }
 
 
@@ -58,7 +68,10 @@ class OnTestsDatabase(PgVectorIndex):
 
 
 # Whatever keeps the contract of a vector index; the others above are services, each with its own ways to fail.
-CONTRACT = {**KINDS, "pgvector": Kind("pgvector", None, lambda _url, _key, _timeouts: OnTestsDatabase())}
+CONTRACT = {
+    **KINDS,
+    "pgvector": Kind("pgvector", None, lambda _url, _key, _timeouts: OnTestsDatabase()),
+}
 
 
 @pytest.fixture(scope="session")

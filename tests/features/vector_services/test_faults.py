@@ -65,12 +65,16 @@ async def works(index: VectorIndex) -> None:
     assert [found for found, _ in await index.search("agent-1", "model", unit(1), 5, ANY)] == [1]
 
 
-async def test_a_wrong_key_is_said_with_its_variable_and_never_shown(kind: Kind, server: JsonServer) -> None:
+async def test_a_wrong_key_is_said_with_its_variable_and_never_shown(
+    kind: Kind, server: JsonServer
+) -> None:
     wrong = kind.make(server.url, KEY + "-wrong", TIMEOUTS)
     for call in calls(wrong).values():
         said = await sentence(call)
         assert said.startswith(f"{TITLES[kind.name]} (127.0.0.1:")
-        assert said.endswith(f"did not accept the key (status 401). Check {kind.name.upper()}_API_KEY.")
+        assert said.endswith(
+            f"did not accept the key (status 401). Check {kind.name.upper()}_API_KEY."
+        )
     await wrong.close()
 
 
@@ -108,12 +112,17 @@ async def test_a_service_that_is_away_is_said_with_the_variable_of_its_place(
     monkeypatch.setattr("turbopuffer._base_client.anyio.sleep", at_once)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    address = f"127.0.0.1:{port}" if kind.name == "pinecone" else f"http://user:{KEY}@127.0.0.1:{port}"
+    address = (
+        f"127.0.0.1:{port}" if kind.name == "pinecone" else f"http://user:{KEY}@127.0.0.1:{port}"
+    )
     away = kind.make(address, KEY, TIMEOUTS)
     place = PLACES[kind.name]
     for call in calls(away).values():
         said = await sentence(call)
-        assert said == f"{TITLES[kind.name]} (127.0.0.1:{port}) cannot be reached. Check {place} and the network."
+        assert (
+            said
+            == f"{TITLES[kind.name]} (127.0.0.1:{port}) cannot be reached. Check {place} and the network."
+        )
     await away.close()
 
 
@@ -145,7 +154,9 @@ async def test_another_server_at_that_address_is_never_taken_for_success(
     index: VectorIndex, server: JsonServer, kind: Kind, status: int, body: bytes, content_type: str
 ) -> None:
     """A portal that answers 200 to anything must not make a lost write, or a kept secret, look like a done one."""
-    if kind.name == "pinecone":  # asked once at the start who it is, because its later answers to a deletion are empty
+    if (
+        kind.name == "pinecone"
+    ):  # asked once at the start who it is, because its later answers to a deletion are empty
         other = kind.make(server.url, KEY, TIMEOUTS)
         server.lies(status, body, content_type, times=len(EVERY))
         for call in calls(other).values():
@@ -162,7 +173,9 @@ async def test_another_server_at_that_address_is_never_taken_for_success(
 
 
 @pytest.mark.parametrize("name", KINDS)
-async def test_without_its_library_a_service_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_its_library_a_service_says_what_to_install(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = {"qdrant": "qdrant_client", "qdrant, local": "qdrant_client"}.get(name, name)
     monkeypatch.setitem(sys.modules, module, None)
     index = KINDS[name].make("http://127.0.0.1:9", KEY, TIMEOUTS)
@@ -177,7 +190,9 @@ async def _unavailable(call: Callable[[], Awaitable[Any]]) -> Unavailable:
     return caught.value
 
 
-async def test_after_closing_nothing_is_opened_again(index: VectorIndex, server: JsonServer) -> None:
+async def test_after_closing_nothing_is_opened_again(
+    index: VectorIndex, server: JsonServer
+) -> None:
     await works(index)
     await index.close()
     await index.close()

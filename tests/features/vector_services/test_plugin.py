@@ -41,7 +41,9 @@ def test_a_service_is_offered_when_its_variables_are_set() -> None:
     for given, names in cases:
         indexes = Plugins([("vector_services", plugin)]).vector_indexes(settings(**given))
         assert list(indexes) == names, given
-        assert all(isinstance(index, VectorIndex) and name == index.name for name, index in indexes.items()), given
+        assert all(
+            isinstance(index, VectorIndex) and name == index.name for name, index in indexes.items()
+        ), given
 
 
 def test_two_plugins_may_not_offer_one_name() -> None:

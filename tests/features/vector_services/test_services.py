@@ -41,10 +41,17 @@ async def test_the_clients_telemetry_stays_off_whatever_the_environment_says(
         await index.search("agent-1", "model", unit(1), 1, ANY)
     await index.close()
     assert len(server.seen) == 6
-    assert not [name for seen in server.seen for name in seen.headers if "telemetry" in name or name == "x-request-id"]
+    assert not [
+        name
+        for seen in server.seen
+        for name in seen.headers
+        if "telemetry" in name or name == "x-request-id"
+    ]
 
 
-async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(start: Callable[[str], Any]) -> None:
+async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(
+    start: Callable[[str], Any],
+) -> None:
     """Its client obeys for up to half an hour, and someone waits for this search."""
     server = start("turbopuffer")
     index = TurbopufferIndex(KEY, server.url, timeouts=ServiceTimeouts(search=0.2, write=0.2))
@@ -54,7 +61,9 @@ async def test_a_service_that_asks_to_wait_for_long_is_not_waited_for(start: Cal
     await index.close()
 
 
-async def test_an_index_that_ranks_by_distance_or_has_another_dimension_is_refused(pinecone: Pinecone) -> None:
+async def test_an_index_that_ranks_by_distance_or_has_another_dimension_is_refused(
+    pinecone: Pinecone,
+) -> None:
     index, server = pinecone
     server.metric = "euclidean"
     with pytest.raises(Unavailable, match=r'ranks by "euclidean"\. Make one that ranks by cosine'):
@@ -63,7 +72,9 @@ async def test_an_index_that_ranks_by_distance_or_has_another_dimension_is_refus
     server.metric = "dotproduct"
     await index.upsert("agent-1", "model", [record(1)])
     server.dimension = 1_536
-    with pytest.raises(Unavailable, match="Vector dimension 8 does not match the dimension of the index 1536"):
+    with pytest.raises(
+        Unavailable, match="Vector dimension 8 does not match the dimension of the index 1536"
+    ):
         await index.upsert("agent-1", "model", [record(2)])
 
 

@@ -65,7 +65,9 @@ async def agree(
     found = await index.search("agent-1", "model", question, limit, wanted)
     expected = by_force(records, question, limit, wanted)
     assert [document for document, _ in found] == [document for document, _ in expected]
-    assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-4)
+    assert [score for _, score in found] == pytest.approx(
+        [score for _, score in expected], abs=1e-4
+    )
     return [document for document, _ in found]
 
 
@@ -76,13 +78,20 @@ async def test_a_space_that_was_never_written_has_nothing_and_can_be_forgotten(
     await index.remove("agent-none", "model", [])
     assert await index.search("agent-none", "model", unit(1), 0, ANY) == []
     assert not kind.server or servers[kind.name].seen == []
-    assert await index.search("agent-none", "model", unit(1), 10, VectorFilter(roles=("user",))) == []
+    assert (
+        await index.search("agent-none", "model", unit(1), 10, VectorFilter(roles=("user",))) == []
+    )
     await index.remove("agent-none", "model", [1, 2])
     await index.drop("agent-none", "model")
     assert await index.search("agent-none", "model", unit(1), 10, ANY) == []
 
 
-SPACES = ["x" * 300, "x" * 301, "agent ", *"agent-1 agent_1 Agent-1 archive-1 agent/1 agente-è - ..".split()]
+SPACES = [
+    "x" * 300,
+    "x" * 301,
+    "agent ",
+    *"agent-1 agent_1 Agent-1 archive-1 agent/1 agente-è - ..".split(),
+]
 
 
 async def test_spaces_and_models_never_mix_and_one_is_dropped_alone(index: VectorIndex) -> None:
@@ -91,19 +100,25 @@ async def test_spaces_and_models_never_mix_and_one_is_dropped_alone(index: Vecto
         await index.upsert(space, model, [record(number)])
     await index.drop("agent-1", "model")
     for number, (space, model) in enumerate(places, start=1):
-        found = [document for document, _ in await index.search(space, model, unit(number), 10, ANY)]
+        found = [
+            document for document, _ in await index.search(space, model, unit(number), 10, ANY)
+        ]
         assert found == ([] if (space, model) == ("agent-1", "model") else [number])
     await index.upsert("agent-1", "model", [record(77)])
     assert await agree(index, [record(77)]) == [77]
 
 
-async def test_a_dropped_space_may_come_back_with_another_dimension(kind: Kind, index: VectorIndex) -> None:
+async def test_a_dropped_space_may_come_back_with_another_dimension(
+    kind: Kind, index: VectorIndex
+) -> None:
     if kind.name == "pinecone":
         pytest.skip("a Pinecone index has one dimension")
     await index.upsert("agent-1", "model", [record(1)])
     await index.drop("agent-1", "model")
     await index.upsert("agent-1", "model", [record(1, vector=[0.6, 0.8])])
-    assert await index.search("agent-1", "model", [0.6, 0.8], 5, ANY) == [(1, pytest.approx(1.0, abs=1e-5))]
+    assert await index.search("agent-1", "model", [0.6, 0.8], 5, ANY) == [
+        (1, pytest.approx(1.0, abs=1e-5))
+    ]
 
 
 async def test_two_servers_may_make_the_same_space_at_the_same_time(
@@ -113,7 +128,9 @@ async def test_two_servers_may_make_the_same_space_at_the_same_time(
         pytest.skip("a folder belongs to one process")
     others = [kind.make(servers[kind.name].url, KEY, TIMEOUTS) for _ in range(4)]
     writers = enumerate([*others, *others], start=1)
-    await asyncio.gather(*(other.upsert("agent-1", "model", [record(number)]) for number, other in writers))
+    await asyncio.gather(
+        *(other.upsert("agent-1", "model", [record(number)]) for number, other in writers)
+    )
     assert len(await agree(index, [record(number) for number in range(1, 9)])) == 8
     for other in others:
         await other.close()
@@ -128,7 +145,9 @@ async def test_a_large_write_goes_in_requests_the_service_takes(
     await agree(index, records, VectorFilter(start=NOON + size - 101))
     await index.remove("agent-1", "model", [one.document for one in records[:-101]])
     await agree(index, records[-101:], limit=200)
-    if kind.name == "pinecone":  # its server refuses more than a thousand, so that these are at least three and three
+    if (
+        kind.name == "pinecone"
+    ):  # its server refuses more than a thousand, so that these are at least three and three
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/upsert") == 3
         assert [seen.path for seen in servers[kind.name].seen].count("/vectors/delete") == 3
 
@@ -163,7 +182,9 @@ records_strategy = st.lists(
 )
 filters_strategy = st.builds(
     VectorFilter,
-    roles=st.lists(st.sampled_from(["user", "assistant", "", "other"]), max_size=2, unique=True).map(tuple),
+    roles=st.lists(
+        st.sampled_from(["user", "assistant", "", "other"]), max_size=2, unique=True
+    ).map(tuple),
     conversation=st.sampled_from([None, None, "", "conversation-1"]),
     users=st.sampled_from([(), ("",), ("", "user-1"), ("user-1",)]),
     tags=st.lists(st.sampled_from(TAGS), max_size=2, unique=True).map(tuple),
@@ -181,7 +202,11 @@ filters_strategy = st.builds(
     limit=st.integers(1, 12),
 )
 async def test_filtered_search_agrees_with_brute_force(
-    index: VectorIndex, kept: list[VectorRecord], removed: list[int], wanted: list[VectorFilter], limit: int
+    index: VectorIndex,
+    kept: list[VectorRecord],
+    removed: list[int],
+    wanted: list[VectorFilter],
+    limit: int,
 ) -> None:
     """Any writes in any order, then any filters: exactly what a look at every record gives."""
     await index.drop("agent-1", "model")
@@ -193,17 +218,27 @@ async def test_filtered_search_agrees_with_brute_force(
         found = await index.search("agent-1", "model", unit(-1), limit, each)
         expected = by_force(left.values(), unit(-1), limit, each)
         # Vectors of one seed are equally near, so scores are compared, and each document with its own.
-        assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-4)
+        assert [score for _, score in found] == pytest.approx(
+            [score for _, score in expected], abs=1e-4
+        )
         own = dict(by_force(left.values(), unit(-1), len(left), each))
         assert all(own[document] == pytest.approx(score, abs=1e-4) for document, score in found)
         assert len({document for document, _ in found}) == len(found)
 
 
 async def test_names_of_namespaces_are_safe_short_and_of_one_place_each() -> None:
-    places = [(prefix, space, model) for prefix in ("a", "a-b", "") for space in SPACES for model in ("m", "b/m")]
+    places = [
+        (prefix, space, model)
+        for prefix in ("a", "a-b", "")
+        for space in SPACES
+        for model in ("m", "b/m")
+    ]
     names = {namespace_of(*place) for place in places}
     assert len(names) == len(places)
     assert all(
-        len(name) <= 122 and name.isascii() and name.replace("-", "").replace("_", "").isalnum() for name in names
+        len(name) <= 122 and name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+        for name in names
     )
-    assert namespace_of("ricordo", "agent-1", "model") == namespace_of("ricordo", "agent-1", "model")
+    assert namespace_of("ricordo", "agent-1", "model") == namespace_of(
+        "ricordo", "agent-1", "model"
+    )

@@ -35,9 +35,14 @@ def say(browser: TestClient, agent: str, *texts: str) -> None:
 
 
 def test_agents_are_made_found_by_name_and_tag_and_paged(browser: TestClient, agent: str) -> None:
-    made = browser.post("/ui/agents", data={"name": "Otto", "model": "ricordo/librarian", "persona": "I am <calm>."})
+    made = browser.post(
+        "/ui/agents", data={"name": "Otto", "model": "ricordo/librarian", "persona": "I am <calm>."}
+    )
     other = made.headers["location"].split("/")[3]
-    blocks = {block["label"]: block["value"] for block in browser.get(f"/v1/agents/{other}").json()["blocks"]}
+    blocks = {
+        block["label"]: block["value"]
+        for block in browser.get(f"/v1/agents/{other}").json()["blocks"]
+    }
     assert blocks == {"persona": "I am <calm>.", "human": ""}
     page = browser.get("/ui/agents", params={"q": "otto"}).text
     assert (f"{other}/chat" in page, f"{agent}/chat" in page) == (True, False)
@@ -56,18 +61,29 @@ def test_settings_change_what_the_form_has(browser: TestClient, agent: str) -> N
     form = {"name": "Nina 2", "description": HOSTILE, "tags": "a, b ,", "daily_tokens": "5000"}
     assert browser.post(f"/ui/agents/{agent}/settings", data=form).status_code == 303
     after = browser.get(f"/v1/agents/{agent}").json()
-    assert (after["name"], after["description"], sorted(after["tags"])) == ("Nina 2", HOSTILE, ["a", "b"])
+    assert (after["name"], after["description"], sorted(after["tags"])) == (
+        "Nina 2",
+        HOSTILE,
+        ["a", "b"],
+    )
     assert (after["system"], after["model"]) == (before["system"], before["model"])
     assert browser.get(f"/v1/agents/{agent}/budget").json()["daily_tokens"] == 5000
     page = browser.get(f"/ui/agents/{agent}/settings").text
     assert "<script>alert" not in page
     browser.post(f"/ui/agents/{agent}/settings", data={"daily_tokens": ""})
     assert browser.get(f"/v1/agents/{agent}/budget").json()["daily_tokens"] is None
-    assert browser.post(f"/ui/agents/{agent}/settings", data={"daily_tokens": "many"}).status_code == 422
+    assert (
+        browser.post(f"/ui/agents/{agent}/settings", data={"daily_tokens": "many"}).status_code
+        == 422
+    )
 
 
 def test_tools_are_given_taken_and_asked_for(browser: TestClient, agent: str) -> None:
-    tool = next(one for one in browser.get(f"/v1/agents/{agent}").json()["tools"] if one["name"] == "memory_insert")
+    tool = next(
+        one
+        for one in browser.get(f"/v1/agents/{agent}").json()["tools"]
+        if one["name"] == "memory_insert"
+    )
     path = f"/ui/agents/{agent}/tools/{tool['id']}"
     browser.post(path, data={"do": "approve"})
     rules = browser.get(f"/v1/agents/{agent}").json()["tool_rules"]
@@ -76,22 +92,33 @@ def test_tools_are_given_taken_and_asked_for(browser: TestClient, agent: str) ->
     browser.post(path, data={"do": "free"})
     assert "waits for it" not in browser.get(f"/ui/agents/{agent}/settings").text
     browser.post(path, data={"do": "detach"})
-    assert "memory_insert" not in [one["name"] for one in browser.get(f"/v1/agents/{agent}").json()["tools"]]
+    assert "memory_insert" not in [
+        one["name"] for one in browser.get(f"/v1/agents/{agent}").json()["tools"]
+    ]
     browser.post(path, data={"do": "attach"})
-    assert "memory_insert" in [one["name"] for one in browser.get(f"/v1/agents/{agent}").json()["tools"]]
+    assert "memory_insert" in [
+        one["name"] for one in browser.get(f"/v1/agents/{agent}").json()["tools"]
+    ]
 
 
 def test_an_agent_is_emptied_and_deleted(browser: TestClient, agent: str) -> None:
     say(browser, agent, "I live in Turin.")
     browser.post(f"/ui/agents/{agent}/reset")
-    assert [one["message_type"] for one in browser.get(f"/v1/agents/{agent}/messages").json()] == ["system_message"]
+    assert [one["message_type"] for one in browser.get(f"/v1/agents/{agent}/messages").json()] == [
+        "system_message"
+    ]
     assert "Turin" in browser.get(f"/v1/agents/{agent}/core-memory").text
     assert browser.post(f"/ui/agents/{agent}/delete").headers["location"] == "/ui/agents"
     assert browser.get(f"/ui/agents/{agent}/settings").status_code == 404
 
 
 def test_the_context_window_is_counted_by_section(browser: TestClient, agent: str) -> None:
-    say(browser, agent, HOSTILE, *(f"I have read book number {number}, and it was good." for number in range(6)))
+    say(
+        browser,
+        agent,
+        HOSTILE,
+        *(f"I have read book number {number}, and it was good." for number in range(6)),
+    )
     browser.post(f"/v1/agents/{agent}/summarize", json={})
     found = browser.get(f"/v1/agents/{agent}/context").json()
     page = browser.get(f"/ui/agents/{agent}/context").text
@@ -100,7 +127,10 @@ def test_the_context_window_is_counted_by_section(browser: TestClient, agent: st
     assert "No model wrote this summary" in page
     assert "<script>alert" not in page
     step = browser.get("/v1/steps/").json()[0]["id"]
-    assert "RICORDO_TRACES=all" in browser.get(f"/ui/agents/{agent}/context", params={"step": step}).text
+    assert (
+        "RICORDO_TRACES=all"
+        in browser.get(f"/ui/agents/{agent}/context", params={"step": step}).text
+    )
 
 
 def test_what_an_agents_model_was_learned_to_need_is_said(browser: TestClient, agent: str) -> None:
@@ -109,7 +139,9 @@ def test_what_an_agents_model_was_learned_to_need_is_said(browser: TestClient, a
     model = OpenAICompatibleModel(info, Connections(1), CallPolicy())
     model.learned.store.learn(model.learned.key, LearnedDialect(by_turns=True, clipped_at=2_050))
     browser.app.state.runtime.models.add(model)  # type: ignore[attr-defined]
-    strict = browser.post("/v1/agents/", json={"model": "local/strict", "memory_blocks": []}).json()["id"]
+    strict = browser.post(
+        "/v1/agents/", json={"model": "local/strict", "memory_blocks": []}
+    ).json()["id"]
     page = browser.get(f"/ui/agents/{strict}/context").text
     assert "What its model needs" in page
     assert "speak by turns" in page
@@ -148,7 +180,9 @@ def test_the_archive_is_searched_changed_and_emptied(browser: TestClient, agent:
     assert "The archive is empty" in browser.get(home).text
 
 
-def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(browser: TestClient, agent: str) -> None:
+def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(
+    browser: TestClient, agent: str
+) -> None:
     say(browser, agent, "I play chess <on> Sundays.", "It rains today.", "I have two bicycles.")
     browser.post(f"/ui/agents/{agent}/archive", data={"text": "Chess was invented long ago."})
     browser.put("/users/ada/blocks/hobbies", json={"body": "Plays chess."})
@@ -166,7 +200,9 @@ def test_one_search_finds_messages_passages_and_blocks_and_marks_the_words(brows
     assert "<h2>Memory</h2>" not in page
     assert (
         "Nothing was found"
-        in browser.get("/ui/search", params={"q": "chess", "agent": "agent-none", "kind": "memory"}).text
+        in browser.get(
+            "/ui/search", params={"q": "chess", "agent": "agent-none", "kind": "memory"}
+        ).text
     )
     assert browser.get("/ui/search", params={"q": "x", "from": "nonsense"}).status_code == 400
 

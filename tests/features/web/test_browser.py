@@ -34,16 +34,38 @@ class Place:
 
     def __init__(self, server: ServerInThread, http: httpx2.Client) -> None:
         self.server, self.http = server, http
-        blocks = [{"label": "persona", "value": "I am a companion."}, {"label": "human", "value": HOSTILE[:5000]}]
-        body = {"name": "Companion", "model": "scripted/model", "memory_blocks": blocks, "tags": ["tutor"]}
+        blocks = [
+            {"label": "persona", "value": "I am a companion."},
+            {"label": "human", "value": HOSTILE[:5000]},
+        ]
+        body = {
+            "name": "Companion",
+            "model": "scripted/model",
+            "memory_blocks": blocks,
+            "tags": ["tutor"],
+        }
         self.agent = str(self.ask("POST", "/v1/agents/", body)["id"])
-        self.ask("POST", f"/v1/agents/{self.agent}/archival-memory", {"text": "Ada has a dog.", "tags": ["pets"]})
+        self.ask(
+            "POST",
+            f"/v1/agents/{self.agent}/archival-memory",
+            {"text": "Ada has a dog.", "tags": ["pets"]},
+        )
         for text in ("My name is Ada, and I play chess.", HOSTILE):
             server.says(f"I see. {text}")
-            self.ask("POST", f"/v1/agents/{self.agent}/messages", {"messages": [{"role": "user", "content": text}]})
-        self.ask("PUT", "/users/ada/blocks/human", {"body": "Ada likes tea.\nAda plays chess.", "policy": "propose"})
+            self.ask(
+                "POST",
+                f"/v1/agents/{self.agent}/messages",
+                {"messages": [{"role": "user", "content": text}]},
+            )
+        self.ask(
+            "PUT",
+            "/users/ada/blocks/human",
+            {"body": "Ada likes tea.\nAda plays chess.", "policy": "propose"},
+        )
         self.ask("PUT", "/users/ada/blocks/notes", {"body": HOSTILE})
-        self.ada = next(user["id"] for user in self.ask("GET", "/v1/users/") if user["name"] == "ada")
+        self.ada = next(
+            user["id"] for user in self.ask("GET", "/v1/users/") if user["name"] == "ada"
+        )
         self.run = self.ask("GET", "/v1/runs/")[0]["id"]
         self.step = self.ask("GET", "/v1/steps/")[0]["id"]
         self.job = self.ask("GET", "/v1/jobs/")[0]["id"]
@@ -59,7 +81,12 @@ class Place:
         return str(self.ask("POST", "/v1/agents/", body)["id"])
 
     def propose(self, old: str, new: str) -> str:
-        body = {"old_string": old, "new_string": new, "reasoning": "She said so.", "agent_id": self.agent}
+        body = {
+            "old_string": old,
+            "new_string": new,
+            "reasoning": "She said so.",
+            "agent_id": self.agent,
+        }
         return str(self.ask("POST", "/users/ada/blocks/human/propose", body)["id"])
 
     def human(self) -> str:
@@ -71,10 +98,16 @@ class Place:
     def folder(self) -> str:
         """A folder with a file that was read and one that failed, which an agent has."""
         found = self.ask("GET", "/v1/folders/")
-        made = found[0]["id"] if found else self.ask("POST", "/v1/folders/", {"name": "<b>Shelf</b>"})["id"]
+        made = (
+            found[0]["id"]
+            if found
+            else self.ask("POST", "/v1/folders/", {"name": "<b>Shelf</b>"})["id"]
+        )
         for name, data in (("<i>.md", b"# Bees"), ("bad.pdf", b"no")):
             sent = {"file": (name, data)}
-            self.http.post(f"/v1/folders/{made}/upload", files=sent, params={"duplicate_handling": "skip"})
+            self.http.post(
+                f"/v1/folders/{made}/upload", files=sent, params={"duplicate_handling": "skip"}
+            )
         self.ask("PATCH", f"/v1/agents/{self.agent}/folders/attach/{made}")
         while "every 2s" in self.http.get(f"/ui/files/{made}").text:
             time.sleep(0.1)
@@ -82,13 +115,26 @@ class Place:
 
     def group(self) -> str:
         """A group that an agent with a pair leads."""
-        body = {"name": "<i>Mara</i>", "model": "scripted/model", "memory_blocks": [], "enable_sleeptime": True}
+        body = {
+            "name": "<i>Mara</i>",
+            "model": "scripted/model",
+            "memory_blocks": [],
+            "enable_sleeptime": True,
+        }
         leader = self.ask("POST", "/v1/agents/", body)["id"]
-        self.ask("POST", f"/v1/agents/{leader}/messages", {"messages": [{"role": "user", "content": "Hi."}]})
+        self.ask(
+            "POST",
+            f"/v1/agents/{leader}/messages",
+            {"messages": [{"role": "user", "content": "Hi."}]},
+        )
         group = {"agent_ids": [self.agent, leader], "description": HOSTILE[:500]}
         self.leader = str(leader)
         made = str(self.ask("POST", "/v1/groups/", group)["id"])
-        self.ask("POST", f"/v1/groups/{made}/messages", {"messages": [{"role": "user", "content": HOSTILE}]})
+        self.ask(
+            "POST",
+            f"/v1/groups/{made}/messages",
+            {"messages": [{"role": "user", "content": HOSTILE}]},
+        )
         return made
 
     def pages(self) -> list[str]:
@@ -158,7 +204,9 @@ def visitor(browser: Browser, place: Place) -> Iterator[Visitor]:
         opened.require_quiet()
 
 
-def look_at(visitor: Visitor, path: str, sizes: Sequence[tuple[int, bool]], place: int) -> list[str]:
+def look_at(
+    visitor: Visitor, path: str, sizes: Sequence[tuple[int, bool]], place: int
+) -> list[str]:
     """Open a page and return what is wrong with it.
 
     axe-core takes most of the time. With one size it looks at each whole page; with several at every sixth, in one of the sizes,
@@ -177,7 +225,11 @@ def look_at(visitor: Visitor, path: str, sizes: Sequence[tuple[int, bool]], plac
         faults += visitor.faults(within) if number == examined else []
     faults += [] if page.title() not in ("owned", "1") else ["a script in a text ran"]
     expected = "Failed to load resource: the server responded with a status of 404 (Not Found)"
-    faults += [words for words in visitor.told if words != expected or not path.startswith("/ui/runs/run-0000")]
+    faults += [
+        words
+        for words in visitor.told
+        if words != expected or not path.startswith("/ui/runs/run-0000")
+    ]
     visitor.told.clear()
     return faults
 
@@ -190,18 +242,24 @@ def look_at(visitor: Visitor, path: str, sizes: Sequence[tuple[int, bool]], plac
         pytest.param(SIZES[1:], id="narrow and dark", marks=pytest.mark.soak),
     ],
 )
-def test_every_page_is_sound(browser: Browser, place: Place, sizes: Sequence[tuple[int, bool]]) -> None:
+def test_every_page_is_sound(
+    browser: Browser, place: Place, sizes: Sequence[tuple[int, bool]]
+) -> None:
     """No error, no request elsewhere, no serious finding of axe-core, nothing wider than the screen, and nothing that ran."""
     place.set_human("Ada likes tea.\nAda plays chess.")
     place.propose("tea", "coffee")
     with visit(browser, place.server.url) as visitor:
-        faults = {path: look_at(visitor, path, sizes, number) for number, path in enumerate(place.pages())}
+        faults = {
+            path: look_at(visitor, path, sizes, number) for number, path in enumerate(place.pages())
+        }
         assert visitor.left == []
     assert {path: found for path, found in faults.items() if found} == {}
     place.ask("POST", "/users/ada/diffs/reject", {"all": True})
 
 
-def test_a_proposal_is_approved_edited_and_rejected_by_the_keyboard(visitor: Visitor, place: Place) -> None:
+def test_a_proposal_is_approved_edited_and_rejected_by_the_keyboard(
+    visitor: Visitor, place: Place
+) -> None:
     place.set_human("Ada likes tea.\nAda plays chess.")
     place.propose("tea", "coffee")
     page = visitor.see("/")
@@ -244,7 +302,9 @@ def test_pages_are_reached_by_the_keyboard(visitor: Visitor) -> None:
 
 
 def test_what_deletes_asks_first(visitor: Visitor, place: Place) -> None:
-    other = place.ask("POST", "/v1/agents/", {"name": "Gone", "model": "scripted/model", "memory_blocks": []})["id"]
+    other = place.ask(
+        "POST", "/v1/agents/", {"name": "Gone", "model": "scripted/model", "memory_blocks": []}
+    )["id"]
     page = visitor.see(f"/ui/agents/{other}/settings")
     asked: list[str] = []
     page.once("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
@@ -291,14 +351,20 @@ def test_reading_and_approving_work_without_scripts(browser: Browser, place: Pla
 def test_from_an_empty_server_to_a_remembered_answer(browser: Browser, tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http, visit(browser, server.url) as visitor:
         page = visitor.see("/")
-        page.get_by_label("Your first message makes an agent that remembers it").fill("My name is Ada.")
+        page.get_by_label("Your first message makes an agent that remembers it").fill(
+            "My name is Ada."
+        )
         with page.expect_navigation():
             page.get_by_role("button", name="Say it").click()
         agent = http.get("/v1/agents/").json()[0]
-        assert "My name is Ada." in next(one["value"] for one in agent["blocks"] if one["label"] == "human")
+        assert "My name is Ada." in next(
+            one["value"] for one in agent["blocks"] if one["label"] == "human"
+        )
 
 
-def test_an_answer_streams_in_and_the_memory_beside_it_shows_what_changed(visitor: Visitor, place: Place) -> None:
+def test_an_answer_streams_in_and_the_memory_beside_it_shows_what_changed(
+    visitor: Visitor, place: Place
+) -> None:
     agent = place.talker("Unknown.")
     change = call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea.")
     place.server.says(change, "You like **tea**. <b>Noted</b>.")
@@ -347,7 +413,9 @@ def test_a_running_turn_is_stopped_and_one_that_runs_is_followed_after_a_reload(
 
 def test_a_group_is_made_and_talked_with_by_the_keyboard(visitor: Visitor, place: Place) -> None:
     for name in ("Rosa", "Otto"):
-        place.ask("POST", "/v1/agents/", {"name": name, "model": "scripted/model", "memory_blocks": []})
+        place.ask(
+            "POST", "/v1/agents/", {"name": name, "model": "scripted/model", "memory_blocks": []}
+        )
     place.server.says("Rosa's word.", "Otto's word.")
     page = visitor.see("/ui/groups")
     if not page.get_by_label("What it is for").is_visible():
@@ -370,8 +438,13 @@ def test_a_group_is_made_and_talked_with_by_the_keyboard(visitor: Visitor, place
 
 def test_a_call_waits_for_approval_in_the_chat(visitor: Visitor, place: Place) -> None:
     agent = place.talker("Unknown.")
-    place.ask("PATCH", f"/v1/agents/{agent}/tools/approval/memory_replace", {"requires_approval": True})
-    place.server.says(call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea."), "Done.")
+    place.ask(
+        "PATCH", f"/v1/agents/{agent}/tools/approval/memory_replace", {"requires_approval": True}
+    )
+    place.server.says(
+        call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea."),
+        "Done.",
+    )
     page = visitor.see(f"/ui/agents/{agent}/chat")
     page.get_by_label("Message to Talker").fill("I like tea.")
     page.keyboard.press("Enter")
@@ -380,7 +453,9 @@ def test_a_call_waits_for_approval_in_the_chat(visitor: Visitor, place: Place) -
     expect(page.locator("#memory")).to_contain_text("Likes tea.")
 
 
-def test_files_are_sent_with_a_message_or_refused(visitor: Visitor, place: Place, tmp_path: Path) -> None:
+def test_files_are_sent_with_a_message_or_refused(
+    visitor: Visitor, place: Place, tmp_path: Path
+) -> None:
     agent = place.talker("Unknown.")
     page = visitor.see(f"/ui/agents/{agent}/chat")
     notes, picture, large = tmp_path / "notes.txt", tmp_path / "dot.png", tmp_path / "large.txt"

@@ -46,13 +46,19 @@ def told(page: Page, words: str) -> None:
 
 
 def agent_of(http: httpx2.Client, **body: Any) -> str:
-    given = {"name": "Nina", "model": "scripted/model", "memory_blocks": [{"label": "human", "value": "Unknown."}]}
+    given = {
+        "name": "Nina",
+        "model": "scripted/model",
+        "memory_blocks": [{"label": "human", "value": "Unknown."}],
+    }
     return str(http.post("/v1/agents/", json=given | body).json()["id"])
 
 
 def say(http: httpx2.Client, agent: str, *texts: str) -> None:
     for text in texts:
-        http.post(f"/v1/agents/{agent}/messages", json={"messages": [{"role": "user", "content": text}]})
+        http.post(
+            f"/v1/agents/{agent}/messages", json={"messages": [{"role": "user", "content": text}]}
+        )
 
 
 def test_an_agent_is_made_and_set_up(visitor: Visitor, http: httpx2.Client) -> None:
@@ -64,7 +70,9 @@ def test_an_agent_is_made_and_set_up(visitor: Visitor, http: httpx2.Client) -> N
     page.get_by_label("Who it is").fill("I am calm.")
     press(page, "Make it")
     told(page, "Otto is ready.")
-    page.get_by_role("navigation", name="Pages of Otto").get_by_role("link", name="Settings").click()
+    page.get_by_role("navigation", name="Pages of Otto").get_by_role(
+        "link", name="Settings"
+    ).click()
     page.get_by_label("Description", exact=True).fill("A calm one.")
     page.get_by_label("Tags").fill("calm")
     page.get_by_label("Most tokens a day").fill("9000")
@@ -126,7 +134,10 @@ def test_conversations_are_begun_renamed_forked_archived_and_deleted(
     page.get_by_text("Change this conversation").click()
     press(page, "Archive", "aside")
     told(page, "The conversation was changed.")
-    assert [one["archived"] for one in http.get(f"/v1/conversations/?agent_id={agent}&archive_status=archived").json()]
+    assert [
+        one["archived"]
+        for one in http.get(f"/v1/conversations/?agent_id={agent}&archive_status=archived").json()
+    ]
     other = http.post(f"/v1/conversations/?agent_id={agent}", json={}).json()["id"]
     visitor.see(f"/ui/agents/{agent}/chat?conversation={other}")
     page.get_by_text("Change this conversation").click()
@@ -152,7 +163,9 @@ def test_what_was_remembered_is_undone_below_the_answer(
 
 
 @pytest.mark.soak
-def test_a_failed_run_is_tried_again(visitor: Visitor, http: httpx2.Client, server: ServerInThread) -> None:
+def test_a_failed_run_is_tried_again(
+    visitor: Visitor, http: httpx2.Client, server: ServerInThread
+) -> None:
     agent = agent_of(http)
     server.says(ModelError("llm_bad_request", "No."), "Now it works.")
     say(http, agent, "Hello?")
@@ -176,7 +189,9 @@ def test_providers_are_added_and_removed(visitor: Visitor, http: httpx2.Client) 
 
 
 @pytest.mark.soak
-def test_memory_is_made_compared_restored_set_up_and_forgotten(visitor: Visitor, http: httpx2.Client) -> None:
+def test_memory_is_made_compared_restored_set_up_and_forgotten(
+    visitor: Visitor, http: httpx2.Client
+) -> None:
     http.put("/users/mia/blocks/first", json={"body": "One.", "policy": "direct"})
     http.put("/users/mia/blocks/first", json={"body": "Two."})
     mia = next(user["id"] for user in http.get("/v1/users/").json() if user["name"] == "mia")

@@ -24,7 +24,9 @@ class Talk:
         self.home = f"/ui/agents/{self.agent}/chat"
 
     def make(self, **body: Any) -> str:
-        made = self.http.post("/v1/agents/", json={"name": "Nina", "model": "scripted/model", **body})
+        made = self.http.post(
+            "/v1/agents/", json={"name": "Nina", "model": "scripted/model", **body}
+        )
         return str(made.json()["id"])
 
     def page(self, **query: str) -> str:
@@ -36,7 +38,9 @@ class Talk:
         return self.http.post(self.home, data={"message": words, **form})
 
     def messages(self) -> list[dict[str, Any]]:
-        return list(self.http.get(f"/v1/agents/{self.agent}/messages", params={"order": "asc"}).json())
+        return list(
+            self.http.get(f"/v1/agents/{self.agent}/messages", params={"order": "asc"}).json()
+        )
 
 
 @pytest.fixture
@@ -71,8 +75,13 @@ def test_the_same_form_sent_twice_is_said_once(talk: Talk) -> None:
     assert [one["message_type"] for one in talk.messages()].count("user_message") == 1
 
 
-def test_tool_calls_are_folded_and_what_was_remembered_is_named(talk: Talk, lines: list[Any]) -> None:
-    lines += [call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea."), "Noted."]
+def test_tool_calls_are_folded_and_what_was_remembered_is_named(
+    talk: Talk, lines: list[Any]
+) -> None:
+    lines += [
+        call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea."),
+        "Noted.",
+    ]
     talk.say("I like tea.")
     page = talk.page()
     assert "memory_replace · human" in page
@@ -85,7 +94,10 @@ def test_a_proposal_of_a_turn_is_decided_on_below_its_answer(talk: Talk, lines: 
     talk.http.put("/users/ada/blocks/human", json={"body": "Ada likes tea.", "policy": "propose"})
     begun = talk.http.post(f"{talk.home}/new", data={"user": "ada"})
     conversation = begun.headers["location"].split("conversation=")[1]
-    lines += [call("memory_replace", label="human", old_string="tea", new_string="coffee"), "I have proposed it."]
+    lines += [
+        call("memory_replace", label="human", old_string="tea", new_string="coffee"),
+        "I have proposed it.",
+    ]
     talk.say("I like coffee now.", conversation=conversation)
     page = talk.page(conversation=conversation)
     assert "wants to remember" in page
@@ -101,27 +113,42 @@ def test_what_was_remembered_of_a_user_is_taken_back(talk: Talk, lines: list[Any
     talk.http.put("/users/ada/blocks/human", json={"body": "Ada likes tea.", "policy": "direct"})
     begun = talk.http.post(f"{talk.home}/new", data={"user": "ada"})
     conversation = begun.headers["location"].split("conversation=")[1]
-    lines += [call("memory_replace", label="human", old_string="tea", new_string="coffee"), "Noted."]
+    lines += [
+        call("memory_replace", label="human", old_string="tea", new_string="coffee"),
+        "Noted.",
+    ]
     talk.say("I like coffee now.", conversation=conversation)
     page = talk.page(conversation=conversation)
     form = page.split("chat/undo")[1].split("</form>")[0]
-    given = {name: form.split(f'name="{name}" value="')[1].split('"')[0] for name in ("conversation", "user", "run")}
+    given = {
+        name: form.split(f'name="{name}" value="')[1].split('"')[0]
+        for name in ("conversation", "user", "run")
+    }
     assert talk.http.post(f"{talk.home}/undo", data=given).status_code == 303
     assert talk.http.get("/users/ada/blocks/human").json()["body"] == "Ada likes tea."
 
 
 @pytest.mark.parametrize(("decision", "value"), [("approve", "Likes tea."), ("deny", "Unknown.")])
-def test_a_call_that_waits_is_approved_or_denied(talk: Talk, lines: list[Any], decision: str, value: str) -> None:
+def test_a_call_that_waits_is_approved_or_denied(
+    talk: Talk, lines: list[Any], decision: str, value: str
+) -> None:
     path = f"/v1/agents/{talk.agent}/tools/approval/memory_replace"
     talk.http.patch(path, json={"requires_approval": True})
-    lines += [call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea."), "Done."]
+    lines += [
+        call("memory_replace", label="human", old_string="Unknown.", new_string="Likes tea."),
+        "Done.",
+    ]
     talk.say("I like tea.")
     page = talk.page()
     assert "asks to use a tool" in page
     assert "asks to use a tool" in talk.http.get("/").text
     waiting = page.split('name="request" value="')[1].split('"')[0]
-    talk.http.post(f"{talk.home}/decide", data={"decision": decision, "request": waiting, "reason": "So."})
-    assert talk.http.get(f"/v1/agents/{talk.agent}/core-memory/blocks/human").json()["value"] == value
+    talk.http.post(
+        f"{talk.home}/decide", data={"decision": decision, "request": waiting, "reason": "So."}
+    )
+    assert (
+        talk.http.get(f"/v1/agents/{talk.agent}/core-memory/blocks/human").json()["value"] == value
+    )
     page = talk.page()
     assert "asks to use a tool" not in page
     assert ("approved" if decision == "approve" else "denied") in page
@@ -170,7 +197,9 @@ def test_a_message_is_edited_and_sent_again_in_a_fork(talk: Talk) -> None:
     talk.say("I like chess.")
     home = talk.page().split('name="conversation" value="')[1].split('"')[0]
     second = next(one["id"] for one in talk.messages() if one.get("content") == "I like chess.")
-    forked = talk.http.post(f"{talk.home}/fork", data={"conversation": home, "message": second, "edit": "yes"})
+    forked = talk.http.post(
+        f"{talk.home}/fork", data={"conversation": home, "message": second, "edit": "yes"}
+    )
     page = talk.http.get(forked.headers["location"]).text
     transcript, box = page.split('<textarea id="message"')
     assert "I like tea." in transcript
@@ -191,7 +220,10 @@ def test_pictures_are_shown_and_addresses_of_pictures_are_not_loaded(talk: Talk)
     stored = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     far = {"type": "url", "url": "http://evil.example/x.png"}
     content = [{"type": "text", "text": "Look."}, {"type": "image", "source": stored}]
-    talk.http.post(f"/v1/agents/{talk.agent}/messages", json={"messages": [{"role": "user", "content": content}]})
+    talk.http.post(
+        f"/v1/agents/{talk.agent}/messages",
+        json={"messages": [{"role": "user", "content": content}]},
+    )
     page = talk.page()
     assert "data:image/png;base64,iVBORw0KGgo=" in page
     assert far["url"] not in page

@@ -19,11 +19,17 @@ OPERATOR = "the-operators-own-key"
 
 
 def snippets(page: str) -> list[str]:
-    return [html.unescape(code) for code in re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", page, re.DOTALL)]
+    return [
+        html.unescape(code)
+        for code in re.findall(r"<pre[^>]*><code>(.*?)</code></pre>", page, re.DOTALL)
+    ]
 
 
 def of_the_docs(address: str) -> set[str]:
-    return {code.rstrip("\n").replace(DOCS, address) for code in re.findall(r"```\w+\n(.*?)```", DOC, re.DOTALL)}
+    return {
+        code.rstrip("\n").replace(DOCS, address)
+        for code in re.findall(r"```\w+\n(.*?)```", DOC, re.DOTALL)
+    }
 
 
 @pytest.fixture
@@ -48,9 +54,17 @@ def test_the_settings_for_mcp_reach_a_users_memory(server: ServerInThread) -> No
         ok(http.put("/users/ada/blocks/human", json={"body": "Ada sails."}))
         settings = next(one for one in snippets(http.get("/ui/connect").text) if '"url"' in one)
         program = json.loads(settings)["mcpServers"]["ricordo"]
-        call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "read_memory", "arguments": {}}}
+        call = {
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "read_memory", "arguments": {}},
+        }
         accept = {"accept": "application/json, text/event-stream"}
-        assert "Ada sails." in http.post(program["url"], json=call, headers=program["headers"] | accept).text
+        assert (
+            "Ada sails."
+            in http.post(program["url"], json=call, headers=program["headers"] | accept).text
+        )
 
 
 def test_with_keys_the_texts_name_the_caller_and_show_no_key(tmp_path: Path) -> None:
@@ -73,7 +87,9 @@ def test_with_keys_the_texts_name_the_caller_and_show_no_key(tmp_path: Path) -> 
         assert same <= of_the_docs(server.url)
 
 
-def test_behind_a_proxy_the_address_is_the_one_that_was_asked_and_no_other_text(tmp_path: Path) -> None:
+def test_behind_a_proxy_the_address_is_the_one_that_was_asked_and_no_other_text(
+    tmp_path: Path,
+) -> None:
     with serving(tmp_path, root_path="/ricordo") as server, server.http() as http:
         asked = {"host": "localhost:9000"}
         assert "git clone http://localhost:9000/ricordo/users/ada/memory.git" in snippets(

@@ -15,7 +15,10 @@ HTMX = {"hx-request": "true"}
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[TestClient]:
     with visitor(tmp_path) as client:
-        client.put("/users/ada/blocks/human", json={"body": "Ada likes tea.\nAda plays chess.", "policy": "propose"})
+        client.put(
+            "/users/ada/blocks/human",
+            json={"body": "Ada likes tea.\nAda plays chess.", "policy": "propose"},
+        )
         yield client
 
 
@@ -40,7 +43,9 @@ def test_home_shows_what_waits_as_a_word_diff_with_its_reason_as_text(browser: T
         assert '<b class="count" title="1 waiting for a decision">1</b>' in shown
 
 
-def test_approving_changes_the_block_and_returns_to_the_page_it_was_done_from(browser: TestClient) -> None:
+def test_approving_changes_the_block_and_returns_to_the_page_it_was_done_from(
+    browser: TestClient,
+) -> None:
     proposal = propose(browser, "tea", "coffee")
     answer = browser.post(f"/ui/proposals/{proposal}/approve", data={"next": "/"})
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
@@ -54,7 +59,9 @@ def test_approving_changes_the_block_and_returns_to_the_page_it_was_done_from(br
 def test_it_is_approved_with_other_words_and_rejected_with_a_reason(browser: TestClient) -> None:
     first, second = propose(browser, "tea", "coffee"), propose(browser, "chess", "go")
     assert "Ada likes coffee." in browser.get(f"/ui/proposals/{first}").text
-    browser.post(f"/ui/proposals/{first}/approve", data={"body": "Ada likes cocoa.\r\nAda plays chess."})
+    browser.post(
+        f"/ui/proposals/{first}/approve", data={"body": "Ada likes cocoa.\r\nAda plays chess."}
+    )
     assert human(browser) == "Ada likes cocoa.\nAda plays chess."
     done = browser.post(f"/ui/proposals/{second}/reject", data={"reason": "No."})
     assert done.status_code == 303
@@ -86,9 +93,13 @@ def test_htmx_gets_the_card_alone(browser: TestClient) -> None:
     assert "applied" in done.text
 
 
-@pytest.mark.parametrize("next", ["//evil.example/", "https://evil.example/", "/\\evil.example", "/\t/evil.example"])
+@pytest.mark.parametrize(
+    "next", ["//evil.example/", "https://evil.example/", "/\\evil.example", "/\t/evil.example"]
+)
 def test_a_decision_leads_to_no_other_server(browser: TestClient, next: str) -> None:
-    answer = browser.post(f"/ui/proposals/{propose(browser, 'tea', 'coffee')}/approve", data={"next": next})
+    answer = browser.post(
+        f"/ui/proposals/{propose(browser, 'tea', 'coffee')}/approve", data={"next": next}
+    )
     assert answer.headers["location"].startswith("/ui/people/user-")
 
 
@@ -104,5 +115,7 @@ def test_the_first_message_makes_an_agent_that_remembers_it(tmp_path: Path) -> N
         answer = browser.post("/ui/first", data={"message": "My name is Ada."})
         agent = browser.get("/v1/agents/").json()[0]
         assert answer.headers["location"] == f"/ui/agents/{agent['id']}/chat"
-        assert "Ada" in next(block["value"] for block in agent["blocks"] if block["label"] == "human")
+        assert "Ada" in next(
+            block["value"] for block in agent["blocks"] if block["label"] == "human"
+        )
         assert "Recent conversations" in browser.get("/").text

@@ -17,7 +17,9 @@ TEXTS = ("Likes tea.", "Likes tea.\nPlays chess.", "Likes coffee.\nPlays chess."
 def browser(tmp_path: Path) -> Iterator[TestClient]:
     with visitor(tmp_path) as client:
         for number, text in enumerate(TEXTS, 1):
-            client.put("/users/ada/blocks/human", json={"body": text, "message": f"Change <{number}>"})
+            client.put(
+                "/users/ada/blocks/human", json={"body": text, "message": f"Change <{number}>"}
+            )
         yield client
 
 
@@ -28,7 +30,11 @@ def versions(browser: TestClient) -> list[str]:
 
 def test_versions_are_listed_with_author_reason_and_words(browser: TestClient) -> None:
     page = browser.get(f"{home(browser)}/blocks/human/history").text
-    assert page.index("Change &lt;3&gt;") < page.index("Change &lt;2&gt;") < page.index("Change &lt;1&gt;")
+    assert (
+        page.index("Change &lt;3&gt;")
+        < page.index("Change &lt;2&gt;")
+        < page.index("Change &lt;1&gt;")
+    )
     assert '+1 <span class="sr">removed: </span>−1' in page, "tea became coffee"
     assert '+2 <span class="sr">removed: </span>−0' in page
 
@@ -48,7 +54,10 @@ def test_a_version_shows_its_text_what_it_changed_and_the_way_back(browser: Test
     assert "Plays chess.</ins>" in page
     assert "Restore this text" in page
     assert f"/versions/{first}" in page, "the version before it"
-    assert "Restore this text" not in browser.get(f"{home(browser)}/blocks/human/versions/{third}").text
+    assert (
+        "Restore this text"
+        not in browser.get(f"{home(browser)}/blocks/human/versions/{third}").text
+    )
     assert browser.get(f"{home(browser)}/blocks/human/versions/{'0' * 40}").status_code == 404
     assert browser.get(f"{home(browser)}/blocks/human/versions/{second[:7]}").status_code == 200
 
@@ -59,7 +68,9 @@ def test_two_versions_are_compared_in_either_order(browser: TestClient) -> None:
         page = browser.get(f"{home(browser)}/blocks/human/compare", params=asked).text
         assert "tea</del>" in page
         assert "added: </span>coffee" in page
-    same = browser.get(f"{home(browser)}/blocks/human/compare", params={"from": first, "to": first}).text
+    same = browser.get(
+        f"{home(browser)}/blocks/human/compare", params={"from": first, "to": first}
+    ).text
     assert "The two texts are equal." in same
     assert "added: </span>coffee" in browser.get(f"{home(browser)}/blocks/human/compare").text, (
         "by default what changed last"
@@ -87,11 +98,15 @@ def test_each_line_says_who_wrote_it_and_why(browser: TestClient) -> None:
     assert "Change &lt;3&gt;" in rows[0]
     assert "Plays chess." in rows[1]
     assert "Change &lt;2&gt;" in rows[1]
-    assert browser.get(f"{home(browser)}/blocks/human/blame", params={"line": "²"}).status_code == 200
+    assert (
+        browser.get(f"{home(browser)}/blocks/human/blame", params={"line": "²"}).status_code == 200
+    )
 
 
 def test_an_agents_block_has_the_same_pages(browser: TestClient) -> None:
-    agent = browser.post("/v1/agents/", json={"memory_blocks": [{"label": "human", "value": ""}]}).json()
+    agent = browser.post(
+        "/v1/agents/", json={"memory_blocks": [{"label": "human", "value": ""}]}
+    ).json()
     said = {"messages": [{"role": "user", "content": "My name is Ada."}]}
     browser.post(f"/v1/agents/{agent['id']}/messages", json=said)
     page = f"/ui/blocks/{agent['blocks'][0]['id']}"
@@ -102,7 +117,9 @@ def test_an_agents_block_has_the_same_pages(browser: TestClient) -> None:
         for one in browser.get(f"/v1/agents/{agent['id']}/messages").json()
         if one["message_type"] == "user_message"
     )
-    assert f"message={message}" in browser.get(f"{page}/blame").text, "a line leads to the message that it is from"
+    assert f"message={message}" in browser.get(f"{page}/blame").text, (
+        "a line leads to the message that it is from"
+    )
     *_, oldest = browser.get(f"/v1/blocks/{agent['blocks'][0]['id']}/history").json()
     assert browser.post(f"{page}/restore", data={"sha": oldest["sha"]}).status_code == 303
     assert browser.get(f"/v1/blocks/{agent['blocks'][0]['id']}").json()["value"] == ""

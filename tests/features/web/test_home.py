@@ -14,9 +14,13 @@ from ricordo.settings import ProviderSettings, Settings
 
 
 def visitor(folder: Path, *models: ChatModel, **settings: Any) -> TestClient:
-    given = Settings(data_dir=folder, **{"find_local_models": False, "model": None, "api_key": None} | settings)
+    given = Settings(
+        data_dir=folder, **{"find_local_models": False, "model": None, "api_key": None} | settings
+    )
     app = create_app(given, ProviderSettings.model_construct(), extra_models=models)
-    return TestClient(app, base_url="http://localhost:8283", client=("127.0.0.1", 50000), follow_redirects=False)
+    return TestClient(
+        app, base_url="http://localhost:8283", client=("127.0.0.1", 50000), follow_redirects=False
+    )
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +31,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
 
 def test_the_page_is_no_part_of_the_api(browser: TestClient) -> None:
     assert browser.get("/").headers["content-type"] == "text/html; charset=utf-8"
-    assert not [path for path in browser.get("/openapi.json").json()["paths"] if path == "/" or path.startswith("/ui")]
+    assert not [
+        path
+        for path in browser.get("/openapi.json").json()["paths"]
+        if path == "/" or path.startswith("/ui")
+    ]
 
 
 def test_the_page_shows_the_agents_by_their_names_as_text(browser: TestClient) -> None:
@@ -43,4 +51,7 @@ def test_nothing_is_loaded_from_anywhere_else(browser: TestClient) -> None:
     assert all(target.startswith(("/", "#")) for target in targets)
     for target in targets:
         if target.startswith("/ui/static/"):
-            assert browser.get(target).headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert (
+                browser.get(target).headers["cache-control"]
+                == "public, max-age=31536000, immutable"
+            )

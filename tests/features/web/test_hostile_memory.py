@@ -79,7 +79,9 @@ class Tags(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.names.add(tag)
         self.attributes |= {name for name, _ in attrs}
-        self.links |= {value or "" for name, value in attrs if name in ("href", "src", "action", "formaction")}
+        self.links |= {
+            value or "" for name, value in attrs if name in ("href", "src", "action", "formaction")
+        }
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -89,13 +91,17 @@ def test_rendered_memory_has_no_tags_but_those_of_markdown(kind: str) -> None:
         assert found.names <= TAGS
         assert found.attributes <= {"href", "title", "rel", "class", "start"}
         assert not [link for link in found.links if RUNS.match(link)]
-        assert not re.search("[\u202a-\u202e\u2066-\u2069\u200f\u061c]", re.sub("<[^>]*>", "", rendered))
+        assert not re.search(
+            "[\u202a-\u202e\u2066-\u2069\u200f\u061c]", re.sub("<[^>]*>", "", rendered)
+        )
 
 
 def test_every_page_of_a_hostile_block_shows_it_as_text(tmp_path: Path) -> None:
     text = "\n\n".join(one for kind, one in HOSTILE.items() if kind != "control characters")
     with visitor(tmp_path) as browser:
-        made = browser.put("/users/ada/blocks/human", json={"body": text, "message": HOSTILE["a form"]})
+        made = browser.put(
+            "/users/ada/blocks/human", json={"body": text, "message": HOSTILE["a form"]}
+        )
         assert made.status_code == 200, made.text
         edit = {
             "old_string": "alert",
@@ -104,16 +110,26 @@ def test_every_page_of_a_hostile_block_shows_it_as_text(tmp_path: Path) -> None:
             "reasoning": HOSTILE["script"],
         }
         assert browser.post("/users/ada/blocks/human/propose", json=edit).status_code == 200
-        browser.put("/users/ada/blocks/human", json={"body": text + "\nMore.", "title": HOSTILE["script"]})
+        browser.put(
+            "/users/ada/blocks/human", json={"body": text + "\nMore.", "title": HOSTILE["script"]}
+        )
         sha = browser.get("/users/ada/blocks/human/history").json()[0]["sha"]
         for path in ("", "?edit=1", "/history", "/blame", "/compare", f"/versions/{sha}"):
             page = browser.get(f"{home(browser)}/blocks/human{path}")
             assert page.status_code == 200, path
             found = Tags(page.text.split('<main id="content"')[1].split("</main>")[0])
             assert not found.names & {"script", "img", "iframe", "style"}, path
-            assert not [name for name in found.attributes if name.startswith("on") or name == "style"], path
+            assert not [
+                name for name in found.attributes if name.startswith("on") or name == "style"
+            ], path
             assert not [link for link in found.links if RUNS.match(link)], path
-        for path in ("/", "/ui/people", home(browser), f"{home(browser)}/audit?run=1", f"{home(browser)}/export"):
+        for path in (
+            "/",
+            "/ui/people",
+            home(browser),
+            f"{home(browser)}/audit?run=1",
+            f"{home(browser)}/export",
+        ):
             assert "<script>" not in browser.get(path).text, path
 
 
@@ -126,8 +142,15 @@ def test_huge_blocks_are_shown_and_edited(tmp_path: Path) -> None:
             page = f"{home(browser)}/blocks/{label}"
             shown = browser.get(page).text
             assert '<pre class="plain"' in shown, "it is not rendered as Markdown"
-            version = browser.get(page, params={"edit": "1"}).text.split('name="version" value="')[1].split('"')[0]
-            assert browser.post(page, data={"value": text + "!", "version": version}).status_code == 303
+            version = (
+                browser.get(page, params={"edit": "1"})
+                .text.split('name="version" value="')[1]
+                .split('"')[0]
+            )
+            assert (
+                browser.post(page, data={"value": text + "!", "version": version}).status_code
+                == 303
+            )
             assert browser.get(path).json()["body"].endswith("!")
             changed = browser.get(f"{page}/compare").text
             assert len(changed) < 100_000, "what stays is cut"

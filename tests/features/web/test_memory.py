@@ -13,12 +13,17 @@ from tests.features.web.test_home import visitor
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator[TestClient]:
     with visitor(tmp_path) as client:
-        client.put("/users/ada/blocks/human", json={"body": "# Ada\n\nLikes **tea**.", "message": "First words"})
+        client.put(
+            "/users/ada/blocks/human",
+            json={"body": "# Ada\n\nLikes **tea**.", "message": "First words"},
+        )
         yield client
 
 
 def user_id(browser: TestClient, name: str = "ada") -> str:
-    return next(str(one["id"]) for one in browser.get("/v1/users/").json() if one["identifier"] == name)
+    return next(
+        str(one["id"]) for one in browser.get("/v1/users/").json() if one["identifier"] == name
+    )
 
 
 def home(browser: TestClient) -> str:
@@ -47,10 +52,14 @@ def test_people_page_by_a_cursor(browser: TestClient) -> None:
     page = browser.get("/ui/people").text
     assert page.count("<tr data-item>") == 50
     older = page.split('">Older</a>')[0].rsplit('href="', 1)[1]
-    assert browser.get(older.replace("&amp;", "&")).text.count("<tr data-item>") == 3, "the local user is one of them"
+    assert browser.get(older.replace("&amp;", "&")).text.count("<tr data-item>") == 3, (
+        "the local user is one of them"
+    )
 
 
-def test_a_persons_page_shows_the_blocks_the_text_what_waits_and_the_history(browser: TestClient) -> None:
+def test_a_persons_page_shows_the_blocks_the_text_what_waits_and_the_history(
+    browser: TestClient,
+) -> None:
     browser.put("/users/ada/blocks/school/math", json={"body": "Algebra.", "limit": 40})
     propose(browser, "tea", "coffee")
     page = browser.get(home(browser)).text
@@ -74,7 +83,11 @@ def test_a_text_is_edited_with_a_reason_and_undone(browser: TestClient) -> None:
     page = f"{home(browser)}/blocks/human"
     shown = browser.get(page, params={"edit": "1"}).text
     assert 'data-limit="100000" data-length="length"' in shown
-    form = {"value": "Ada likes milk.\r\nMuch.", "reason": "She said so", "version": version_on(shown)}
+    form = {
+        "value": "Ada likes milk.\r\nMuch.",
+        "reason": "She said so",
+        "version": version_on(shown),
+    }
     saved = browser.post(page, data=form)
     assert (saved.status_code, saved.headers["location"]) == (303, page)
     assert human(browser) == "Ada likes milk.\nMuch."
@@ -90,7 +103,9 @@ def test_nothing_typed_is_lost_where_the_block_changed_meanwhile(browser: TestCl
     page = f"{home(browser)}/blocks/human"
     version = version_on(browser.get(page, params={"edit": "1"}).text)
     browser.put("/users/ada/blocks/human", json={"body": "Another wrote this."})
-    refused = browser.post(page, data={"value": "Mine <b>", "reason": "My reason", "version": version})
+    refused = browser.post(
+        page, data={"value": "Mine <b>", "reason": "My reason", "version": version}
+    )
     assert refused.status_code == 409
     assert human(browser) == "Another wrote this."
     assert ">\nMine &lt;b&gt;</textarea>" in refused.text
@@ -124,7 +139,12 @@ def test_settings_are_changed_and_a_wrong_one_is_told(browser: TestClient) -> No
 
 
 def test_a_new_block_is_made_once(browser: TestClient) -> None:
-    form = {"label": "school/100% math?", "value": "Algebra.", "policy": "direct", "description": "What she learns"}
+    form = {
+        "label": "school/100% math?",
+        "value": "Algebra.",
+        "policy": "direct",
+        "description": "What she learns",
+    }
     made = browser.post(f"{home(browser)}/new", data=form)
     assert made.headers["location"] == f"{home(browser)}/blocks/school/100%25%20math%3F"
     assert "Algebra." in browser.get(made.headers["location"]).text
@@ -156,7 +176,9 @@ def test_all_that_was_on_the_page_is_decided_at_once(browser: TestClient) -> Non
     browser.post(f"{home(browser)}/decide", data={"id": [first, second], "decision": "approve"})
     assert human(browser) == "# Ada L.\n\nLikes **coffee**."
     assert "2 approved." in browser.get(home(browser)).text
-    browser.post(f"{home(browser)}/decide", data={"id": [third], "decision": "reject", "reason": "No."})
+    browser.post(
+        f"{home(browser)}/decide", data={"id": [third], "decision": "reject", "reason": "No."}
+    )
     assert browser.get("/users/ada/diffs").json() == []
 
 
@@ -176,13 +198,19 @@ def test_an_agents_blocks_are_read_edited_made_and_deleted(browser: TestClient) 
     assert browser.get(f"/v1/blocks/{block}").json()["read_only"]
     made = browser.post(f"{memory}/new", data={"label": "plans", "value": "None."})
     assert "None." in browser.get(made.headers["location"]).text
-    assert browser.post(f"{memory}/new", data={"label": "plans", "value": "Two."}).status_code == 409
+    assert (
+        browser.post(f"{memory}/new", data={"label": "plans", "value": "Two."}).status_code == 409
+    )
     assert browser.get("/v1/blocks/", params={"label": "plans"}).json()[0]["value"] == "None."
     browser.post(f"{made.headers['location']}/remove")
-    assert "plans" not in [one["label"] for one in browser.get(f"/v1/agents/{agent['id']}/core-memory/blocks").json()]
+    assert "plans" not in [
+        one["label"] for one in browser.get(f"/v1/agents/{agent['id']}/core-memory/blocks").json()
+    ]
 
 
-def test_a_users_block_is_shown_by_its_id_and_changed_on_the_users_page_alone(browser: TestClient) -> None:
+def test_a_users_block_is_shown_by_its_id_and_changed_on_the_users_page_alone(
+    browser: TestClient,
+) -> None:
     block = browser.get("/users/ada/blocks/human").json()["id"]
     assert "Memory of ada" in browser.get(f"/ui/blocks/{block}").text
     assert browser.post(f"/ui/blocks/{block}/remove").status_code == 409

@@ -19,7 +19,8 @@ class School:
     def __init__(self, browser: TestClient) -> None:
         self.browser = browser
         self.keys = {
-            name: self._key(name, role) for name, role in (("ada", "user"), ("ben", "user"), ("tess", "admin"))
+            name: self._key(name, role)
+            for name, role in (("ada", "user"), ("ben", "user"), ("tess", "admin"))
         }
         body = {"body": "Ada likes tea.", "policy": "propose"}
         self.block = ok(self.ask("ada", "PUT", "/users/ada/blocks/human", json=body))
@@ -28,11 +29,15 @@ class School:
 
     def _key(self, name: str, role: str) -> str:
         body = {"user": name, "role": role}
-        made = self.browser.post("/v1/keys/", json=body, headers={"authorization": f"Bearer {OPERATOR}"})
+        made = self.browser.post(
+            "/v1/keys/", json=body, headers={"authorization": f"Bearer {OPERATOR}"}
+        )
         return str(ok(made)["key"])
 
     def ask(self, name: str, method: str, path: str, **given: Any) -> Any:
-        return self.browser.request(method, path, headers={"authorization": f"Bearer {self.keys[name]}"}, **given)
+        return self.browser.request(
+            method, path, headers={"authorization": f"Bearer {self.keys[name]}"}, **given
+        )
 
 
 @pytest.fixture
@@ -44,13 +49,23 @@ def school(tmp_path: Path) -> Iterator[School]:
 def test_a_student_is_sent_to_their_own_page_and_sees_nobody_else(school: School) -> None:
     assert school.ask("ada", "GET", "/ui/people").headers["location"] == school.home
     assert "Ada likes tea." in school.ask("ada", "GET", school.home).text
-    for path in ("", "/blocks/human", "/blocks/human/history", "/audit", "/export", "/forget", "/new"):
+    for path in (
+        "",
+        "/blocks/human",
+        "/blocks/human/history",
+        "/audit",
+        "/export",
+        "/forget",
+        "/new",
+    ):
         page = school.ask("ben", "GET", school.home + path)
         assert page.status_code == 404
         assert "tea" not in page.text
     block = f"/ui/blocks/{school.block['id']}"
     assert school.ask("ben", "GET", block).status_code == 404
-    assert school.ask("ben", "POST", f"{school.home}/forget", data={"name": "ada"}).status_code == 404
+    assert (
+        school.ask("ben", "POST", f"{school.home}/forget", data={"name": "ada"}).status_code == 404
+    )
 
 
 def test_what_a_teacher_writes_waits_for_its_owner(school: School) -> None:
@@ -58,7 +73,9 @@ def test_what_a_teacher_writes_waits_for_its_owner(school: School) -> None:
     shown = school.ask("tess", "GET", page, params={"edit": "1"}).text
     assert "What you write waits for ada’s approval." in shown
     assert ">Propose</button>" in shown
-    saved = school.ask("tess", "POST", page, data={"value": "Ada likes milk.", "reason": "She told me"})
+    saved = school.ask(
+        "tess", "POST", page, data={"value": "Ada likes milk.", "reason": "She told me"}
+    )
     assert saved.status_code == 303
     told = school.ask("tess", "GET", page).text
     assert "This waits for ada&#39;s approval." in told
@@ -71,12 +88,18 @@ def test_what_a_teacher_writes_waits_for_its_owner(school: School) -> None:
     assert ">Approve</button>" in waiting
     assert "She told me" in waiting
     new = school.ask("tess", "POST", f"{school.home}/new", data={"label": "goals", "value": "Win."})
-    assert "Waits for ada&#39;s approval." in school.ask("tess", "GET", new.headers["location"]).text
+    assert (
+        "Waits for ada&#39;s approval." in school.ask("tess", "GET", new.headers["location"]).text
+    )
     school.ask("tess", "POST", f"{school.home}/remove/human")
     assert "This waits for ada&#39;s approval." in school.ask("tess", "GET", page).text
     assert ok(school.ask("ada", "GET", "/users/ada/blocks/human"))["body"] == "Ada likes tea."
-    deletion = next(one for one in ok(school.ask("ada", "GET", "/users/ada/diffs")) if one["body"] is None)
-    assert "It deletes this block." in school.ask("ada", "GET", f"/ui/proposals/{deletion['id']}").text
+    deletion = next(
+        one for one in ok(school.ask("ada", "GET", "/users/ada/diffs")) if one["body"] is None
+    )
+    assert (
+        "It deletes this block." in school.ask("ada", "GET", f"/ui/proposals/{deletion['id']}").text
+    )
     school.ask("ada", "POST", f"/ui/proposals/{deletion['id']}/approve")
     assert school.ask("ada", "GET", "/users/ada/blocks/human").status_code == 404
 
@@ -86,7 +109,12 @@ def test_a_teacher_is_refused_where_only_the_owner_may_write(school: School) -> 
     page = f"{school.home}/blocks/human"
     assert ">Edit</a>" not in school.ask("tess", "GET", page).text
     assert school.ask("tess", "POST", page, data={"value": "Mine."}).status_code == 403
-    assert school.ask("tess", "POST", f"{school.home}/settings/human", data={"policy": "direct"}).status_code == 403
+    assert (
+        school.ask(
+            "tess", "POST", f"{school.home}/settings/human", data={"policy": "direct"}
+        ).status_code
+        == 403
+    )
     assert ">Edit</a>" in school.ask("ada", "GET", page).text
 
 

@@ -19,27 +19,39 @@ def browser(tmp_path: Path) -> Iterator[TestClient]:
 
 @pytest.fixture
 def agent(browser: TestClient) -> str:
-    made = browser.post("/v1/agents/", json={"name": "Nina", "memory_blocks": [{"label": "human", "value": ""}]}).json()
+    made = browser.post(
+        "/v1/agents/", json={"name": "Nina", "memory_blocks": [{"label": "human", "value": ""}]}
+    ).json()
     said = {"messages": [{"role": "user", "content": "I live in <Turin>."}]}
     assert browser.post(f"/v1/agents/{made['id']}/messages", json=said).status_code == 200
     return str(made["id"])
 
 
-def test_runs_are_listed_by_agent_and_status_and_shown_step_by_step(browser: TestClient, agent: str) -> None:
+def test_runs_are_listed_by_agent_and_status_and_shown_step_by_step(
+    browser: TestClient, agent: str
+) -> None:
     run = browser.get("/v1/runs/").json()[0]["id"]
     page = browser.get("/ui/runs", params={"agent": agent, "status": "completed"}).text
     assert "Runs of Nina" in page
     assert f"/ui/runs/{run}" in page
     assert f"/ui/runs/{run}" not in browser.get("/ui/runs", params={"status": "failed"}).text
     shown = browser.get(f"/ui/runs/{run}").text
-    for words in ("I live in &lt;Turin&gt;.", "Step 1", "ricordo/librarian", "tokens in", "end turn"):
+    for words in (
+        "I live in &lt;Turin&gt;.",
+        "Step 1",
+        "ricordo/librarian",
+        "tokens in",
+        "end turn",
+    ):
         assert words in shown
 
 
 def test_a_run_that_failed_says_why_and_is_tried_again(tmp_path: Path) -> None:
     model = ScriptedModel([ModelError("llm_bad_request", "The provider is <down>."), "Yes, I am."])
     with visitor(tmp_path, model) as browser:
-        agent = browser.post("/v1/agents/", json={"model": "scripted/model", "memory_blocks": []}).json()["id"]
+        agent = browser.post(
+            "/v1/agents/", json={"model": "scripted/model", "memory_blocks": []}
+        ).json()["id"]
         said = {"messages": [{"role": "user", "content": "Are you there?"}]}
         assert browser.post(f"/v1/agents/{agent}/messages", json=said).status_code == 400
         failed = browser.get("/v1/runs/", params={"statuses": "failed"}).json()[0]["id"]
@@ -94,13 +106,20 @@ def test_a_bad_provider_is_refused_with_what_is_wrong(browser: TestClient) -> No
 
 
 def test_the_first_key_is_shown_once_and_logs_in(browser: TestClient) -> None:
-    page = browser.post("/ui/settings/keys", data={"user": "ada", "role": "admin", "days": "7"}).text
+    page = browser.post(
+        "/ui/settings/keys", data={"user": "ada", "role": "admin", "days": "7"}
+    ).text
     key = page.split('<code id="new-key">')[1].split("</code>")[0]
     assert "first key of this server" in page
     refused = browser.get("/ui/settings", headers={"accept": "text/html"})
-    assert (refused.status_code, refused.headers["location"]) == (303, "/ui/login?next=%2Fui%2Fsettings")
+    assert (refused.status_code, refused.headers["location"]) == (
+        303,
+        "/ui/login?next=%2Fui%2Fsettings",
+    )
     login = browser.post(
-        "/ui/login", data={"key": key, "next": "/ui/settings"}, headers={"sec-fetch-site": "same-origin"}
+        "/ui/login",
+        data={"key": key, "next": "/ui/settings"},
+        headers={"sec-fetch-site": "same-origin"},
     )
     assert login.headers["location"] == "/ui/settings"
     page = browser.get("/ui/settings").text

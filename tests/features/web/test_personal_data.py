@@ -53,7 +53,9 @@ def test_the_export_page_leads_to_files_that_are_there(browser: TestClient) -> N
     assert "This memory follows no repository" in page
 
 
-def test_a_name_means_nothing_to_the_shell_that_the_clone_address_is_pasted_into(browser: TestClient) -> None:
+def test_a_name_means_nothing_to_the_shell_that_the_clone_address_is_pasted_into(
+    browser: TestClient,
+) -> None:
     browser.post("/v1/users/", json={"name": "x; $(touch gone) `id` 'y"})
     id = next(one["id"] for one in browser.get("/v1/users/").json() if one["name"].startswith("x;"))
     shown = unescape(browser.get(f"/ui/people/{id}/export").text)
@@ -61,7 +63,9 @@ def test_a_name_means_nothing_to_the_shell_that_the_clone_address_is_pasted_into
     assert re.fullmatch(r"git clone [A-Za-z0-9:/.%_-]+", clone)
     browser.put(f"/users/{id}/blocks/human", json={"body": "Here."})
     path = clone.removeprefix("git clone http://localhost:8283")
-    assert browser.get(f"{path}/info/refs", params={"service": "git-upload-pack"}).status_code == 200
+    assert (
+        browser.get(f"{path}/info/refs", params={"service": "git-upload-pack"}).status_code == 200
+    )
 
 
 def test_remotes_are_shown_with_their_state(browser: TestClient, tmp_path: Path) -> None:
@@ -72,7 +76,9 @@ def test_remotes_are_shown_with_their_state(browser: TestClient, tmp_path: Path)
     assert "1 remote will no longer be followed" in browser.get(f"{home(browser)}/forget").text
 
 
-def test_forgetting_says_how_much_asks_for_the_name_and_shows_the_receipt(browser: TestClient) -> None:
+def test_forgetting_says_how_much_asks_for_the_name_and_shows_the_receipt(
+    browser: TestClient,
+) -> None:
     id, page = user_id(browser), f"{home(browser)}/forget"
     shown = browser.get(page).text
     assert "<dt>Blocks</dt><dd>1</dd>" in shown
@@ -99,11 +105,19 @@ def test_an_answer_is_explained_by_what_it_was_made_from(tmp_path: Path) -> None
         "Noted <b>.",
     ]
     with visitor(tmp_path, ScriptedModel(replies), traces="all") as browser:
-        browser.put("/users/ada/blocks/human", json={"body": "Likes tea.", "message": "Her <first> words"})
-        made = {"model": "scripted/model", "name": "Nina", "memory_blocks": [{"label": "persona", "value": "Kind."}]}
+        browser.put(
+            "/users/ada/blocks/human", json={"body": "Likes tea.", "message": "Her <first> words"}
+        )
+        made = {
+            "model": "scripted/model",
+            "name": "Nina",
+            "memory_blocks": [{"label": "persona", "value": "Kind."}],
+        }
         agent = browser.post("/v1/agents/", json=made | {"tools": ["memory_insert"]}).json()["id"]
         about = {"user_id": "ada"}
-        conversation = browser.post("/v1/conversations/", params={"agent_id": agent}, json=about).json()["id"]
+        conversation = browser.post(
+            "/v1/conversations/", params={"agent_id": agent}, json=about
+        ).json()["id"]
         said = {"messages": [{"role": "user", "content": "I play chess."}], "streaming": False}
         answer = browser.post(f"/v1/conversations/{conversation}/messages", json=said)
         assert answer.status_code == 200, answer.text

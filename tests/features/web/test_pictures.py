@@ -28,13 +28,24 @@ def test_a_memory_is_proposed_approved_and_traced(browser: Browser, tmp_path: Pa
         server.http() as http,
         visit(browser, server.url, width=WIDTH, height=HEIGHT) as visitor,
     ):
-        http.put("/users/ada/blocks/student", json={"body": "Ada learns Italian.\nShe likes tea.", "policy": "propose"})
+        http.put(
+            "/users/ada/blocks/student",
+            json={"body": "Ada learns Italian.\nShe likes tea.", "policy": "propose"},
+        )
         blocks = [{"label": "persona", "value": "I am a patient tutor of Italian."}]
         agent = http.post(
-            "/v1/agents/", json={"name": "Tutor", "model": "scripted/model", "memory_blocks": blocks}
+            "/v1/agents/",
+            json={"name": "Tutor", "model": "scripted/model", "memory_blocks": blocks},
         ).json()["id"]
-        begun = http.post("/v1/conversations/", params={"agent_id": agent}, json={"user_id": "ada"}).json()["id"]
-        change = call("memory_replace", label="student", old_string="She likes tea.", new_string="She likes espresso.")
+        begun = http.post(
+            "/v1/conversations/", params={"agent_id": agent}, json={"user_id": "ada"}
+        ).json()["id"]
+        change = call(
+            "memory_replace",
+            label="student",
+            old_string="She likes tea.",
+            new_string="She likes espresso.",
+        )
         server.says(change, "**Espresso**, then. I have proposed to remember it; you decide.")
         page = visitor.see(f"/ui/agents/{agent}/chat?conversation={begun}")
         page.get_by_label("Message to Tutor").fill("In Rome I only drink espresso now.")
@@ -64,7 +75,9 @@ def test_a_memory_is_proposed_approved_and_traced(browser: Browser, tmp_path: Pa
         if os.environ.get("RICORDO_PICTURES"):
             (IMAGES / name).write_bytes((tmp_path / name).read_bytes())
         assert size_of(IMAGES / name) == size_of(tmp_path / name), "run `make pictures`"
-    assert (IMAGES / "proposal.png").read_bytes().count(b"fcTL") == len(frames), "run `make pictures`"
+    assert (IMAGES / "proposal.png").read_bytes().count(b"fcTL") == len(frames), (
+        "run `make pictures`"
+    )
 
 
 def size_of(picture: Path) -> tuple[int, int]:
@@ -77,4 +90,8 @@ def test_a_moving_picture_has_each_frame(tmp_path: Path, count: int) -> None:
     still = (IMAGES / "home.png").read_bytes()
     moving_picture([still] * count, 1.0, tmp_path / "made.png")
     made = (tmp_path / "made.png").read_bytes()
-    assert (made.count(b"fcTL"), made.count(b"fdAT") >= count - 1, made.startswith(b"\x89PNG")) == (count, True, True)
+    assert (made.count(b"fcTL"), made.count(b"fdAT") >= count - 1, made.startswith(b"\x89PNG")) == (
+        count,
+        True,
+        True,
+    )

@@ -22,14 +22,18 @@ from tests.seams import make
 
 def plan_of(tx: Transaction, statement: str) -> str:
     values = ("[]",) * statement.count("?")
-    return "\n".join(row[3] for row in tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values))
+    return "\n".join(
+        row[3] for row in tx.connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+    )
 
 
 @pytest.mark.parametrize("name", ["_DEFAULTS", "_DEFAULTS_FOR_ONE"])
 async def test_a_default_conversation_is_found_by_its_id(name: str, tmp_path: Path) -> None:
     """It was found by way of all agents: 25 ms with ten thousand of them, in every request that names an agent alone."""
     store = open_sqlite(tmp_path / "ricordo.db")
-    plan = await store.read(lambda tx: plan_of(tx, str(getattr(conversations, name).compile(dialect=sqlite.dialect()))))
+    plan = await store.read(
+        lambda tx: plan_of(tx, str(getattr(conversations, name).compile(dialect=sqlite.dialect())))
+    )
     await store.close()
     assert "SEARCH conversations USING INDEX" in plan
     assert "organization_id=?" not in plan
@@ -43,7 +47,11 @@ async def test_the_runs_of_a_conversation_are_found_by_it(tmp_path: Path) -> Non
         seen.append(statement)
 
     event.listen(Engine, "before_cursor_execute", see)
-    await store.read(lambda tx: runs.page(tx, Scope(), Page(limit=1), statuses=("running",), conversation_id="conv-1"))
+    await store.read(
+        lambda tx: runs.page(
+            tx, Scope(), Page(limit=1), statuses=("running",), conversation_id="conv-1"
+        )
+    )
     await store.read(lambda tx: runs.page(tx, Scope(), Page(limit=1), agent_ids=("agent-1",)))
     event.remove(Engine, "before_cursor_execute", see)
     first, second = [one for one in seen if "FROM runs" in one]
@@ -57,7 +65,9 @@ async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Pa
     state = await make.stored_agent(store)
     said = [make.message(state.agent, "Hello.", created_at=number) for number in range(3)]
     made = [
-        make.message(state.agent, "", "summary", parts=(TextPart(f"Part {number}."),), created_at=number)
+        make.message(
+            state.agent, "", "summary", parts=(TextPart(f"Part {number}."),), created_at=number
+        )
         for number in range(10, 13)
     ]
     await store.write(lambda tx: messages.insert_all(tx, [*said, *made]))
@@ -70,9 +80,17 @@ async def test_summaries_are_those_of_the_conversation_newest_first(tmp_path: Pa
 
 async def test_agents_used_last_come_first_and_only_those_of_the_caller(tmp_path: Path) -> None:
     store = open_sqlite(tmp_path / "ricordo.db")
-    ids = [(await make.stored_agent(store, make.agent(f"Agent {number}"))).agent.id for number in range(3)]
+    ids = [
+        (await make.stored_agent(store, make.agent(f"Agent {number}"))).agent.id
+        for number in range(3)
+    ]
     assert await store.read(lambda tx: queries.agents_used_last(tx, Scope(), 2)) == ids[:0:-1]
-    assert await store.read(lambda tx: queries.agents_used_last(tx, Scope("org-other", subject_id=NOBODY), 2)) == []
+    assert (
+        await store.read(
+            lambda tx: queries.agents_used_last(tx, Scope("org-other", subject_id=NOBODY), 2)
+        )
+        == []
+    )
     await store.close()
 
 

@@ -36,7 +36,9 @@ class Site(People):
     """A server on which everybody needs a key; `http` is a browser that shows pages."""
 
     def log_in(self, key: str, next: str = "/", **headers: str) -> httpx2.Response:
-        return self.http.post("/ui/login", data={"key": key, "next": next}, headers={**OWN, **headers})
+        return self.http.post(
+            "/ui/login", data={"key": key, "next": next}, headers={**OWN, **headers}
+        )
 
     def is_in(self, cookie: str = "") -> bool:
         """Whether the pages are open to this browser, or to another one with this cookie."""
@@ -48,7 +50,10 @@ class Site(People):
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with serving(tmp_path_factory.mktemp("site"), api_key=OPERATOR) as server, server.http() as http:
+    with (
+        serving(tmp_path_factory.mktemp("site"), api_key=OPERATOR) as server,
+        server.http() as http,
+    ):
         http.headers.update(PAGE)
         yield Site(server, http)
 
@@ -82,7 +87,14 @@ def test_over_https_the_session_stays_there(site: Site) -> None:
 
 
 def test_a_wrong_key_opens_nothing_and_says_so(site: Site) -> None:
-    for key in ("wrong", "", site.revoked("rita"), site.expired("emil"), site.disabled("dan"), "ricordo_operator_1_x"):
+    for key in (
+        "wrong",
+        "",
+        site.revoked("rita"),
+        site.expired("emil"),
+        site.disabled("dan"),
+        "ricordo_operator_1_x",
+    ):
         answer = site.log_in(key, "/ui/agents")
         assert answer.status_code == 401
         assert SESSION not in answer.headers.get("set-cookie", "")
@@ -90,7 +102,9 @@ def test_a_wrong_key_opens_nothing_and_says_so(site: Site) -> None:
         assert 'name="next" value="/ui/agents"' in answer.text
 
 
-def test_after_twenty_wrong_keys_each_waits_and_right_ones_do_not(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_twenty_wrong_keys_each_waits_and_right_ones_do_not(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -99,7 +113,9 @@ def test_after_twenty_wrong_keys_each_waits_and_right_ones_do_not(site: Site, mo
     right = site.key("ada")
     assert site.log_in(right).status_code == 303
     site.http.cookies.clear()
-    monkeypatch.setattr("ricordo.api.authentication.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+    monkeypatch.setattr(
+        "ricordo.api.authentication.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep})
+    )
     for _ in range(20):
         site.log_in("wrong")
     assert waited == []
@@ -111,7 +127,9 @@ def test_after_twenty_wrong_keys_each_waits_and_right_ones_do_not(site: Site, mo
     assert len(waited) == 1
 
 
-def test_a_session_ends_with_its_key_its_user_and_its_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_ends_with_its_key_its_user_and_its_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site.log_in(OPERATOR)
     made = ok(site.send(OPERATOR, "POST", "/v1/keys/", json={"user": "eva", "role": "developer"}))
     site.log_in(made["key"])
@@ -133,7 +151,15 @@ def test_a_session_that_was_changed_is_none(site: Site) -> None:
     assert site.is_in(session)
     text, _, signature = session.rpartition("_")
     later = f"{text[:-1]}{(int(text[-1]) + 1) % 10}_{signature}"
-    for forged in (later, session[:-1], f"{text}_", text, f"{text}_é", "ricordo_session_", f"{session}é"):
+    for forged in (
+        later,
+        session[:-1],
+        f"{text}_",
+        text,
+        f"{text}_é",
+        "ricordo_session_",
+        f"{session}é",
+    ):
         assert not site.is_in(quote(forged, safe="")), forged
         assert not site.is_in(forged), forged
 
@@ -185,7 +211,15 @@ def test_a_cookie_of_another_server_hides_no_session(site: Site) -> None:
 # The way in.
 
 ELSEWHERE = (
-    *("https://evil.example", "//evil.example", "/\\evil.example", "\\/evil.example", "evil", "", "/\t/evil.example"),
+    *(
+        "https://evil.example",
+        "//evil.example",
+        "/\\evil.example",
+        "\\/evil.example",
+        "evil",
+        "",
+        "/\t/evil.example",
+    ),
     *("/a\r\nx: y", "/\x00", "javascript:alert(1)", "/ä", "/" + "x" * 3000),
 )
 
@@ -198,29 +232,48 @@ def test_a_login_leads_nowhere_but_here(next: str, site: Site) -> None:
 
 
 def test_a_page_without_a_key_leads_to_the_login_and_back(site: Site) -> None:
-    for path in ("/ui/agents?q=a%20b&tag=%C3%A9", "/ui/people/ada/blocks/my%20notes%3F%C3%A9", "/openapi.json"):
+    for path in (
+        "/ui/agents?q=a%20b&tag=%C3%A9",
+        "/ui/people/ada/blocks/my%20notes%3F%C3%A9",
+        "/openapi.json",
+    ):
         answer = site.http.get(path)
         assert answer.status_code == 303
         login = answer.headers["location"]
         assert login == f"/ui/login?next={quote(path, safe='')}"
-        next = site.http.get(login).text.split('name="next" value="')[1].split('"')[0].replace("&amp;", "&")
+        next = (
+            site.http.get(login)
+            .text.split('name="next" value="')[1]
+            .split('"')[0]
+            .replace("&amp;", "&")
+        )
         assert site.log_in(OPERATOR, next).headers["location"] == path
         site.http.cookies.clear()
 
 
 def test_the_first_request_after_a_start_and_after_the_first_key_needs_one(tmp_path: Path) -> None:
     for folder, open_path in (("first", "/"), ("second", "/ui/login")):
-        with serving(tmp_path / folder) as server, httpx2.Client(base_url=server.url, headers=PAGE) as http:
+        with (
+            serving(tmp_path / folder) as server,
+            httpx2.Client(base_url=server.url, headers=PAGE) as http,
+        ):
             assert "Local user" in http.get("/").text
             ok(http.post("/v1/keys/", json={"user": "ada", "role": "admin"}))
             assert "Local user" not in http.get(open_path).text
-        with serving(tmp_path / folder) as server, httpx2.Client(base_url=server.url, headers=PAGE) as http:
+        with (
+            serving(tmp_path / folder) as server,
+            httpx2.Client(base_url=server.url, headers=PAGE) as http,
+        ):
             assert "Local user" not in http.get(open_path).text
             assert "Every other request needs a key" in http.get("/").text
 
 
 def test_a_program_without_a_key_is_refused_in_json(site: Site) -> None:
-    for headers in ({"accept": "*/*"}, {"accept": "application/json"}, {**PAGE, "sec-fetch-mode": "cors"}):
+    for headers in (
+        {"accept": "*/*"},
+        {"accept": "application/json"},
+        {**PAGE, "sec-fetch-mode": "cors"},
+    ):
         for path in ("/v1/agents/", "/ui/agents", "/ui/nothing"):
             assert "Bearer" in refused(site.http.get(path, headers=headers), 401)
     assert "Bearer" in refused(site.http.post("/ui/agents", headers={"accept": "*/*"}), 401)
@@ -232,13 +285,23 @@ def test_a_form_whose_session_is_over_leads_to_the_login(site: Site) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login?next=%2F")
 
 
-def test_with_a_login_provider_there_is_a_button_and_without_none(site: Site, tmp_path: Path) -> None:
+def test_with_a_login_provider_there_is_a_button_and_without_none(
+    site: Site, tmp_path: Path
+) -> None:
     assert "organization" not in site.http.get("/ui/login").text
-    with providing() as provider, serving(tmp_path, **set_up(provider)) as server, server.http() as http:
+    with (
+        providing() as provider,
+        serving(tmp_path, **set_up(provider)) as server,
+        server.http() as http,
+    ):
         page = http.get("/ui/login", params={"next": "/ui/agents?q=x"}).text
         there = page.split('<a class="button" href="')[1].split('"')[0]
         answer = http.get(there.replace("&amp;", "&"), follow_redirects=True, headers=PAGE)
-        assert (answer.status_code, answer.url.path, answer.url.query) == (200, "/ui/agents", b"q=x")
+        assert (answer.status_code, answer.url.path, answer.url.query) == (
+            200,
+            "/ui/agents",
+            b"q=x",
+        )
         assert "(user)</small>" in answer.text
 
 
@@ -263,15 +326,28 @@ def test_a_page_of_elsewhere_can_neither_write_with_a_session_nor_open_one(site:
     # What is no page may log in, and so may a browser that says only where it comes from.
     assert site.http.post("/ui/login", data={"key": OPERATOR}).status_code == 303
     site.http.cookies.clear()
-    assert site.http.post("/ui/login", data={"key": OPERATOR}, headers={"origin": site.server.url}).status_code == 303
-    assert site.http.post("/ui/agents", data={"name": "x"}, headers={"origin": site.server.url}).status_code == 303
+    assert (
+        site.http.post(
+            "/ui/login", data={"key": OPERATOR}, headers={"origin": site.server.url}
+        ).status_code
+        == 303
+    )
+    assert (
+        site.http.post(
+            "/ui/agents", data={"name": "x"}, headers={"origin": site.server.url}
+        ).status_code
+        == 303
+    )
 
 
 def test_without_keys_a_page_of_elsewhere_may_not_write(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         for origin in ("https://evil.example", "null", "http://localhost:1"):
             for path in ("/ui/agents", "/ui/first", "/ui/login", "/ui/settings/keys"):
-                refused(http.post(path, data={"name": "x", "user": "eve"}, headers={"origin": origin}), 403)
+                refused(
+                    http.post(path, data={"name": "x", "user": "eve"}, headers={"origin": origin}),
+                    403,
+                )
         assert ok(http.get("/v1/agents/")) == []
         assert ok(http.get("/v1/keys/")) == []
 
@@ -290,9 +366,18 @@ def test_what_a_form_did_is_said_once_and_cannot_be_forged(site: Site) -> None:
     assert f"{name} is ready." in site.http.get("/ui/agents").text
     assert '<div class="toast"' not in site.http.get("/ui/agents").text
     text, _, signature = told.rpartition(".")
-    for forged in (f"{text}x.{signature}", f"{text}.", f".{signature}", text, ".", "é", f"{text}.{'0' * 32}"):
+    for forged in (
+        f"{text}x.{signature}",
+        f"{text}.",
+        f".{signature}",
+        text,
+        ".",
+        "é",
+        f"{text}.{'0' * 32}",
+    ):
         page = site.http.get(
-            "/ui/agents", headers={"cookie": f"{SESSION}={site.http.cookies[SESSION]}; {TOLD}={forged}".encode()}
+            "/ui/agents",
+            headers={"cookie": f"{SESSION}={site.http.cookies[SESSION]}; {TOLD}={forged}".encode()},
         )
         assert '<div class="toast"' not in page.text
 
@@ -304,14 +389,31 @@ def test_what_may_not_be_seen_or_is_not_there_is_a_page(site: Site) -> None:
     site.log_in(site.key("ada"))
     missing = "agent-00000000-0000-4000-8000-000000000000"
     for path, status in (
-        *(("/ui/settings", 403), ("/ui/jobs", 200), ("/ui/nothing", 404), ("/ui/agents/x/y/z", 404)),
-        *((f"/ui/agents/{missing}/settings", 404), ("/ui/settings/keys", 404), ("/ui/runs/run-1", 404)),
+        *(
+            ("/ui/settings", 403),
+            ("/ui/jobs", 200),
+            ("/ui/nothing", 404),
+            ("/ui/agents/x/y/z", 404),
+        ),
+        *(
+            (f"/ui/agents/{missing}/settings", 404),
+            ("/ui/settings/keys", 404),
+            ("/ui/runs/run-1", 404),
+        ),
     ):
         page = site.http.get(path)
-        assert (page.status_code, page.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+        assert (page.status_code, page.headers["content-type"]) == (
+            status,
+            "text/html; charset=utf-8",
+        ), path
         assert (status == 200) == ('role="alert"' not in page.text), path
         assert page.headers["x-frame-options"] == "DENY"
-    for path, home in (("/ui", "/ui/"), ("/ui/", "/"), ("/ui/agents/", "/ui/agents"), ("/ui//evil.example/", None)):
+    for path, home in (
+        ("/ui", "/ui/"),
+        ("/ui/", "/"),
+        ("/ui/agents/", "/ui/agents"),
+        ("/ui//evil.example/", None),
+    ):
         location = site.http.get(path).headers["location"].removeprefix(site.server.url)
         assert location == (home or "/ui//evil.example")
 
@@ -333,9 +435,15 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def pages_of(world: World) -> list[Cell]:
-    found = [cell for cell in cells_of(world.server.app) if cell.path == "/" or cell.path.startswith("/ui")]
+    found = [
+        cell
+        for cell in cells_of(world.server.app)
+        if cell.path == "/" or cell.path.startswith("/ui")
+    ]
     return [
-        cell for cell in found if cell.method == "GET" and not cell.path.startswith(("/ui/static", "/ui/pdf-viewer"))
+        cell
+        for cell in found
+        if cell.method == "GET" and not cell.path.startswith(("/ui/static", "/ui/pdf-viewer"))
     ]
 
 
@@ -352,7 +460,12 @@ def test_every_page_forbids_frames_and_whatever_is_not_of_this_server(world: Wor
                 require_strict(answer.text)
     policy = HEADERS["Content-Security-Policy"]
     assert "unsafe" not in policy
-    for rule in ("default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'self'"):
+    for rule in (
+        "default-src 'none'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+        "form-action 'self'",
+    ):
         assert rule in policy
 
 
@@ -373,8 +486,12 @@ def addresses_of(page: str) -> list[str]:
 
 
 def test_a_student_is_not_told_the_name_of_an_agent_they_may_not_use(world: World) -> None:
-    hidden = world.ask(OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "name": "Zorro the hidden"})["id"]
-    attached = f"/v1/agents/{hidden}/identities/attach/{world.id_of('ada').replace('user-', 'identity-')}"
+    hidden = world.ask(
+        OPERATOR, "POST", "/v1/agents/", json={"model": MODEL, "name": "Zorro the hidden"}
+    )["id"]
+    attached = (
+        f"/v1/agents/{hidden}/identities/attach/{world.id_of('ada').replace('user-', 'identity-')}"
+    )
     world.send(OPERATOR, "PATCH", attached)
     bea = world.key("bea")
     for path in (
@@ -403,7 +520,10 @@ def walk(http: Any, base: str, starts: list[str], most: int) -> set[str]:
         if answer.status_code == 303:
             waiting.append(answer.headers["location"])
         page = answer.text if "text/html" in answer.headers.get("content-type", "") else ""
-        for address in [*addresses_of(page), *([answer.headers["location"]] if "location" in answer.headers else [])]:
+        for address in [
+            *addresses_of(page),
+            *([answer.headers["location"]] if "location" in answer.headers else []),
+        ]:
             if address.startswith("#"):
                 continue
             assert re.match(f"{base}/(?!{base[1:]}/)", address), (path, address)
@@ -426,7 +546,9 @@ def test_below_a_path_every_address_begins_with_it(below: Site) -> None:
     assert http.get(base, headers=PAGE).status_code in (200, 307)
     answer = http.get(f"{base}/ui/agents?q=x", headers=PAGE)
     assert answer.headers["location"] == f"{base}/ui/login?next=%2Fui%2Fagents%3Fq%3Dx"
-    answer = http.post(f"{base}/ui/login", data={"key": OPERATOR, "next": "/ui/agents?q=x"}, headers=OWN)
+    answer = http.post(
+        f"{base}/ui/login", data={"key": OPERATOR, "next": "/ui/agents?q=x"}, headers=OWN
+    )
     assert answer.headers["location"] == f"{base}/ui/agents?q=x"
     assert "; path=/ricordo/;" in answer.headers["set-cookie"].lower()
     made = http.post(f"{base}/ui/agents", data={"name": "Nina", "model": MODEL}, headers=OWN)
@@ -434,7 +556,11 @@ def test_below_a_path_every_address_begins_with_it(below: Site) -> None:
     assert made.headers["location"] == f"{base}/ui/agents/{agent}/chat"
     assert "; path=/ricordo/;" in made.headers["set-cookie"].lower()
     seen = walk(http, base, ["/", f"/ui/agents/{agent}/context"], 40)
-    assert {f"{base}/ui/agents/{agent}/settings", f"{base}/ui/settings", f"{base}/openapi.json"} <= seen
+    assert {
+        f"{base}/ui/agents/{agent}/settings",
+        f"{base}/ui/settings",
+        f"{base}/openapi.json",
+    } <= seen
     assert http.get(f"{base}/ui/agents", headers=PAGE).text.count('aria-current="page"') == 1
     answer = http.post(f"{base}/ui/logout", headers=OWN)
     assert "; path=/ricordo/;" in answer.headers["set-cookie"].lower()
@@ -445,8 +571,12 @@ def test_a_server_that_another_app_mounts_is_below_its_path(tmp_path: Path) -> N
     """As `uvicorn --root-path` does it too: the path has the prefix, and `root_path` names it."""
     settings = Settings(data_dir=tmp_path, find_local_models=False, model=None, api_key=None)
     inner = create_app(settings, ProviderSettings.model_construct())
-    outer = Starlette(routes=[Mount("/sub", inner)], lifespan=lambda _: inner.router.lifespan_context(inner))
-    with TestClient(outer, base_url="http://localhost:8283", client=("127.0.0.1", 1), follow_redirects=False) as http:
+    outer = Starlette(
+        routes=[Mount("/sub", inner)], lifespan=lambda _: inner.router.lifespan_context(inner)
+    )
+    with TestClient(
+        outer, base_url="http://localhost:8283", client=("127.0.0.1", 1), follow_redirects=False
+    ) as http:
         made = http.post("/sub/ui/first", data={"message": "My name is Ada."})
         agent = made.headers["location"].split("/")[4]
         seen = walk(http, "/sub", ["/"], 20)
@@ -456,4 +586,6 @@ def test_a_server_that_another_app_mounts_is_below_its_path(tmp_path: Path) -> N
 
 def test_every_template_compiles() -> None:
     compiled = [environment().get_template(name).name for name in environment().list_templates()]
-    assert {*compiled} == {path.name for path in Path(ricordo.features.__file__).parent.glob("*/templates/*")}
+    assert {*compiled} == {
+        path.name for path in Path(ricordo.features.__file__).parent.glob("*/templates/*")
+    }

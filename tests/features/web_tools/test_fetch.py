@@ -18,8 +18,11 @@ from ricordo.features.web_tools.sessions import WebPage, fetch
 from ricordo.settings import Settings
 from tests.support.sandboxes import bubblewrap
 
-ARTICLE = "<html><head><title>Bees &amp; honey</title></head><body><nav>Menu</nav><article><h1>Bees</h1>" + "".join(
-    f"<p>Bees make honey, number {number}. <a href='/x'>More</a></p>" for number in range(12)
+ARTICLE = (
+    "<html><head><title>Bees &amp; honey</title></head><body><nav>Menu</nav><article><h1>Bees</h1>"
+    + "".join(
+        f"<p>Bees make honey, number {number}. <a href='/x'>More</a></p>" for number in range(12)
+    )
 )
 
 
@@ -94,11 +97,17 @@ async def names(*numbers: str) -> list[str]:
     return list(numbers)
 
 
-@pytest.mark.parametrize("numbers", [["127.0.0.1"], ["93.184.216.34", "10.0.0.1"], ["::1"], ["169.254.169.254"], []])
-async def test_a_name_that_leads_to_a_private_address_is_refused(site: str, numbers: list[str]) -> None:
+@pytest.mark.parametrize(
+    "numbers", [["127.0.0.1"], ["93.184.216.34", "10.0.0.1"], ["::1"], ["169.254.169.254"], []]
+)
+async def test_a_name_that_leads_to_a_private_address_is_refused(
+    site: str, numbers: list[str]
+) -> None:
     Site.asked.clear()
     with pytest.raises(RicordoError):
-        await fetch(f"http://rebind.example:{site.rpartition(':')[2]}/", lookup=lambda *_: names(*numbers))
+        await fetch(
+            f"http://rebind.example:{site.rpartition(':')[2]}/", lookup=lambda *_: names(*numbers)
+        )
     assert Site.asked == []
 
 
@@ -127,10 +136,15 @@ REDIRECTS = [
 
 
 @pytest.mark.parametrize("target", REDIRECTS)
-async def test_each_redirect_is_checked(site: str, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
+async def test_each_redirect_is_checked(
+    site: str, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
     """The first address counts as public here: what it leads to is looked at anew."""
     port = site.rpartition(":")[2]
-    Site.pages |= {"/go": (302, {"location": target.replace("{port}", port)}, []), "/secret": (200, HTML, [b"secret"])}
+    Site.pages |= {
+        "/go": (302, {"location": target.replace("{port}", port)}, []),
+        "/secret": (200, HTML, [b"secret"]),
+    }
     looked_up: list[str] = []
     is_public = sessions.PinnedTransport.__init__.__globals__["is_public"]
 
@@ -174,7 +188,9 @@ async def test_hostile_answers_end_in_a_sentence(site: str, path: str) -> None:
         await fetch(f"{site}{path}", allow_private=True)
 
 
-async def test_a_page_that_drips_ends_at_its_time(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_that_drips_ends_at_its_time(
+    site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sessions, "_SECONDS", 0.3)
     gate = threading.Event()
 
@@ -210,9 +226,18 @@ async def test_pages_become_text(tmp_path: Path) -> None:
             assert words in text, (kind, body[:60], text[:200])
             assert "alert(1)" not in text
             assert title == ("Bees & honey" if body == ARTICLE.encode() else title)
-        for body in (b"<a>" * 6_000, b"<!--" * 90_000, b"&#x41;" * 90_000, b"\0" * 1000, b"", b"<div>" * 9_000 + b"x"):
+        for body in (
+            b"<a>" * 6_000,
+            b"<!--" * 90_000,
+            b"&#x41;" * 90_000,
+            b"\0" * 1000,
+            b"",
+            b"<div>" * 9_000 + b"x",
+        ):
             try:
-                _, text = await markdown_of(settings, WebPage("https://x.example/", "text/html", body))
+                _, text = await markdown_of(
+                    settings, WebPage("https://x.example/", "text/html", body)
+                )
             except Unavailable as error:
                 text = str(error)
             assert len(text) < 1_000_000

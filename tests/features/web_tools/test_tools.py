@@ -23,10 +23,28 @@ from tests.features.custom_tools.conftest import (
 from tests.seams.server import MODEL
 from tests.support.sandboxes import bubblewrap
 
-__all__ = ["Api", "api", "client", "http", "running_client", "running_http", "running_server", "server"]
-FOUND = {"title": "Bees", "url": "https://bees.example", "publishedDate": "2026-01-01", "page_age": "2026-01-01"}
-FOUND |= dict.fromkeys(("content", "description", "text"), "They make honey.") | {"published_date": "2026-01-01"}
-PAGE = "<html><title>Bees</title><body><article>" + "<p>They make honey, and more honey.</p>" * 1_000
+__all__ = [
+    "Api",
+    "api",
+    "client",
+    "http",
+    "running_client",
+    "running_http",
+    "running_server",
+    "server",
+]
+FOUND = {
+    "title": "Bees",
+    "url": "https://bees.example",
+    "publishedDate": "2026-01-01",
+    "page_age": "2026-01-01",
+}
+FOUND |= dict.fromkeys(("content", "description", "text"), "They make honey.") | {
+    "published_date": "2026-01-01"
+}
+PAGE = (
+    "<html><title>Bees</title><body><article>" + "<p>They make honey, and more honey.</p>" * 1_000
+)
 
 
 class Engine(BaseHTTPRequestHandler):
@@ -40,7 +58,9 @@ class Engine(BaseHTTPRequestHandler):
             self._send(200, PAGE.encode(), "text/html")
             return
         query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
-        self.asked.append({"path": urlsplit(self.path).path, "query": query, "headers": dict(self.headers)})
+        self.asked.append(
+            {"path": urlsplit(self.path).path, "query": query, "headers": dict(self.headers)}
+        )
         self._send(*self.answer)
 
     def do_POST(self) -> None:
@@ -80,7 +100,12 @@ def told(api: Api, name: str, **arguments: Any) -> tuple[str, str]:
 
 
 ENGINES: list[tuple[str, Any, dict[str, Any], str]] = [
-    ("searxng", {"results": [FOUND]}, {"q": "bees site:a.example -site:b.example", "format": "json"}, ""),
+    (
+        "searxng",
+        {"results": [FOUND]},
+        {"q": "bees site:a.example -site:b.example", "format": "json"},
+        "",
+    ),
     (
         "brave",
         {"web": {"results": [FOUND]}},
@@ -99,22 +124,40 @@ ENGINES: list[tuple[str, Any, dict[str, Any], str]] = [
     (
         "tavily",
         {"results": [FOUND]},
-        {"query": "bees", "max_results": 3, "include_domains": ["a.example"], "exclude_domains": ["b.example"]},
+        {
+            "query": "bees",
+            "max_results": 3,
+            "include_domains": ["a.example"],
+            "exclude_domains": ["b.example"],
+        },
         "Authorization",
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "answer", "query", "header"), ENGINES, ids=[each[0] for each in ENGINES])
+@pytest.mark.parametrize(
+    ("name", "answer", "query", "header"), ENGINES, ids=[each[0] for each in ENGINES]
+)
 def test_each_engine_is_asked_its_way(
-    api: Api, engine: str, monkeypatch: pytest.MonkeyPatch, name: str, answer: Any, query: dict[str, Any], header: str
+    api: Api,
+    engine: str,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    answer: Any,
+    query: dict[str, Any],
+    header: str,
 ) -> None:
     monkeypatch.setenv("RICORDO_WEB_SEARCH", name)
     monkeypatch.setenv("RICORDO_WEB_SEARCH_URL", engine)
     monkeypatch.setenv("RICORDO_WEB_SEARCH_KEY", "k-123")
     Engine.asked.clear()
     Engine.answer = (200, json.dumps(answer).encode())
-    asked = {"query": "bees", "num_results": 3, "include_domains": ["a.example"], "exclude_domains": ["b.example"]}
+    asked = {
+        "query": "bees",
+        "num_results": 3,
+        "include_domains": ["a.example"],
+        "exclude_domains": ["b.example"],
+    }
     status, content = told(api, "web_search", **asked)
     assert status == "success"
     result = {
@@ -127,7 +170,9 @@ def test_each_engine_is_asked_its_way(
     (seen,) = Engine.asked
     assert seen["query"] == query
     headers = {key.lower(): value for key, value in seen["headers"].items()}
-    assert headers.get(header.lower(), "") == ("Bearer k-123" if name == "tavily" else "k-123" if header else "")
+    assert headers.get(header.lower(), "") == (
+        "Bearer k-123" if name == "tavily" else "k-123" if header else ""
+    )
     assert seen["path"] == ("/search" if name == "searxng" else "/")
 
 
@@ -136,7 +181,10 @@ FAULTS = [
     ((500, b""), "answered 500"),
     ((200, b"<html>"), "something else"),
 ]
-FAULTS += [((200, b'{"web": []}'), "something else"), ((200, b'{"web": {"results": ["x"]}}'), "something else")]
+FAULTS += [
+    ((200, b'{"web": []}'), "something else"),
+    ((200, b'{"web": {"results": ["x"]}}'), "something else"),
+]
 
 
 @pytest.mark.parametrize(("answer", "words"), FAULTS, ids=range(len(FAULTS)))

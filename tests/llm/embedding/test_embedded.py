@@ -57,16 +57,33 @@ def likeness(one: Sequence[float], other: Sequence[float]) -> float:
 
 async def test_texts_about_the_same_lie_closer_than_others(model: EmbeddedModel) -> None:
     question, near, far = await model.embed(
-        ["Which animal does she keep?", "Ada has a small dog and two cats.", "The train to Rome leaves at nine."]
+        [
+            "Which animal does she keep?",
+            "Ada has a small dog and two cats.",
+            "The train to Rome leaves at nine.",
+        ]
     )
     assert likeness(question, near) > likeness(question, far) + 0.1
 
 
-async def test_a_vector_has_length_one_and_the_dimensions_that_are_told(model: EmbeddedModel) -> None:
-    texts = ["a", "Ciao, come stai?", "日本語のテキスト", "😀", "\x00", "\ud800", "x" * 50_000, "word " * 50_000]
+async def test_a_vector_has_length_one_and_the_dimensions_that_are_told(
+    model: EmbeddedModel,
+) -> None:
+    texts = [
+        "a",
+        "Ciao, come stai?",
+        "日本語のテキスト",
+        "😀",
+        "\x00",
+        "\ud800",
+        "x" * 50_000,
+        "word " * 50_000,
+    ]
     vectors = await model.embed(texts)
     assert [len(vector) for vector in vectors] == [model.info.dimensions] * len(texts)
-    assert [math.hypot(*vector) for vector in vectors] == pytest.approx([1.0] * len(texts), abs=1e-5)
+    assert [math.hypot(*vector) for vector in vectors] == pytest.approx(
+        [1.0] * len(texts), abs=1e-5
+    )
 
 
 async def test_a_text_without_words_gives_zeros_and_no_nan(model: EmbeddedModel) -> None:
@@ -155,12 +172,16 @@ async def test_a_file_that_was_changed_is_refused(folder: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(Unavailable, match=r"is not the one this Ricordo knows\. Install it with: pip install"):
+    with pytest.raises(
+        Unavailable, match=r"is not the one this Ricordo knows\. Install it with: pip install"
+    ):
         await EmbeddedModel(folder).embed(["tea"])
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty"])
-async def test_a_file_that_is_not_there_is_named_and_its_return_is_noticed(folder: Path, damage: str) -> None:
+async def test_a_file_that_is_not_there_is_named_and_its_return_is_noticed(
+    folder: Path, damage: str
+) -> None:
     path = folder / TOKENIZER[0]
     whole = path.read_bytes()
     path.unlink()
@@ -176,7 +197,10 @@ async def test_a_file_that_is_not_there_is_named_and_its_return_is_noticed(folde
 async def test_without_a_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "tokenizers", None)
-        with pytest.raises(Unavailable, match=r'needs the package tokenizers\. .*pip install "ricordo\[embeddings\]"'):
+        with pytest.raises(
+            Unavailable,
+            match=r'needs the package tokenizers\. .*pip install "ricordo\[embeddings\]"',
+        ):
             await EmbeddedModel().embed(["tea"])
     assert is_installed()
     monkeypatch.setattr(embedded, "PACKAGE", "no_such_package")
@@ -197,7 +221,11 @@ def test_it_works_with_the_network_off_and_imports_no_more_than_it_needs() -> No
         "print(len(vectors[0]), sorted(loaded & {'wordllama', 'safetensors', 'huggingface_hub', 'requests', 'torch'}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env={"HOME": "/nowhere"}, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"HOME": "/nowhere"},
+        check=False,
     )
     assert done.stdout.strip() == "256 []", done.stderr
 
@@ -214,7 +242,9 @@ def test_what_points_nowhere_gives_zeros(tokens: list[int]) -> None:
 
 def test_a_long_text_loses_no_precision() -> None:
     # In float16 this sum would stop growing at 2,048.
-    assert pooled(VECTORS, [0] * 5_000 + [1] * 5_000) == pytest.approx([1 / math.sqrt(5), 2 / math.sqrt(5), 0])
+    assert pooled(VECTORS, [0] * 5_000 + [1] * 5_000) == pytest.approx(
+        [1 / math.sqrt(5), 2 / math.sqrt(5), 0]
+    )
 
 
 async def test_a_word_is_given_words_near_in_meaning_nearest_first(model: EmbeddedModel) -> None:
@@ -235,18 +265,36 @@ async def test_a_very_long_question_is_read_at_its_beginning(model: EmbeddedMode
 
 def test_the_first_look_at_signs_loses_no_word_that_is_near() -> None:
     tokenizer, table = embedded._load(None)
-    words = sorted(token[1:] for token in tokenizer.get_vocab() if token.startswith("▁job") or token.startswith("▁wal"))
+    words = sorted(
+        token[1:]
+        for token in tokenizer.get_vocab()
+        if token.startswith("▁job") or token.startswith("▁wal")
+    )
     near = RelatedWords(tokenizer, table).of(" ".join(words))
-    whole = sorted((id, token[1:]) for token, id in tokenizer.get_vocab().items() if embedded_word(token))
+    whole = sorted(
+        (id, token[1:]) for token, id in tokenizer.get_vocab().items() if embedded_word(token)
+    )
     vectors = table[[id for id, _ in whole]].astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     assert len(near) > 5
     for word, found in near.items():
-        vector = table[tokenizer.encode(word, add_special_tokens=False).ids].sum(axis=0, dtype=np.float32)
+        vector = table[tokenizer.encode(word, add_special_tokens=False).ids].sum(
+            axis=0, dtype=np.float32
+        )
         likeness = vectors @ (vector / np.linalg.norm(vector))
-        exact = [whole[place][1] for place in np.argsort(-likeness)[:NEAREST] if likeness[place] >= LEAST_LIKE]
+        exact = [
+            whole[place][1]
+            for place in np.argsort(-likeness)[:NEAREST]
+            if likeness[place] >= LEAST_LIKE
+        ]
         assert list(found) == exact
 
 
 def embedded_word(token: str) -> bool:
-    return token.startswith("▁") and len(token) > 3 and token[1:].isascii() and token[1:].isalpha() and token.islower()
+    return (
+        token.startswith("▁")
+        and len(token) > 3
+        and token[1:].isascii()
+        and token[1:].isalpha()
+        and token.islower()
+    )

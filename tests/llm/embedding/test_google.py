@@ -31,7 +31,11 @@ needs_sdk = pytest.mark.skipif(not has_sdk(), reason="google-genai is not instal
 async def embedder(server: ModelServer, waits: Waits) -> AsyncIterator[RemoteEmbedder]:
     connections = Connections(timeout=6)
     info = EmbeddingInfo(
-        "google_ai/gemini-embedding-001", "google_ai", "gemini-embedding-001", "google_ai", endpoint=server.root
+        "google_ai/gemini-embedding-001",
+        "google_ai",
+        "gemini-embedding-001",
+        "google_ai",
+        endpoint=server.root,
     )
     provider = Provider("google_ai", "", "google_ai", "google", api_key="key-1")
     yield google_embedder(info, connections, waits.policy(), provider)
@@ -52,11 +56,16 @@ async def test_without_the_sdk_it_says_what_to_install(
 
 
 @needs_sdk
-async def test_google_is_told_the_texts_and_their_purpose(embedder: RemoteEmbedder, server: ModelServer) -> None:
+async def test_google_is_told_the_texts_and_their_purpose(
+    embedder: RemoteEmbedder, server: ModelServer
+) -> None:
     server.push(values([3, 4], [1, 0]), values([0, 2]))
     assert await embedder.embed(["tea", "", "coffee"]) == [[0.6, 0.8], [0, 0], [1, 0]]
     assert await embedder.embed(["which tea?"], purpose="query") == [[0, 1]]
-    assert all(seen.path.endswith("/models/gemini-embedding-001:batchEmbedContents") for seen in server.requests)
+    assert all(
+        seen.path.endswith("/models/gemini-embedding-001:batchEmbedContents")
+        for seen in server.requests
+    )
     assert server.requests[0].headers["x-goog-api-key"] == "key-1"
     told = [json.dumps(seen.body) for seen in server.requests]
     assert ("RETRIEVAL_DOCUMENT" in told[0], "RETRIEVAL_QUERY" in told[1]) == (True, True)
@@ -71,7 +80,9 @@ async def test_googles_refusals_are_errors_in_our_words(
     server.push(Answer(busy, 429), values([1, 0]))
     assert await embedder.embed(["tea"]) == [[1, 0]]
     assert len(waits) == 1
-    server.push(Answer({"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}, 403))
+    server.push(
+        Answer({"error": {"code": 403, "message": "no", "status": "PERMISSION_DENIED"}}, 403)
+    )
     with pytest.raises(ModelError, match="google_ai answered 403") as caught:
         await embedder.embed(["tea"])
     assert caught.value.kind == "llm_authentication"

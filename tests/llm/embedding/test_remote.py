@@ -39,7 +39,13 @@ def mark(text: str) -> list[float]:
 class Tempered:
     """Takes so many texts and tokens at once and so many tokens a text, and fails now and then."""
 
-    def __init__(self, texts: int = 10_000, tokens: int = 10**9, text: int = 10**9, fails: Sequence[bool] = ()) -> None:
+    def __init__(
+        self,
+        texts: int = 10_000,
+        tokens: int = 10**9,
+        text: int = 10**9,
+        fails: Sequence[bool] = (),
+    ) -> None:
         self.requests: list[tuple[list[str], EmbeddingPurpose]] = []
         self.taken: list[list[str]] = []
         self._limits = texts, tokens, text
@@ -50,7 +56,11 @@ class Tempered:
         if self._fails and self._fails.pop():
             raise ModelError("llm_error", "hiccup")
         counts = [text_tokens(text) for text in texts]
-        if len(texts) > self._limits[0] or sum(counts) > self._limits[1] or max(counts) > self._limits[2]:
+        if (
+            len(texts) > self._limits[0]
+            or sum(counts) > self._limits[1]
+            or max(counts) > self._limits[2]
+        ):
             raise ModelError("context_window_exceeded", "too long")
         self.taken.append(texts)
         return [mark(text) for text in texts]
@@ -77,14 +87,18 @@ async def test_every_text_gets_its_own_vector_whatever_the_provider_takes(
 ) -> None:
     provider = Tempered(most_texts, most_tokens, text, fails)
     found = await RemoteEmbedder(INFO, Waits().policy(5), provider).embed(texts)
-    expected = [unit(mark(one.replace("\ud800", "?")), "p") if one.strip() else [0.0] * 6 for one in texts]
+    expected = [
+        unit(mark(one.replace("\ud800", "?")), "p") if one.strip() else [0.0] * 6 for one in texts
+    ]
     assert found == expected
     assert all(one.strip() for sent, _ in provider.requests for one in sent)
 
 
 async def test_requests_are_bounded_by_texts_and_by_tokens() -> None:
     provider = Tempered()
-    await RemoteEmbedder(INFO, Waits().policy(), provider).embed(["a" * 4 * size for size in range(1, 300)])
+    await RemoteEmbedder(INFO, Waits().policy(), provider).embed(
+        ["a" * 4 * size for size in range(1, 300)]
+    )
     assert max(len(texts) for texts in provider.taken) == BATCH_TEXTS
     await RemoteEmbedder(INFO, Waits().policy(), provider).embed(["語" * 1_000_000] * 20)
     sums = [sum(map(text_tokens, texts)) for texts in provider.taken]
@@ -107,7 +121,9 @@ async def test_a_question_is_given_up_in_time_and_the_next_ones_at_once_for_a_wh
             await asyncio.sleep(60)
         return [mark(text) for text in texts]
 
-    embedder = RemoteEmbedder(INFO, Waits().policy(), ask, query_seconds=0.02, now=lambda: seconds[0])
+    embedder = RemoteEmbedder(
+        INFO, Waits().policy(), ask, query_seconds=0.02, now=lambda: seconds[0]
+    )
     with pytest.raises(ModelError, match=r"p/m gave no vector within 0\.02 s") as caught:
         await embedder.embed(["tea"], purpose="query")
     assert caught.value.kind == "llm_timeout"
@@ -167,18 +183,27 @@ def embedder(server: ModelServer, waits: Waits, connections: Connections) -> Rem
     return made(server, waits, connections)
 
 
-def made(server: ModelServer, waits: Waits, connections: Connections, name: str = "scripted-1") -> RemoteEmbedder:
+def made(
+    server: ModelServer, waits: Waits, connections: Connections, name: str = "scripted-1"
+) -> RemoteEmbedder:
     info = EmbeddingInfo(f"openai/{name}", "openai", name, "openai", endpoint=server.url)
-    return openai_embedder(info, connections, waits.policy(), Provider("openai", "", "openai", api_key="key-1"))
+    return openai_embedder(
+        info, connections, waits.policy(), Provider("openai", "", "openai", api_key="key-1")
+    )
 
 
-async def test_the_server_sees_exactly_this_request(embedder: RemoteEmbedder, server: ModelServer) -> None:
+async def test_the_server_sees_exactly_this_request(
+    embedder: RemoteEmbedder, server: ModelServer
+) -> None:
     await embedder.embed(["Hello", "Ciao è"])
     (seen,) = server.requests
     assert (seen.method, seen.path) == ("POST", "/v1/embeddings")
     assert seen.headers["authorization"] == "Bearer key-1"
     assert seen.headers["content-type"] == "application/json"
-    assert seen.raw == '{"model":"scripted-1","input":["Hello","Ciao è"],"encoding_format":"float"}'.encode()
+    assert (
+        seen.raw
+        == '{"model":"scripted-1","input":["Hello","Ciao è"],"encoding_format":"float"}'.encode()
+    )
 
 
 async def test_a_deployment_of_azure_is_asked_at_its_own_address(
@@ -193,7 +218,9 @@ async def test_a_deployment_of_azure_is_asked_at_its_own_address(
     assert seen.headers["api-key"] == "k"
 
 
-async def test_vectors_come_in_the_order_of_the_texts(embedder: RemoteEmbedder, server: ModelServer) -> None:
+async def test_vectors_come_in_the_order_of_the_texts(
+    embedder: RemoteEmbedder, server: ModelServer
+) -> None:
     server.push(embeddings([1, 0], [0, 1], [0.6, 0.8], order=[2, 0, 1]))
     assert await embedder.embed(["a", "b", "c"]) == [[1, 0], [0, 1], [0.6, 0.8]]
 
@@ -204,23 +231,50 @@ async def test_the_purpose_reaches_the_models_that_want_to_be_told(
     embedder = made(server, waits, connections, "nomic-embed-text")
     await embedder.embed(["tea"])
     await embedder.embed(["tea"], purpose="query")
-    assert [seen.body["input"] for seen in server.requests] == [["search_document: tea"], ["search_query: tea"]]
+    assert [seen.body["input"] for seen in server.requests] == [
+        ["search_document: tea"],
+        ["search_query: tea"],
+    ]
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "words"),
     [
         (embeddings([1, 0]), "llm_error", "openai gave 1 vectors for 2 texts"),
-        (Answer(b'{"data":[{"index":0,"embedding":[1,NaN]}]}'), "llm_bad_request", "did not answer with embeddings"),
+        (
+            Answer(b'{"data":[{"index":0,"embedding":[1,NaN]}]}'),
+            "llm_bad_request",
+            "did not answer with embeddings",
+        ),
         (embeddings([1, 0], [1, None]), "llm_error", "no vector"),
         (embeddings([1, 0], [1, 0, 0]), "llm_bad_request", "a vector of 3 numbers, and 2 before"),
-        (Answer({"data": [{"index": 1, "embedding": [1]}, {"index": 1, "embedding": [1]}]}), "llm_error", "wrongly"),
-        (Answer({"choices": []}), "llm_bad_request", "did not answer with embeddings. Check its address"),
+        (
+            Answer({"data": [{"index": 1, "embedding": [1]}, {"index": 1, "embedding": [1]}]}),
+            "llm_error",
+            "wrongly",
+        ),
+        (
+            Answer({"choices": []}),
+            "llm_bad_request",
+            "did not answer with embeddings. Check its address",
+        ),
         (Answer([1]), "llm_bad_request", "did not answer with embeddings"),
-        (Answer(b"<html>", headers={"content-type": "text/html"}), "llm_bad_request", "It said: <html>"),
-        (Answer({"error": {"message": "no such model"}}, 404), "llm_bad_request", "openai answered 404: no such model"),
+        (
+            Answer(b"<html>", headers={"content-type": "text/html"}),
+            "llm_bad_request",
+            "It said: <html>",
+        ),
+        (
+            Answer({"error": {"message": "no such model"}}, 404),
+            "llm_bad_request",
+            "openai answered 404: no such model",
+        ),
         (Answer({"error": {"message": "bad key"}}, 401), "llm_authentication", "Check its key"),
-        (Answer({"error": {"message": "rate limit exceeded"}}), "llm_rate_limit", "broke off its answer"),
+        (
+            Answer({"error": {"message": "rate limit exceeded"}}),
+            "llm_rate_limit",
+            "broke off its answer",
+        ),
     ],
 )
 async def test_a_bad_answer_is_a_clear_error(
@@ -251,8 +305,14 @@ def refusing_over(characters: int, answer: Answer) -> Any:
 
 
 TOO_LONG = [
-    (400, "This model's maximum context length is 8192 tokens, however you requested 9000"),  # OpenAI
-    (500, "input (700 tokens) is too large to process. increase the physical batch size (current batch size: 512)"),
+    (
+        400,
+        "This model's maximum context length is 8192 tokens, however you requested 9000",
+    ),  # OpenAI
+    (
+        500,
+        "input (700 tokens) is too large to process. increase the physical batch size (current batch size: 512)",
+    ),
     (413, "Input validation error: `inputs` must have less than 512 tokens. Given: 600"),
     (422, "Input validation error: `inputs` must have less than 512 tokens. Given: 600"),
     (400, "Too many tokens in batch. Max is 16384 got 20000"),  # Mistral
@@ -274,7 +334,9 @@ async def test_a_text_that_is_too_long_is_halved_until_it_fits(
         assert waits == []
 
 
-async def test_a_model_that_changes_its_dimensions_is_found_out(embedder: RemoteEmbedder, server: ModelServer) -> None:
+async def test_a_model_that_changes_its_dimensions_is_found_out(
+    embedder: RemoteEmbedder, server: ModelServer
+) -> None:
     await embedder.embed(["a"])
     server.push(embeddings([1, 0]))
     with pytest.raises(ModelError, match="another model answers to that name now"):

@@ -19,14 +19,19 @@ from tests.llm.wild.openai_shapes import (
 from tests.support.model_server import Answer, event
 
 TEXT, GREETING = ("text", "Ciao!"), ("thought", "Greet.")
-_SAFE = {kind: {"filtered": False, "severity": "safe"} for kind in ("hate", "self_harm", "sexual", "violence")}
+_SAFE = {
+    kind: {"filtered": False, "severity": "safe"}
+    for kind in ("hate", "self_harm", "sexual", "violence")
+}
 
 
 def _split_call(*, first: dict[str, Any] | None = None) -> tuple[bytes, ...]:
     """A call in the pieces that OpenAI itself sends."""
     start = first or {"role": "assistant", "content": None}
     return (
-        delta({**start, "tool_calls": [piece(0, name="get_weather", arguments="", call_id="call_1")]}),
+        delta(
+            {**start, "tool_calls": [piece(0, name="get_weather", arguments="", call_id="call_1")]}
+        ),
         delta({"tool_calls": [piece(0, arguments='{"city"')]}),
         delta({"tool_calls": [piece(0, arguments=':"Rome"}')]}),
         delta({}, "tool_calls"),
@@ -36,12 +41,22 @@ def _split_call(*, first: dict[str, Any] | None = None) -> tuple[bytes, ...]:
 # openai-python: types/chat/chat_completion.py, types/chat/chat_completion_chunk.py
 OPENAI = of(
     "openai",
-    case("text", body({"role": "assistant", "content": "Ciao!", "refusal": None, "annotations": []}), TEXT),
-    case("a refusal", body({"role": "assistant", "content": None, "refusal": "No."}), ("text", "No.")),
+    case(
+        "text",
+        body({"role": "assistant", "content": "Ciao!", "refusal": None, "annotations": []}),
+        TEXT,
+    ),
+    case(
+        "a refusal", body({"role": "assistant", "content": None, "refusal": "No."}), ("text", "No.")
+    ),
     case(
         "parallel calls",
         body(
-            {"content": None, "tool_calls": [call("get_weather", ROME), call("get_time", "{}", "call_2")]}, "tool_calls"
+            {
+                "content": None,
+                "tool_calls": [call("get_weather", ROME), call("get_time", "{}", "call_2")],
+            },
+            "tool_calls",
         ),
         WEATHER_IN_ROME,
         TIME,
@@ -56,7 +71,10 @@ OPENAI = of(
     ),
     case(
         "the older way to call",
-        body({"content": None, "function_call": {"name": "get_weather", "arguments": ROME}}, "function_call"),
+        body(
+            {"content": None, "function_call": {"name": "get_weather", "arguments": ROME}},
+            "function_call",
+        ),
         WEATHER_IN_ROME,
     ),
 )
@@ -103,7 +121,11 @@ GROQ = of(
         events(
             delta({"role": "assistant", "content": ""}, x_groq={"id": "req_1"}),
             delta({"content": "Ciao!"}),
-            delta({}, "stop", x_groq={"id": "req_1", "usage": {"prompt_tokens": 3, "completion_tokens": 4}}),
+            delta(
+                {},
+                "stop",
+                x_groq={"id": "req_1", "usage": {"prompt_tokens": 3, "completion_tokens": 4}},
+            ),
             DONE,
         ),
         TEXT,
@@ -111,7 +133,10 @@ GROQ = of(
     case("a call it could not read", Answer({"error": _FAILED}, 400), WEATHER_IN_ROME),
     case(
         "a call it could not read, in a stream",
-        events(delta({"role": "assistant", "content": ""}), event({"error": {**_FAILED, "status_code": 400}})),
+        events(
+            delta({"role": "assistant", "content": ""}),
+            event({"error": {**_FAILED, "status_code": 400}}),
+        ),
         WEATHER_IN_ROME,
     ),
 )
@@ -150,7 +175,9 @@ DEEPSEEK = of(
             delta({"content": None, "reasoning_content": "et."}),
             delta({"content": "Ciao!", "reasoning_content": None}),
             delta(
-                {"content": "", "reasoning_content": None}, "stop", usage={"prompt_tokens": 1, "completion_tokens": 2}
+                {"content": "", "reasoning_content": None},
+                "stop",
+                usage={"prompt_tokens": 1, "completion_tokens": 2},
             ),
             DONE,
         ),
@@ -180,7 +207,12 @@ XAI = of(
     case(
         "a thought beside the answer",
         body(
-            {"role": "assistant", "content": "Ciao!", "reasoning_content": "Greet.", "refusal": None},
+            {
+                "role": "assistant",
+                "content": "Ciao!",
+                "reasoning_content": "Greet.",
+                "refusal": None,
+            },
             usage={
                 "prompt_tokens": 10,
                 "completion_tokens": 2,
@@ -197,7 +229,10 @@ XAI = of(
         "a call that is streamed whole",
         events(
             delta(
-                {"role": "assistant", "tool_calls": [piece(0, name="get_weather", arguments=ROME, call_id="call_1")]}
+                {
+                    "role": "assistant",
+                    "tool_calls": [piece(0, name="get_weather", arguments=ROME, call_id="call_1")],
+                }
             ),
             delta({}, "tool_calls"),
             last(),
@@ -220,7 +255,11 @@ MISTRAL = of(
             {
                 "content": "",
                 "tool_calls": [
-                    {"id": "D681PevKs", "function": {"name": "get_weather", "arguments": {"city": "Rome"}}, "index": 0}
+                    {
+                        "id": "D681PevKs",
+                        "function": {"name": "get_weather", "arguments": {"city": "Rome"}},
+                        "index": 0,
+                    }
                 ],
             },
             "tool_calls",
@@ -231,16 +270,26 @@ MISTRAL = of(
         "a streamed thought in pieces",
         events(
             delta({"role": "assistant", "content": ""}),
-            delta({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Gre"}]}]}),
-            delta({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "et."}]}]}),
+            delta(
+                {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Gre"}]}]}
+            ),
+            delta(
+                {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "et."}]}]}
+            ),
             delta({"content": [{"type": "text", "text": "Ciao"}]}),
-            delta({"content": "!"}, "stop", usage={"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}),
+            delta(
+                {"content": "!"},
+                "stop",
+                usage={"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11},
+            ),
             DONE,
         ),
         GREETING,
         TEXT,
     ),
-    case("cut off at the window", body({"content": "Ciao!"}, "model_length"), TEXT, finish="length"),
+    case(
+        "cut off at the window", body({"content": "Ciao!"}, "model_length"), TEXT, finish="length"
+    ),
     case(
         "a call in the signs of its template",
         body({"content": '[TOOL_CALLS]get_weather[ARGS]{"city": "Rome"}'}),
@@ -254,7 +303,9 @@ TOGETHER = of(
         "a streamed call whose usage comes with its end",
         events(
             *_split_call()[:-1],
-            delta({"content": ""}, "tool_calls", usage={"prompt_tokens": 1, "completion_tokens": 2}),
+            delta(
+                {"content": ""}, "tool_calls", usage={"prompt_tokens": 1, "completion_tokens": 2}
+            ),
             DONE,
         ),
         WEATHER_IN_ROME,
@@ -262,7 +313,11 @@ TOGETHER = of(
     case(
         "arguments that repeat the schema, and then values",
         body(
-            {"tool_calls": [call("get_weather", '{"type":"object","properties":{"city":{"type":"string"}}}')]},
+            {
+                "tool_calls": [
+                    call("get_weather", '{"type":"object","properties":{"city":{"type":"string"}}}')
+                ]
+            },
             "tool_calls",
         ),
         body({"tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
@@ -311,7 +366,13 @@ OPENROUTER = of(
                 }
             ),
             _WAITING,
-            delta({"content": "", "reasoning": "et.", "reasoning_details": [{**_TEXT_DETAIL, "text": "et."}]}),
+            delta(
+                {
+                    "content": "",
+                    "reasoning": "et.",
+                    "reasoning_details": [{**_TEXT_DETAIL, "text": "et."}],
+                }
+            ),
             delta({"content": "", "reasoning_details": [{**_TEXT_DETAIL, "signature": "sig=="}]}),
             delta({"content": "Ciao!"}),
             delta({"content": ""}, "stop", native_finish_reason="end_turn"),
@@ -329,7 +390,11 @@ OPENROUTER = of(
     ),
     case(
         "an error inside a choice, and then an answer",
-        body({"content": ""}, "error", choice={"error": {"code": 503, "message": "No instances available"}}),
+        body(
+            {"content": ""},
+            "error",
+            choice={"error": {"code": 503, "message": "No instances available"}},
+        ),
         body({"content": "Ciao!"}),
         TEXT,
     ),

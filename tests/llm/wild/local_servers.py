@@ -51,7 +51,11 @@ def _letters(text: str) -> list[bytes]:
 # ollama: openai/openai.go (ToolCall, ChunkChoice, Usage), server/routes.go; ids as `call_` and eight signs
 OLLAMA = of(
     "ollama",
-    case("text", body({"role": "assistant", "content": "Ciao!"}, system_fingerprint="fp_ollama"), TEXT),
+    case(
+        "text",
+        body({"role": "assistant", "content": "Ciao!"}, system_fingerprint="fp_ollama"),
+        TEXT,
+    ),
     case("a thought", body({"content": "Ciao!", "reasoning": "Greet."}), GREETING, TEXT),
     case(
         "whole calls in one event, all numbered 0",
@@ -77,11 +81,17 @@ OLLAMA = of(
         body({"content": "", "tool_calls": [call("get_weather", ROME, "call_a1b2c3d4")]}, "stop"),
         WEATHER_IN_ROME,
     ),
-    *_said("a call as fenced JSON", '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```'),
+    *_said(
+        "a call as fenced JSON",
+        '```json\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n```',
+    ),
     *_said("a call as bare JSON", '{"name": "get_weather", "parameters": {"city": "Rome"}}'),
     case(
         "an error in the middle of a stream, and then an answer",
-        events(delta({"content": "Ci"}), event({"error": {"message": "model runner has unexpectedly stopped"}})),
+        events(
+            delta({"content": "Ci"}),
+            event({"error": {"message": "model runner has unexpectedly stopped"}}),
+        ),
         events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
         TEXT,
     ),
@@ -92,7 +102,13 @@ LMSTUDIO = of(
     case(
         "a name with a channel behind it, streamed",
         events(
-            delta({"tool_calls": [piece(0, name="get_weather<|channel|>json", arguments=ROME, call_id="1")]}),
+            delta(
+                {
+                    "tool_calls": [
+                        piece(0, name="get_weather<|channel|>json", arguments=ROME, call_id="1")
+                    ]
+                }
+            ),
             delta({}, "tool_calls"),
             DONE,
         ),
@@ -103,7 +119,10 @@ LMSTUDIO = of(
     case(
         "a thought in tags, streamed",
         events(
-            *(delta({"content": part.decode()}) for part in _letters("<think>\nGreet.\n</think>\n\nCiao!")),
+            *(
+                delta({"content": part.decode()})
+                for part in _letters("<think>\nGreet.\n</think>\n\nCiao!")
+            ),
             delta({}, "stop"),
             DONE,
         ),
@@ -112,7 +131,12 @@ LMSTUDIO = of(
     ),
     case(
         "only the end of a thought's tag, streamed",
-        events(delta({"content": "Greet.\n"}), delta({"content": "</think>\n\nCiao!"}), delta({}, "stop"), DONE),
+        events(
+            delta({"content": "Greet.\n"}),
+            delta({"content": "</think>\n\nCiao!"}),
+            delta({}, "stop"),
+            DONE,
+        ),
         GREETING,
         TEXT,
     ),
@@ -128,7 +152,9 @@ VLLM = of(
     "vllm",
     case(
         "a thought by its older name",
-        body({"content": "Ciao!", "reasoning_content": "Greet.", "tool_calls": []}, stop_reason=None),
+        body(
+            {"content": "Ciao!", "reasoning_content": "Greet.", "tool_calls": []}, stop_reason=None
+        ),
         GREETING,
         TEXT,
     ),
@@ -160,8 +186,26 @@ VLLM = of(
     case(
         "pieces without an index, the name in each of them",
         events(
-            delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '{"city":'}}]}),
-            delta({"tool_calls": [{"id": "call_1", "function": {"name": "get_weather", "arguments": '"Rome"}'}}]}),
+            delta(
+                {
+                    "tool_calls": [
+                        {
+                            "id": "call_1",
+                            "function": {"name": "get_weather", "arguments": '{"city":'},
+                        }
+                    ]
+                }
+            ),
+            delta(
+                {
+                    "tool_calls": [
+                        {
+                            "id": "call_1",
+                            "function": {"name": "get_weather", "arguments": '"Rome"}'},
+                        }
+                    ]
+                }
+            ),
             delta({"tool_calls": []}, "tool_calls"),
             DONE,
         ),
@@ -169,7 +213,11 @@ VLLM = of(
     ),
     case(
         "words, and then a call between tags, streamed",
-        events(*(delta({"content": p.decode()}) for p in _letters(f"I look.\n{_XML}")), delta({}, "stop"), DONE),
+        events(
+            *(delta({"content": p.decode()}) for p in _letters(f"I look.\n{_XML}")),
+            delta({}, "stop"),
+            DONE,
+        ),
         ("text", "I look."),
         WEATHER_IN_ROME,
     ),
@@ -184,11 +232,17 @@ VLLM = of(
 _TIMINGS = {"prompt_n": 10, "prompt_ms": 12.5, "predicted_n": 3, "predicted_ms": 40.1}
 LLAMACPP = of(
     "llamacpp",
-    case("no usage but timings", body({"content": "Ciao!"}, usage="missing", timings=_TIMINGS), TEXT),
+    case(
+        "no usage but timings", body({"content": "Ciao!"}, usage="missing", timings=_TIMINGS), TEXT
+    ),
     case(
         "usage of nothing, an empty id, a thought",
         body(
-            {"content": None, "reasoning_content": "Look.", "tool_calls": [call("get_weather", ROME, "")]},
+            {
+                "content": None,
+                "reasoning_content": "Look.",
+                "tool_calls": [call("get_weather", ROME, "")],
+            },
             "tool_calls",
             usage={"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
         ),
@@ -197,16 +251,25 @@ LLAMACPP = of(
     ),
     case(
         "a late error in a line of its own, and then an answer",
-        events(delta({"content": "Ci"}), b'error: {"code":500,"message":"slot unavailable","type":"server_error"}\n\n'),
+        events(
+            delta({"content": "Ci"}),
+            b'error: {"code":500,"message":"slot unavailable","type":"server_error"}\n\n',
+        ),
         events(delta({"content": "Ciao!"}), delta({}, "stop"), DONE),
         TEXT,
     ),
 )
 # Any of them, behind proxies and gateways of all kinds.
-_WHOLE = b"".join([delta({"content": "Cia"}), delta({"content": "o!"}), delta({}, "stop"), last(), DONE])
+_WHOLE = b"".join(
+    [delta({"content": "Cia"}), delta({"content": "o!"}), delta({}, "stop"), last(), DONE]
+)
 ANYBODY = of(
     "vllm",
-    case("line ends of Windows and a byte order mark", events(b"\xef\xbb\xbf" + _WHOLE.replace(b"\n", b"\r\n")), TEXT),
+    case(
+        "line ends of Windows and a byte order mark",
+        events(b"\xef\xbb\xbf" + _WHOLE.replace(b"\n", b"\r\n")),
+        TEXT,
+    ),
     case("events cut anywhere", events(*cut(_WHOLE, 5)), TEXT),
     case("no last line", events(delta({"content": "Ciao!"}), delta({}, "stop")), TEXT),
     case(
@@ -219,7 +282,13 @@ ANYBODY = of(
         "the whole message once more at the end",
         events(
             delta({"content": "Ciao!"}),
-            event({"choices": [{"delta": {}, "message": {"content": "Ciao!"}, "finish_reason": "stop"}]}),
+            event(
+                {
+                    "choices": [
+                        {"delta": {}, "message": {"content": "Ciao!"}, "finish_reason": "stop"}
+                    ]
+                }
+            ),
             DONE,
         ),
         TEXT,
@@ -248,7 +317,13 @@ ANYBODY = of(
     case(
         "streamed arguments that were encoded twice",
         events(
-            delta({"tool_calls": [piece(0, name="get_weather", arguments='"{\\"city\\":', call_id="1")]}),
+            delta(
+                {
+                    "tool_calls": [
+                        piece(0, name="get_weather", arguments='"{\\"city\\":', call_id="1")
+                    ]
+                }
+            ),
             delta({"tool_calls": [piece(0, arguments='\\"Rome\\"}"')]}),
             delta({}, "tool_calls"),
             DONE,

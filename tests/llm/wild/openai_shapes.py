@@ -7,7 +7,14 @@ from typing import Any
 import orjson
 
 from ricordo.domain.message import ReasoningPart, TextPart, ToolCallPart
-from ricordo.domain.model import Chunk, ModelReply, ReasoningChunk, Restarted, TextChunk, ToolCallChunk
+from ricordo.domain.model import (
+    Chunk,
+    ModelReply,
+    ReasoningChunk,
+    Restarted,
+    TextChunk,
+    ToolCallChunk,
+)
 from tests.support.model_server import Answer, event
 
 Meaning = tuple[str, ...]
@@ -34,7 +41,9 @@ class Case:
     @property
     def ends(self) -> str:
         """Why the reply ends: as it says, else by what it means."""
-        return self.finish or ("tool_calls" if any(kind == "call" for kind, *_ in self.means) else "stop")
+        return self.finish or (
+            "tool_calls" if any(kind == "call" for kind, *_ in self.means) else "stop"
+        )
 
     def __str__(self) -> str:
         return f"{self.server}: {self.name}"
@@ -50,38 +59,79 @@ def of(server: str, *cases: Case) -> tuple[Case, ...]:
     return tuple(replace(each, server=server) for each in cases)
 
 
-def body(message: dict[str, Any] | None, finish: Any = "stop", *, usage: Any = "counted", **more: Any) -> Answer:
+def body(
+    message: dict[str, Any] | None, finish: Any = "stop", *, usage: Any = "counted", **more: Any
+) -> Answer:
     counted = {"prompt_tokens": 21, "completion_tokens": 7, "total_tokens": 28}
-    choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None, **more.pop("choice", {})}
-    found = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1730000000, "model": "m", "choices": [choice]}
-    return Answer(found | ({"usage": counted if usage == "counted" else usage} if usage != "missing" else {}) | more)
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": finish,
+        "logprobs": None,
+        **more.pop("choice", {}),
+    }
+    found = {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1730000000,
+        "model": "m",
+        "choices": [choice],
+    }
+    return Answer(
+        found
+        | ({"usage": counted if usage == "counted" else usage} if usage != "missing" else {})
+        | more
+    )
 
 
 def delta(value: dict[str, Any] | None, finish: Any = None, **more: Any) -> bytes:
     choice = {"index": 0, "delta": value, "finish_reason": finish, "logprobs": None}
-    return event({"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m", "choices": [choice], **more})
+    return event(
+        {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "model": "m",
+            "choices": [choice],
+            **more,
+        }
+    )
 
 
 def last(usage: Any = "counted") -> bytes:
     counted = {"prompt_tokens": 21, "completion_tokens": 7, "total_tokens": 28}
-    return event({"id": "chatcmpl-1", "choices": [], "usage": counted if usage == "counted" else usage})
+    return event(
+        {"id": "chatcmpl-1", "choices": [], "usage": counted if usage == "counted" else usage}
+    )
 
 
 DONE = b"data: [DONE]\n\n"
 
 
-def events(*pieces: bytes, breaks_off: bool = False, content_type: str = "text/event-stream") -> Answer:
+def events(
+    *pieces: bytes, breaks_off: bool = False, content_type: str = "text/event-stream"
+) -> Answer:
     return Answer(pieces=pieces, headers={"content-type": content_type}, breaks_off=breaks_off)
 
 
 def call(name: str, arguments: Any, call_id: Any = "call_1", **more: Any) -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+        **more,
+    }
 
 
-def piece(index: Any, *, name: Any = None, arguments: Any = None, call_id: Any = None) -> dict[str, Any]:
-    function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
+def piece(
+    index: Any, *, name: Any = None, arguments: Any = None, call_id: Any = None
+) -> dict[str, Any]:
+    function = {
+        key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None
+    }
     found = {"index": index, "id": call_id, "function": function or None}
-    return {key: value for key, value in found.items() if value is not None} | ({"type": "function"} if name else {})
+    return {key: value for key, value in found.items() if value is not None} | (
+        {"type": "function"} if name else {}
+    )
 
 
 def meaning_of(reply: ModelReply) -> tuple[Meaning, ...]:
@@ -94,7 +144,9 @@ def meaning_of(reply: ModelReply) -> tuple[Meaning, ...]:
             case ReasoningPart():
                 found.append(("thought", part.text))
             case ToolCallPart():
-                found.append(("call", part.name, orjson.dumps(orjson.loads(part.arguments)).decode()))
+                found.append(
+                    ("call", part.name, orjson.dumps(orjson.loads(part.arguments)).decode())
+                )
             case _:
                 raise AssertionError(part)
     return tuple(found)
@@ -124,7 +176,11 @@ def as_joined(reply: ModelReply) -> tuple[str, str, list[list[str]]]:
     parts = reply.parts
     text = "".join(part.text for part in parts if isinstance(part, TextPart))
     thought = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
-    calls = [[part.call_id, part.name, part.arguments] for part in parts if isinstance(part, ToolCallPart)]
+    calls = [
+        [part.call_id, part.name, part.arguments]
+        for part in parts
+        if isinstance(part, ToolCallPart)
+    ]
     return text.strip(), thought.strip(), calls
 
 

@@ -20,7 +20,11 @@ NONE: dict[str, Any] = dict.fromkeys(ProviderSettings.model_fields)
 def strangers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Everybody outside this machine whom somebody tried to reach; the attempt fails."""
     tried: list[str] = []
-    look_up, connect, connect_ex = socket.getaddrinfo, socket.socket.connect, socket.socket.connect_ex
+    look_up, connect, connect_ex = (
+        socket.getaddrinfo,
+        socket.socket.connect,
+        socket.socket.connect_ex,
+    )
 
     def refuse(host: object) -> None:
         name = host.decode() if isinstance(host, bytes) else host
@@ -49,26 +53,45 @@ def strangers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def ollama(seen: Seen) -> Answer:
     if seen.path == "/v1/models":
-        return Answer({"object": "list", "data": [{"id": "qwen3:8b", "object": "model", "owned_by": "library"}]})
+        return Answer(
+            {
+                "object": "list",
+                "data": [{"id": "qwen3:8b", "object": "model", "owned_by": "library"}],
+            }
+        )
     if seen.path.startswith("/api/"):
-        return Answer({"models": [], "model_info": {"qwen3.context_length": 40_960}, "parameters": "num_ctx 16384"})
+        return Answer(
+            {
+                "models": [],
+                "model_info": {"qwen3.context_length": 40_960},
+                "parameters": "num_ctx 16384",
+            }
+        )
     return say_ok(seen)
 
 
 @pytest.mark.usefixtures("strangers")
-async def test_a_start_a_list_and_a_turn_with_a_local_model_call_nobody_else(tmp_path: Path) -> None:
+async def test_a_start_a_list_and_a_turn_with_a_local_model_call_nobody_else(
+    tmp_path: Path,
+) -> None:
     async with ModelServer(ollama) as local:
         settings = Settings(_env_file=None, data_dir=tmp_path, port=0)
         providers = ProviderSettings(_env_file=None, **NONE | {"ollama_base_url": local.root})
         app = create_app(settings, providers, VectorSettings(_env_file=None))
         async with app.router.lifespan_context(app):
             transport = httpx2.ASGITransport(app, client=("127.0.0.1", 50_000))
-            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8283") as client:
+            async with httpx2.AsyncClient(
+                transport=transport, base_url="http://localhost:8283"
+            ) as client:
                 listed = (await client.get("/v1/models/")).json()
                 assert {"ollama/qwen3:8b", "ricordo/librarian"} <= {row["handle"] for row in listed}
                 (row,) = [row for row in listed if row["handle"] == "ollama/qwen3:8b"]
                 assert row["context_window"] == 16_384
-                agent = (await client.post("/v1/agents/", json={"name": "Nina", "model": "ollama/qwen3:8b"})).json()
+                agent = (
+                    await client.post(
+                        "/v1/agents/", json={"name": "Nina", "model": "ollama/qwen3:8b"}
+                    )
+                ).json()
                 sent = {"messages": [{"role": "user", "content": "Hello."}]}
                 answer = await client.post(f"/v1/agents/{agent['id']}/messages", json=sent)
                 assert answer.status_code == 200, answer.text

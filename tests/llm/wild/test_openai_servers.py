@@ -56,7 +56,9 @@ def model_at(
     server: ModelServer, kind: str, connections: Connections, name: str = "some-model"
 ) -> OpenAICompatibleModel:
     info = ModelInfo(f"{kind}/{name}", kind, name, kind, endpoint=server.url)
-    return OpenAICompatibleModel(info, connections, Waits().policy(), api_key="k", api_version="2024-10-21")
+    return OpenAICompatibleModel(
+        info, connections, Waits().policy(), api_key="k", api_version="2024-10-21"
+    )
 
 
 @pytest.mark.parametrize("table", [HOSTED, LOCAL], ids=["hosted", "local"])
@@ -67,7 +69,9 @@ async def test_what_a_server_answers_is_understood(
         server.requests.clear()
         server.push(*case.answers)
         model = model_at(server, case.server, connections, case.model)
-        chunks, reply = await collect(model, ask("Weather?", tools=[WEATHER, CLOCK], stream=case.streams))
+        chunks, reply = await collect(
+            model, ask("Weather?", tools=[WEATHER, CLOCK], stream=case.streams)
+        )
         assert (meaning_of(reply), reply.finish) == (case.means, case.ends), case
         assert min(reply.usage.prompt_tokens, reply.usage.completion_tokens) > 0, case
         assert len(server.requests) == len(case.answers), case
@@ -75,7 +79,12 @@ async def test_what_a_server_answers_is_understood(
 
 
 async def asked_with(
-    server: ModelServer, connections: Connections, kind: str, name: str, *messages: Message | str, **fields: Any
+    server: ModelServer,
+    connections: Connections,
+    kind: str,
+    name: str,
+    *messages: Message | str,
+    **fields: Any,
 ) -> dict[str, Any]:
     """What the server sees of a request."""
     await collect(model_at(server, kind, connections, name), ask(*messages, **fields))
@@ -83,7 +92,9 @@ async def asked_with(
     return seen
 
 
-async def replayed(case: Case, server: ModelServer, connections: Connections) -> tuple[ModelReply, dict[str, Any]]:
+async def replayed(
+    case: Case, server: ModelServer, connections: Connections
+) -> tuple[ModelReply, dict[str, Any]]:
     """The reply of a case, and how its message goes back to the same server."""
     server.push(*case.answers)
     model = model_at(server, case.server, connections, case.model)
@@ -108,10 +119,18 @@ async def test_openrouters_details_go_back_as_they_came(
     assert thought.provider == "openrouter"
 
 
-async def test_mistrals_thoughts_go_back_as_pieces(server: ModelServer, connections: Connections) -> None:
+async def test_mistrals_thoughts_go_back_as_pieces(
+    server: ModelServer, connections: Connections
+) -> None:
     thought = ReasoningPart("Greet.", provider="mistral")
     seen = await asked_with(
-        server, connections, "mistral", "magistral-small", "Hi", said("assistant", thought, "Ciao!"), "Yes"
+        server,
+        connections,
+        "mistral",
+        "magistral-small",
+        "Hi",
+        said("assistant", thought, "Ciao!"),
+        "Yes",
     )
     assert seen["messages"][2]["content"] == [
         {"type": "thinking", "thinking": [{"type": "text", "text": "Greet."}]},
@@ -119,7 +138,9 @@ async def test_mistrals_thoughts_go_back_as_pieces(server: ModelServer, connecti
     ]
 
 
-async def test_deepseek_gets_its_thoughts_back_beside_calls_only(server: ModelServer, connections: Connections) -> None:
+async def test_deepseek_gets_its_thoughts_back_beside_calls_only(
+    server: ModelServer, connections: Connections
+) -> None:
     thought = ReasoningPart("Look.", provider="deepseek")
     calls = said("assistant", thought, weather_call())
     bare = said("assistant", weather_call("call_2"))
@@ -138,10 +159,14 @@ async def test_deepseek_gets_its_thoughts_back_beside_calls_only(server: ModelSe
     assert [row.get("reasoning_content") for row in rows] == ["Look.", "", None]
 
 
-async def test_thoughts_of_another_provider_stay_at_home(server: ModelServer, connections: Connections) -> None:
+async def test_thoughts_of_another_provider_stay_at_home(
+    server: ModelServer, connections: Connections
+) -> None:
     thought = ReasoningPart("Secret.", signature="sig", provider="anthropic")
     for kind in ("vllm", "ollama", "groq", "openrouter", "mistral", "openai"):
-        await asked_with(server, connections, kind, "m", "Hi", said("assistant", thought, "Ciao!"), "Yes")
+        await asked_with(
+            server, connections, kind, "m", "Hi", said("assistant", thought, "Ciao!"), "Yes"
+        )
         assert b"Secret." not in server.requests[-1].raw, kind
         assert b"sig" not in server.requests[-1].raw, kind
 
@@ -151,7 +176,12 @@ THINKS = [
     ("groq", "openai/gpt-oss-20b", "minimal", {"reasoning_effort": "low"}),
     ("groq", "qwen/qwen3-32b", "high", {"reasoning_effort": "default"}),
     ("groq", "llama-3.3-70b", "high", {}),
-    ("deepseek", "deepseek-v4-pro", "xhigh", {"thinking": {"type": "enabled"}, "reasoning_effort": "high"}),
+    (
+        "deepseek",
+        "deepseek-v4-pro",
+        "xhigh",
+        {"thinking": {"type": "enabled"}, "reasoning_effort": "high"},
+    ),
     ("deepseek", "deepseek-v4-pro", "none", {"thinking": {"type": "disabled"}}),
     ("xai", "grok-3-mini", "medium", {"reasoning_effort": "high"}),
     ("xai", "grok-4-0709", "high", {}),
@@ -168,7 +198,9 @@ THINKS = [
 _FIELDS = {"reasoning_effort", "reasoning", "thinking", "prompt_mode", "chat_template_kwargs"}
 
 
-async def test_effort_is_asked_for_in_each_servers_words(server: ModelServer, connections: Connections) -> None:
+async def test_effort_is_asked_for_in_each_servers_words(
+    server: ModelServer, connections: Connections
+) -> None:
     for kind, name, effort, sent in THINKS:
         settings = ModelSettings(reasoning_effort=effort)
         seen = await asked_with(server, connections, kind, name, "Hi", settings=settings)
@@ -181,17 +213,29 @@ async def test_a_budget_of_thoughts_goes_where_there_is_a_field_for_it(
     settings = ModelSettings(max_reasoning_tokens=2_000)
     seen = await asked_with(server, connections, "openrouter", "m", "Hi", settings=settings)
     assert seen["reasoning"] == {"max_tokens": 2_000}
-    assert not _FIELDS & set(await asked_with(server, connections, "vllm", "m", "Hi", settings=settings))
+    assert not _FIELDS & set(
+        await asked_with(server, connections, "vllm", "m", "Hi", settings=settings)
+    )
 
 
-async def test_openais_models_that_think_get_nothing_they_refuse(server: ModelServer, connections: Connections) -> None:
-    settings = ModelSettings(0.7, 100, parallel_tool_calls=False, reasoning_effort="low", extra={"verbosity": "low"})
-    seen = await asked_with(server, connections, "azure", "o4-mini", "Hi", tools=[WEATHER], settings=settings)
+async def test_openais_models_that_think_get_nothing_they_refuse(
+    server: ModelServer, connections: Connections
+) -> None:
+    settings = ModelSettings(
+        0.7, 100, parallel_tool_calls=False, reasoning_effort="low", extra={"verbosity": "low"}
+    )
+    seen = await asked_with(
+        server, connections, "azure", "o4-mini", "Hi", tools=[WEATHER], settings=settings
+    )
     assert not {"temperature", "parallel_tool_calls", "verbosity", "max_tokens"} & set(seen)
     assert (seen["max_completion_tokens"], seen["reasoning_effort"]) == (100, "low")
-    seen = await asked_with(server, connections, "azure", "gpt-5-mini", "Hi", tools=[WEATHER], settings=settings)
+    seen = await asked_with(
+        server, connections, "azure", "gpt-5-mini", "Hi", tools=[WEATHER], settings=settings
+    )
     assert (seen["verbosity"], seen["parallel_tool_calls"]) == ("low", False)
-    seen = await asked_with(server, connections, "mistral", "m", "Hi", tools=[WEATHER], settings=settings)
+    seen = await asked_with(
+        server, connections, "mistral", "m", "Hi", tools=[WEATHER], settings=settings
+    )
     assert "verbosity" not in seen
 
 
@@ -199,11 +243,15 @@ async def test_tools_are_strict_where_that_is_wanted_and_possible(
     server: ModelServer, connections: Connections
 ) -> None:
     settings = ModelSettings(extra={"strict": True})
-    seen = await asked_with(server, connections, "azure", "gpt-4.1", "Hi", tools=[WEATHER], settings=settings)
+    seen = await asked_with(
+        server, connections, "azure", "gpt-4.1", "Hi", tools=[WEATHER], settings=settings
+    )
     function = seen["tools"][0]["function"]
     assert (function["strict"], function["parameters"]["additionalProperties"]) == (True, False)
     assert "strict" not in seen
-    seen = await asked_with(server, connections, "mistral", "m", "Hi", tools=[WEATHER], settings=settings)
+    seen = await asked_with(
+        server, connections, "mistral", "m", "Hi", tools=[WEATHER], settings=settings
+    )
     assert "strict" not in seen["tools"][0]["function"]
 
 
@@ -215,7 +263,9 @@ async def test_deepseek_is_forced_without_thoughts_or_left_to_choose(
     seen = await asked_with(server, connections, "deepseek", "deepseek-v4-pro", "Hi", **forced)
     assert (seen["tool_choice"], seen["thinking"]) == ("required", {"type": "disabled"})
     settings = ModelSettings(reasoning_effort="high")
-    seen = await asked_with(server, connections, "deepseek", "deepseek-v4-pro", "Hi", settings=settings, **forced)
+    seen = await asked_with(
+        server, connections, "deepseek", "deepseek-v4-pro", "Hi", settings=settings, **forced
+    )
     assert (seen["tool_choice"], seen["thinking"]) == ("auto", {"type": "enabled"})
     seen = await asked_with(server, connections, "deepseek", "deepseek-reasoner", "Hi", **forced)
     assert seen["tool_choice"] == "auto"
@@ -226,7 +276,9 @@ async def test_mistral_sees_short_ids_and_no_user_right_after_a_tool(
     server: ModelServer, connections: Connections
 ) -> None:
     messages = ("Hi", said("assistant", weather_call()), said("tool", weather_return()), "And now?")
-    seen = await asked_with(server, connections, "mistral", "m", *messages, stream=True, user_id="user-1")
+    seen = await asked_with(
+        server, connections, "mistral", "m", *messages, stream=True, user_id="user-1"
+    )
     assert not {"user", "stream_options"} & set(seen)
     rows = seen["messages"][2:]
     assert [row["role"] for row in rows] == ["assistant", "tool", "assistant", "user"]
@@ -238,7 +290,9 @@ async def test_azure_is_called_by_deployment_and_with_its_own_key(
     server: ModelServer, connections: Connections
 ) -> None:
     info = ModelInfo("azure/my gpt", "azure", "my gpt", "azure", endpoint=server.root)
-    model = OpenAICompatibleModel(info, connections, Waits().policy(), api_key="k", api_version="2024-10-21")
+    model = OpenAICompatibleModel(
+        info, connections, Waits().policy(), api_key="k", api_version="2024-10-21"
+    )
     await collect(model, ask("Hi"))
     seen = server.requests[0]
     assert seen.path == "/openai/deployments/my%20gpt/chat/completions?api-version=2024-10-21"
@@ -251,7 +305,9 @@ async def test_a_broken_call_is_told_to_the_model_once_and_then_left_to_the_tool
 ) -> None:
     bad = [call("get_weather", '{"city": Rome'), call("get_weather", "[1]", "call_2")]
     server.push(*[body({"tool_calls": bad}, "tool_calls")] * 2)
-    _, reply = await collect(model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER, CLOCK]))
+    _, reply = await collect(
+        model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER, CLOCK])
+    )
     assert len(server.requests) == 2
     *_, answer, first, second = server.requests[1].body["messages"]
     assert [each["id"] for each in answer["tool_calls"]] == ["call_1", "call_2"]
@@ -260,7 +316,9 @@ async def test_a_broken_call_is_told_to_the_model_once_and_then_left_to_the_tool
     assert "Call get_weather again." in first["content"]
     assert len(reply.parts) == 2
     server.push(body({"tool_calls": [bad[0], call("get_time", "{}", "call_2")]}, "tool_calls"))
-    _, reply = await collect(model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER, CLOCK]))
+    _, reply = await collect(
+        model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER, CLOCK])
+    )
     assert (len(server.requests), len(reply.parts)) == (3, 2)
 
 
@@ -277,13 +335,20 @@ async def test_a_call_that_is_cut_off_twice_fails_and_says_what_to_do(
     )
     server.push(*[events(*pieces) if streams else whole] * 2)
     with pytest.raises(ModelError, match=r"cut off at its length limit.*max_output_tokens"):
-        await collect(model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER], stream=streams))
+        await collect(
+            model_at(server, "vllm", connections), ask("Weather?", tools=[WEATHER], stream=streams)
+        )
     assert len(server.requests) == 2
     assert len(server.requests[1].raw) < 3_000
 
 
-async def test_a_model_that_must_call_is_told_so_once(server: ModelServer, connections: Connections) -> None:
-    server.push(body({"content": "I will not."}), body({"tool_calls": [call("get_weather", ROME)]}, "tool_calls"))
+async def test_a_model_that_must_call_is_told_so_once(
+    server: ModelServer, connections: Connections
+) -> None:
+    server.push(
+        body({"content": "I will not."}),
+        body({"tool_calls": [call("get_weather", ROME)]}, "tool_calls"),
+    )
     request: ModelRequest = ask("Weather?", tools=[WEATHER], tool_choice="required")
     _, reply = await collect(model_at(server, "ollama", connections), request)
     assert meaning_of(reply) == (("call", "get_weather", ROME),)
@@ -300,7 +365,11 @@ async def test_thoughts_that_xai_counts_beside_the_answer_are_counted_in(
     case = next(each for each in HOSTED if each.server == "xai" and not each.streams)
     server.push(*case.answers)
     _, reply = await collect(model_at(server, "xai", connections), ask("Hi"))
-    assert (reply.usage.completion_tokens, reply.usage.reasoning_tokens, reply.usage.total_tokens) == (32, 30, 42)
+    assert (
+        reply.usage.completion_tokens,
+        reply.usage.reasoning_tokens,
+        reply.usage.total_tokens,
+    ) == (32, 30, 42)
 
 
 async def test_every_server_is_met_with_a_text_a_call_a_stream_and_something_broken() -> None:

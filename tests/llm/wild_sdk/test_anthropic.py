@@ -16,7 +16,18 @@ from ricordo.domain.model import ModelSettings, ReasoningChunk, Restarted, TextC
 from ricordo.errors import ModelError
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
-from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, claude_at, collect, said, weather_call, weather_return
+from tests.llm.talk import (
+    CLOCK,
+    HISTORIES,
+    WEATHER,
+    Waits,
+    ask,
+    claude_at,
+    collect,
+    said,
+    weather_call,
+    weather_return,
+)
 from tests.llm.wild.openai_shapes import as_joined, joined
 from tests.support.model_server import Answer, ModelServer, claude, claude_stream, event
 
@@ -55,7 +66,9 @@ def problems(body: dict[str, Any]) -> list[str]:
         results = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
         if sorted(results) != sorted(open_calls):
             found.append(f"calls {open_calls} have results {results}")
-        if results and [block["type"] for block in blocks[: len(results)]] != ["tool_result"] * len(results):
+        if results and [block["type"] for block in blocks[: len(results)]] != ["tool_result"] * len(
+            results
+        ):
             found.append("results must come first")
         open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
         for block in blocks:
@@ -69,13 +82,19 @@ def problems(body: dict[str, Any]) -> list[str]:
 
 def _block_problems(block: dict[str, Any], ids: set[str]) -> list[str]:
     found = []
-    inner = block["content"] if block["type"] == "tool_result" and isinstance(block["content"], list) else [block]
+    inner = (
+        block["content"]
+        if block["type"] == "tool_result" and isinstance(block["content"], list)
+        else [block]
+    )
     if any(each["type"] == "text" and not each["text"].strip() for each in inner):
         found.append("text content blocks must contain non-whitespace text")
     if block["type"] == "tool_result" and block["content"] in ("", []):
         found.append("an empty result")
     if block["type"] == "tool_use":
-        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", block["name"]) or not re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]):
+        if not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", block["name"]) or not re.fullmatch(
+            r"[a-zA-Z0-9_-]+", block["id"]
+        ):
             found.append("a name or id with other signs")
         if block["id"] in ids:
             found.append("`tool_use` ids must be unique")
@@ -103,7 +122,9 @@ def _thinking_problems(body: dict[str, Any]) -> list[str]:
 # What is sent.
 
 
-async def test_thoughts_are_replayed_unchanged_over_many_steps(model: ChatModel, server: ModelServer) -> None:
+async def test_thoughts_are_replayed_unchanged_over_many_steps(
+    model: ChatModel, server: ModelServer
+) -> None:
     first = said("assistant", THOUGHT, HIDDEN, "I look.", weather_call("toolu_a"))
     second = said("assistant", HIDDEN, ToolCallPart("toolu_b", "get_time", "{}"))
     results = (
@@ -111,10 +132,14 @@ async def test_thoughts_are_replayed_unchanged_over_many_steps(model: ChatModel,
         said("tool", ToolReturnPart("toolu_b", "get_time", "error", "no")),
     )
     settings = ModelSettings(max_reasoning_tokens=2_000)
-    request = ask("Weather?", first, results[0], second, results[1], tools=[WEATHER, CLOCK], settings=settings)
+    request = ask(
+        "Weather?", first, results[0], second, results[1], tools=[WEATHER, CLOCK], settings=settings
+    )
     await whole_reply(model, request)
     body = server.requests[0].body
-    assert [message["content"] for message in body["messages"] if message["role"] == "assistant"] == [
+    assert [
+        message["content"] for message in body["messages"] if message["role"] == "assistant"
+    ] == [
         [THINKING, REDACTED, TEXT, CALL],
         [REDACTED, CALL_B],
     ]
@@ -123,21 +148,29 @@ async def test_thoughts_are_replayed_unchanged_over_many_steps(model: ChatModel,
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_came_is_what_goes_back(model: ChatModel, server: ModelServer, stream: bool) -> None:
+async def test_what_came_is_what_goes_back(
+    model: ChatModel, server: ModelServer, stream: bool
+) -> None:
     blocks: list[dict[str, Any]] = [THINKING, REDACTED, TEXT, CALL, CALL_B]
     server.push((claude_stream if stream else claude)(*blocks, stop="tool_use"))
     chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=stream))
     assert joined(chunks) == (as_joined(reply) if stream else ("", "", []))
     assert reply.usage.prompt_tokens == 20
-    returns = said("tool", weather_return("toolu_a"), ToolReturnPart("toolu_b", "get_time", "success", "noon"))
-    await whole_reply(model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
+    returns = said(
+        "tool", weather_return("toolu_a"), ToolReturnPart("toolu_b", "get_time", "success", "noon")
+    )
+    await whole_reply(
+        model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK])
+    )
     body = server.requests[1].body
     assert body["messages"][1]["content"] == blocks
     assert problems(body) == []
 
 
 @pytest.mark.parametrize("provider", ["openai", "google_ai", "mine", None])
-async def test_a_foreign_thought_is_left_out(model: ChatModel, server: ModelServer, provider: str | None) -> None:
+async def test_a_foreign_thought_is_left_out(
+    model: ChatModel, server: ModelServer, provider: str | None
+) -> None:
     foreign = (
         ReasoningPart("mine", signature="foreign", provider=provider),
         ReasoningPart("", redacted="f", provider=provider),
@@ -150,11 +183,24 @@ async def test_after_a_call_without_a_thought_of_its_own_claude_is_not_made_to_t
     model: ChatModel, server: ModelServer
 ) -> None:
     settings = ModelSettings(max_reasoning_tokens=2_000)
-    foreign = said("assistant", ReasoningPart("mine", signature="s", provider="openai"), weather_call("toolu_a"))
-    await whole_reply(
-        model, ask("x", foreign, said("tool", weather_return("toolu_a")), tools=[WEATHER], settings=settings)
+    foreign = said(
+        "assistant",
+        ReasoningPart("mine", signature="s", provider="openai"),
+        weather_call("toolu_a"),
     )
-    await whole_reply(model, ask("x", said("assistant", "Done."), "y", tools=[WEATHER], settings=settings))
+    await whole_reply(
+        model,
+        ask(
+            "x",
+            foreign,
+            said("tool", weather_return("toolu_a")),
+            tools=[WEATHER],
+            settings=settings,
+        ),
+    )
+    await whole_reply(
+        model, ask("x", said("assistant", "Done."), "y", tools=[WEATHER], settings=settings)
+    )
     refused, thinks = (seen.body for seen in server.requests)
     assert "thinking" not in refused
     assert thinks["thinking"]["type"] == "enabled"
@@ -166,14 +212,21 @@ async def test_a_model_that_cannot_be_made_to_call_is_asked(
     server: ModelServer, connections: Connections, waits: Waits, forced: dict[str, Any]
 ) -> None:
     model = claude_at(server, connections, waits, BINDING)
-    await whole_reply(model, ask("x", tools=[WEATHER], settings=ModelSettings(temperature=0.5), **forced))
+    await whole_reply(
+        model, ask("x", tools=[WEATHER], settings=ModelSettings(temperature=0.5), **forced)
+    )
     body = server.requests[0].body
     assert body["tool_choice"]["type"] == "auto"
     assert "temperature" not in body
 
 
 @pytest.mark.parametrize(
-    "settings", [ModelSettings(), ModelSettings(reasoning_effort="high"), ModelSettings(max_reasoning_tokens=5_000)]
+    "settings",
+    [
+        ModelSettings(),
+        ModelSettings(reasoning_effort="high"),
+        ModelSettings(max_reasoning_tokens=5_000),
+    ],
 )
 async def test_a_thought_bound_to_memory_that_changed_is_dropped_by_claude_not_refused(
     server: ModelServer, connections: Connections, waits: Waits, settings: ModelSettings
@@ -194,22 +247,31 @@ async def test_thinking_can_be_switched_off_for_a_model_that_thinks_by_itself(
     assert server.requests[0].body["thinking"] == {"type": "disabled"}
 
 
-async def test_a_long_answer_can_be_asked_for_as_a_whole(model: ChatModel, server: ModelServer) -> None:
+async def test_a_long_answer_can_be_asked_for_as_a_whole(
+    model: ChatModel, server: ModelServer
+) -> None:
     # Without a time-out of ours the client refuses what may take longer than ten minutes.
     await whole_reply(model, ask("x", settings=ModelSettings(max_output_tokens=64_000)))
     assert server.requests[0].body["max_tokens"] == 64_000
 
 
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
-@pytest.mark.parametrize("settings", [ModelSettings(), ModelSettings(max_reasoning_tokens=2_000)], ids=["", "thinks"])
+@pytest.mark.parametrize(
+    "settings", [ModelSettings(), ModelSettings(max_reasoning_tokens=2_000)], ids=["", "thinks"]
+)
 async def test_every_history_becomes_a_request_that_is_taken(
-    model: ChatModel, server: ModelServer, history: tuple[Message | str, ...], settings: ModelSettings
+    model: ChatModel,
+    server: ModelServer,
+    history: tuple[Message | str, ...],
+    settings: ModelSettings,
 ) -> None:
     await whole_reply(model, ask(*history, tools=[WEATHER, CLOCK], settings=settings))
     assert problems(server.requests[0].body) == []
 
 
-async def test_results_stay_with_their_calls_where_ids_repeat(model: ChatModel, server: ModelServer) -> None:
+async def test_results_stay_with_their_calls_where_ids_repeat(
+    model: ChatModel, server: ModelServer
+) -> None:
     await whole_reply(model, ask(*HISTORIES["one id again and again"], tools=[WEATHER]))
     _, one, rain, two, sun = server.requests[0].body["messages"]
     assert one["content"][0]["id"] == rain["content"][0]["tool_use_id"] == "call_0"
@@ -225,7 +287,11 @@ async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
     await whole_reply(model, ask(*history, said("assistant", "B"), "C", tools=[WEATHER]))
     first, second = (seen.body for seen in server.requests)
     marked = {"type": "ephemeral", "ttl": "5m"}
-    assert first["system"] == second["system"] == [{"type": "text", "text": "Be kind.", "cache_control": marked}]
+    assert (
+        first["system"]
+        == second["system"]
+        == [{"type": "text", "text": "Be kind.", "cache_control": marked}]
+    )
     assert first["tools"] == second["tools"]
     assert first["tools"][-1]["cache_control"] == marked
     assert json.dumps(second["messages"]).startswith(json.dumps(first["messages"])[:-1])
@@ -235,23 +301,31 @@ async def test_a_request_is_the_same_bytes_each_time_so_that_its_cache_is_hit(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_refusal_without_a_word_is_told_as_one(model: ChatModel, server: ModelServer, stream: bool) -> None:
+async def test_a_refusal_without_a_word_is_told_as_one(
+    model: ChatModel, server: ModelServer, stream: bool
+) -> None:
     server.push((claude_stream if stream else claude)(stop="refusal"))
     _, reply = await collect(model, ask("x", stream=stream))
     assert (reply.parts, reply.finish) == ((), "content_filter")
 
 
-async def test_pings_and_kinds_nobody_knows_do_no_harm(model: ChatModel, server: ModelServer) -> None:
+async def test_pings_and_kinds_nobody_knows_do_no_harm(
+    model: ChatModel, server: ModelServer
+) -> None:
     stream = claude_stream(THINKING, TEXT)
     pieces = stream.pieces or ()
     strange = event({"type": "weather_report", "sky": "blue"}, "weather_report")
-    server.push(Answer(pieces=(pieces[0], PING, strange, PING, *pieces[1:]), headers=stream.headers))
+    server.push(
+        Answer(pieces=(pieces[0], PING, strange, PING, *pieces[1:]), headers=stream.headers)
+    )
     chunks, reply = await collect(model, ask("x", stream=True))
     assert reply.parts == (THOUGHT, TextPart("I look."))
     assert Restarted() not in chunks
 
 
-async def test_a_call_cut_by_the_limit_is_told_and_made_again(model: ChatModel, server: ModelServer) -> None:
+async def test_a_call_cut_by_the_limit_is_told_and_made_again(
+    model: ChatModel, server: ModelServer
+) -> None:
     stream = claude_stream(CALL, stop="max_tokens")
     pieces = [piece for piece in stream.pieces or () if b'"input_json_delta"' not in piece]
     cut = {
@@ -288,7 +362,12 @@ async def test_a_stream_cut_anywhere_is_made_again(
     [
         ("overloaded_error", "Overloaded", "llm_error", 4),
         ("rate_limit_error", "slow down", "llm_rate_limit", 4),
-        ("invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum", "context_window_exceeded", 1),
+        (
+            "invalid_request_error",
+            "prompt is too long: 210000 tokens > 200000 maximum",
+            "context_window_exceeded",
+            1,
+        ),
         ("request_too_large", "Request exceeds the maximum size", "context_window_exceeded", 1),
         ("authentication_error", "invalid x-api-key", "llm_authentication", 1),
     ],

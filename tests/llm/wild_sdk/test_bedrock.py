@@ -67,7 +67,11 @@ def converse(*blocks: dict[str, Any], stop: str = "end_turn", **usage: int) -> A
 def frame(headers: dict[str, str], payload: bytes) -> bytes:
     """One message of an event stream: lengths, checksums, headers that are texts."""
     head = b"".join(
-        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+        bytes([len(name)])
+        + name.encode()
+        + b"\x07"
+        + struct.pack(">H", len(value))
+        + value.encode()
         for name, value in headers.items()
     )
     prelude = struct.pack(">II", 16 + len(head) + len(payload), len(head))
@@ -81,23 +85,36 @@ def happened(kind: str, value: dict[str, Any]) -> bytes:
 
 
 def went_wrong(kind: str, message: str) -> bytes:
-    headers = {":exception-type": kind, ":content-type": "application/json", ":message-type": "exception"}
+    headers = {
+        ":exception-type": kind,
+        ":content-type": "application/json",
+        ":message-type": "exception",
+    }
     return frame(headers, json.dumps({"message": message}).encode())
 
 
-def converse_stream(*blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()) -> Answer:
+def converse_stream(
+    *blocks: dict[str, Any], stop: str | None = "end_turn", tail: tuple[bytes, ...] = ()
+) -> Answer:
     """A streamed answer: each block in two deltas. Without `stop` it ends after the blocks."""
     pieces = [happened("messageStart", {"role": "assistant"})]
     for index, block in enumerate(blocks):
         start, deltas = _deltas(block)
         if start:
-            pieces.append(happened("contentBlockStart", {"start": start, "contentBlockIndex": index}))
-        pieces += [happened("contentBlockDelta", {"delta": each, "contentBlockIndex": index}) for each in deltas]
+            pieces.append(
+                happened("contentBlockStart", {"start": start, "contentBlockIndex": index})
+            )
+        pieces += [
+            happened("contentBlockDelta", {"delta": each, "contentBlockIndex": index})
+            for each in deltas
+        ]
         pieces.append(happened("contentBlockStop", {"contentBlockIndex": index}))
     if stop:
         pieces.append(happened("messageStop", {"stopReason": stop}))
         pieces.append(happened("metadata", {"usage": USAGE, "metrics": {"latencyMs": 1}}))
-    return Answer(pieces=(*pieces, *tail), headers={"content-type": "application/vnd.amazon.eventstream"})
+    return Answer(
+        pieces=(*pieces, *tail), headers={"content-type": "application/vnd.amazon.eventstream"}
+    )
 
 
 def _deltas(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
@@ -108,7 +125,10 @@ def _deltas(block: dict[str, Any]) -> tuple[dict[str, Any] | None, list[dict[str
         return start, [{"toolUse": {"input": piece}} for piece in (text[:5], text[5:])]
     if "reasoningContent" in block:
         thought = block["reasoningContent"]["reasoningText"]
-        pieces = [{"reasoningContent": {"text": piece}} for piece in (thought["text"][:4], thought["text"][4:])]
+        pieces = [
+            {"reasoningContent": {"text": piece}}
+            for piece in (thought["text"][:4], thought["text"][4:])
+        ]
         return None, [*pieces, {"reasoningContent": {"signature": thought["signature"]}}]
     return None, [{"text": piece} for piece in (block["text"][:3], block["text"][3:])]
 
@@ -128,7 +148,10 @@ def problems(body: dict[str, Any]) -> list[str]:
     """What Bedrock would refuse in a request: empty."""
     found: list[str] = []
     roles = [message["role"] for message in body["messages"]]
-    if roles != [("user", "assistant")[place % 2] for place in range(len(roles))] or len(roles) % 2 == 0:
+    if (
+        roles != [("user", "assistant")[place % 2] for place in range(len(roles))]
+        or len(roles) % 2 == 0
+    ):
         found.append(f"roles must alternate between user and assistant: {roles}")
     waiting: list[str] = []
     for message in body["messages"]:
@@ -139,7 +162,9 @@ def problems(body: dict[str, Any]) -> list[str]:
         waiting = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
         if any(not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each) for each in waiting):
             found.append("an id with other signs")
-        inner = [each for block in blocks for each in block.get("toolResult", {}).get("content", [block])]
+        inner = [
+            each for block in blocks for each in block.get("toolResult", {}).get("content", [block])
+        ]
         if any("text" in each and not each["text"].strip() for each in inner):
             found.append("The text field in the ContentBlock object is blank.")
     return found
@@ -163,17 +188,34 @@ async def test_the_server_sees_this_request(model: ChatModel, server: ModelServe
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_came_is_what_goes_back(model: ChatModel, server: ModelServer, stream: bool) -> None:
+async def test_what_came_is_what_goes_back(
+    model: ChatModel, server: ModelServer, stream: bool
+) -> None:
     blocks: list[dict[str, Any]] = [THOUGHT, TEXT, CALL, CALL_B]
-    server.push((converse_stream if stream else converse)(*blocks, stop="tool_use"), converse({"text": "ok"}))
+    server.push(
+        (converse_stream if stream else converse)(*blocks, stop="tool_use"),
+        converse({"text": "ok"}),
+    )
     chunks, reply = await collect(model, ask("x", tools=[WEATHER, CLOCK], stream=stream))
     assert joined(chunks) == (as_joined(reply) if stream else ("", "", []))
-    assert meaning_of(reply) == (("thought", "Rome, then."), ("text", "I look."), WEATHER_IN_ROME, TIME)
-    returns = said("tool", weather_return("tooluse_a"), ToolReturnPart("tooluse_b", "get_time", "error", "no"))
-    await whole_reply(model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
+    assert meaning_of(reply) == (
+        ("thought", "Rome, then."),
+        ("text", "I look."),
+        WEATHER_IN_ROME,
+        TIME,
+    )
+    returns = said(
+        "tool", weather_return("tooluse_a"), ToolReturnPart("tooluse_b", "get_time", "error", "no")
+    )
+    await whole_reply(
+        model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK])
+    )
     body = server.requests[1].body
     assert body["messages"][1]["content"] == blocks
-    assert [block["toolResult"]["status"] for block in body["messages"][2]["content"]] == ["success", "error"]
+    assert [block["toolResult"]["status"] for block in body["messages"][2]["content"]] == [
+        "success",
+        "error",
+    ]
     assert problems(body) == []
 
 

@@ -11,19 +11,39 @@ from typing import Any
 
 import pytest
 
-from ricordo.domain.message import ImagePart, Message, ReasoningPart, TextPart, ToolCallPart, ToolReturnPart
+from ricordo.domain.message import (
+    ImagePart,
+    Message,
+    ReasoningPart,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
 from ricordo.domain.model import ModelInfo, ModelSettings, Restarted, ToolSchema
 from ricordo.domain.usage import Usage
 from ricordo.llm.addresses import Connections
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.provider_sdks import build_model
 from ricordo.llm.provider_table import Provider
-from tests.llm.talk import CLOCK, HISTORIES, WEATHER, Waits, ask, collect, said, weather_call, weather_return
+from tests.llm.talk import (
+    CLOCK,
+    HISTORIES,
+    WEATHER,
+    Waits,
+    ask,
+    collect,
+    said,
+    weather_call,
+    weather_return,
+)
 from tests.llm.wild.openai_shapes import as_joined, joined, meaning_of
 from tests.support.model_server import Answer, ModelServer
 
 SIGNATURE = base64.b64encode(b"signed by google").decode()
-CALL = {"functionCall": {"name": "get_weather", "args": {"city": "Rome"}}, "thoughtSignature": SIGNATURE}
+CALL = {
+    "functionCall": {"name": "get_weather", "args": {"city": "Rome"}},
+    "thoughtSignature": SIGNATURE,
+}
 CALL_B = {"functionCall": {"name": "get_time", "args": {}}}
 USAGE = {
     "promptTokenCount": 20,
@@ -65,9 +85,13 @@ def as_answer(stream: bool, *parts: dict[str, Any], **more: Any) -> Answer:
     return streamed(*(gemini(part, finish=None) for part in first), gemini(last, **more))
 
 
-def gemini_at(server: ModelServer, connections: Connections, waits: Waits, name: str = "gemini-3-pro") -> ChatModel:
+def gemini_at(
+    server: ModelServer, connections: Connections, waits: Waits, name: str = "gemini-3-pro"
+) -> ChatModel:
     info = ModelInfo(f"google_ai/{name}", "google_ai", name, "google_ai", 1_000_000, server.root)
-    return build_model(Provider("google_ai", "", "google_ai", "google", "key-1"), info, connections, waits.policy())
+    return build_model(
+        Provider("google_ai", "", "google_ai", "google", "key-1"), info, connections, waits.policy()
+    )
 
 
 @pytest.fixture
@@ -77,7 +101,9 @@ def model(server: ModelServer, connections: Connections, waits: Waits) -> ChatMo
 
 async def test_the_server_sees_this_request(model: ChatModel, server: ModelServer) -> None:
     server.push(Answer(gemini({"text": "Ciao"})))
-    request = ask("Hello", tools=[WEATHER], settings=ModelSettings(temperature=0.5, max_output_tokens=99))
+    request = ask(
+        "Hello", tools=[WEATHER], settings=ModelSettings(temperature=0.5, max_output_tokens=99)
+    )
     reply = await whole_reply(model, request)
     assert reply.parts == (TextPart("Ciao"),)
     assert reply.usage == Usage(20, 8, 8, 0, 3)
@@ -109,21 +135,31 @@ async def test_calls_without_ids_get_ids_and_their_signature_goes_back(
     assert reply.finish == "tool_calls"
     assert joined(chunks) == (as_joined(reply) if stream else ("", "", []))
     returns = said(
-        "tool", weather_return(calls[0].call_id), ToolReturnPart(calls[1].call_id, "get_time", "error", "no")
+        "tool",
+        weather_return(calls[0].call_id),
+        ToolReturnPart(calls[1].call_id, "get_time", "error", "no"),
     )
-    await whole_reply(model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK]))
+    await whole_reply(
+        model, ask("x", said("assistant", *reply.parts), returns, tools=[WEATHER, CLOCK])
+    )
     _, answer, results = server.requests[1].body["contents"]
     assert answer["role"] == "model"
     assert [part["functionCall"]["name"] for part in answer["parts"]] == ["get_weather", "get_time"]
     assert answer["parts"][0]["thoughtSignature"] == SIGNATURE
-    assert [part["functionResponse"]["name"] for part in results["parts"]] == ["get_weather", "get_time"]
+    assert [part["functionResponse"]["name"] for part in results["parts"]] == [
+        "get_weather",
+        "get_time",
+    ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_thoughts_come_apart_from_the_answer_and_text_keeps_its_signature(
     model: ChatModel, server: ModelServer, stream: bool
 ) -> None:
-    thought, text = {"text": "Rome, then.", "thought": True}, {"text": "Sunny.", "thoughtSignature": SIGNATURE}
+    thought, text = (
+        {"text": "Rome, then.", "thought": True},
+        {"text": "Sunny.", "thoughtSignature": SIGNATURE},
+    )
     server.push(as_answer(stream, thought, text), Answer(gemini({"text": "Yes."})))
     chunks, reply = await collect(model, ask("x", stream=stream))
     assert meaning_of(reply) == (("thought", "Rome, then."), ("text", "Sunny."))
@@ -137,8 +173,14 @@ async def test_another_providers_call_is_sent_with_the_mark_that_google_wants_th
     model: ChatModel, server: ModelServer
 ) -> None:
     server.push(Answer(gemini({"text": "Done."})))
-    foreign = said("assistant", ReasoningPart("mine", signature="c2ln", provider="anthropic"), weather_call("toolu_a"))
-    await whole_reply(model, ask("x", foreign, said("tool", weather_return("toolu_a")), tools=[WEATHER]))
+    foreign = said(
+        "assistant",
+        ReasoningPart("mine", signature="c2ln", provider="anthropic"),
+        weather_call("toolu_a"),
+    )
+    await whole_reply(
+        model, ask("x", foreign, said("tool", weather_return("toolu_a")), tools=[WEATHER])
+    )
     (part,) = server.requests[0].body["contents"][1]["parts"]
     assert part["functionCall"]["name"] == "get_weather"
     assert base64.b64decode(part["thoughtSignature"]) == b"skip_thought_signature_validator"
@@ -150,14 +192,17 @@ async def test_an_answer_without_content_or_candidate_is_asked_for_again(
 ) -> None:
     reasons = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "OTHER")
     broken: list[dict[str, Any]] = [
-        {"candidates": [{"finishReason": reason, "content": {"role": "model"}}]} for reason in reasons
+        {"candidates": [{"finishReason": reason, "content": {"role": "model"}}]}
+        for reason in reasons
     ]
     for answer in (*broken, {}, {"candidates": []}):
         waits.clear()
         empty = answer | {"usageMetadata": USAGE}
         server.push(streamed(empty) if stream else Answer(empty), as_answer(stream, CALL))
         _, reply = await collect(model, ask("x", tools=[WEATHER], stream=stream))
-        assert [part.name for part in reply.parts if isinstance(part, ToolCallPart)] == ["get_weather"], answer
+        assert [part.name for part in reply.parts if isinstance(part, ToolCallPart)] == [
+            "get_weather"
+        ], answer
         assert len(waits) == 1, answer
 
 
@@ -178,7 +223,9 @@ async def test_what_the_filter_blocked_is_told_as_that(
     assert (reply.parts, reply.finish) == ((), "content_filter")
 
 
-async def test_a_cut_stream_is_made_again(model: ChatModel, server: ModelServer, waits: Waits) -> None:
+async def test_a_cut_stream_is_made_again(
+    model: ChatModel, server: ModelServer, waits: Waits
+) -> None:
     cut = streamed(gemini({"text": "Ci"}, finish=None))
     server.push(cut, streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"})))
     chunks, reply = await collect(model, ask("x", stream=True))
@@ -188,7 +235,13 @@ async def test_a_cut_stream_is_made_again(model: ChatModel, server: ModelServer,
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
-    "$defs": {"Place": {"type": "object", "properties": {"city": {"type": "string"}}, "additionalProperties": False}},
+    "$defs": {
+        "Place": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "additionalProperties": False,
+        }
+    },
     "properties": {
         "where": {"anyOf": [{"$ref": "#/$defs/Place"}, {"type": "null"}], "default": None},
         "unit": {"enum": ["c", "f"], "type": "string"},
@@ -232,7 +285,8 @@ async def test_every_history_begins_and_ends_with_the_user(
     assert roles[0] == roles[-1] == "user"
     assert "model model" not in " ".join(roles)
     assert all(
-        content["parts"] and all(part.get("text", "x").strip() for part in content["parts"]) for content in contents
+        content["parts"] and all(part.get("text", "x").strip() for part in content["parts"])
+        for content in contents
     )
 
 
@@ -258,17 +312,32 @@ async def test_vertex_is_asked_with_googles_own_credentials(
     # Credentials that are refreshed without asking anybody.
     known = type("Known", (base,), {"refresh": refresh})
     monkeypatch.setattr(auth, "default", lambda *_, **__: (known(), "project-1"))
-    info = ModelInfo("google_vertex/gemini-3-pro", "google_vertex", "gemini-3-pro", "google_vertex", 9, server.root)
-    provider = Provider("google_vertex", "", "google_vertex", "vertex", "project-1", location="europe-west4")
+    info = ModelInfo(
+        "google_vertex/gemini-3-pro",
+        "google_vertex",
+        "gemini-3-pro",
+        "google_vertex",
+        9,
+        server.root,
+    )
+    provider = Provider(
+        "google_vertex", "", "google_vertex", "vertex", "project-1", location="europe-west4"
+    )
     model = build_model(provider, info, connections, waits.policy())
-    server.push(Answer(gemini(CALL)), streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"})))
+    server.push(
+        Answer(gemini(CALL)), streamed(gemini({"text": "Ci"}, finish=None), gemini({"text": "ao"}))
+    )
     reply = await whole_reply(model, ask("x", tools=[WEATHER]))
     (call,) = [part for part in reply.parts if isinstance(part, ToolCallPart)]
     results = said("tool", weather_return(call.call_id))
-    _, reply = await collect(model, ask("x", said("assistant", *reply.parts), results, tools=[WEATHER], stream=True))
+    _, reply = await collect(
+        model, ask("x", said("assistant", *reply.parts), results, tools=[WEATHER], stream=True)
+    )
     assert reply.parts == (TextPart("Ciao"),)
     first, second = server.requests
-    place = "/v1beta1/projects/project-1/locations/europe-west4/publishers/google/models/gemini-3-pro"
+    place = (
+        "/v1beta1/projects/project-1/locations/europe-west4/publishers/google/models/gemini-3-pro"
+    )
     assert first.path == f"{place}:generateContent"
     assert second.path.startswith(f"{place}:streamGenerateContent")
     assert first.headers["authorization"] == second.headers["authorization"] == "Bearer token-1"

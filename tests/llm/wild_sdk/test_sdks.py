@@ -18,7 +18,12 @@ from tests.support.model_server import Answer, ModelServer, claude, claude_strea
 
 one_loader = bedrock.one_loader
 TOOLS = [WEATHER, CLOCK]
-ONCE = {"llm_authentication", "llm_bad_request", "llm_insufficient_credits", "context_window_exceeded"}
+ONCE = {
+    "llm_authentication",
+    "llm_bad_request",
+    "llm_insufficient_credits",
+    "context_window_exceeded",
+}
 
 
 @dataclass(frozen=True)
@@ -42,8 +47,12 @@ class Sdk:
 ANTHROPIC = Sdk(
     "anthropic",
     claude_at,
-    lambda stream, stop: (claude_stream if stream else claude)({"type": "text", "text": "I look."}, stop=stop),
-    lambda status, name, words: Answer({"type": "error", "error": {"type": name, "message": words}}, status),
+    lambda stream, stop: (claude_stream if stream else claude)(
+        {"type": "text", "text": "I look."}, stop=stop
+    ),
+    lambda status, name, words: Answer(
+        {"type": "error", "error": {"type": name, "message": words}}, status
+    ),
     {
         "end_turn": "stop",
         "stop_sequence": "stop",
@@ -55,7 +64,12 @@ ANTHROPIC = Sdk(
     (
         (401, "authentication_error", "invalid x-api-key", "llm_authentication"),
         (400, "invalid_request_error", "prompt is too long: 9 > 5", "context_window_exceeded"),
-        (400, "invalid_request_error", "Your credit balance is too low", "llm_insufficient_credits"),
+        (
+            400,
+            "invalid_request_error",
+            "Your credit balance is too low",
+            "llm_insufficient_credits",
+        ),
         (400, "invalid_request_error", "no such field", "llm_bad_request"),
         (429, "rate_limit_error", "slow down", "llm_rate_limit"),
         (529, "overloaded_error", "Overloaded", "llm_error"),
@@ -67,7 +81,9 @@ ANTHROPIC = Sdk(
 BEDROCK = Sdk(
     "boto3",
     lambda server, _connections, waits: bedrock.at(server, waits),
-    lambda stream, stop: (bedrock.converse_stream if stream else bedrock.converse)(bedrock.TEXT, stop=stop),
+    lambda stream, stop: (bedrock.converse_stream if stream else bedrock.converse)(
+        bedrock.TEXT, stop=stop
+    ),
     lambda status, name, words: Answer({"message": words}, status, {"x-amzn-errortype": name}),
     {
         "end_turn": "stop",
@@ -76,7 +92,12 @@ BEDROCK = Sdk(
         "content_filtered": "content_filter",
     },
     (
-        (400, "ValidationException", "Input is too long for requested model.", "context_window_exceeded"),
+        (
+            400,
+            "ValidationException",
+            "Input is too long for requested model.",
+            "context_window_exceeded",
+        ),
         (400, "ValidationException", "malformed input request", "llm_bad_request"),
         (403, "ExpiredTokenException", "The security token is expired", "llm_authentication"),
         (429, "ThrottlingException", "Too many requests", "llm_rate_limit"),
@@ -91,11 +112,28 @@ GOOGLE = Sdk(
     "google.genai",
     google.gemini_at,
     lambda stream, stop: google.as_answer(stream, {"text": "I look."}, finish=stop),
-    lambda status, name, words: Answer({"error": {"code": status, "message": words, "status": name}}, status),
-    {"STOP": "stop", "MAX_TOKENS": "length", "SAFETY": "content_filter", "RECITATION": "content_filter"},
+    lambda status, name, words: Answer(
+        {"error": {"code": status, "message": words, "status": name}}, status
+    ),
+    {
+        "STOP": "stop",
+        "MAX_TOKENS": "length",
+        "SAFETY": "content_filter",
+        "RECITATION": "content_filter",
+    },
     (
-        (400, "INVALID_ARGUMENT", "API key not valid. Please pass a valid API key.", "llm_authentication"),
-        (400, "INVALID_ARGUMENT", "The input token count (9) exceeds the maximum (5).", "context_window_exceeded"),
+        (
+            400,
+            "INVALID_ARGUMENT",
+            "API key not valid. Please pass a valid API key.",
+            "llm_authentication",
+        ),
+        (
+            400,
+            "INVALID_ARGUMENT",
+            "The input token count (9) exceeds the maximum (5).",
+            "context_window_exceeded",
+        ),
         (400, "INVALID_ARGUMENT", "Unknown name", "llm_bad_request"),
         (429, "RESOURCE_EXHAUSTED", "You exceeded your current quota", "llm_rate_limit"),
         (503, "UNAVAILABLE", "The model is overloaded", "llm_error"),

@@ -21,10 +21,15 @@ from tests.seams import make
 
 BOX = Toolbox(plugin.tools())
 ATTACHED = {
-    tool.name: make.tool(tool.name, tool_type=tool.tool_type, runs_in_parallel=tool.runs_in_parallel) for tool in BOX
+    tool.name: make.tool(
+        tool.name, tool_type=tool.tool_type, runs_in_parallel=tool.runs_in_parallel
+    )
+    for tool in BOX
 }
 
-NO_EMBEDDERS = Models(Settings(find_local_models=False, embedding="none"), ProviderSettings.model_construct()).embedders
+NO_EMBEDDERS = Models(
+    Settings(find_local_models=False, embedding="none"), ProviderSettings.model_construct()
+).embedders
 
 WARNING = (
     "# NOTE: Line numbers shown below (with arrows like '1→') are to help during editing. "
@@ -82,7 +87,9 @@ class Desk:
         return result.content
 
     async def save(self) -> None:
-        await self.store.write(lambda tx: commit(tx, self.state, self.memory, Scope(), make.edit_context(self.state)))
+        await self.store.write(
+            lambda tx: commit(tx, self.state, self.memory, Scope(), make.edit_context(self.state))
+        )
         self.state = await self.store.read(lambda tx: agents.load(tx, Scope(), self.state.agent.id))
         self.memory = WorkingMemory(self.state)
 

@@ -17,13 +17,19 @@ ACTIVE = "and is now active in your context."
 
 @pytest.fixture
 def human() -> Desk:
-    return paper_desk(make.block("people/ada", TEXT), make.block("rules", "Be kind.", read_only=True))
+    return paper_desk(
+        make.block("people/ada", TEXT), make.block("rules", "Be kind.", read_only=True)
+    )
 
 
 async def test_create_makes_a_block_with_slashes_tabs_and_a_description(store: SqliteStore) -> None:
     one = await desk(store, ("human", TEXT))
     told = await one.said(
-        "memory", command="create", path="/memories/plans/2026", file_text="\tRest", description="What is ahead"
+        "memory",
+        command="create",
+        path="/memories/plans/2026",
+        file_text="\tRest",
+        description="What is ahead",
     )
     assert told == (
         "Successfully created memory block 'plans/2026'. Your system prompt has been recompiled with the new memory block "
@@ -36,7 +42,11 @@ async def test_create_makes_a_block_with_slashes_tabs_and_a_description(store: S
 
 EDITS: list[tuple[str, dict[str, Any], str]] = [
     *(
-        ("str_replace", {"path": path, "old_string": "Ada", "new_string": "Eve"}, TEXT.replace("Ada", "Eve"))
+        (
+            "str_replace",
+            {"path": path, "old_string": "Ada", "new_string": "Eve"},
+            TEXT.replace("Ada", "Eve"),
+        )
         for path in PATHS
     ),
     ("str_replace", {"old_string": ":\ttea ☕", "new_string": ":\t水"}, "Name: Ada\nDrink:\t水"),
@@ -67,18 +77,26 @@ async def test_delete_takes_the_block_away(store: SqliteStore) -> None:
     assert await store.read(lambda tx: blocks.count(tx, Scope())) == 0, deleted
 
 
-async def test_rename_gives_another_label_or_another_description_or_both(store: SqliteStore) -> None:
+async def test_rename_gives_another_label_or_another_description_or_both(
+    store: SqliteStore,
+) -> None:
     one = await desk(store, ("people/ada", TEXT), ("plans", ""))
     renamed = "Successfully renamed memory block '{}' to '{}'. Your system prompt has been recompiled with the renamed memory "
-    assert await one.said("memory", command="rename", old_path="/memories/people/ada", new_path="/memories/ada/x") == (
-        renamed.format("people/ada", "ada/x") + f"block {ACTIVE}"
-    )
-    assert await one.said("memory", command="rename", path="/memories/ada/x", description="The user") == (
+    assert await one.said(
+        "memory", command="rename", old_path="/memories/people/ada", new_path="/memories/ada/x"
+    ) == (renamed.format("people/ada", "ada/x") + f"block {ACTIVE}")
+    assert await one.said(
+        "memory", command="rename", path="/memories/ada/x", description="The user"
+    ) == (
         "Successfully updated description of memory block 'ada/x'. Your system prompt has been recompiled with the updated "
         f"description {ACTIVE}"
     )
     assert await one.said(
-        "memory", command="rename", path="/memories/plans", new_path="/memories/goals", description=""
+        "memory",
+        command="rename",
+        path="/memories/plans",
+        new_path="/memories/goals",
+        description="",
     ) == (renamed.format("plans", "goals") + f"block {ACTIVE}")
     await one.save()
     assert [(block.label, block.value, block.description) for block in one.state.blocks] == [
@@ -89,7 +107,10 @@ async def test_rename_gives_another_label_or_another_description_or_both(store: 
 
 ABSENT, OLD, NEW = {"path": "/memories/x"}, {"old_path": "/memories/x"}, {"new_path": "/memories/y"}
 ADA, MY_RULES = {"path": PATHS[0]}, {"path": "/memories/rules"}
-THERE, NOT_THERE = "Error: Memory block '{}' already exists", "Error: Memory block 'x' does not exist"
+THERE, NOT_THERE = (
+    "Error: Memory block '{}' already exists",
+    "Error: Memory block 'x' does not exist",
+)
 NOT_FOUND, NEEDS = (
     "Memory block 'x' not found for agent 'Nina'",
     "The command {} needs {}. Call the tool again with it.",
@@ -115,7 +136,11 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
     ("delete", ABSENT, "Memory block 'x' is not attached to agent 'Nina'"),
     ("rename", {**OLD, **NEW}, NOT_FOUND),
     ("rename", {**ABSENT, "description": "y"}, NOT_FOUND),
-    ("rename", {"old_path": PATHS[0], "new_path": "/memories/rules", "description": "y"}, THERE.format("rules")),
+    (
+        "rename",
+        {"old_path": PATHS[0], "new_path": "/memories/rules", "description": "y"},
+        THERE.format("rules"),
+    ),
     ("rename", ADA, NEEDS.format("rename", "description")),
     ("rename", {"old_path": PATHS[0]}, NEEDS.format("rename", "new_path")),
     ("delete", MY_RULES, READ_ONLY),
@@ -126,5 +151,8 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 
 async def test_a_command_that_is_not_right_is_refused_in_these_words(human: Desk) -> None:
     for command, arguments, told in REFUSALS:
-        assert await human.refused("memory", command=command, **arguments) == told, (command, arguments)
+        assert await human.refused("memory", command=command, **arguments) == told, (
+            command,
+            arguments,
+        )
         assert human.memory.block("people/ada").value == TEXT

@@ -38,10 +38,21 @@ def replacing(old: str, new: str) -> dict[str, Any]:
 
 # Tools with what they are told of the block human, and what it then holds.
 EDITS: list[tuple[str, dict[str, Any], str]] = [
-    *(("memory_insert", {"new_string": "Pet: cat", **line}, f"{TEXT}\nPet: cat") for line in ({}, at(-1), at(3))),
+    *(
+        ("memory_insert", {"new_string": "Pet: cat", **line}, f"{TEXT}\nPet: cat")
+        for line in ({}, at(-1), at(3))
+    ),
     ("memory_insert", {"new_string": "Pet: cat", **at(0)}, f"Pet: cat\n{TEXT}"),
-    ("memory_insert", {"new_string": "a\n\tb\n", **at(1)}, "Name: Ada\na\n\tb\n\nDrink:\ttea ☕\nCity: Turin"),
-    ("memory_replace", replacing(":\ttea ☕\nCity", ":\t水 🍵\nTown"), "Name: Ada\nDrink:\t水 🍵\nTown: Turin"),
+    (
+        "memory_insert",
+        {"new_string": "a\n\tb\n", **at(1)},
+        "Name: Ada\na\n\tb\n\nDrink:\ttea ☕\nCity: Turin",
+    ),
+    (
+        "memory_replace",
+        replacing(":\ttea ☕\nCity", ":\t水 🍵\nTown"),
+        "Name: Ada\nDrink:\t水 🍵\nTown: Turin",
+    ),
     ("memory_replace", replacing("\nCity: Turin", ""), "Name: Ada\nDrink:\ttea ☕"),
     ("memory_replace", replacing("Ada", r"\1 \g<0>"), TEXT.replace("Ada", r"\1 \g<0>")),
     ("memory_rethink", {"new_memory": "\tShe is\nAda."}, "\tShe is\nAda."),
@@ -52,7 +63,11 @@ EDITS: list[tuple[str, dict[str, Any], str]] = [
     # The empty block.
     ("memory_insert", {"label": "plans", "new_string": "Rest\tnow"}, "Rest\tnow"),
     ("memory_insert", {"label": "plans", "new_string": "Rest", **at(0)}, "Rest"),
-    ("memory_insert", {"label": "plans", "new_string": "Turin 2→ Rome, x→ y, →z"}, "Turin 2→ Rome, x→ y, →z"),
+    (
+        "memory_insert",
+        {"label": "plans", "new_string": "Turin 2→ Rome, x→ y, →z"},
+        "Turin 2→ Rome, x→ y, →z",
+    ),
     ("core_memory_append", {"label": "plans", "content": "Rest"}, "Rest"),
 ]
 
@@ -85,7 +100,9 @@ async def test_the_older_names_of_parameters_are_accepted() -> None:
         ("memory_replace", {"old_str": "tea", "new_string": "water"}, TEXT.replace("tea", "water")),
         ("memory_insert", {"new_str": "Pet: cat"}, f"{TEXT}\nPet: cat"),
     ):
-        assert await paper_desk(make.block("human", TEXT)).said(name, label="human", **given) == value, given
+        assert (
+            await paper_desk(make.block("human", TEXT)).said(name, label="human", **given) == value
+        ), given
 
 
 BANNER = (
@@ -131,11 +148,14 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 
 async def test_an_edit_that_is_not_right_is_refused_in_these_words(human: Desk) -> None:
     for name, arguments, told in REFUSALS:
-        assert await human.refused(name, **{"label": "human", **arguments}) == told, (name, arguments)
+        assert await human.refused(name, **{"label": "human", **arguments}) == told, (
+            name,
+            arguments,
+        )
     one = paper_desk(make.block("human", "a\nb\n-\na\nb\nb a\nb"))
-    assert await one.refused("memory_replace", label="human", **replacing("a\nb", "c")) == TWICE.format(
-        "a\nb", "[1, 4, 6]", 3
-    )
+    assert await one.refused(
+        "memory_replace", label="human", **replacing("a\nb", "c")
+    ) == TWICE.format("a\nb", "[1, 4, 6]", 3)
 
 
 ANY_EDIT: list[tuple[str, dict[str, Any]]] = [
@@ -149,7 +169,10 @@ ANY_EDIT: list[tuple[str, dict[str, Any]]] = [
 
 async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) -> None:
     limited = paper_desk(make.block("human", "Ada", limit=7))
-    bound = [paper_desk(make.block("human", "Ada", **one)) for one in ({"read_only": True}, {"policy": "read_only"})]
+    bound = [
+        paper_desk(make.block("human", "Ada", **one))
+        for one in ({"read_only": True}, {"policy": "read_only"})
+    ]
     for name, arguments in ANY_EDIT:
         told = 'Block "human" would hold 8 characters, but its limit is 7. Shorten the text or raise the limit.'
         assert await limited.refused(name, label="human", **arguments) == told
@@ -163,17 +186,26 @@ async def test_no_tool_writes_beyond_the_limit_or_where_it_may_not(human: Desk) 
         assert await human.refused(name, label="human", **with_nul) == told
 
 
-async def test_a_piece_that_occurs_a_thousand_times_is_refused_before_a_text_too_long_is_made() -> None:
+async def test_a_piece_that_occurs_a_thousand_times_is_refused_before_a_text_too_long_is_made() -> (
+    None
+):
     desk = paper_desk(make.block("human", "a\n" * 1000))
     tracemalloc.start()
     for name, arguments in (
         ("core_memory_replace", {"old_content": "a", "new_content": "b" * 100_000}),
         (
             "edit_memory_block",
-            {"old_string": "a", "new_string": "b" * 100_000, "replace_all": True, "reasoning": "So."},
+            {
+                "old_string": "a",
+                "new_string": "b" * 100_000,
+                "replace_all": True,
+                "reasoning": "So.",
+            },
         ),
     ):
-        assert "would hold 100001000 characters" in await desk.refused(name, label="human", **arguments)
+        assert "would hold 100001000 characters" in await desk.refused(
+            name, label="human", **arguments
+        )
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 20_000_000
@@ -213,7 +245,9 @@ async def saved(desk: Desk, **circumstances: Any) -> Committed:
 
 async def waiting(desk: Desk) -> list[Proposal]:
     wanted = ProposalFilter(status="open")
-    return await desk.store.read(lambda tx: proposals.page(tx, Scope(), Page(limit=9, order="asc"), wanted))
+    return await desk.store.read(
+        lambda tx: proposals.page(tx, Scope(), Page(limit=9, order="asc"), wanted)
+    )
 
 
 async def test_blocks_are_listed_with_what_becomes_of_edits(mixed: Desk) -> None:
@@ -226,8 +260,20 @@ async def test_blocks_are_listed_with_what_becomes_of_edits(mixed: Desk) -> None
             "limit": 100_000,
             "policy": "propose",
         },
-        {"label": "plans", "description": "", "characters": 0, "limit": 100_000, "policy": "direct"},
-        {"label": "rules", "description": "", "characters": 8, "limit": 100_000, "policy": "read_only"},
+        {
+            "label": "plans",
+            "description": "",
+            "characters": 0,
+            "limit": 100_000,
+            "policy": "direct",
+        },
+        {
+            "label": "rules",
+            "description": "",
+            "characters": 8,
+            "limit": 100_000,
+            "policy": "read_only",
+        },
     ]
 
 
@@ -240,13 +286,24 @@ async def test_a_block_is_read_to_the_letter(mixed: Desk) -> None:
 
 async def test_what_is_only_proposed_is_in_nothing_that_is_read(store: Store) -> None:
     desk = await owned(store, "propose")
-    proposal = {"label": "human", "old_string": "Ada", "new_string": "Grace", "reasoning": "She said so."}
+    proposal = {
+        "label": "human",
+        "old_string": "Ada",
+        "new_string": "Grace",
+        "reasoning": "She said so.",
+    }
     await desk.said("propose_memory_edit", **proposal)
     assert await desk.said("read_memory_block", label="human") == OWNED
     await saved(desk)
     assert await desk.said("read_memory_block", label="human") == OWNED
     assert await desk.read("list_memory_blocks") == [
-        {"label": "human", "description": "", "characters": len(OWNED), "limit": 100_000, "policy": "propose"}
+        {
+            "label": "human",
+            "description": "",
+            "characters": len(OWNED),
+            "limit": 100_000,
+            "policy": "propose",
+        }
     ]
     assert [one.value for one in await waiting(desk)] == [OWNED.replace("Ada", "Grace")]
 
@@ -268,19 +325,29 @@ async def test_an_edit_is_applied_or_proposed_by_the_blocks_policy(
     store: Store, policy: Policy, circumstances: dict[str, Any], quote: str | None, is_applied: bool
 ) -> None:
     desk = await owned(store, policy)
-    edit = {"label": "human", "old_string": "Ada", "new_string": "Grace", "reasoning": "She said so."}
+    edit = {
+        "label": "human",
+        "old_string": "Ada",
+        "new_string": "Grace",
+        "reasoning": "She said so.",
+    }
     await desk.said("edit_memory_block", **edit, **({"quote": quote} if quote else {}))
     done = await saved(desk, **circumstances)
     (block,) = desk.state.blocks
     told = done.results["call-1"]
     if is_applied:
         assert block.value == OWNED.replace("Ada", "Grace")
-        assert told == f'Applied to memory block "human" as version {(block.head or b"").hex()[:12]}.'
+        assert (
+            told == f'Applied to memory block "human" as version {(block.head or b"").hex()[:12]}.'
+        )
         assert await waiting(desk) == []
     else:
         assert block.value == OWNED
         (proposal,) = await waiting(desk)
-        assert (proposal.value, proposal.reasoning) == (OWNED.replace("Ada", "Grace"), "She said so.")
+        assert (proposal.value, proposal.reasoning) == (
+            OWNED.replace("Ada", "Grace"),
+            "She said so.",
+        )
         assert proposal.id in told
         assert "waits for the owner" in told
         assert told.endswith("1 change waits for the owner: human (1).")
@@ -288,7 +355,12 @@ async def test_an_edit_is_applied_or_proposed_by_the_blocks_policy(
 
 async def test_a_proposal_waits_even_where_the_agent_might_edit(store: Store) -> None:
     desk = await owned(store, "direct")
-    given = {"label": "human", "old_string": "tea\n", "new_string": "coffee\n", "reasoning": "A guess."}
+    given = {
+        "label": "human",
+        "old_string": "tea\n",
+        "new_string": "coffee\n",
+        "reasoning": "A guess.",
+    }
     await desk.said("propose_memory_edit", **given, confidence=0.4)
     done = await saved(desk)
     assert desk.state.blocks[0].value == OWNED
@@ -297,10 +369,16 @@ async def test_a_proposal_waits_even_where_the_agent_might_edit(store: Store) ->
     assert "1 change waits for the owner: human (1)." in done.results["call-1"]
 
 
-async def test_the_agent_is_told_how_much_of_its_own_waits_and_for_what_but_never_the_text(store: Store) -> None:
+async def test_the_agent_is_told_how_much_of_its_own_waits_and_for_what_but_never_the_text(
+    store: Store,
+) -> None:
     desk = await owned(store, "propose")
-    others = ProposalDraft(desk.state.blocks[0].chain_id, "human", f"{OWNED}\nCANARY", desk.state.blocks[0])
-    await store.write(lambda tx: propose(tx, others, ChangeMetadata(Actor("agent", "agent-other"), "Heard")))
+    others = ProposalDraft(
+        desk.state.blocks[0].chain_id, "human", f"{OWNED}\nCANARY", desk.state.blocks[0]
+    )
+    await store.write(
+        lambda tx: propose(tx, others, ChangeMetadata(Actor("agent", "agent-other"), "Heard"))
+    )
     told = []
     for old, new in (("Ada", "Grace"), ("Drink: tea", "Drink: rum"), ("Drink: tea", "Drink: rum")):
         edit = {"label": "human", "old_string": old, "new_string": new, "reasoning": "She said so."}
@@ -309,15 +387,27 @@ async def test_the_agent_is_told_how_much_of_its_own_waits_and_for_what_but_neve
     assert told[0].endswith("1 change waits for the owner: human (1).")
     assert told[1].endswith("2 changes wait for the owner: human (2).")
     _, _, second = await waiting(desk)
-    assert told[2].startswith(f'This change of memory block "human" waits for the owner already, as {second.id}:')
+    assert told[2].startswith(
+        f'This change of memory block "human" waits for the owner already, as {second.id}:'
+    )
     assert not any(text in one for text in ("Grace", "rum", "CANARY") for one in told)
 
 
 async def test_a_text_is_replaced_once_everywhere_or_put_into_an_empty_block(mixed: Desk) -> None:
     give = {"reasoning": "She said so."}
-    await mixed.said("edit_memory_block", label="human", old_string="Drink: tea", new_string="Drink: water", **give)
-    await mixed.said("edit_memory_block", label="human", old_string="a", new_string="A", replace_all=True, **give)
-    assert mixed.memory.block("human").value == "NAme: AdA\nDrink: wAter\nCity: Turin, neAr teA shops"
+    await mixed.said(
+        "edit_memory_block",
+        label="human",
+        old_string="Drink: tea",
+        new_string="Drink: water",
+        **give,
+    )
+    await mixed.said(
+        "edit_memory_block", label="human", old_string="a", new_string="A", replace_all=True, **give
+    )
+    assert (
+        mixed.memory.block("human").value == "NAme: AdA\nDrink: wAter\nCity: Turin, neAr teA shops"
+    )
     await mixed.said("edit_memory_block", label="plans", old_string="", new_string="Rest.", **give)
     assert mixed.memory.block("plans").value == "Rest."
     await mixed.said("edit_memory_block", label="plans", old_string="Rest.", new_string="", **give)
@@ -340,18 +430,27 @@ REASONED_REFUSALS: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_what_cannot_be_replaced_is_refused_and_changes_nothing(mixed: Desk) -> None:
-    given = {"label": "human", "old_string": "Ada", "new_string": "Grace", "reasoning": "She said so."}
+    given = {
+        "label": "human",
+        "old_string": "Ada",
+        "new_string": "Grace",
+        "reasoning": "She said so.",
+    }
     for name in ("edit_memory_block", "propose_memory_edit"):
         for arguments, told in REASONED_REFUSALS:
             assert told in await mixed.refused(name, **given | arguments), arguments
     for confidence in (-0.1, 1.1):
-        assert "from 0 to 1" in await mixed.refused("propose_memory_edit", **given, confidence=confidence)
+        assert "from 0 to 1" in await mixed.refused(
+            "propose_memory_edit", **given, confidence=confidence
+        )
 
 
 async def test_a_secret_in_a_reason_is_not_kept(store: Store) -> None:
     desk = await owned(store, "propose")
     why = "She said: my password is Tr0ub4dor&3, keep it."
-    await desk.said("edit_memory_block", label="human", old_string="Ada", new_string="Grace", reasoning=why)
+    await desk.said(
+        "edit_memory_block", label="human", old_string="Ada", new_string="Grace", reasoning=why
+    )
     await saved(desk)
     (proposal,) = await waiting(desk)
     assert proposal.reasoning == "She said: my password is [secret removed: password], keep it."

@@ -22,16 +22,30 @@ DONE = (
 @pytest.fixture
 def human() -> Desk:
     return paper_desk(
-        make.block("human", TEXT), make.block("plans", ""), make.block("rules", "Be kind.", read_only=True)
+        make.block("human", TEXT),
+        make.block("plans", ""),
+        make.block("rules", "Be kind.", read_only=True),
     )
 
 
 DIFFS: list[tuple[str, str, str]] = [
     ("human", " Name: Ada\n-Drink:\ttea ☕\n+Drink:\t水\n", TEXT.replace("tea ☕", "水")),
     ("human", "-City: Turin", TEXT.replace("City: Turin\n", "")),
-    ("human", "--- a/human\n+++ b/human\n@@ -1,2 +1,2 @@\n-Name: Ada\n+Name: Eve\n", TEXT.replace("Ada", "Eve")),
-    ("human", "diff --git a b\nindex 1..2\n--- a\n+++ b\n-Name: Ada\n+Name: Eve", TEXT.replace("Ada", "Eve")),
-    ("human", "@@\n-Name: Ada\n+Name: Eve\n\n@@\n-End\n+Fine", TEXT.replace("Ada", "Eve").replace("End", "Fine")),
+    (
+        "human",
+        "--- a/human\n+++ b/human\n@@ -1,2 +1,2 @@\n-Name: Ada\n+Name: Eve\n",
+        TEXT.replace("Ada", "Eve"),
+    ),
+    (
+        "human",
+        "diff --git a b\nindex 1..2\n--- a\n+++ b\n-Name: Ada\n+Name: Eve",
+        TEXT.replace("Ada", "Eve"),
+    ),
+    (
+        "human",
+        "@@\n-Name: Ada\n+Name: Eve\n\n@@\n-End\n+Fine",
+        TEXT.replace("Ada", "Eve").replace("End", "Fine"),
+    ),
     ("human", " - likes: cats\n\n-End\n+Fine", TEXT.replace("End", "Fine")),
     ("human", "-- likes: cats\n+- likes: dogs", TEXT.replace("cats", "dogs")),
     ("human", "+Pet: cat", f"{TEXT}\nPet: cat"),
@@ -47,16 +61,22 @@ DIFFS: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("label", "patch", "value"), DIFFS)
-async def test_a_diff_gives_the_blocks_new_value(human: Desk, label: str, patch: str, value: str) -> None:
+async def test_a_diff_gives_the_blocks_new_value(
+    human: Desk, label: str, patch: str, value: str
+) -> None:
     assert await human.said("memory_apply_patch", label=label, patch=patch) == value
     assert human.memory.block(label).value == value
 
 
-lines = st.lists(st.sampled_from(["a", "b", "", "\tc", "- d", "-- e", "++ f", "@@", " g"]), max_size=8)
+lines = st.lists(
+    st.sampled_from(["a", "b", "", "\tc", "- d", "-- e", "++ f", "@@", " g"]), max_size=8
+)
 
 
 @given(lines, lines)
-def test_the_diff_of_any_two_texts_turns_one_into_the_other(before: list[str], after: list[str]) -> None:
+def test_the_diff_of_any_two_texts_turns_one_into_the_other(
+    before: list[str], after: list[str]
+) -> None:
     old, new = "\n".join(before), "\n".join(after)
     listed = (old.split("\n") if old else [], new.split("\n") if new else [])
     patch = list(difflib.unified_diff(*listed, "a", "b", n=50, lineterm=""))
@@ -93,10 +113,19 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"patch": "*** Add Block: "}, "*** Add Block: must specify a non-empty label"),
     ({"patch": "*** Delete Block:"}, "*** Delete Block: must specify a non-empty label"),
     ({"patch": "*** Update Block: \n+a"}, "*** Update Block: must specify a non-empty label"),
-    ({"patch": "*** Update Block: human\n*** Move to: "}, "*** Move to: must specify a non-empty new label"),
-    ({"patch": "*** Begin Patch\n*** Move to: x"}, "*** Move to: must follow an Add/Update/Delete header"),
+    (
+        {"patch": "*** Update Block: human\n*** Move to: "},
+        "*** Move to: must specify a non-empty new label",
+    ),
+    (
+        {"patch": "*** Begin Patch\n*** Move to: x"},
+        "*** Move to: must follow an Add/Update/Delete header",
+    ),
     ({"patch": "*** Add Block: human\n+a"}, "Error: Memory block 'human' already exists"),
-    ({"patch": "*** Add Block: x\n+a\nb"}, "The lines of *** Add Block must all start with '+'. Correct the patch."),
+    (
+        {"patch": "*** Add Block: x\n+a\nb"},
+        "The lines of *** Add Block must all start with '+'. Correct the patch.",
+    ),
     ({"patch": "*** Delete Block: x"}, "Error: Memory block 'x' does not exist"),
     (
         {"patch": "*** Delete Block: human\n*** Move to: x"},
@@ -105,7 +134,9 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"patch": "*** Update Block: human"}, NO_HUNKS),
     ({"patch": "*** Delete Block: rules"}, "Error This block is read-only and cannot be edited."),
     (
-        {"patch": "*** Add Block: x\n+a\n*** Update Block: human\n*** Move to: ada\n*** Delete Block: nobody"},
+        {
+            "patch": "*** Add Block: x\n+a\n*** Update Block: human\n*** Move to: ada\n*** Delete Block: nobody"
+        },
         "Error: Memory block 'nobody' does not exist",
     ),
 ]

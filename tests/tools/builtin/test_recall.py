@@ -29,7 +29,9 @@ def at(*moment: int) -> int:
 
 
 async def keep(one: Desk, *texts: str, **fields: Any) -> list[Message]:
-    return await make.stored_messages(one.store, *(make.message(one.state.agent, text, **fields) for text in texts))
+    return await make.stored_messages(
+        one.store, *(make.message(one.state.agent, text, **fields) for text in texts)
+    )
 
 
 async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
@@ -46,7 +48,11 @@ async def found(one: Desk, query: str, **arguments: Any) -> list[str]:
 
 async def filed(one: Desk, query: str, **arguments: Any) -> list[str]:
     result = await one.call("archival_memory_search", query=query, **arguments)
-    return [] if result.content == NOTHING else [item["content"] for item in json.loads(result.content)]
+    return (
+        []
+        if result.content == NOTHING
+        else [item["content"] for item in json.loads(result.content)]
+    )
 
 
 @pytest.fixture
@@ -61,7 +67,9 @@ async def nina(store: SqliteStore) -> Desk:
 
 async def test_a_result_has_the_shape_that_agents_know(nina: Desk) -> None:
     thought = (ReasoningPart("She likes tea."), TextPart("I noted that you like jasmine tea."))
-    answer = make.message(nina.state.agent, role="assistant", parts=thought, created_at=at(2026, 1, 20, 8, 12, 3))
+    answer = make.message(
+        nina.state.agent, role="assistant", parts=thought, created_at=at(2026, 1, 20, 8, 12, 3)
+    )
     await make.stored_messages(nina.store, answer)
     value = await nina.read("conversation_search", query="jasmine")
     why = value["results"][0].pop("relevance")
@@ -81,7 +89,9 @@ async def test_a_result_has_the_shape_that_agents_know(nina: Desk) -> None:
     }
 
 
-async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_it(nina: Desk) -> None:
+async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_it(
+    nina: Desk,
+) -> None:
     for minute, (role, text) in enumerate(
         [
             ("assistant", "What do you drink?"),
@@ -90,7 +100,13 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
             ("user", "Yes."),
         ]
     ):
-        await keep(nina, text, role=role, created_at=at(2026, 1, 20, 9, minute), name="Ada" if role == "user" else None)
+        await keep(
+            nina,
+            text,
+            role=role,
+            created_at=at(2026, 1, 20, 9, minute),
+            name="Ada" if role == "user" else None,
+        )
     rolled = make.result(nina.state.agent, "roll_dice", "six", created_at=at(2026, 1, 20, 9, 4))
     await make.stored_messages(nina.store, rolled)
     await keep(nina, "A six for sencha!", role="assistant", created_at=at(2026, 1, 20, 9, 5))
@@ -99,8 +115,12 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
     (result,) = value["results"]
     assert value["message"] == "Showing 1 results:"
     assert (result["speaker"], result["content"]) == ("Ada", "Oolong.")
-    assert result["before"] == [{"role": "assistant", "speaker": "Nina", "content": "What do you drink?"}]
-    assert [(turn["speaker"], turn["content"]) for turn in result["after"]] == [("Nina", "Oolong from Fujian?")]
+    assert result["before"] == [
+        {"role": "assistant", "speaker": "Nina", "content": "What do you drink?"}
+    ]
+    assert [(turn["speaker"], turn["content"]) for turn in result["after"]] == [
+        ("Nina", "Oolong from Fujian?")
+    ]
     assert [turn["relevance"]["fts_rank"] for turn in (result, *result["after"])] == [1, 2]
     # Over results of tools, and never from another session.
     six, later = (await nina.read("conversation_search", query="sencha", limit=2))["results"]
@@ -109,9 +129,11 @@ async def test_each_hit_stands_once_with_its_speaker_and_behind_the_turn_before_
     assert [turn["content"] for turn in six["before"]] == ["Yes."]
     assert "before" not in later
     # Dates hold for the turn before too.
-    (result,) = (await nina.read("conversation_search", query="fujian", limit=1, start_date="2026-01-20T01:02"))[
-        "results"
-    ]
+    (result,) = (
+        await nina.read(
+            "conversation_search", query="fujian", limit=1, start_date="2026-01-20T01:02"
+        )
+    )["results"]
     assert "before" not in result
 
 
@@ -119,7 +141,13 @@ async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina:
     lines = [f"Line {number} of the list." for number in range(60)]
     lines[41] = "The heliotrope stands by the well."
     lines[50] = "A well, and no flower."
-    said = ["Tell me of the garden.", "\n".join(lines), "Is the well deep?", "Quite deep.", "What grows there?"]
+    said = [
+        "Tell me of the garden.",
+        "\n".join(lines),
+        "Is the well deep?",
+        "Quite deep.",
+        "What grows there?",
+    ]
     for minute, text in enumerate(said):
         role = "assistant" if minute % 2 else "user"
         await keep(nina, text, role=role, created_at=at(2026, 1, 20, 9, minute))
@@ -133,7 +161,9 @@ async def test_the_best_hit_stands_first_and_its_matching_lines_are_marked(nina:
     assert all("relevance" in turn for turn in around if "well" in turn["content"])
 
 
-async def test_results_stay_within_a_part_of_the_window_and_say_what_is_missing(store: SqliteStore) -> None:
+async def test_results_stay_within_a_part_of_the_window_and_say_what_is_missing(
+    store: SqliteStore,
+) -> None:
     small = await desk(store, context_window=8_000)
     for day in range(1, 21):
         await keep(small, f"tea {'and much else ' * 40}{day}", created_at=at(2025, 1, day))
@@ -152,9 +182,13 @@ async def test_results_stay_within_a_part_of_the_window_and_say_what_is_missing(
 
 
 async def test_a_question_about_what_was_never_said_is_told_from_others(nina: Desk) -> None:
-    for day, text in enumerate(["We walked along the river.", *(f"Ada brought cake number {n}." for n in range(8))], 1):
+    for day, text in enumerate(
+        ["We walked along the river.", *(f"Ada brought cake number {n}." for n in range(8))], 1
+    ):
         await keep(nina, text, created_at=at(2025, 1, day))
-    value = await nina.read("conversation_search", query="the quarterly revenue of the cake factory in the Ukraine")
+    value = await nina.read(
+        "conversation_search", query="the quarterly revenue of the cake factory in the Ukraine"
+    )
     assert value["message"] == "Nothing found that matches well. Showing the 5 nearest results:"
     assert len(value["results"]) == 5
     value = await nina.read("conversation_search", query="how long did we walk along the river?")
@@ -164,10 +198,23 @@ async def test_a_question_about_what_was_never_said_is_told_from_others(nina: De
 async def test_the_turn_before_a_hit_is_never_another_users(nina: Desk) -> None:
     shared = make.conversation(nina.state.agent, id=new_id("conv"))
     await nina.store.write(lambda tx: conversations.insert_one(tx, shared))
-    said = [("user-ada", "Ada's secret garden."), ("user-bea", "Bea likes sencha."), ("user-bea", "Matcha too.")]
+    said = [
+        ("user-ada", "Ada's secret garden."),
+        ("user-bea", "Bea likes sencha."),
+        ("user-bea", "Matcha too."),
+    ]
     for minute, (user, text) in enumerate(said):
-        await keep(nina, text, user_id=user, conversation_id=shared.id, created_at=at(2026, 1, 20, 9, minute))
-    for user, seen in (("user-bea", ["Bea likes sencha.", "Matcha too."]), ("user-ada", ["Ada's secret garden."])):
+        await keep(
+            nina,
+            text,
+            user_id=user,
+            conversation_id=shared.id,
+            created_at=at(2026, 1, 20, 9, minute),
+        )
+    for user, seen in (
+        ("user-bea", ["Bea likes sencha.", "Matcha too."]),
+        ("user-ada", ["Ada's secret garden."]),
+    ):
         nina.scope = Scope(subject_id=user)
         for query in ("sencha", "matcha", "secret garden"):
             assert set(await found(nina, query)) <= set(seen)
@@ -181,15 +228,25 @@ async def test_a_long_text_is_compared_in_its_beginning(nina: Desk) -> None:
         told = await nina.said("archival_memory_insert", content=long)
         await nina.save()
     assert told.startswith("Not archived again")
-    assert "Nearly the same" in await nina.said("archival_memory_insert", content=long + " and more")
+    assert "Nearly the same" in await nina.said(
+        "archival_memory_insert", content=long + " and more"
+    )
 
 
 async def test_what_is_said_in_the_running_turn_is_not_found(nina: Desk) -> None:
     own, began = nina.state.conversation.id, at(2026, 1, 20, 11)
-    await keep(nina, "My aunt's name is Berta.", created_at=at(2026, 1, 20, 10), conversation_id=own)
+    await keep(
+        nina, "My aunt's name is Berta.", created_at=at(2026, 1, 20, 10), conversation_id=own
+    )
     asked = "What is the name of my aunt, my aunt?"
     await keep(nina, asked, created_at=began, conversation_id=own)
-    await keep(nina, "The aunt's name: let me look.", role="assistant", created_at=began + 1, conversation_id=own)
+    await keep(
+        nina,
+        "The aunt's name: let me look.",
+        role="assistant",
+        created_at=began + 1,
+        conversation_id=own,
+    )
     assert asked in await found(nina, "name of my aunt")
     nina.turn_began = began
     assert await found(nina, "name of my aunt") == ["My aunt's name is Berta."]
@@ -197,7 +254,9 @@ async def test_what_is_said_in_the_running_turn_is_not_found(nina: Desk) -> None
     assert await found(nina, "name of my aunt") == []
 
 
-async def test_words_said_are_found_and_not_calls_results_of_searches_or_heartbeats(nina: Desk) -> None:
+async def test_words_said_are_found_and_not_calls_results_of_searches_or_heartbeats(
+    nina: Desk,
+) -> None:
     agent = nina.state.agent
     for name in ("conversation_search", "archival_memory_search", "send_message"):
         returned = ToolReturnPart("a", name, "success", "jasmine")
@@ -229,17 +288,30 @@ async def test_dates_are_the_agents_own(store: SqliteStore) -> None:
     await keep(rome, "tea at the end of the 21st", created_at=at(2026, 1, 21, 22, 59, 59))
     await keep(rome, "tea on the 22nd", created_at=at(2026, 1, 21, 23))
     on_the_21st = ["tea at the end of the 21st", "tea just after midnight"]
-    assert sorted(await found(rome, "tea", start_date="2026-01-21", end_date="2026-01-21")) == on_the_21st
+    assert (
+        sorted(await found(rome, "tea", start_date="2026-01-21", end_date="2026-01-21"))
+        == on_the_21st
+    )
     assert await found(rome, "tea", end_date="2026-01-20") == ["tea on the 20th"]
     assert await found(rome, "tea", start_date="2026-01-22") == ["tea on the 22nd"]
     # The message says so too.
     item = (await rome.read("conversation_search", query="midnight"))["results"][0]
     assert item["timestamp"] == "2026-01-21T00:30:00+01:00"
-    assert list(item) == ["timestamp", "time_ago", "before", "role", "speaker", "content", "relevance"]
+    assert list(item) == [
+        "timestamp",
+        "time_ago",
+        "before",
+        "role",
+        "speaker",
+        "content",
+        "relevance",
+    ]
     # A day may be an hour short.
     await keep(rome, "coffee late on the day of the change", created_at=at(2026, 3, 29, 21, 30))
     await keep(rome, "coffee the day after", created_at=at(2026, 3, 29, 22))
-    assert await found(rome, "coffee", end_date="2026-03-29") == ["coffee late on the day of the change"]
+    assert await found(rome, "coffee", end_date="2026-03-29") == [
+        "coffee late on the day of the change"
+    ]
 
 
 async def test_times_may_be_exact_and_name_another_zone(nina: Desk) -> None:
@@ -260,13 +332,18 @@ async def test_arguments_that_cannot_be_are_refused() -> None:
     ):
         for name in names:
             for text in ("yesterday", "20.01.2026", "2026-13-01", "2026-01-20 noon"):
-                assert await nina.refused(tool, query="tea", **{name: text}) == dates.format(name, text)
+                assert await nina.refused(tool, query="tea", **{name: text}) == dates.format(
+                    name, text
+                )
         for limit in (0, -1, 101):
             told = f"A search gives 1 to 100 results, not {limit}. Ask for fewer."
             assert await nina.refused(tool, query="tea", **{limited: limit}) == told
     for content in ("", "  \n\t"):
         told = await nina.refused("archival_memory_insert", content=content)
-        assert told == "There is nothing to archive: content is empty. Call the tool again with the text to keep."
+        assert (
+            told
+            == "There is nothing to archive: content is empty. Call the tool again with the text to keep."
+        )
     told = await nina.refused("archival_memory_insert", content="tea\0")
     assert told == "A passage and its tags cannot hold NUL characters. Leave them out."
 
@@ -288,7 +365,16 @@ async def test_the_limit_is_kept_and_is_twenty_unless_told(nina: Desk) -> None:
 
 
 def test_a_span_is_told_in_the_largest_unit_that_fits() -> None:
-    spans = {0: "0s", 59: "59s", 60: "1m", 3_599: "59m", 3_600: "1h", 86_399: "23h", 86_400: "1d", 900 * 86_400: "900d"}
+    spans = {
+        0: "0s",
+        59: "59s",
+        60: "1m",
+        3_599: "59m",
+        3_600: "1h",
+        86_399: "23h",
+        86_400: "1d",
+        900 * 86_400: "900d",
+    }
     for seconds, told in {**spans, -5: "0s"}.items():
         assert time_ago(seconds * 1_000_000) == f"{told} ago"
 
@@ -297,7 +383,9 @@ def test_a_span_is_told_in_the_largest_unit_that_fits() -> None:
 
 
 async def test_what_is_archived_is_found_once_the_step_is_saved(nina: Desk) -> None:
-    told = await nina.said("archival_memory_insert", content="Ada\tloves jasmine tea.", tags=["tea", "ada"])
+    told = await nina.said(
+        "archival_memory_insert", content="Ada\tloves jasmine tea.", tags=["tea", "ada"]
+    )
     assert told == f"Archived as {nina.memory.passages[0].id}."
     assert await filed(nina, "jasmine") == []
     await nina.save()
@@ -309,7 +397,12 @@ async def test_what_is_archived_is_found_once_the_step_is_saved(nina: Desk) -> N
             "timestamp": "2026-01-20T04:00:00-08:00",
             "content": "Ada\tloves jasmine tea.",
             "tags": ["tea", "ada"],
-            "relevance": {"search_mode": "fts", "vector_rank": None, "fts_rank": 1, "matches_well": True},
+            "relevance": {
+                "search_mode": "fts",
+                "vector_rank": None,
+                "fts_rank": 1,
+                "matches_well": True,
+            },
         }
     ]
     assert score > 0
@@ -317,20 +410,27 @@ async def test_what_is_archived_is_found_once_the_step_is_saved(nina: Desk) -> N
 
 async def test_tags_are_trimmed_and_kept_once_in_their_order() -> None:
     nina = paper_desk()
-    await nina.said("archival_memory_insert", content="Tea.", tags=[" tea", "ada ", "tea", "", "  "])
+    await nina.said(
+        "archival_memory_insert", content="Tea.", tags=[" tea", "ada ", "tea", "", "  "]
+    )
     assert nina.memory.passages[0].tags == ("tea", "ada")
 
 
 async def test_too_many_or_too_long_tags_are_refused_and_nothing_is_archived() -> None:
     nina = paper_desk()
     for tags, told in (
-        ([f"t{number}" for number in range(65)], "There are 65 tags, of which 64 are allowed. Use fewer."),
+        (
+            [f"t{number}" for number in range(65)],
+            "There are 65 tags, of which 64 are allowed. Use fewer.",
+        ),
         (["t" * 101], "A tag has 101 characters, of which 100 are allowed. Shorten it."),
     ):
         refused = await nina.call("archival_memory_insert", content="Tea.", tags=tags)
         assert (refused.status, refused.content) == ("error", told)
     assert nina.memory.passages == []
-    await nina.said("archival_memory_insert", content="Tea.", tags=[f"{number:0100}" for number in range(64)])
+    await nina.said(
+        "archival_memory_insert", content="Tea.", tags=[f"{number:0100}" for number in range(64)]
+    )
     assert len(nina.memory.passages) == 1
 
 
@@ -355,7 +455,9 @@ async def test_one_of_the_tags_is_enough_unless_all_are_asked_for(archivist: Des
     assert len(await filed(archivist, "Ada tea", tags=["tea", "ada"])) == 3
     both = ["Ada loves jasmine tea."]
     assert await filed(archivist, "Ada tea", tags=["tea", "ada"], tag_match_mode="all") == both
-    assert await filed(archivist, "Ada tea", tags=["tea", "ada", "tea"], tag_match_mode="all") == both
+    assert (
+        await filed(archivist, "Ada tea", tags=["tea", "ada", "tea"], tag_match_mode="all") == both
+    )
     assert await filed(archivist, "Ada tea", tags=["tea", "cake"], tag_match_mode="all") == []
     assert len(await filed(archivist, "Ada tea", tags=[])) == 4
     assert len(await filed(archivist, "tea", tags=[" tea ", ""])) == 2
@@ -365,11 +467,15 @@ async def test_one_of_the_tags_is_enough_unless_all_are_asked_for(archivist: Des
 async def test_passages_are_found_by_the_agents_own_dates(nina: Desk, store: SqliteStore) -> None:
     archive = await make.stored_archive(store, nina.state.agent)
     moments = {"on the 19th": at(2026, 1, 20, 7, 30), "on the 20th": at(2026, 1, 20, 8)}
-    passages = [make.passage(archive, f"Tea {text}.", created_at=moment) for text, moment in moments.items()]
+    passages = [
+        make.passage(archive, f"Tea {text}.", created_at=moment) for text, moment in moments.items()
+    ]
     await store.write(lambda tx: insert_passages(tx, archive, passages))
     await nina.save()
     assert await filed(nina, "tea", end_datetime="2026-01-19") == ["Tea on the 19th."]
-    assert await filed(nina, "tea", start_datetime="2026-01-20", end_datetime="2026-01-20") == ["Tea on the 20th."]
+    assert await filed(nina, "tea", start_datetime="2026-01-20", end_datetime="2026-01-20") == [
+        "Tea on the 20th."
+    ]
     assert await filed(nina, "tea", start_datetime="2026-01-20T00:01") == []
 
 
@@ -385,10 +491,14 @@ async def passages_of(one: Desk) -> list[str]:
 async def test_the_same_text_is_not_kept_twice(nina: Desk, store: SqliteStore) -> None:
     other = await desk(store, name="Otto")
     await make.stored_archive(store, other.state.agent, "Ada loves jasmine tea.")
-    first = await nina.said("archival_memory_insert", content="Ada loves jasmine tea.", tags=["tea", "ada"])
+    first = await nina.said(
+        "archival_memory_insert", content="Ada loves jasmine tea.", tags=["tea", "ada"]
+    )
     await nina.save()
     id = first.removeprefix("Archived as ").removesuffix(".")
-    told = await nina.said("archival_memory_insert", content=" Ada loves  jasmine tea.", tags=["tea"])
+    told = await nina.said(
+        "archival_memory_insert", content=" Ada loves  jasmine tea.", tags=["tea"]
+    )
     assert told == (
         "Not archived again: the same text is there already, "
         f'as {id} of 2026-01-20 [tea, ada]: "Ada loves jasmine tea.".'
@@ -397,11 +507,16 @@ async def test_the_same_text_is_not_kept_twice(nina: Desk, store: SqliteStore) -
     await nina.save()
     assert await passages_of(nina) == ["Ada loves jasmine tea."]
     told = await nina.said("archival_memory_insert", content="Ada loves jasmine tea.", tags=["cup"])
-    assert told.startswith(f"Archived as {nina.memory.passages[0].id}. The same text, under other tags, is there")
+    assert told.startswith(
+        f"Archived as {nina.memory.passages[0].id}. The same text, under other tags, is there"
+    )
 
 
 async def test_nearly_the_same_text_is_kept_and_said_with_a_shortened_text(nina: Desk) -> None:
-    long = "Ada told me on the way home that she loves jasmine tea " + "from the small shop near the old bridge " * 4
+    long = (
+        "Ada told me on the way home that she loves jasmine tea "
+        + "from the small shop near the old bridge " * 4
+    )
     await nina.said("archival_memory_insert", content=long)
     await nina.save()
     told = await nina.said("archival_memory_insert", content=long + "in Turin")
@@ -416,13 +531,19 @@ async def test_who_asks_about_one_user_sees_and_hears_of_no_other_users_passages
     nina: Desk, store: SqliteStore
 ) -> None:
     archive = await make.stored_archive(store, nina.state.agent)
-    owners = {"Ada loves jasmine tea.": "user-ada", "Bea loves jasmine tea too.": "user-bea", "Jasmine grows.": None}
+    owners = {
+        "Ada loves jasmine tea.": "user-ada",
+        "Bea loves jasmine tea too.": "user-bea",
+        "Jasmine grows.": None,
+    }
     new = [make.passage(archive, text, user_id=owner) for text, owner in owners.items()]
     await store.write(lambda tx: insert_passages(tx, archive, new))
     await nina.save()
     nina.scope = replace(nina.scope, subject_id="user-bea")
     assert set(await filed(nina, "jasmine")) == {"Bea loves jasmine tea too.", "Jasmine grows."}
-    assert "already" not in await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
+    assert "already" not in await nina.said(
+        "archival_memory_insert", content="Ada loves jasmine tea."
+    )
 
 
 async def test_without_a_user_only_what_is_shared_is_found(nina: Desk, store: SqliteStore) -> None:
@@ -438,9 +559,14 @@ async def test_without_a_user_only_what_is_shared_is_found(nina: Desk, store: Sq
     await keep(nina, "Somebody said: jasmine.")
     for nina.scope in (Scope(), Scope(subject_id=NOBODY)):
         assert await filed(nina, "jasmine") == ["Jasmine grows."]
-        assert "already" not in await nina.said("archival_memory_insert", content="Ada loves jasmine tea.")
+        assert "already" not in await nina.said(
+            "archival_memory_insert", content="Ada loves jasmine tea."
+        )
         nina.memory.passages.clear()
-        assert set(await found(nina, "jasmine")) == {"Ada said it here: jasmine.", "Somebody said: jasmine."}
+        assert set(await found(nina, "jasmine")) == {
+            "Ada said it here: jasmine.",
+            "Somebody said: jasmine.",
+        }
     nina.scope = Scope(subject_id="user-ada")
     assert len(await filed(nina, "jasmine")) == 2
     assert len(await found(nina, "jasmine")) == 3

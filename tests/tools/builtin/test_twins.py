@@ -25,7 +25,11 @@ def written(sign: str, twin: str) -> list[tuple[str, str]]:
     """The lines with the sign, as they stand and as a model writes them."""
     if sign == "  \n":
         return [("Drinks tea  \nand milk", f"Drinks tea{twin}and milk")]
-    return [(line, line.replace(sign, twin).replace("”", twin)) for line in BLOCK.split("\n") if sign in line]
+    return [
+        (line, line.replace(sign, twin).replace("”", twin))
+        for line in BLOCK.split("\n")
+        if sign in line
+    ]
 
 
 async def edited(tool: str, value: str, **arguments: str) -> str:
@@ -38,16 +42,20 @@ async def edited(tool: str, value: str, **arguments: str) -> str:
 async def test_a_piece_with_other_signs_is_found_where_one_place_fits(sign: str) -> None:
     for twin in TWINS[sign]:
         for line, asked in written(sign, twin):
-            assert await edited("memory_replace", BLOCK, old_string=asked, new_string="Gone") == BLOCK.replace(
+            assert await edited(
+                "memory_replace", BLOCK, old_string=asked, new_string="Gone"
+            ) == BLOCK.replace(line, "Gone")
+            assert await edited(
+                "core_memory_replace", BLOCK, old_content=asked, new_content=""
+            ) == BLOCK.replace(line, "")
+            given = {"old_string": asked, "new_string": f"{asked} now", "reasoning": "She said so."}
+            assert await edited("edit_memory_block", BLOCK, **given) == BLOCK.replace(
+                line, f"{line} now"
+            )
+            patch = "\n".join(f"-{part}" for part in asked.split("\n")) + "\n+Gone"
+            assert await edited("memory_apply_patch", BLOCK, patch=patch) == BLOCK.replace(
                 line, "Gone"
             )
-            assert await edited("core_memory_replace", BLOCK, old_content=asked, new_content="") == BLOCK.replace(
-                line, ""
-            )
-            given = {"old_string": asked, "new_string": f"{asked} now", "reasoning": "She said so."}
-            assert await edited("edit_memory_block", BLOCK, **given) == BLOCK.replace(line, f"{line} now")
-            patch = "\n".join(f"-{part}" for part in asked.split("\n")) + "\n+Gone"
-            assert await edited("memory_apply_patch", BLOCK, patch=patch) == BLOCK.replace(line, "Gone")
 
 
 async def test_what_an_edit_does_not_change_keeps_its_signs() -> None:
@@ -60,7 +68,9 @@ async def test_what_an_edit_does_not_change_keeps_its_signs() -> None:
         value = await edited("memory_replace", BLOCK, old_string=old, new_string=new)
         assert line in value
     patch = ' Lu says "gn" at night\n-Range 3-5 ... ok\n+Range: none\n It\'s fine'
-    assert await edited("memory_apply_patch", BLOCK, patch=patch) == BLOCK.replace("Range 3–5 … ok", "Range: none")
+    assert await edited("memory_apply_patch", BLOCK, patch=patch) == BLOCK.replace(
+        "Range 3–5 … ok", "Range: none"
+    )
 
 
 async def test_several_places_are_counted_and_none_is_changed() -> None:
@@ -87,26 +97,33 @@ async def test_a_refusal_quotes_the_nearest_line_as_it_stands() -> None:
     ):
         one = paper_desk(make.block("human", BLOCK))
         told = await one.refused("memory_replace", label="human", old_string=asked, new_string="x")
-        assert told.startswith(f"No replacement was performed, old_string `{asked}` did not appear verbatim")
+        assert told.startswith(
+            f"No replacement was performed, old_string `{asked}` did not appear verbatim"
+        )
         quoted = re.search(r"The nearest line is (\d): `(.*)`\.", told)
         assert quoted
         assert (quoted[2], BLOCK.split("\n")[int(quoted[1]) - 1]) == (line, line)
         # With the line as it was quoted the next try succeeds.
         assert await edited("memory_replace", BLOCK, old_string=quoted[2], new_string="x")
     one = paper_desk(make.block("human", BLOCK))
-    assert "nearest" not in await one.refused("memory_replace", label="human", old_string="Qqqq zzz", new_string="x")
+    assert "nearest" not in await one.refused(
+        "memory_replace", label="human", old_string="Qqqq zzz", new_string="x"
+    )
 
 
 LIST = "## Notes\n- tea\n- milk"
 
 
-async def test_line_breaks_that_were_escaped_twice_are_read_where_the_text_does_not_stand_so() -> None:
+async def test_line_breaks_that_were_escaped_twice_are_read_where_the_text_does_not_stand_so() -> (
+    None
+):
     asked = {"old_string": r"## Notes\n- tea", "new_string": r"## Notes\n- coffee"}
     assert await edited("memory_replace", LIST, **asked) == "## Notes\n- coffee\n- milk"
     # What stands in the block with its backslash is found as it is.
     value = r"Splits by re.split('\n')"
     assert (
-        await edited("memory_replace", value, old_string=r"'\n'", new_string=r"'\n+'") == r"Splits by re.split('\n+')"
+        await edited("memory_replace", value, old_string=r"'\n'", new_string=r"'\n+'")
+        == r"Splits by re.split('\n+')"
     )
     one = paper_desk(make.block("human", f"{LIST}\n{LIST}"))
     assert "It occurs 2 times." in await one.refused("memory_replace", label="human", **asked)
@@ -135,10 +152,15 @@ CODE = [
 ]
 
 
-@pytest.mark.parametrize(("tool", "name"), [("memory_insert", "new_string"), ("core_memory_append", "content")])
-async def test_lines_that_were_escaped_twice_become_lines_and_code_stays(tool: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("tool", "name"), [("memory_insert", "new_string"), ("core_memory_append", "content")]
+)
+async def test_lines_that_were_escaped_twice_become_lines_and_code_stays(
+    tool: str, name: str
+) -> None:
     for (text, broken), value in product(
-        [*((text, text.replace("\\n", "\n")) for text in LINES), *((text, text) for text in CODE)], ("", LIST)
+        [*((text, text.replace("\\n", "\n")) for text in LINES), *((text, text) for text in CODE)],
+        ("", LIST),
     ):
         added = f"{value}\n{broken}" if value else broken
         assert await edited(tool, value, **{name: text}) == added
