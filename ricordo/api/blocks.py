@@ -36,7 +36,7 @@ from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory import submission
 from ricordo.memory.blame import Place, blame_beside
 from ricordo.memory.rotation import read_rotation
-from ricordo.memory.submission import Submitted
+from ricordo.memory.submission import SubmissionOutcome
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
 from ricordo.offload import few_at_once, offload
 from ricordo.storage import agents, blocks, history, users, versions
@@ -278,7 +278,7 @@ def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) ->
     block.require_fits(text)
     reason = body.message or f"Restore {block.label} as of {version.id.hex()[:12]}"
     if text == block.value:
-        return _shown(Submitted(block))
+        return _shown(SubmissionOutcome(block))
     return _shown(
         submission.change(tx, block, replace(block, value=text), here.submission(reason=reason))
     )
@@ -351,7 +351,7 @@ def _require_agents(scope: Scope) -> None:
         )
 
 
-def _shown(done: Submitted) -> Response:
+def _shown(done: SubmissionOutcome) -> Response:
     proposal_id = done.proposal.id if done.proposal else None
     return told(answer(BlockResponse.of(done.block, proposal_id=proposal_id)), done)
 

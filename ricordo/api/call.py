@@ -30,7 +30,7 @@ from ricordo.domain.scope import (
 )
 from ricordo.errors import Forbidden, NotFound, Unsupported
 from ricordo.memory.proposals import expiry_of
-from ricordo.memory.submission import Submission, Submitted
+from ricordo.memory.submission import Submission, SubmissionOutcome
 from ricordo.offload import offload
 from ricordo.runtime import Runtime
 from ricordo.storage import users
@@ -273,7 +273,7 @@ class Paging:
 Paged = Annotated[Paging, Depends()]
 
 
-def told(response: Response, submitted: Submitted) -> Response:
+def told(response: Response, submitted: SubmissionOutcome) -> Response:
     """Return the answer to an edit with the proposal that it became, if it did, in the header `x-proposal-id`."""
     if submitted.proposal:
         response.headers["x-proposal-id"] = submitted.proposal.id

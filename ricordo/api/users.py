@@ -52,7 +52,7 @@ from ricordo.errors import Invalid, NotFound, Stale, Unsupported
 from ricordo.memory import submission, user_memory
 from ricordo.memory.schemas import find_schema, read_block, require_schema, starting_settings
 from ricordo.memory.sections import starting_text
-from ricordo.memory.submission import Submitted
+from ricordo.memory.submission import SubmissionOutcome
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.offload import offload
 from ricordo.storage import history, proposals, versions
@@ -260,7 +260,7 @@ def modify(
     if ref and ref != user_memory.require(tx, memory, label).schema_ref:
         require_schema(ref, here.runtime.settings.data_dir)
     edit = here.submission(memory.user, body.message)
-    done = Submitted(user_memory.change_settings(tx, memory, label, settings, edit.author))
+    done = SubmissionOutcome(user_memory.change_settings(tx, memory, label, settings, edit.author))
     if body.label is not None:
         done = submission.rename(tx, memory, label, body.label, edit)
     return _submitted(tx, done)
@@ -297,7 +297,7 @@ def _shown(
     return tagged(block, orjson.dumps(shown), "application/json", known)
 
 
-def _submitted(tx: Transaction, done: Submitted) -> Response:
+def _submitted(tx: Transaction, done: SubmissionOutcome) -> Response:
     """The block as it is after an edit; of a block that is proposed, and not there yet, the proposal (202)."""
     proposal_id = done.proposal.id if done.proposal else None
     if done.block is None:

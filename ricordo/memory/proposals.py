@@ -21,10 +21,10 @@ from ricordo.memory.line_changes import (
     effort,
     line_changes,
     merge_changes,
+    overlapping_parts,
     removes_lines,
     same_text,
     touch_same_lines,
-    where_they_meet,
 )
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
 from ricordo.settings import Settings
@@ -281,7 +281,7 @@ class _DraftComparison:
         )
         if is_text and is_older_text:
             return self._of_texts(
-                older, where_they_meet(older_before, older.value, before, draft.value)
+                older, overlapping_parts(older_before, older.value, before, draft.value)
             )
         # A new label touches no line.
         if draft.new_label and draft.new_label == older.new_label and not is_text:
