@@ -226,14 +226,16 @@ def system_text(key: str, folder: Path) -> str:
         return text(key)
     if not _KEY.fullmatch(key):
         raise Invalid(
-            f'"{key[:80]}" cannot be the key of a system prompt. Use letters, digits, "_", "-" and ".", at most 100 of them.'
+            f'"{key[:80]}" cannot be the key of a system prompt. '
+            'Use letters, digits, "_", "-" and ".", at most 100 of them.'
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         custom = (folder / f"{key}.txt").read_text("utf-8").strip()
     except FileNotFoundError:
         raise NotFound(
-            f'There is no system prompt "{key}". Put it into {FOLDER}/{key}.txt in the data folder, or use one of: '
+            f'There is no system prompt "{key}". Put it into {FOLDER}/{key}.txt in the data '
+            "folder, or use one of: "
             f"{', '.join(BUILT_IN)}."
         ) from None
     except UnicodeDecodeError:

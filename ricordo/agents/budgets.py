@@ -33,8 +33,10 @@ class BudgetSpent(ModelError):
         share = "" if percent == 100 else f" to {percent} %"
         super().__init__(
             "llm_insufficient_credits",
-            f"The budget of {whose}, {budget.limit:,} tokens a day, is used up{share} ({budget.used:,} tokens). It resets "
-            f"at {to_datetime(budget.resets_at):%Y-%m-%d %H:%M} UTC. Wait until then, or raise the budget.",
+            f"The budget of {whose}, {budget.limit:,} tokens a day, is used up{share} "
+            f"({budget.used:,} tokens). It resets "
+            f"at {to_datetime(budget.resets_at):%Y-%m-%d %H:%M} UTC. "
+            "Wait until then, or raise the budget.",
         )
         self.resets_at = budget.resets_at
 

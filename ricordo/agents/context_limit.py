@@ -50,7 +50,8 @@ log = logging.getLogger(__name__)
 NO_WRITER = "ricordo"
 # A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell. It
 # may raise the estimate and hardly lower it: some servers cut a prompt off, or count only what their cache does not hold.
-_LEAST, _MOST = 90, 400
+_LEAST = 90
+_MOST = 400
 _LARGE_PROMPT = 2_000
 # What descriptions of tools and what surrounds each message take at most, in all usual cases.
 _TOOLS_AND_MORE = 12_000
@@ -108,7 +109,8 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
     """The request with an output budget that its window has room for beside the prompt."""
-    window, budget = turn.state.agent.context_window, request.settings.max_output_tokens
+    window = turn.state.agent.context_window
+    budget = request.settings.max_output_tokens
     if (
         budget is None
         or _most_tokens(request) * turn.limit.token_percent <= (window - budget) * 100
@@ -123,8 +125,10 @@ def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelReques
 
 def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
     """Learn from the provider's count how far our estimate is off, and from what it refused before how small its window is."""
-    limit, learned = turn.limit, learned_of(turn.model)
-    counted, percent = _counted_prompt(usage), 100
+    limit = turn.limit
+    learned = learned_of(turn.model)
+    counted = _counted_prompt(usage)
+    percent = 100
     # In a small window no prompt is large: a wrong count would never be corrected.
     is_large = counted >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8)
     if is_large:
@@ -147,7 +151,9 @@ def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
 def _counted_prompt(usage: Usage) -> int:
     """The tokens of the whole prompt: some servers count what their cache holds apart."""
     cached = usage.cached_tokens or 0
-    return usage.prompt_tokens + cached if cached > usage.prompt_tokens else usage.prompt_tokens
+    if cached > usage.prompt_tokens:
+        return usage.prompt_tokens + cached
+    return usage.prompt_tokens
 
 
 def _learn_window(turn: TurnContext, learned: LearnedModel, percent: int) -> None:
@@ -160,11 +166,13 @@ def _learn_window(turn: TurnContext, learned: LearnedModel, percent: int) -> Non
 
 def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None:
     """Take from a refusal of too long a request that the window is smaller, or that our estimate is too low."""
-    estimate, limit = request_tokens(request), turn.limit
+    estimate = request_tokens(request)
+    limit = turn.limit
     limit.was_refused = True
     smallest = min(estimate, limit.refused[0]) if limit.refused else estimate
     limit.refused = smallest, refusal.limit
-    window, tokens = turn.state.agent.context_window, _tokens(turn, request)
+    window = turn.state.agent.context_window
+    tokens = _tokens(turn, request)
     if refusal.limit is None and tokens * 2 < window:
         # So far off is no estimate: it is the window that is another one.
         turn.state = within_window(turn.state, tokens * 19 // 20)
@@ -205,7 +213,9 @@ async def compact(
     gains_little = turn.limit.gained is not None and turn.limit.gained < _LITTLE * window
     calls = recorded_calls(turn)
     writer = None if gains_little else _writer(turn, request, settings, calls)
-    resting, agent, clock = turn.runtime.resting_writers, turn.state.agent, turn.runtime.store.clock
+    resting = turn.runtime.resting_writers
+    agent = turn.state.agent
+    clock = turn.runtime.store.clock
     # Who asks for a compaction asks the writer too.
     if writer and turn.request.compaction is None and resting.holds(agent.id, writer, clock.now()):
         writer = None
@@ -231,7 +241,8 @@ def _summary_timeout(turn: TurnContext, found: Cut, writer: Writer | None, room:
 
 async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
     """The window for a borrowed model with less room: an outline takes the place of what is left out. Nothing of it is saved."""
-    agent, percent = turn.state.agent, turn.limit.token_percent
+    agent = turn.state.agent
+    percent = turn.limit.token_percent
     found = _cut(turn, request, agent.compaction, agent.context_window, percent)
     if found is None:
         return turn.window
@@ -247,14 +258,14 @@ async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
         otid=None,
         name=None,
     )
-    return [found.kept[0], outline, *found.kept[1:]]
+    return [found.remaining[0], outline, *found.remaining[1:]]
 
 
 def _with_current_prompt(turn: TurnContext, found: Cut) -> Cut:
     """The cut with the system message of the smaller window, which says how many messages are in recall now."""
     now = turn.runtime.store.clock.now()
     # The summary is one message more, inside of the window.
-    recall_count = turn.state.conversation.message_count + turn.unsaved - len(found.kept)
+    recall_count = turn.state.conversation.message_count + turn.unsaved - len(found.remaining)
     prompt = system_prompt(
         turn.state,
         turn.model.info.provider,
@@ -264,7 +275,7 @@ def _with_current_prompt(turn: TurnContext, found: Cut) -> Cut:
         is_brief=turn.profile != "full",
     )
     turn.refresh_system(prompt.text, prompt.key, now)
-    return replace(found, kept=(turn.window[0], *found.kept[1:]))
+    return replace(found, remaining=(turn.window[0], *found.remaining[1:]))
 
 
 def _cut(
@@ -289,7 +300,8 @@ def _cut(
 
 def _kept_within(turn: TurnContext) -> tuple[int, int]:
     """The window that a conversation is kept within, in tokens, and what its provider counts: the larger of the two models'."""
-    window, own = turn.state.agent.context_window, turn.limit.own_window
+    window = turn.state.agent.context_window
+    own = turn.limit.own_window
     if own is None or own <= window:
         return window, turn.limit.token_percent
     return own, turn.state.conversation.token_percent or 100
@@ -315,12 +327,16 @@ def _writer(
     In the modes that begin with `self_` the agent's own model, asked as the agent is, so that its provider's cache still knows the
     beginning. Else the model that was chosen; where none was, or it is gone, the agent's own.
     """
-    agent, percent, user_id = turn.state.agent, turn.limit.token_percent, request.user_id
+    agent = turn.state.agent
+    percent = turn.limit.token_percent
+    user_id = request.user_id
     is_model = turn.model.info.provider != NO_WRITER
     is_own = is_model and settings.mode.startswith("self_")
 
     def recording(model: ChatModel) -> ChatModel:
-        return model if calls is None else RecordingModel(model, calls)
+        if calls is None:
+            return model
+        return RecordingModel(model, calls)
 
     if settings.model and not is_own:
         try:
@@ -354,7 +370,8 @@ def _writer(
             has_plain_results=is_plain,
         )
 
-    system, tools = request.messages[0], request.tools
+    system = request.messages[0]
+    tools = request.tools
     return replace(writer, settings=request.settings, system=system, tools=tools, render=render)
 
 
@@ -370,7 +387,7 @@ def _summary_message(
         "summary", (TextPart(summary.text),), turn.runtime.store.clock.now()
     )
     message = replace(message, model=summary.model, is_untrusted=is_untrusted)
-    after = transcript_tokens([*found.kept, message]) + tool_tokens(request.tools)
+    after = transcript_tokens([*found.remaining, message]) + tool_tokens(request.tools)
     trigger: Trigger = (
         "request" if turn.request.compaction else "provider" if turn.limit.was_refused else "window"
     )
@@ -381,7 +398,7 @@ def _summary_message(
         tokens_after=after * turn.limit.token_percent // 100,
         context_window=_kept_within(turn)[0],
         messages_before=len(turn.window),
-        messages_after=len(found.kept) + 1,
+        messages_after=len(found.remaining) + 1,
         is_whole=found.is_whole,
     )
     turn.limit.gained = part.tokens_before - part.tokens_after
@@ -393,5 +410,6 @@ def _tokens(turn: TurnContext, request: ModelRequest) -> int:
 
 
 def _room(turn: TurnContext) -> int:
-    window, settings = turn.state.agent.context_window, turn.state.agent.model_settings
+    window = turn.state.agent.context_window
+    settings = turn.state.agent.model_settings
     return max(window // 2, min(int(TRIGGER * window), window - (settings.max_output_tokens or 0)))

@@ -30,7 +30,8 @@ DEFAULT = "default"
 
 def effective(state: AgentState) -> AgentState:
     """The state with the conversation's own model, settings and window in place of the agent's, where it has such."""
-    agent, conversation = state.agent, state.conversation
+    agent = state.agent
+    conversation = state.conversation
     if not (conversation.model or conversation.model_settings or conversation.context_window):
         return state
     state = with_model(
@@ -44,7 +45,8 @@ def effective(state: AgentState) -> AgentState:
 
 def with_model(state: AgentState, handle: str, context_window: int) -> AgentState:
     """The state with another model in place of the agent's."""
-    agent, settings = state.agent, state.agent.model_settings
+    agent = state.agent
+    settings = state.agent.model_settings
     if handle.partition("/")[0] != agent.model.partition("/")[0]:
         # What is passed on to one provider as it is means nothing to another, which may refuse it.
         settings = replace(settings, extra={})
@@ -117,14 +119,19 @@ def require_own(scope: Scope, conversation: Conversation) -> Conversation:
     """Return the conversation; raises Forbidden where the caller may read it, but not write in it."""
     if not scope.owns(conversation.user_id):
         raise Forbidden(
-            "This conversation is shared, and what you say in it would be too. Make one of your own: POST /v1/conversations/."
+            "This conversation is shared, and what you say in it would be too. "
+            "Make one of your own: POST /v1/conversations/."
         )
     return conversation
 
 
 def _agent_of(name: str, agent_id: str | None) -> str | None:
     """The agent whose default conversation is named; None for another one."""
-    return agent_id if name == DEFAULT else name if name.startswith("agent-") else None
+    if name == DEFAULT:
+        return agent_id
+    if name.startswith("agent-"):
+        return name
+    return None
 
 
 async def create_conversation(
@@ -229,7 +236,8 @@ async def fork_conversation(
             for one in messages.of_run(tx, run.id)
             if one.id not in source.window
         ]
-        shared, left_out = window[1:end], [*window[max(end, 1) :], *not_yet]
+        shared = window[1:end]
+        left_out = [*window[max(end, 1) :], *not_yet]
         newest = (
             min(
                 (message.seq for message in left_out),
@@ -387,7 +395,8 @@ def _prompt(
         profile = profile_of(state.agent, info, runtime.settings.model_profile)
         state = with_profile(state, profile, runtime.toolbox)
     except NotFound:  # an agent that was brought from elsewhere before its provider is configured
-        provider, profile = state.agent.model.partition("/")[0], "full"
+        provider = state.agent.model.partition("/")[0]
+        profile = "full"
     lines = rulebook(state).lines
     return system_prompt(
         state,
@@ -421,14 +430,16 @@ def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Con
 
 def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     """How much of the window a fork takes: nothing behind the message, and no call without its result."""
-    pieces, place = exchanges(window), -1
+    pieces = exchanges(window)
+    place = -1
     if message_id is not None:
         place = next(
             (place for place, message in enumerate(window) if message.id == message_id), -1
         )
         if place < 0:
             raise Invalid(
-                f"Message {message_id} is not in view in this conversation. Fork at one of its messages in view."
+                f"Message {message_id} is not in view in this conversation. "
+                "Fork at one of its messages in view."
             )
         pieces = [piece for piece in pieces if piece[0] <= place]
     if not pieces:
@@ -444,7 +455,8 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
         return end
     if place >= begin:
         raise Invalid(
-            f"Message {message_id} belongs to a call that has no result yet. Fork at a message before it, or wait for the result."
+            f"Message {message_id} belongs to a call that has no result yet. "
+            "Fork at a message before it, or wait for the result."
         )
     return begin
 
@@ -461,7 +473,8 @@ def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) 
     }
     if not ids or len(known) < len(ids) or known[ids[0]].role != "system":
         raise Invalid(
-            "message_ids has to begin with the system message and name messages of this conversation, each once."
+            "message_ids has to begin with the system message and name messages of this "
+            "conversation, each once."
         )
     # Its prompt is made anew at the next turn, as an older system message may stand first now.
     conversations.change(tx, conversation.id, window=list(ids), prompt_key="")

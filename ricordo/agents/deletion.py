@@ -155,11 +155,10 @@ def _keep_spent(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
 
 async def drop_outside(runtime: Runtime, owner_id: str) -> None:
     """Delete the vectors of an agent or archive from an outside index, where they are in one."""
-    models = (
-        await runtime.store.read(lambda tx: partitions.models_of(tx, owner_id))
-        if runtime.indexes
-        else []
-    )
+    if runtime.indexes:
+        models = await runtime.store.read(lambda tx: partitions.models_of(tx, owner_id))
+    else:
+        models = []
     if not models:
         return
     home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))

@@ -68,14 +68,14 @@ class Deltas:
     def events(self, chunk: Chunk) -> tuple[Delta | MessageRestarted, ...]:
         """The events for this chunk; none for an empty one."""
         if isinstance(chunk, TextChunk):
-            return (TextDelta(*self._place("text"), chunk.text),) if chunk.text else ()
+            if chunk.text:
+                return (TextDelta(*self._place("text"), chunk.text),)
+            return ()
         if isinstance(chunk, ReasoningChunk):
             is_empty = not (chunk.text or chunk.signature)
-            return (
-                ()
-                if is_empty
-                else (ReasoningDelta(*self._place("reasoning"), chunk.text, chunk.signature),)
-            )
+            if is_empty:
+                return ()
+            return (ReasoningDelta(*self._place("reasoning"), chunk.text, chunk.signature),)
         if isinstance(chunk, ToolCallChunk):
             if chunk.name is not None and chunk.name in self._held:
                 self._silent.add(chunk.index)
@@ -260,6 +260,8 @@ def _joined(one: Event, other: Event) -> Event | None:
         return None
     if isinstance(one, ReasoningDelta) and isinstance(other, ReasoningDelta):
         # A signature ends its thought.
-        return None if one.signature else replace(other, text=one.text + other.text)
+        if one.signature:
+            return None
+        return replace(other, text=one.text + other.text)
     name = "arguments" if isinstance(one, ToolCallDelta) else "text"
     return replace(one, **{name: getattr(one, name) + getattr(other, name)})

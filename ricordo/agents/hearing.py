@@ -23,11 +23,10 @@ def store_heard(
     conversations.lock(tx, conversation_id)
     conversation = require_own(scope, conversations.require(tx, scope, conversation_id))
     otids = [message.otid for message in heard if message.otid]
-    known = (
-        {message.otid for message in messages.by_otids(tx, conversation_id, otids)}
-        if otids
-        else set()
-    )
+    if otids:
+        known = {message.otid for message in messages.by_otids(tx, conversation_id, otids)}
+    else:
+        known = set()
     fresh = [message for message in heard if message.otid is None or message.otid not in known]
     if not fresh:
         return 0
@@ -42,7 +41,8 @@ def store_heard(
         for item in fresh
     ]
     insert_messages(tx, new)
-    window, ids = list(conversation.window), [message.id for message in new]
+    window = list(conversation.window)
+    ids = [message.id for message in new]
     # A request for approval stays last, where its answer is looked for.
     place = len(window)
     if conversation.waits and (last := messages.by_ids(tx, window[-1:])) and last[0].is_waiting:

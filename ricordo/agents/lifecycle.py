@@ -219,7 +219,8 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
         return
     if any(other.shown_label == block.label for other in attached):
         raise Conflict(
-            f'The agent has another block labelled "{block.label}". Detach that one first, or rename one of them.'
+            f'The agent has another block labelled "{block.label}". '
+            "Detach that one first, or rename one of them."
         )
     blocks.attach(tx, agent_id, [block])
 
@@ -234,9 +235,10 @@ def insert_agent(
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
     attached = (*made, *shared)
     require_told_apart(attached)
-    base = (
-        base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime) if spec.has_base_tools else ()
-    )
+    if spec.has_base_tools:
+        base = base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime)
+    else:
+        base = ()
     given = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))
     conversation = Conversation(
         id=conversations.default_id(agent.id),
@@ -256,11 +258,10 @@ def insert_agent(
     )
     attached = (*made, *shared)
     blocks.attach(tx, agent.id, attached, is_new=True)
-    seen = (
-        _seen(tx, agent, conversation.user_id, attached)
-        if shared or conversation.user_id
-        else tuple(made)
-    )
+    if shared or conversation.user_id:
+        seen = _seen(tx, agent, conversation.user_id, attached)
+    else:
+        seen = tuple(made)
     state = AgentState(agent, conversation, seen, given, (), tags)
     begun, key = _first_messages(tx, runtime, state, spec)
     window = tuple(message.id for message in begun)

@@ -57,7 +57,8 @@ _JUDGED_ATTEMPTS = 3
 # Characters of what a tool reports while it runs.
 _PROGRESS_SIZE = 500
 # So many reports of a call, and so many more a second: streams are stored, and a tool may print a million lines.
-_PROGRESS_FIRST, _PROGRESS_MORE = 20, 5
+_PROGRESS_FIRST = 20
+_PROGRESS_MORE = 5
 
 
 async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
@@ -68,7 +69,8 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
         if compacted is None:
             # The beginning is a wire fact of the retired Letta V1 server.
             raise Invalid(
-                "Summarization failed to reduce the number of messages: there is nothing that could leave the window."
+                "Summarization failed to reduce the number of messages: "
+                "there is nothing that could leave the window."
             )
         yield compacted
         yield RunEnded(turn.run)
@@ -206,7 +208,8 @@ async def _answer_of(
         is_wordless = turn.request.is_background or turn.request.callers
         if not (is_wordless and is_after_results(request)):
             raise
-        turn.asking, step.message_id = None, deltas.message_id
+        turn.asking = None
+        step.message_id = deltas.message_id
         yield error.reply
 
 
@@ -218,7 +221,9 @@ def build_request(
     window: Sequence[Message] | None = None,
 ) -> ModelRequest:
     """The model's input for this step (with this `window`); rebuilds the system message only where it has to change."""
-    agent, asked, now = turn.state.agent, turn.request, turn.runtime.store.clock.now()
+    agent = turn.state.agent
+    asked = turn.request
+    now = turn.runtime.store.clock.now()
     recall_count = turn.evicted_count()
     provider = turn.model.info.provider
     is_small = turn.profile != "full"

@@ -19,7 +19,9 @@ def first_kept(window: Sequence[Message], agent: Agent) -> int:
     users = [place for place, message in enumerate(window) if place and message.role == "user"]
     later = [place for place in users if place >= first]
     # A turn that alone is longer than the buffer stays whole.
-    return later[0] if later else (users or [first])[-1]
+    if later:
+        return later[0]
+    return (users or [first])[-1]
 
 
 def evicted(window: Sequence[Message], agent: Agent) -> Sequence[Message]:

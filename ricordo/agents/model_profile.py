@@ -16,7 +16,9 @@ from ricordo.tools.toolbox import Toolbox, unstored_tool
 
 PROFILE = "model_profile"  # among an agent's settings
 _TYPES: frozenset[AgentType] = frozenset({"letta_v1_agent", "split_thread_agent"})
-REMEMBER, CORRECT, SEARCH = "remember", "correct", "search"
+REMEMBER = "remember"
+CORRECT = "correct"
+SEARCH = "search"
 _TOOLS: dict[ModelProfile, tuple[str, ...]] = {
     "full": (),
     "small": (REMEMBER, CORRECT, SEARCH),
@@ -34,7 +36,9 @@ def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> Model
         or (choice == "auto" and not info.is_small)
     ):
         return "full"
-    return "small" if choice == "auto" else choice
+    if choice == "auto":
+        return "small"
+    return choice
 
 
 def with_profile(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> AgentState:

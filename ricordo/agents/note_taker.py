@@ -97,7 +97,8 @@ async def _take(
         if one.run_id == run_id and _is_persons(one, state)
     ]
     for number, place in enumerate(said, 1):
-        message, question = window[place], _question_before(window, place)
+        message = window[place]
+        question = _question_before(window, place)
         statements = stated(message.text)
         notes: list[str] = []
         reply: ModelReply | None = None
@@ -159,7 +160,9 @@ def _question_before(window: Sequence[Message], place: int) -> str:
         None,
     )
     words = before.text.strip() if before else ""
-    return words.replace("\n", " ").rsplit(". ", 1)[-1] if words.endswith("?") else ""
+    if words.endswith("?"):
+        return words.replace("\n", " ").rsplit(". ", 1)[-1]
+    return ""
 
 
 def _request(
@@ -191,7 +194,8 @@ def _write(
     reply: ModelReply | None,
 ) -> None:
     """Write the notes on one message, and what the call for them used."""
-    state, settings = _load(tx, job), runtime.settings
+    state = _load(tx, job)
+    settings = runtime.settings
     schemas = schemas_in(settings.data_dir)
     if reply and reply.usage.total_tokens:
         spent = Expense(
@@ -214,7 +218,7 @@ def _write(
         Actor("agent", state.agent.id, state.agent.name),
         message.run_id,
         is_untrusted=message.is_untrusted,
-        said=(message.text,),
+        user_texts=(message.text,),
         expires_after=expiry_of(settings),
         schemas=schemas,
     )
@@ -225,9 +229,10 @@ def _edit(memory: WorkingMemory, old: str | None, new: str | None) -> None:
     """Note a fact, or strike out the line that `old` names; what memory refuses is left out."""
     block = person_block(memory.current())
     value = block.value if block else ""
-    edit: FactEdit | None = (
-        with_fact(value, new or "") if old is None else with_correction(value, old, "")
-    )
+    if old is None:
+        edit: FactEdit | None = with_fact(value, new or "")
+    else:
+        edit = with_correction(value, old, "")
     if edit is None:
         return
     try:
@@ -236,7 +241,7 @@ def _edit(memory: WorkingMemory, old: str | None, new: str | None) -> None:
                 block.shown_label,
                 edit.value,
                 new_id("call"),
-                shown="nothing",
+                result_kind="nothing",
                 reason=EditReason(_REASON),
             )
         elif edit.after:

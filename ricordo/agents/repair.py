@@ -16,10 +16,12 @@ from ricordo.storage import conversations, damage, runs
 from ricordo.storage.engine.store import Transaction
 
 UNAPPROVED = "The turn that asked for approval failed, so the tool call was denied."
-_CALLING, _ANSWERING = ("assistant", "approval"), ("tool", "approval")
+_CALLING = ("assistant", "approval")
+_ANSWERING = ("tool", "approval")
 _INTERRUPTED = {"type": "interrupted", "message": "The server that ran this turn has stopped."}
 # The correction of the token estimate is plausible between these, in percent.
-_LOWEST_PERCENT, _HIGHEST_PERCENT = 50, 400
+_LOWEST_PERCENT = 50
+_HIGHEST_PERCENT = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ def repair(
     """
     if not is_dry:
         conversations.lock(tx, conversation_id)
-    now, found = tx.clock.now(), list[str]()
+    now = tx.clock.now()
+    found = list[str]()
     open_runs = runs.open_runs(tx, conversation_id=conversation_id)
     dead = [run for run in open_runs if is_alone or run.lease_expires_at <= now]
     is_busy = len(dead) < len(open_runs)

@@ -13,7 +13,8 @@ from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.llm.loose_json import read_json
 
 NOTICE = (
-    "You made this very call before in this turn, so it was not run again: its result is above. Use that result, or answer "
+    "You made this very call before in this turn, so it was not run again: its result is above. "
+    "Use that result, or answer "
     "the user now."
 )
 # The call of this number ends the use of tools in its turn.

@@ -41,24 +41,21 @@ def same_body(tx: Transaction, request: TurnRequest, other_than: str = "") -> Ru
         tx, conversation_of(request), request.body_hash, since, other_than=other_than
     )
     scope = request.scope
-    return (
-        run
-        if run and run.organization_id == scope.organization_id and scope.sees(run.user_id)
-        else None
-    )
+    if run and run.organization_id == scope.organization_id and scope.sees(run.user_id):
+        return run
+    return None
 
 
 def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
     """The run that took these very messages; raises Conflict where one of their otids stands for another message."""
     otids = _otids(request)
-    known = (
-        {
+    if otids:
+        known = {
             message.otid or "": message
             for message in messages.by_otids(tx, conversation_of(request), otids)
         }
-        if otids
-        else {}
-    )
+    else:
+        known = {}
     if not known:
         return None
     sent: list[NewMessage | Approval] = [
@@ -70,7 +67,8 @@ def same_otids(tx: Transaction, request: TurnRequest) -> Run | None:
         return runs.get(tx, request.scope, run_id)
     used = ", ".join(known)
     raise Conflict(
-        f"The otid {used} was used before, for another message. Give every new message an otid of its own, or repeat the request "
+        f"The otid {used} was used before, for another message. "
+        "Give every new message an otid of its own, or repeat the request "
         "as it was."
     )
 
@@ -87,7 +85,9 @@ def same_decision(tx: Transaction, request: TurnRequest) -> Run | None:
     run_id = next(
         (one.run_id for one in stored if one.run_id and _is_same_decision(approval, one)), None
     )
-    return runs.get(tx, request.scope, run_id) if run_id else None
+    if run_id:
+        return runs.get(tx, request.scope, run_id)
+    return None
 
 
 def was_cut_off(run: Run) -> bool:

@@ -157,7 +157,9 @@ class WindowLimit:
     refused: tuple[int, int | None] | None = None
 
     def learned_percent(self) -> int | None:
-        return self.token_percent if not self.was_refused and self.own_window is None else None
+        if not self.was_refused and self.own_window is None:
+            return self.token_percent
+        return None
 
 
 @dataclass(slots=True)
@@ -201,7 +203,8 @@ class TurnContext:
     @property
     def output_budget(self) -> int | None:
         """The bound of an answer for an agent that sets none."""
-        window, chosen = self.state.agent.context_window, self.runtime.settings.max_output_tokens
+        window = self.state.agent.context_window
+        chosen = self.runtime.settings.max_output_tokens
         return usual_output_tokens(
             self.model.info, window, is_small=self.profile != "full", chosen=chosen
         )
@@ -230,11 +233,9 @@ class TurnContext:
         """When the turn's first message came, before the calls that waited for approval."""
         begins = _beginning_of(self)
         is_there = self.approval and begins and self.window[begins].is_said
-        return (
-            min(self.run.created_at, self.window[begins].created_at)
-            if is_there
-            else self.run.created_at
-        )
+        if is_there:
+            return min(self.run.created_at, self.window[begins].created_at)
+        return self.run.created_at
 
     def view_began(self) -> int:
         """Return when the oldest message was said that is in view."""
@@ -288,7 +289,8 @@ class StepDraft:
         self, turn: TurnContext, created_at: int, stop: StopReason | None, **more: Any
     ) -> Step:
         """The step as it is stored, whatever came of its call to the model; `more` is what is known beside."""
-        run, info = turn.run, turn.model.info
+        run = turn.run
+        info = turn.model.info
         values: dict[str, Any] = {
             "model": info.name,
             "model_handle": info.handle,

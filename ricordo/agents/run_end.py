@@ -101,7 +101,9 @@ def _why_without_result(reason: StopReason, error: dict[str, Any] | None) -> str
     if reason == "cancelled":
         return transcript.CANCELLED
     is_server_gone = error is None or error["type"] == INTERRUPTED
-    return transcript.INTERRUPTED if is_server_gone else transcript.FAILED
+    if is_server_gone:
+        return transcript.INTERRUPTED
+    return transcript.FAILED
 
 
 def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
@@ -155,7 +157,8 @@ def add_callback(tx: Transaction, run: Run) -> None:
     """Add the job that reports the run's end, in the transaction that ends it; none where no callback was asked for."""
     if run.ended_at is None or not run.callback.get("url"):
         return
-    payload, key = {"run_id": run.id}, f"{CALLBACK}:{run.id}"
+    payload = {"run_id": run.id}
+    key = f"{CALLBACK}:{run.id}"
     job = Job(
         CALLBACK,
         run.organization_id,
@@ -191,6 +194,8 @@ def _results_for_open_calls(said: list[Message], why: str) -> Message | None:
         if message.tool_calls:
             # Only the last calls can be open; some models use the ids of earlier ones again.
             open_calls = [call for call in message.tool_calls if call.call_id not in answered]
-            return interrupted(message, open_calls, why) if open_calls else None
+            if open_calls:
+                return interrupted(message, open_calls, why)
+            return None
         answered |= {part.call_id for part in message.tool_returns}
     return None

@@ -34,7 +34,10 @@ from ricordo.tools.rules import Allowed, DeadEnd, FinishedCall, Rulebook
 from ricordo.tools.toolbox import SearchedStore, failed_result, schema_of
 
 log = logging.getLogger(__name__)
-ONE_BY_ONE = "The tool rules set an order, so calls are made one by one. Call this tool again if it is still needed."
+ONE_BY_ONE = (
+    "The tool rules set an order, so calls are made one by one. "
+    "Call this tool again if it is still needed."
+)
 OVER = "The same call came too often, so this turn goes on without tools. Answer the user in words."
 REQUESTED = "Function called using request_heartbeat=true, returning control"
 AFTER_FAILURE = "Function call failed, returning control"
@@ -45,7 +48,10 @@ _NOT_IN_A_CALL: frozenset[ToolType] = frozenset(
 SEARCH_MEMORY = "search_memory"
 # So many of its own tools an agent may call before it has to call one that the client wants.
 _OWN_CALLS = 5
-REMINDER = "Your reply called no tool, so the user has not seen it. Call a tool now; to answer the user, call send_message."
+REMINDER = (
+    "Your reply called no tool, so the user has not seen it. Call a tool now; "
+    "to answer the user, call send_message."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +116,15 @@ def with_approval(agent: Agent, tool_name: str, is_wanted: bool) -> Agent:
     ]
     if is_wanted:
         rules.append(ToolRule(tool_name, "requires_approval"))
-    return agent if len(rules) == len(agent.tool_rules) else replace(agent, tool_rules=tuple(rules))
+    if len(rules) == len(agent.tool_rules):
+        return agent
+    return replace(agent, tool_rules=tuple(rules))
 
 
 def offer_tools(turn: TurnContext) -> OfferedTools:
     """Present the agent's tools and the client's, as far as the rules allow them now."""
-    agent, rules = turn.state.agent, turn.rules
+    agent = turn.state.agent
+    rules = turn.rules
     client = frozenset(tool.name for tool in turn.request.client_tools)
     attached = [tool for tool in turn.state.tools if tool.name not in client]
     is_spoken = traits_of(agent.agent_type).speaks_aloud
@@ -334,14 +343,8 @@ def next_action(
     if parsed.stop:
         return NextAction(parsed.stop)
     speaks_by_tools = is_heartbeat(turn)
-    if outcome is None and reply and reply.finish == "length":
-        action = NextAction("max_tokens_exceeded")
-    elif outcome is None:
-        action = (
-            NextAction(heartbeat=REMINDER)
-            if speaks_by_tools and offered.tools
-            else NextAction("end_turn")
-        )
+    if outcome is None:
+        action = _after_words(offered, reply, speaks_by_tools=speaks_by_tools)
     elif outcome.stops:
         is_silent = (
             speaks_by_tools and not parsed.wants_heartbeat
@@ -353,10 +356,10 @@ def next_action(
         action = NextAction(heartbeat=outcome.reason)
     elif any(result.status == "error" for result in results):
         action = NextAction(heartbeat=AFTER_FAILURE)
+    elif parsed.wants_heartbeat:
+        action = NextAction(heartbeat=REQUESTED)
     else:
-        action = (
-            NextAction(heartbeat=REQUESTED) if parsed.wants_heartbeat else NextAction("end_turn")
-        )
+        action = NextAction("end_turn")
     if action.stop in ("end_turn", "tool_rule") and (
         missing := turn.rules.before_exit(turn.finished)
     ):
@@ -367,7 +370,20 @@ def next_action(
     is_repeated = (
         outcome is None and action.heartbeat is not None and action.heartbeat == before.heartbeat
     )
-    return NextAction("no_tool_call") if is_repeated else action
+    if is_repeated:
+        return NextAction("no_tool_call")
+    return action
+
+
+def _after_words(
+    offered: OfferedTools, reply: ModelReply | None, *, speaks_by_tools: bool
+) -> NextAction:
+    """Return the action after a reply that ran no tool."""
+    if reply and reply.finish == "length":
+        return NextAction("max_tokens_exceeded")
+    if speaks_by_tools and offered.tools:
+        return NextAction(heartbeat=REMINDER)
+    return NextAction("end_turn")
 
 
 def finished_calls(results: Sequence[ToolReturnPart]) -> list[FinishedCall]:

@@ -38,7 +38,7 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.usage import Expense
 from ricordo.memory.compaction import Cut
-from ricordo.memory.edit_plan import Committed
+from ricordo.memory.edit_plan import CommitOutcome
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.step_commit import commit
@@ -84,14 +84,15 @@ async def save_step(
     # What memory did not keep is not kept in what the agent says either, in this step and later ones.
     turn.removed |= step.memory.removed
     trace = trace_of(turn, step, reply, action.stop) if reply else None
-    agent, settings = turn.state.agent, turn.runtime.settings
+    agent = turn.state.agent
+    settings = turn.runtime.settings
     edits = EditContext(
         Actor("agent", agent.id, agent.name),
         turn.run.id,
         step.id,
         is_untrusted=turn.is_untrusted(),
         expires_after=expiry_of(settings),
-        said=turn.said(),
+        user_texts=turn.said(),
         schemas=schemas_in(settings.data_dir),
     )
 
@@ -147,7 +148,7 @@ async def save_compaction(
 
     What this turn was told and is not in the stored window yet stays out of it: a model may still refuse to read it.
     """
-    window = [found.kept[0], message, *found.kept[1:]]
+    window = [found.remaining[0], message, *found.remaining[1:]]
     untold = {one.id for one in turn.window[turn.first :] if turn.unsaved and not one.step_id}
     part = message.parts[-1]
     assert isinstance(part, CompactionPart)  # noqa: S101 - tells the type checker what a summary ends with
@@ -258,14 +259,17 @@ def _counted(run: Run, step: StepDraft, reply: ModelReply | None) -> Run:
     run = replace(run, ttft_ns=run.ttft_ns or step.first_ns)
     if reply is None:
         return run
-    usage, tokens = run.usage + reply.usage, reply.usage.total_tokens or None
+    usage = run.usage + reply.usage
+    tokens = reply.usage.total_tokens or None
     return replace(run, usage=usage, step_count=run.step_count + 1, context_tokens=tokens)
 
 
 def _advanced(run: Run, now: int, stop: StopReason | None = None) -> Run:
     """The run with its lease renewed, and ended where there is a reason."""
     run = replace(run, lease_expires_at=now + LEASE)
-    return run if stop is None else run.ended(stop, now)
+    if stop is None:
+        return run
+    return run.ended(stop, now)
 
 
 def _assistant_message(
@@ -273,13 +277,12 @@ def _assistant_message(
 ) -> Message:
     is_gated = any(isinstance(part, ToolCallPart) and part.is_gated for part in reply.parts)
     role: Role = "approval" if is_gated else "assistant"
-    parts = (
-        tuple(_without(part, turn.removed) for part in reply.parts) if turn.removed else reply.parts
-    )
-    message, model = (
-        turn.run.new_message(role, parts, now, step.id),
-        reply.model or turn.model.info.name,
-    )
+    if turn.removed:
+        parts = tuple(_without(part, turn.removed) for part in reply.parts)
+    else:
+        parts = reply.parts
+    message = turn.run.new_message(role, parts, now, step.id)
+    model = reply.model or turn.model.info.name
     return replace(message, id=step.message_id, model=model, is_untrusted=is_untrusted)
 
 
@@ -295,13 +298,14 @@ def _without(part: Part, removed: Mapping[str, str]) -> Part:
 
 
 def _outcomes(
-    turn: TurnContext, step: StepDraft, results: Sequence[ToolReturnPart], committed: Committed
+    turn: TurnContext, step: StepDraft, results: Sequence[ToolReturnPart], committed: CommitOutcome
 ) -> list[ToolReturnPart]:
     """The results with what became of their calls when they were saved, and with notes for the agent."""
     limits = {tool.name: tool.return_limit for tool in turn.state.tools}
     outcomes: list[ToolReturnPart] = []
     for result in results:
-        call_id, content = result.call_id, result.content
+        call_id = result.call_id
+        content = result.content
         if error := committed.failed.get(call_id):
             outcomes.append(failed_result(ToolCallPart(call_id, result.name, ""), error))
             continue

@@ -77,9 +77,10 @@ def _call(
     asked = given = None
     try:
         asked = exchange.request() if exchange else None
-        given = (
-            exchange.response() if exchange and asked and isinstance(answered, ModelReply) else None
-        )
+        if exchange and asked and isinstance(answered, ModelReply):
+            given = exchange.response()
+        else:
+            given = None
     except (
         AttributeError,
         TypeError,
@@ -127,7 +128,9 @@ class RecordingModel:
 
 def recorded_calls(turn: TurnContext) -> deque[Call] | None:
     """Where to note the calls that write a summary; None where the settings want no trace."""
-    return deque(maxlen=_MOST_OF_SUMMARY) if _is_kept(turn, is_error=True) else None
+    if _is_kept(turn, is_error=True):
+        return deque(maxlen=_MOST_OF_SUMMARY)
+    return None
 
 
 def traces_of_summary(turn: TurnContext, calls: deque[Call] | None) -> list[Trace]:
@@ -199,7 +202,8 @@ def shortened(value: Json, most: int) -> str:
 
 async def prune(runtime: Runtime, _job: Job, report: Report) -> None:
     """Delete traces that are too old or too many, some at a time."""
-    settings, done = runtime.settings, 0
+    settings = runtime.settings
+    done = 0
     before = runtime.store.clock.now() - settings.trace_days * DAY
     while count := await runtime.store.write(
         lambda tx: runs.prune_traces(tx, before=before, kept=settings.trace_count)

@@ -283,7 +283,8 @@ class LiveRun:
 
 async def keep_lease(runtime: Runtime, run: Run, stop: Callable[[], None]) -> None:
     """Renew the lease of a run until it is lost; then `stop` is called."""
-    store, token = runtime.store, run.lease_token or ""
+    store = runtime.store
+    token = run.lease_token or ""
     while True:
         await asyncio.sleep(RENEWAL)
         until = store.clock.now() + LEASE

@@ -67,7 +67,10 @@ STILL_WAITING = (
     "Please approve or deny the pending request before continuing."
 )
 # A wire fact too. It is what the agent reads where an answer to calls comes again after its run was broken off.
-KEEP_ALIVE = "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you stopped.</system-alert>"
+KEEP_ALIVE = (
+    "<system-alert>Automated keep-alive ping. Ignore this message and continue from where you "
+    "stopped.</system-alert>"
+)
 EXPIRED = "The request for approval was not answered in time, so the tool call was denied."
 
 
@@ -145,7 +148,8 @@ def _open(
         raise Collision("The same request was accepted before.")
     own = effective(agents.load(tx, request.scope, request.agent_id, request.conversation_id))
     require_own(request.scope, own.conversation)
-    models, state = runtime.organization_providers.known(request.scope.organization_id), own
+    models = runtime.organization_providers.known(request.scope.organization_id)
+    state = own
     if request.model is not None and request.model != own.agent.model:
         info = models.get(request.model).info
         state = with_model(own, info.handle, info.context_window)
@@ -198,7 +202,9 @@ def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> Ag
 
 def save_input(tx: Transaction, turn: TurnContext, expiry: float) -> None:
     """Store what was said, and put it into the window; raises Conflict or Invalid where an answer is due, or none is."""
-    request, run, now = turn.request, turn.run, tx.clock.now()
+    request = turn.request
+    run = turn.run
+    now = tx.clock.now()
     said = [
         _stored(item, run, now, is_others(item, request.scope, turn.state.conversation.user_id))
         for item in request.messages
@@ -232,10 +238,12 @@ def _take_over(tx: Transaction, turn: TurnContext, said: Sequence[Message]) -> N
     ids = {message.id for message in said}
     places = [place for place, message in enumerate(turn.window) if message.id in ids]
     later = turn.window[places[-1] + 1 :] if places else []
-    is_begun, went_on = bool(later), any(message.is_said for message in later)
+    is_begun = bool(later)
+    went_on = any(message.is_said for message in later)
     if went_on and any(message.role == "approval" for message in said):
         raise Conflict(
-            "The conversation went on since the server was stopped in the middle of this. Ask the agent again."
+            "The conversation went on since the server was stopped in the middle of this. "
+            "Ask the agent again."
         )
     if is_begun and not went_on:
         messages.move(tx, said, turn.run.id)
@@ -252,7 +260,8 @@ def _take_over(tx: Transaction, turn: TurnContext, said: Sequence[Message]) -> N
 
 def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Message]:
     """The messages that tell the agent why the user rejected what it proposed, each once; not yet stored."""
-    conversation, user_id = turn.state.conversation, turn.run.user_id
+    conversation = turn.state.conversation
+    user_id = turn.run.user_id
     if user_id is None:
         return []
     # A rejection at this very moment waits for the lock, and sets the flag again.
@@ -272,12 +281,16 @@ def tell_rejections(tx: Transaction, turn: TurnContext, now: int) -> list[Messag
 
 def _due(tx: Transaction, turn: TurnContext) -> Approval | None:
     """The request's answer to calls; None where it was given before, and what was said with it is a turn of its own."""
-    approval, waiting = turn.request.approval, waiting_in(turn.window)
-    named = (
-        {part.call_id for part in approval.parts if isinstance(part, ApprovalPart | ToolReturnPart)}
-        if approval
-        else set()
-    )
+    approval = turn.request.approval
+    waiting = waiting_in(turn.window)
+    if approval:
+        named = {
+            part.call_id
+            for part in approval.parts
+            if isinstance(part, ApprovalPart | ToolReturnPart)
+        }
+    else:
+        named = set()
     is_due = bool(waiting and (not named or named & {call.call_id for call in waiting.tool_calls}))
     if approval is None or is_due:
         return approval
@@ -311,19 +324,23 @@ def _take_approval(tx: Transaction, turn: TurnContext, approval: Approval, now: 
 
 
 def waiting_in(window: Sequence[Message]) -> Message | None:
-    return window[-1] if window and window[-1].is_waiting else None
+    if window and window[-1].is_waiting:
+        return window[-1]
+    return None
 
 
 def answered(window: Sequence[Message], approval: Approval) -> Answered:
     """The request that waits, with this answer to it; raises Invalid where nothing waits or the answer does not fit it."""
-    request, parts = waiting_in(window), approval.parts
+    request = waiting_in(window)
+    parts = approval.parts
     if request is None:
         raise Invalid(NOTHING_WAITS)
     gated = {call.call_id: call for call in request.tool_calls if call.is_gated}
     if approval.approves is not None:
         if approval.request_id not in (None, "", request.id, *gated):
             raise Invalid(
-                f"Invalid approval request ID. Expected '{request.id}' but received '{approval.request_id}'."
+                f"Invalid approval request ID. Expected '{request.id}' but received "
+                f"'{approval.request_id}'."
             )
         parts = tuple(ApprovalPart(id, approval.approves, approval.reason) for id in gated)
     if len(gated) == len(parts) == 1:

@@ -71,7 +71,9 @@ class CommitAuthors:
     def only(self, name_addresses: Iterable[tuple[str, str]]) -> Actor:
         """Return the one author of these commits, or who brought them if there are several."""
         authors = {self.of(*name_address) for name_address in name_addresses}
-        return authors.pop() if len(authors) == 1 else self.by
+        if len(authors) == 1:
+            return authors.pop()
+        return self.by
 
     def metadata(self, author: Actor, reason: str) -> ChangeMetadata:
         """Return the metadata of a change by this author.

@@ -1,4 +1,4 @@
-"""Comparison of two changes of one text, line by line: do they collide, and both together.
+"""Comparison of two changes of one text, line by line: conflicts and merging.
 
 One of the changes may have waited long, so more is combined than in a merge of texts
 (`memory.merge`): neighbouring lines, and additions at the same position.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ricordo.domain.block import Block
 from ricordo.domain.redaction import redact
-from ricordo.memory.merge import common_ends, kept_lines, same_lines
+from ricordo.memory.merge import common_ends, same_lines, unchanged_lines
 
 # A shorter line may legitimately occur twice: an empty line, an item of a list.
 _SHORTEST_UNIQUE = 24
@@ -23,7 +23,7 @@ _PAIR_LIMIT = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """New lines in place of a text's lines from `start` up to, not including, `end`.
+    """New lines for a text's lines from `start` up to, not including, `end`.
 
     It is an insertion where `start` equals `end`.
     """
@@ -38,7 +38,8 @@ def same_text(first: str, second: str) -> bool:
 
     A final newline, line ends and the stored form of accents make no difference.
     """
-    first, second = first.removesuffix("\n"), second.removesuffix("\n")
+    first = first.removesuffix("\n")
+    second = second.removesuffix("\n")
     if first == second:
         return True
     # Most of two long texts is alike and need not be split.
@@ -51,7 +52,8 @@ def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
 
     `otherwise` is the message where no line can be shown.
     """
-    before, after = _lines_within(old), _lines_within(new)
+    before = _lines_within(old)
+    after = _lines_within(new)
     head, tail = common_ends(before, after)
     for sign, lines in (("+", after), ("-", before)):
         changed = lines[head : len(lines) - tail]
@@ -78,19 +80,23 @@ def edit_summary(before: Block | None, after: Block | None) -> str:
         return f"Delete {before.shown_label if before else ''}"
     if before is None:
         return change_summary(after.shown_label, "", after.value, f"Make {after.shown_label}")
-    old_label, label = before.shown_label, after.shown_label
+    old_label = before.shown_label
+    label = after.shown_label
     if before.value != after.value:
         return change_summary(label, before.value, after.value, f"Edit {label}")
-    return f"Rename {old_label} to {label}" if label != old_label else f"Describe {label}"
+    if label != old_label:
+        return f"Rename {old_label} to {label}"
+    return f"Describe {label}"
 
 
 def line_changes(old: str, new: str) -> list[LineChange] | None:
-    """Return the changes that turn the old text into the new one, from top to bottom.
+    """Return the changes that turn the old text into the new one, in order.
 
     None where the texts are too large to be compared.
     """
-    before, after = _lines_within(old), _lines_within(new)
-    unchanged, is_whole = kept_lines(before, after)
+    before = _lines_within(old)
+    after = _lines_within(new)
+    unchanged, is_whole = unchanged_lines(before, after)
     changes: list[LineChange] = []
     position = 0
     new_position = 0
@@ -99,7 +105,9 @@ def line_changes(old: str, new: str) -> list[LineChange] | None:
             changes.append(LineChange(position, line, tuple(after[new_position:new_line])))
         position = line + 1
         new_position = new_line + 1
-    return changes if is_whole else None
+    if is_whole:
+        return changes
+    return None
 
 
 def merge_changes(base: str, first: str, second: str) -> str | None:
@@ -114,7 +122,9 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
     'a\\nb\\nc\\n'
     """
     if same_text(base, first) or same_text(base, second):
-        return second if same_text(base, first) else first
+        if same_text(base, first):
+            return second
+        return first
     first_changes = line_changes(base, first)
     second_changes = line_changes(base, second)
     if first_changes is None or second_changes is None:
@@ -157,7 +167,9 @@ def merge_changes(base: str, first: str, second: str) -> str | None:
 
 def _lines_within(text: str) -> list[str]:
     lines = text.split("\n")
-    return lines if lines[-1] else lines[:-1]
+    if lines[-1]:
+        return lines
+    return lines[:-1]
 
 
 def touch_same_lines(base: str, first: str, base_since: str, second: str) -> bool:
@@ -259,7 +271,10 @@ def effort(old: str, new: str) -> int:
 
 
 def ends_alike(first: str, second: str) -> tuple[int, int]:
-    """Return the numbers of equal characters, in whole lines, at both texts' start and end."""
+    """Return the lengths of the equal beginning and end of two texts.
+
+    They are counted in characters of whole lines, and do not overlap.
+    """
     head = _longest_alike(
         min(len(first), len(second)), lambda size: first.startswith(second[:size])
     )

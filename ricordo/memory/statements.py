@@ -12,7 +12,8 @@ from ricordo.memory.facts import facts_in
 from ricordo.search.words import STOP_WORDS, terms
 
 LONGEST_MESSAGE = 4_000  # characters that are read for notes
-_LONGEST_NOTE, _MOST_NOTES = 200, 8
+_LONGEST_NOTE = 200
+_MOST_NOTES = 8
 _SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)]{0,3}\s+(?=\S)|\n+")
 _NO_END = re.compile(r"(?:^|\W)(?:\d{1,2}|dr|mr|mrs|ms|prof|st|nr|vs|ca|sig)\.$", re.IGNORECASE)
 _QUESTION = re.compile(r"[?？]\W{0,5}$")
@@ -76,8 +77,10 @@ _NAME = re.compile(r"(?<![.!?] )(?<!^)\b[A-ZÀ-ÖØ-Þ][^\W\d_]{2,}")
 # Words of a note in the third person for a message in the first person.
 _NOTE_WORDS = frozenset(
     terms(
-        "name named called live lives living home work works job has have likes like prefers prefer favourite favorite person user "
-        "wohnt heißt arbeitet hat mag habite travaille aime vive trabaja tiene llama birthday age old year years"
+        "name named called live lives living home work works job has have likes like prefers "
+        "prefer favourite favorite person user "
+        "wohnt heißt arbeitet hat mag habite travaille aime vive trabaja tiene llama birthday age "
+        "old year years"
     )
 )
 _FIRST_PERSON = re.compile(

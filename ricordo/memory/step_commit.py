@@ -14,7 +14,7 @@ from ricordo.domain.ids import new_id
 from ricordo.domain.passage import Archive, Passage
 from ricordo.domain.scope import Scope
 from ricordo.errors import Forbidden, NotFound, TooLong
-from ricordo.memory.edit_plan import Committed, store_plan, version_notes
+from ricordo.memory.edit_plan import CommitOutcome, store_plan, version_notes
 from ricordo.memory.line_changes import edit_summary
 from ricordo.memory.proposals import propose_edits
 from ricordo.memory.rotation import may_rotate, new_passage, rotate
@@ -29,7 +29,7 @@ _PARTLY_APPLIED = "The rest was applied."
 
 def commit(
     tx: Transaction, state: AgentState, memory: WorkingMemory, scope: Scope, context: EditContext
-) -> Committed:
+) -> CommitOutcome:
     """Store the step's edits and passages.
 
     Edits that a policy does not let the agent make become proposals to the block's owner.
@@ -54,11 +54,10 @@ def commit(
         state, edits = with_copies(tx, state, edits, home_chain.id, context.author)
         direct, waiting = _split_by_policy(edits, context)
     texts = None if reshapes else _texts_by_block(direct)
-    outcome = (
-        store_plan(tx, state, direct, scope, context, home_chain)
-        if texts is None
-        else _write_texts(tx, state, texts, scope, context)
-    )
+    if texts is None:
+        outcome = store_plan(tx, state, direct, scope, context, home_chain)
+    else:
+        outcome = _write_texts(tx, state, texts, scope, context)
     dropped_failures = _failed_with(outcome.failed, waiting)
     waiting = [edit for edit in waiting if edit.call_id not in dropped_failures]
     proposal_texts, refusals = propose_edits(tx, waiting, context, home_chain, state.blocks)
@@ -74,7 +73,7 @@ def commit(
     ]
     passages = [*drafts, *rotated]
     archives_now = file_passages(tx, state, passages) if passages else state.archives
-    return Committed(
+    return CommitOutcome(
         step_blocks,
         archives_now,
         {**outcome.results, **proposal_results},
@@ -96,7 +95,8 @@ def _lock(
 
     Returns the chain for new blocks, the user's or the agent's, if the step needs one.
     """
-    scope, user_id = Scope(state.agent.organization_id), state.conversation.user_id
+    scope = Scope(state.agent.organization_id)
+    user_id = state.conversation.user_id
     home_chain = None
     if reshapes or (files_passages and edits):
         agents.lock(tx, scope, state.agent.id)
@@ -160,7 +160,9 @@ def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[MemoryEdit]] 
     """
     blocks_by_call = {(edit.call_id, edit.base.id) for edit in edits}
     is_simple = len(blocks_by_call) == len({call_id for call_id, _ in blocks_by_call})
-    return by_block(edits) if is_simple and all(edit.changes_text_alone for edit in edits) else None
+    if is_simple and all(edit.changes_text_alone for edit in edits):
+        return by_block(edits)
+    return None
 
 
 def _write_texts(
@@ -169,7 +171,7 @@ def _write_texts(
     texts: Mapping[str, Sequence[MemoryEdit]],
     scope: Scope,
     context: EditContext,
-) -> Committed:
+) -> CommitOutcome:
     """Write each block's edits of one step as one version.
 
     The last text is compared with the text that the step began with.
@@ -192,11 +194,10 @@ def _write_texts(
             # Someone else changed the block first; its chain is locked now.
             overtaken_edits += edits
     blocks_now = tuple(written.get(block.id, block) for block in state.blocks)
-    outcome = (
-        store_plan(tx, state, overtaken_edits, scope, context, None)
-        if overtaken_edits
-        else Committed(blocks_now, state.archives)
-    )
+    if overtaken_edits:
+        outcome = store_plan(tx, state, overtaken_edits, scope, context, None)
+    else:
+        outcome = CommitOutcome(blocks_now, state.archives)
     notes = version_notes((edit for id in written for edit in texts[id]), outcome.blocks, ())
     return replace(outcome, results={**outcome.results, **notes})
 
@@ -209,7 +210,8 @@ def file_passages(
     Returns the agent's archives; one is created if it has none. An agent that works on another
     agent's memory files them in that one's archive.
     """
-    owner, scope = state.agent, Scope(state.agent.organization_id)
+    owner = state.agent
+    scope = Scope(state.agent.organization_id)
     if archives_now := _file(tx, owner.memory_id, state.archives, new_passages):
         return archives_now
     # Since `state` was loaded, another turn of this agent may have created an archive, or

@@ -178,5 +178,6 @@ def _lock_chain(tx: Transaction, chain_id: str) -> Chain:
 def _require_no_settings(label: str, settings: Mapping[str, Any]) -> None:
     if settings:
         raise Forbidden(
-            f'Only the owner of block "{label}" may set its {", ".join(sorted(settings))}. Send the text alone, and it is proposed.'
+            f'Only the owner of block "{label}" may set its {", ".join(sorted(settings))}. '
+            "Send the text alone, and it is proposed."
         )

@@ -22,7 +22,8 @@ from ricordo.storage.engine.store import Transaction
 
 REASON = "Copy of the agent's block"
 # In a block's metadata: all agents that talk with the user see its copies, not only this agent.
-COPY, FOR_ALL = "copy", "for_all_agents"
+COPY = "copy"
+FOR_ALL = "for_all_agents"
 _LONGEST = 40  # characters of an agent's name in a label
 _UNFIT = re.compile(r"[^a-z0-9]+")
 
@@ -57,7 +58,8 @@ def with_copies(
     }
 
     def move_edit(edit: MemoryEdit) -> MemoryEdit:
-        copy, after = copies.get(edit.base.id), edit.after
+        copy = copies.get(edit.base.id)
+        after = edit.after
         if copy is None:
             return edit
         changed_copy = after and replace(copy, value=after.value, description=after.description)

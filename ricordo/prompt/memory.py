@@ -25,7 +25,8 @@ LINE_NUMBER_WARNING = (
     "Do NOT include line number prefixes in your memory edit tool calls."
 )
 _RULES_INTRODUCTION = (
-    "The following constraints define rules for tool usage and guide desired behavior. These rules must be followed to ensure "
+    "The following constraints define rules for tool usage and guide desired behavior. "
+    "These rules must be followed to ensure "
     "proper tool execution and workflow. A single response may contain multiple tool calls."
 )
 # What becomes of the agent's edits is said only where they are not simply applied; the first line is the retired server's.
@@ -36,7 +37,8 @@ _RULE_LINES: dict[Policy, str] = {
     "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
 }
 _SHARED = "- shared=true (everybody you talk with sees it)\n"
-_OPENS, _SLASHES = "<\uff1c\ufe64", "/\uff0f\u2044\u2215"
+_OPENS = "<\uff1c\ufe64"
+_SLASHES = "/\uff0f\u2044\u2215"
 _UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f"
 _SECTIONS = (
     "memory_blocks",
@@ -96,7 +98,8 @@ def _blocks(section: MemorySection) -> str:
             f"- chars_current={len(block.value)}\n"
             # The value is disarmed last of all, since a line's number can complete a tag: a block labelled "5" with `</` at
             # the end of its fourth line.
-            f"- chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(value, *tags)}</value>\n</{block.shown_label}>\n"
+            "- "
+            f"chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(value, *tags)}</value>\n</{block.shown_label}>\n"
         )
     rendered = "\n".join(parts)
     return f"<memory_blocks>\n{_INTRODUCTION}\n\n{rendered}\n</memory_blocks>"
@@ -104,7 +107,9 @@ def _blocks(section: MemorySection) -> str:
 
 def disarm(text: str, *tags: str) -> str:
     has_sign = "<" in text or "\uff1c" in text or "\ufe64" in text
-    return _closing(tags).sub(r"\1\\\2", text) if has_sign else text
+    if has_sign:
+        return _closing(tags).sub(r"\1\\\2", text)
+    return text
 
 
 @lru_cache(maxsize=1024)
@@ -121,23 +126,26 @@ def _closing(tags: tuple[str, ...]) -> re.Pattern[str]:
 
 def _like(sign: str) -> str:
     wide = chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else ""
-    return f"[{re.escape(sign)}{re.escape(wide)}]" if wide else re.escape(sign)
+    if wide:
+        return f"[{re.escape(sign)}{re.escape(wide)}]"
+    return re.escape(sign)
 
 
 def _rules(lines: Sequence[str]) -> str:
     listed = "\n".join(lines)
-    return (
-        f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>"
-        if lines
-        else ""
-    )
+    if lines:
+        return f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>"
+    return ""
 
 
 def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:
     if not directories:
         return ""
     open_files = sum(file.is_open for directory in directories for file in directory.files)
-    limits = f"<file_limits>\n- current_files_open={open_files}\n- max_files_open={max_files_open}\n</file_limits>"
+    limits = (
+        f"<file_limits>\n- current_files_open={open_files}\n- "
+        f"max_files_open={max_files_open}\n</file_limits>"
+    )
     rendered: list[str] = []
     for directory in directories:
         lines = [f'<directory name="{disarm(directory.name, *_IN_DIRECTORY)}">']
@@ -149,7 +157,8 @@ def _directories(directories: Sequence[PromptDirectory], max_files_open: int) ->
         files = [_file(file) for file in directory.files]
         if directory.more:
             files.append(
-                f"({directory.more} more files are closed and not named here. Find them with grep_files.)"
+                f"({directory.more} more files are closed and not named here. "
+                "Find them with grep_files.)"
             )
         rendered.append("\n\n".join(["\n".join(lines), *files, "</directory>"]))
     return f"<directories>\n{limits}\n\n" + "\n\n".join(rendered) + "\n</directories>"
@@ -164,6 +173,8 @@ def _file(file: OpenFile) -> str:
         )
     )
     return (
-        f'<file status="{"open" if file.is_open else "closed"}" name="{disarm(file.name, *_IN_DIRECTORY)}">\n{description}'
-        f"<metadata>\n- chars_current={len(file.content)}\n- chars_limit={file.limit}\n</metadata>\n{content}</file>"
+        f'<file status="{"open" if file.is_open else "closed"}" '
+        f'name="{disarm(file.name, *_IN_DIRECTORY)}">\n{description}'
+        f"<metadata>\n- chars_current={len(file.content)}\n- "
+        f"chars_limit={file.limit}\n</metadata>\n{content}</file>"
     )

@@ -36,7 +36,9 @@ class SystemPrompt:
 
     def is_current(self, stored_key: str, *, first_step: bool) -> bool:
         """Whether the stored prompt can stay: the memory section decides, at a turn's first step the day and the archive too."""
-        return stored_key == self.key if first_step else stored_key.partition(":")[0] == self.stable
+        if first_step:
+            return stored_key == self.key
+        return stored_key.partition(":")[0] == self.stable
 
 
 def system_prompt(
@@ -57,14 +59,17 @@ def system_prompt(
     memory = render_memory(MemorySection(agent.agent_type, provider, *shown))
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
-    metadata = (
-        _brief(local, recall_count) if is_brief else _metadata(state, local, recall_count, tags)
-    )
-    template, told = agent.system, _instructions(state.instructions)
+    if is_brief:
+        metadata = _brief(local, recall_count)
+    else:
+        metadata = _metadata(state, local, recall_count, tags)
+    template = agent.system
+    told = _instructions(state.instructions)
     body = "\n\n".join(filter(None, (told, memory, metadata)))
-    text = (
-        template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
-    )
+    if PLACEHOLDER in template:
+        text = template.replace(PLACEHOLDER, body)
+    else:
+        text = f"{template}\n\n{body}"
     has_archive = any(archive.passage_count for archive in state.archives)
     stable = _digest(template, *([told] if told else []), memory)
     return SystemPrompt(
@@ -74,7 +79,9 @@ def system_prompt(
 
 def _instructions(text: str) -> str:
     """The section with what a file of the workspace tells the agent."""
-    return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>" if text else ""
+    if text:
+        return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>"
+    return ""
 
 
 def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Sequence[str]) -> str:
@@ -89,13 +96,15 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
     ]
     if archived:
         lines.append(
-            f"- {archived} total memories you created are stored in archival memory (use tools to access them)"
+            f"- {archived} total memories you created are stored in archival memory (use tools to "
+            "access them)"
         )
     if tags:
         # Agents choose tags, perhaps from what they read somewhere: one line, and no way out of the section.
         lines.append(
             disarm(
-                f"- Available archival memory tags: {_listed([' '.join(tag.split()) for tag in tags])}"
+                "- Available archival memory tags: "
+                f"{_listed([' '.join(tag.split()) for tag in tags])}"
             )
         )
     return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
@@ -103,11 +112,10 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
 
 def _brief(local: datetime, recall_count: int) -> str:
     """The metadata for a small model: the date, and whether there is something to search."""
-    earlier = (
-        f"\n- {recall_count} earlier messages are no longer in view; search finds them."
-        if recall_count
-        else ""
-    )
+    if recall_count:
+        earlier = f"\n- {recall_count} earlier messages are no longer in view; search finds them."
+    else:
+        earlier = ""
     return _date_line(local) + earlier
 
 
@@ -165,7 +173,8 @@ def sections(system: str) -> dict[str, str]:
             continue
         place = end + len(f"\n</{name}>")
         found[name] = opening.start(), place
-    base, place = [], 0
+    base = []
+    place = 0
     for begin, end in sorted(found.values()):
         base.append(system[place:begin].strip())
         place = end

@@ -40,9 +40,18 @@ _WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
     "core_memory_replace": ("new_content",),
 }
 # Results of calls that have no other, by what ended their turn.
-INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
-CANCELLED = "cancelled: the user cancelled this turn before this call had a result. It may or may not have taken effect."
-FAILED = "interrupted: this turn failed before this call had a result. It may or may not have taken effect."
+INTERRUPTED = (
+    "interrupted: the server stopped before this call had a result. "
+    "It may or may not have taken effect."
+)
+CANCELLED = (
+    "cancelled: the user cancelled this turn before this call had a result. "
+    "It may or may not have taken effect."
+)
+FAILED = (
+    "interrupted: this turn failed before this call had a result. "
+    "It may or may not have taken effect."
+)
 
 
 def transcript(
@@ -97,7 +106,8 @@ def _said_in_group(message: Message) -> Message:
 
 def _pictures(message: Message, timezone: str) -> Message:
     """The pictures of these results as a message behind them, since few providers take pictures in results."""
-    time, parts = local_time(message.created_at, timezone), list[Part]()
+    time = local_time(message.created_at, timezone)
+    parts = list[Part]()
     for result in message.tool_returns:
         if result.pictures:
             words = f'{_NOT_FROM_USER}The result of the tool "{result.name}" holds these pictures.'
@@ -143,7 +153,8 @@ def paired(messages: Iterable[Message]) -> list[Message]:
     used: set[str] = set()
     other_ids: dict[str, str] = {}
     for given in messages:
-        message, calls = given, given.tool_calls
+        message = given
+        calls = given.tool_calls
         if calls:
             ids = [call.call_id for call in calls]
             is_clear = all(ids) and len(set(ids)) == len(ids) and used.isdisjoint(ids)
@@ -194,11 +205,9 @@ def _with_fresh_ids(message: Message, used: set[str]) -> tuple[Message, dict[str
 
 
 def _renamed(part: Part, other_ids: Mapping[str, str]) -> Part:
-    return (
-        replace(part, call_id=other_ids.get(part.call_id, part.call_id))
-        if isinstance(part, ToolReturnPart)
-        else part
-    )
+    if isinstance(part, ToolReturnPart):
+        return replace(part, call_id=other_ids.get(part.call_id, part.call_id))
+    return part
 
 
 def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERRUPTED) -> Message:
@@ -237,11 +246,10 @@ def _changed_lines(block_text: str, call: ToolCallPart) -> str:
         arguments = orjson.loads(call.arguments or b"{}")
     except orjson.JSONDecodeError:
         return block_text
-    written = (
-        [arguments.get(name) for name in _WHOLE_BLOCK_RESULTS[call.name]]
-        if isinstance(arguments, dict)
-        else []
-    )
+    if isinstance(arguments, dict):
+        written = [arguments.get(name) for name in _WHOLE_BLOCK_RESULTS[call.name]]
+    else:
+        written = []
     text = next((one for one in written if isinstance(one, str)), None)
     if text is None or text not in block_text:
         return block_text  # a proposal, or words that were redacted
@@ -339,12 +347,17 @@ def login_event(time: str) -> EventPart:
 def summary_event(summary: str, count: int | None, time: str) -> EventPart:
     """The alert in place of messages that left the window: the first `count` of them, or (None) all there were."""
     # Wire facts of the retired Letta V1 server, the blank before the summary too.
-    hidden = (
-        "Note: prior messages have been hidden from view due to conversation memory constraints."
-        if count is None
-        else f"Note: {count} messages from the beginning of the conversation have been hidden from view due to memory "
-        "constraints."
-    )
+    if count is None:
+        hidden = (
+            "Note: prior messages have been hidden from view due to conversation memory "
+            "constraints."
+        )
+    else:
+        hidden = (
+            f"Note: {count} messages from the beginning of the conversation have been hidden from "
+            "view due to memory "
+            "constraints."
+        )
     text = f"{hidden}\nThe following is a summary of the previous messages:\n {summary}"
     return EventPart(_dump({"type": "system_alert", "message": text, "time": time}))
 
@@ -367,7 +380,10 @@ def truncate(text: str, limit: int) -> str:
     """The text, cut to `limit` characters with a note that says so."""
     if len(text) <= limit:
         return text
-    note = f"... [NOTE: function output was truncated since it exceeded the character limit: {len(text)} > {limit}]"
+    note = (
+        "... [NOTE: function output was truncated since it exceeded the character limit: "
+        f"{len(text)} > {limit}]"
+    )
     return text[:limit] + note
 
 

@@ -41,8 +41,10 @@ class SystemPromptTooLong(ModelError):
     def __init__(self, tokens: int, budget: int) -> None:
         super().__init__(
             "context_window_exceeded",
-            f"The system prompt takes about {tokens} of the {budget} tokens this model has for it and the conversation. "
-            "Shorten the instructions or the memory blocks, detach tools, or give the agent a larger context window.",
+            f"The system prompt takes about {tokens} of the {budget} tokens this model has for it "
+            "and the conversation. "
+            "Shorten the instructions or the memory blocks, detach tools, or give the agent a "
+            "larger context window.",
         )
 
 
@@ -83,7 +85,8 @@ def exchanges(messages: Sequence[Message]) -> list[tuple[int, int]]:
     for index, message in enumerate(messages):
         begin = index
         if message.tool_calls:
-            asked, asked_at = {call.call_id for call in message.tool_calls}, index
+            asked = {call.call_id for call in message.tool_calls}
+            asked_at = index
         elif message.role in ("tool", "approval") and any(
             part.call_id in asked
             for part in message.parts
@@ -113,9 +116,10 @@ def _attempts(
     """Ever shorter transcripts, each made from the one before; no text that fits has more than `longest` characters."""
     newest = _newest_words(messages)
     # As it is stored, or as `prompt/transcript.py` shows it.
-    summary = (
-        [1] if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event) else []
-    )
+    if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event):
+        summary = [1]
+    else:
+        summary = []
     for spared in (newest, -1):
         messages = _capped(messages, spared, _LEAST_TEXT, longest, excess)
         yield messages
@@ -125,10 +129,8 @@ def _attempts(
     messages = _capped(messages, -1, 1, longest, excess)
     yield messages
     # The system message and what a user said last, as far as it fits.
-    system, last = (
-        tuple(message for message in messages[:1] if message.role == "system"),
-        messages[places.index(newest)],
-    )
+    system = tuple(message for message in messages[:1] if message.role == "system")
+    last = messages[places.index(newest)]
     if last.role in ("user", "summary"):
         # No character takes more than one token.
         room = max(1, -excess((*system, last.with_text(""))))
@@ -205,7 +207,9 @@ def _short_arguments(arguments: str, cap: int) -> str:
     while each and len(arguments) > cap:
         arguments = orjson.dumps(_with_short_texts(values, each)).decode()
         each //= 2
-    return arguments if len(arguments) <= cap else "{}"
+    if len(arguments) <= cap:
+        return arguments
+    return "{}"
 
 
 def _with_short_texts(value: Any, limit: int) -> Any:
@@ -221,7 +225,8 @@ def _with_short_texts(value: Any, limit: int) -> Any:
 
 def _kept_exchanges(messages: tuple[Message, ...], kept: set[int], excess: Excess) -> list[int]:
     """Where the messages are that stay when the oldest exchanges go; those in `kept` stay, and so does the last exchange."""
-    over, gone = excess(messages), set[int]()
+    over = excess(messages)
+    gone = set[int]()
     for begin, end in exchanges(messages)[:-1]:
         if over > 0 and kept.isdisjoint(range(begin, end)):
             gone.update(range(begin, end))

@@ -74,11 +74,9 @@ class _Reader:
         while at < len(self._lines):
             line = self._lines[at]
             following = self._lines[at + 1] if at + 1 < len(self._lines) else ""
-            google, numpy, sphinx = (
-                _HEADER.fullmatch(line),
-                _NUMPY_HEADER.fullmatch(line),
-                _FIELD.match(line.strip()),
-            )
+            google = _HEADER.fullmatch(line)
+            numpy = _NUMPY_HEADER.fullmatch(line)
+            sphinx = _FIELD.match(line.strip())
             if numpy and _UNDERLINE.fullmatch(following.strip()):
                 end = self._end_of_numpy(at + 2)
                 self._section(
@@ -187,7 +185,8 @@ class _Reader:
                 self._add(name, line.strip())
 
     def _field(self, found: re.Match[str], lines: Sequence[str]) -> None:
-        kind, rest = found["kind"].lower(), (found["rest"] or "").split()
+        kind = found["kind"].lower()
+        rest = (found["rest"] or "").split()
         name = rest[-1].lstrip("*") if rest else ""
         texts = [found["text"].strip(), *(line.strip() for line in lines[1:])]
         if kind in _OF_PARAMETER and name in self._names:
@@ -211,15 +210,21 @@ def _entry(line: str) -> tuple[str, str, str] | None:
     if found is None:
         return None
     rest = line[found.end() :]
-    is_apart, rest, kind = rest[:1].isspace(), rest.lstrip(), ""
+    is_apart = rest[:1].isspace()
+    rest = rest.lstrip()
+    kind = ""
     if rest.startswith("("):
         end = _end_of_brackets(rest)
-        kind, is_apart, rest = rest[1 : end - 1], True, rest[end:].lstrip()
+        kind = rest[1 : end - 1]
+        is_apart = True
+        rest = rest[end:].lstrip()
         if not end:
             return None
     if rest.startswith(_SEPARATORS):
         return found[1], kind, rest[1:].strip()
-    return (found[1], kind, rest[1:].strip()) if is_apart and rest.startswith("- ") else None
+    if is_apart and rest.startswith("- "):
+        return (found[1], kind, rest[1:].strip())
+    return None
 
 
 def _end_of_brackets(text: str) -> int:
@@ -239,4 +244,6 @@ def _of_type(text: str) -> str:
     is_plain = len(text.split()) <= _WORDS and all(
         sign.isalnum() or sign in _SIGNS_OF_TYPES for sign in kind
     )
-    return "" if is_plain else f"({text})"
+    if is_plain:
+        return ""
+    return f"({text})"

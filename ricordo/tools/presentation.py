@@ -26,7 +26,10 @@ from ricordo.domain.message import (
 from ricordo.domain.model import ToolSchema, answer_schema
 from ricordo.errors import Invalid
 
-THINKING, HEARTBEAT, QUOTE, REASONING = "thinking", "request_heartbeat", "quote", "reasoning"
+THINKING = "thinking"
+HEARTBEAT = "request_heartbeat"
+QUOTE = "quote"
+REASONING = "reasoning"
 SPOKEN = "pre_exec_msg"  # a wire fact of the retired Letta V1 server
 _THINKING_SCHEMA = {
     "type": "string",
@@ -98,19 +101,17 @@ class ParsedCall:
 
 def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
     """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
-    heartbeat, thinks = how.heartbeat and not is_terminal, how.thinks_in_arguments
-    speech = (
-        answer_schema(how.response_format)
-        if tool.name == SPEECH_TOOL and how.response_format
-        else None
-    )
+    heartbeat = how.heartbeat and not is_terminal
+    thinks = how.thinks_in_arguments
+    if tool.name == SPEECH_TOOL and how.response_format:
+        speech = answer_schema(how.response_format)
+    else:
+        speech = None
     added = tuple(name for name, tools in _by_tools(how) if tool.name in tools)
     if not (heartbeat or thinks or added or speech is not None):
         return tool
-    said, parameters = (
-        b"" if speech is None else orjson.dumps(speech),
-        orjson.dumps(tool.parameters),
-    )
+    said = b"" if speech is None else orjson.dumps(speech)
+    parameters = orjson.dumps(tool.parameters)
     return _presented(
         tool.name,
         tool.description,
@@ -142,7 +143,8 @@ def parse_call(
     for name, tools in _by_tools(how):
         if name in arguments and call.name in tools and name not in (own or ()):
             ours.add(name)
-    stored, kept = call, {name: value for name, value in arguments.items() if name not in ours}
+    stored = call
+    kept = {name: value for name, value in arguments.items() if name not in ours}
     if told := ours & {THINKING, SPOKEN}:
         stored = replace(
             call,
@@ -168,7 +170,9 @@ def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart
     if schema is None or arguments is None:
         return call
     kept = given_arguments(arguments, schema)
-    return call if kept == arguments else replace(call, arguments=_dumps(kept))
+    if kept == arguments:
+        return call
+    return replace(call, arguments=_dumps(kept))
 
 
 def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[str, Any]:
@@ -224,10 +228,14 @@ def prefill(call: ToolCallPart, values: Mapping[str, Any], schema: ToolSchema) -
         if name not in properties:
             known = ", ".join(properties) or "none"
             raise Invalid(
-                f"A tool rule fills {name} of {call.name}, which has no such argument. It has: {known}."
+                f"A tool rule fills {name} of {call.name}, which has no such argument. It has: "
+                f"{known}."
             )
         if not _fits(value, properties[name], schema.parameters):
-            told = f"A tool rule fills {name} of {call.name} with {_dumps(value)[:200]}, which does not fit its schema."
+            told = (
+                f"A tool rule fills {name} of {call.name} with {_dumps(value)[:200]}, which does "
+                "not fit its schema."
+            )
             raise Invalid(f"{told} Change the rule.")
     arguments = _object(call.arguments)
     if arguments is None or not values:
@@ -248,7 +256,8 @@ def _presented(
 ) -> ToolSchema:
     """The tool with what its style adds; `parameters` and `speech` are JSON."""
     schema: dict[str, Any] = orjson.loads(parameters)
-    properties, required = dict(schema.get("properties", {})), list(schema.get("required", []))
+    properties = dict(schema.get("properties", {}))
+    required = list(schema.get("required", []))
     if speech and SPEECH_ARGUMENT in properties:
         said: dict[str, Any] = orjson.loads(speech)
         said.pop("$schema", None)
@@ -310,18 +319,24 @@ def _thinking(message: Message) -> Message:
                 del parts[first:]
                 part = replace(part, arguments=_dumps({THINKING: thoughts, **arguments}))  # noqa: PLW2901
         parts.append(part)
-    return message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
+    if tuple(parts) == message.parts:
+        return message
+    return replace(message, parts=tuple(parts))
 
 
 def _means_yes(value: Any) -> bool:
     """Small models write "true", "True" or 1 where true is meant."""
-    return value.strip().lower() in _YES if isinstance(value, str) else value is True or value == 1
+    if isinstance(value, str):
+        return value.strip().lower() in _YES
+    return value is True or value == 1
 
 
 def _text(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else _dumps(value)
+    if isinstance(value, str):
+        return value
+    return _dumps(value)
 
 
 def _object(arguments: str) -> dict[str, Any] | None:
@@ -332,7 +347,9 @@ def _object(arguments: str) -> dict[str, Any] | None:
             orjson.dumps(value)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
-    return value if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        return value
+    return None
 
 
 def _dumps(value: Any) -> str:
@@ -347,7 +364,8 @@ def _fits(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> b
         value, _at(schema["$ref"], root), root, depth + 1
     ):
         return False
-    kinds, choices = schema.get("type"), schema.get("enum")
+    kinds = schema.get("type")
+    choices = schema.get("enum")
     named = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
     if named and not any(_is_of(value, kind) for kind in named):
         return False
@@ -369,11 +387,10 @@ def _at(reference: str, root: Mapping[str, Any]) -> Any:
     """What a local reference points to; nothing where it leads out of the schema."""
     place: Any = root
     for step in reference.removeprefix("#").strip("/").split("/"):
-        place = (
-            place.get(step.replace("~1", "/").replace("~0", "~"))
-            if isinstance(place, Mapping)
-            else None
-        )
+        if isinstance(place, Mapping):
+            place = place.get(step.replace("~1", "/").replace("~0", "~"))
+        else:
+            place = None
     return place
 
 
@@ -382,4 +399,6 @@ def _is_of(value: Any, kind: Any) -> bool:
         return True
     if kind == "integer" and isinstance(value, float):
         return value.is_integer()
-    return kind == "boolean" if isinstance(value, bool) else isinstance(value, _TYPES[kind])
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _TYPES[kind])

@@ -71,7 +71,9 @@ class ParsedRule:
                 return matching
         if self.requires_match:
             return matching
-        return None if self.default is None else matching | {self.default}
+        if self.default is None:
+            return None
+        return matching | {self.default}
 
 
 def parse_rule(rule: ToolRule) -> ParsedRule:
@@ -81,7 +83,8 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
     if rule.type not in SENTENCES:
         known = ", ".join(SENTENCES)
         raise Invalid(
-            f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: {known}.'
+            f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: '
+            f"{known}."
         )
     options: dict[str, Any] = {}
     if rule.type in ("constrain_child_tools", "parent_last_tool"):
@@ -112,10 +115,14 @@ def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:
 
     def fill(found: re.Match[str]) -> str:
         separator = found[2] if found[2] is not None else found[3]
-        return _told(values[found[1]], separator) if found[1] in values else found[0]
+        if found[1] in values:
+            return _told(values[found[1]], separator)
+        return found[0]
 
     told = disarm(_PLACEHOLDER.sub(fill, rule.prompt_template or SENTENCES[rule.type]))
-    return told if rule.prompt_template else f"<tool_rule>\n{told}\n</tool_rule>"
+    if rule.prompt_template:
+        return told
+    return f"<tool_rule>\n{told}\n</tool_rule>"
 
 
 def _told(value: Any, separator: str | None) -> str:
@@ -142,11 +149,9 @@ def _comparable(text: str) -> tuple[str, Any]:
         value = orjson.loads(bare)
         if isinstance(value, int | float):
             return "number", value
-        return (
-            _comparable(value)
-            if isinstance(value, str)
-            else ("json", orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
-        )
+        if isinstance(value, str):
+            return _comparable(value)
+        return ("json", orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return "text", bare
 

@@ -122,10 +122,12 @@ class Rulebook:
                 pair for rule in self._after.get(last.name, ()) for pair in rule.arguments.items()
             ]
         elif self._first:
-            names, must_call = self._attached & {rule.tool for rule in self._first}, True
+            names = self._attached & {rule.tool for rule in self._first}
+            must_call = True
             filled = [(rule.tool, rule.arguments) for rule in self._first]
         else:
-            names, must_call = self._unguarded(None), False
+            names = self._unguarded(None)
+            must_call = False
         names = names - spent
         missing = self.before_exit(history)
         if (last and must_call) or missing:
@@ -213,7 +215,10 @@ class Rulebook:
         if not names:
             what = f"No tool may be called {_place(last)}, though one has to be"
         elif lost := [name for name in missing if name not in reachable]:
-            what = f"{', '.join(lost)} must be called before the turn ends, but {_place(last)} that is no longer possible"
+            what = (
+                f"{', '.join(lost)} must be called before the turn ends, but {_place(last)} that "
+                "is no longer possible"
+            )
         elif reachable.isdisjoint(self._endings):
             what = f"This turn can no longer end {_place(last)}"
         else:
@@ -264,15 +269,18 @@ class Rulebook:
         start = (self._attached & firsts if firsts else self._unguarded(None)) - never
         if firsts and not start:
             raise Invalid(
-                f"The tool rules want a turn to begin with {' or '.join(sorted(firsts))}, which cannot be called: "
-                "attach such a tool and allow at least one call of it, or remove its run_first rule."
+                f"The tool rules want a turn to begin with {' or '.join(sorted(firsts))}, which "
+                "cannot be called: "
+                "attach such a tool and allow at least one call of it, or remove its run_first "
+                "rule."
             )
         _merged((rule.tool, rule.arguments) for rule in self._first)
         for name in self._attached:
             _merged(pair for rule in self._after.get(name, ()) for pair in rule.arguments.items())
         if absent := [name for name in self._required if name not in self._attached]:
             raise Invalid(
-                f"The tool rules require {', '.join(absent)} before a turn ends, but that is not attached. "
+                f"The tool rules require {', '.join(absent)} before a turn ends, but that is not "
+                "attached. "
                 "Attach it, or remove its required_before_exit rule."
             )
         reachable = self._reach(start, never)
@@ -289,7 +297,8 @@ class Rulebook:
         for one, other in combinations(self._required, 2):
             if other not in later[one] and one not in later[other]:
                 raise Invalid(
-                    f"{one} and {other} must both be called before a turn ends, but after one of them the other never "
+                    f"{one} and {other} must both be called before a turn ends, but after one of "
+                    "them the other never "
                     f"can be. {self._blamed(one, never, (one, other))}"
                 )
 
@@ -301,11 +310,14 @@ def _merged(filled: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, dict[s
         for key, value in values.items():
             if key in merged.setdefault(name, {}) and merged[name][key] != value:
                 raise Invalid(
-                    f"Two tool rules fill the argument {key} of {name} in two ways. Change one of them."
+                    f"Two tool rules fill the argument {key} of {name} in two ways. "
+                    "Change one of them."
                 )
             merged[name][key] = value
     return {name: values for name, values in merged.items() if values}
 
 
 def _place(last: FinishedCall | None) -> str:
-    return f"after {last.name}" if last else "at the beginning of a turn"
+    if last:
+        return f"after {last.name}"
+    return "at the beginning of a turn"

@@ -153,7 +153,9 @@ class ServerTool:
         result = self.function(
             context, **{str(field.alias): getattr(checked, name) for name, field in fields}
         )
-        return await result if inspect.isawaitable(result) else result
+        if inspect.isawaitable(result):
+            return await result
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,9 @@ class Toolbox:
     def searches(self, tool: Tool) -> frozenset[SearchedStore]:
         """Return the stores that this tool finds things in, and in nothing else."""
         found = self.find(tool)
-        return found.searches if isinstance(found, ServerTool) else frozenset()
+        if isinstance(found, ServerTool):
+            return found.searches
+        return frozenset()
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
         """What runs this tool, if anything does."""
@@ -242,7 +246,9 @@ class Toolbox:
     def acts_outside(self, tool: Tool) -> bool:
         """Whether a call of it may change something that no rollback brings back."""
         found = self.find(tool)
-        return found.acts_outside if isinstance(found, ServerTool) else found is not None
+        if isinstance(found, ServerTool):
+            return found.acts_outside
+        return found is not None
 
     async def close(self) -> None:
         """Close the runners."""
@@ -305,13 +311,15 @@ async def _attempt(
         if isinstance(found, ServerTool):
             return _result(call, await found.call(context, arguments))
         output = await found.run(tool, context, arguments)
-        result = replace(_result(call, output.value), stdout=output.stdout, stderr=output.stderr)
-        return replace(result, status="error", is_json=False) if output.is_error else result
+        return _returned(call, output)
     except ValidationError as error:
         faults = "; ".join(
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()
         )
-        told = f"The arguments of {call.name} are not right: {faults}. Call it again with these corrected."
+        told = (
+            f"The arguments of {call.name} are not right: {faults}. "
+            "Call it again with these corrected."
+        )
         return failed_result(call, told)
     except RicordoError as error:
         return failed_result(call, str(error), type(error).__name__)
@@ -320,6 +328,12 @@ async def _attempt(
         log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
         told = f"{type(error).__name__}: {error}"
         return replace(failed_result(call, told), stderr=_trace(call, told))
+
+
+def _returned(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
+    """Return a runner's output as the call's result, with what the tool printed."""
+    result = replace(_result(call, output.value), stdout=output.stdout, stderr=output.stderr)
+    return replace(result, status="error", is_json=False) if output.is_error else result
 
 
 def _result(call: ToolCallPart, value: Any) -> ToolReturnPart:
@@ -431,7 +445,8 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
     """Bring the stored tools of this organization up to date with what this server can run, as each start does."""
     tools.lock(tx, scope)  # several servers of one database may start at once
     offered = {tool.name: tool for tool in toolbox}
-    stored, now = tools.by_names(tx, scope, list(offered)), tx.clock.now()
+    stored = tools.by_names(tx, scope, list(offered))
+    now = tx.clock.now()
     new = [
         Tool(
             new_id("tool"),

@@ -212,7 +212,7 @@ def test_others_can_let_only_so_much_wait_for_one_block(
     http: dict[str, httpx2.Client], caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred, which tests/memory/test_proposals.py counts; ten here."""
-    monkeypatch.setattr("ricordo.memory.proposals._MOST_WAITING", 10)
+    monkeypatch.setattr("ricordo.memory.proposals._AUTHOR_LIMIT", 10)
     ada = http["ada"]
     ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": "propose"})
     facts = [{"body": f"{BEFORE}Fact {number}.\n"} for number in range(11)]

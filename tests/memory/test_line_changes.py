@@ -12,10 +12,10 @@ from ricordo.memory.line_changes import (
     edit_summary,
     line_changes,
     merge_changes,
+    overlapping_parts,
     removes_lines,
     same_text,
     touch_same_lines,
-    overlapping_parts,
 )
 from tests.seams import make
 from tests.seams.growth import FACTOR, require_linear

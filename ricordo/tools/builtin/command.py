@@ -79,7 +79,10 @@ def _create(context: ToolContext, order: MemoryCommand) -> str:
     context.memory.create(
         label, with_line_breaks(order.file_text or ""), order.description, context.call_id
     )
-    return f"Successfully created memory block '{label}'. {_RECOMPILED} with the new memory block {_NOW_ACTIVE}"
+    return (
+        f"Successfully created memory block '{label}'. {_RECOMPILED} with the new memory block "
+        f"{_NOW_ACTIVE}"
+    )
 
 
 def _str_replace(context: ToolContext, order: MemoryCommand) -> str:
@@ -99,7 +102,10 @@ def _delete(context: ToolContext, order: MemoryCommand) -> str:
         context, order.path, "delete", missing="Memory block '{}' is not attached to agent '{}'"
     )
     context.memory.remove(label, context.call_id)
-    return f"Successfully deleted memory block '{label}'. {_RECOMPILED} without this memory block {_NOW_ACTIVE}"
+    return (
+        f"Successfully deleted memory block '{label}'. {_RECOMPILED} without this memory block "
+        f"{_NOW_ACTIVE}"
+    )
 
 
 def _rename(context: ToolContext, order: MemoryCommand) -> str:
@@ -112,7 +118,8 @@ def _rename(context: ToolContext, order: MemoryCommand) -> str:
             label, _given(order.description, "rename", "description"), context.call_id
         )
         return (
-            f"Successfully updated description of memory block '{label}'. {_RECOMPILED} with the updated description "
+            f"Successfully updated description of memory block '{label}'. "
+            f"{_RECOMPILED} with the updated description "
             f"{_NOW_ACTIVE}"
         )
     new = _label(order.new_path, "rename", "new_path")
@@ -121,7 +128,10 @@ def _rename(context: ToolContext, order: MemoryCommand) -> str:
         context.memory.rename(old, new, context.call_id)
         if order.description is not None:
             context.memory.describe(new, order.description, context.call_id)
-    return f"Successfully renamed memory block '{old}' to '{new}'. {_RECOMPILED} with the renamed memory block {_NOW_ACTIVE}"
+    return (
+        f"Successfully renamed memory block '{old}' to '{new}'. "
+        f"{_RECOMPILED} with the renamed memory block {_NOW_ACTIVE}"
+    )
 
 
 _COMMANDS = {
@@ -136,7 +146,9 @@ _COMMANDS = {
 def _label(path: str | None, command: str, name: str) -> str:
     """The label a path names: all that follows `/memories/`, slashes too. A bare label is understood as well."""
     label = _given(path, command, name)
-    return label.removeprefix(_FOLDER) if label.startswith(_FOLDER) else label.removeprefix("/")
+    if label.startswith(_FOLDER):
+        return label.removeprefix(_FOLDER)
+    return label.removeprefix("/")
 
 
 def _existing(

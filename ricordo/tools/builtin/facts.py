@@ -75,7 +75,8 @@ async def search(context: ToolContext, query: str) -> str:
     for found in passages:
         context.quoted.add(found.passage.id, is_untrusted=found.passage.is_untrusted)
         lines.append(
-            f"{timestamp(found.passage.created_at, where)[:_DAY]}, your archive: {_short(found.passage.text)}"
+            f"{timestamp(found.passage.created_at, where)[:_DAY]}, your archive: "
+            f"{_short(found.passage.text)}"
         )
     return "\n".join(lines) or "Nothing was found. Answer with what you know."
 
@@ -87,16 +88,20 @@ def _write(context: ToolContext, new: str, old: str | None) -> str:
     value = block.value if block else ""
     edit = with_fact(value, new) if old is None else with_correction(value, old, new)
     if edit is None:
-        return KNOWN if new.strip() else UNKNOWN
+        if new.strip():
+            return KNOWN
+        return UNKNOWN
     if block:
-        memory.write(block.shown_label, edit.value, context.call_id, shown="nothing")
+        memory.write(block.shown_label, edit.value, context.call_id, result_kind="nothing")
     else:
         memory.create(NEW_LABEL, edit.value, NEW_DESCRIPTION, context.call_id)
     return edit.sentence
 
 
 def _speaker(hit: FoundMessage) -> str:
-    return "you" if hit.message.role == "assistant" else hit.message.name or "the person"
+    if hit.message.role == "assistant":
+        return "you"
+    return hit.message.name or "the person"
 
 
 def _short(text: str) -> str:

@@ -32,7 +32,8 @@ def memory_insert(context: ToolContext, label: str, new_string: str, insert_line
         insert_line = len(lines)
     if not 0 <= insert_line <= len(lines):
         raise Invalid(
-            f"Invalid `insert_line` parameter: {insert_line}. It should be within the range of lines of the memory block: "
+            f"Invalid `insert_line` parameter: {insert_line}. "
+            "It should be within the range of lines of the memory block: "
             f"[0, {len(lines)}], or -1 to append to the end of the memory block."
         )
     lines[insert_line:insert_line] = with_line_breaks(new_string).split("\n")
@@ -56,11 +57,13 @@ def memory_replace(context: ToolContext, label: str, old_string: str, new_string
         return context.memory.write(label, found.replacement.apply(value), context.call_id)
     if found.count > 1:
         raise Invalid(
-            f"No replacement was performed. Multiple occurrences of old_string `{old_string}` in lines {list(found.lines)}. "
+            f"No replacement was performed. Multiple occurrences of old_string `{old_string}` in "
+            f"lines {list(found.lines)}. "
             f"Please ensure it is unique. It occurs {found.count} times."
         )
     raise Invalid(
-        f"No replacement was performed, old_string `{old_string}` did not appear verbatim in memory block with label `{label}`."
+        f"No replacement was performed, old_string `{old_string}` did not appear verbatim in "
+        f"memory block with label `{label}`."
         f"{hint(value, old_string)}"
     )
 
@@ -83,7 +86,8 @@ def core_memory_append(context: ToolContext, label: str, content: str) -> str:
         label: Label of the block to edit.
         content: The text to add, on a new line.
     """
-    value, content = context.memory.block(label).value, with_line_breaks(content)
+    value = context.memory.block(label).value
+    content = with_line_breaks(content)
     return context.memory.write(label, f"{value}\n{content}" if value else content, context.call_id)
 
 
@@ -170,7 +174,7 @@ def edit_memory_block(
     """
     value = _replaced(context, label, old_string, new_string, replace_all)
     given = EditReason(_reason(reasoning), quote=quote)
-    context.memory.write(label, value, context.call_id, shown="version", reason=given)
+    context.memory.write(label, value, context.call_id, result_kind="version", reason=given)
     # Said until the step is saved, when the agent is told what really became of its edit.
     return f'Memory block "{label}" was edited.'
 
@@ -206,7 +210,7 @@ def propose_memory_edit(
         context.memory.create(label, new_string, None, context.call_id, given)
         return f'A new memory block "{label}" was proposed.'
     value = _replaced(context, label, old_string, new_string, replace_all)
-    context.memory.write(label, value, context.call_id, shown="version", reason=given)
+    context.memory.write(label, value, context.call_id, result_kind="version", reason=given)
     return f'A change of memory block "{label}" was proposed.'
 
 
@@ -215,11 +219,13 @@ def refuse_line_numbers(name: str, text: str) -> None:
     rest = "when calling memory tools (line numbers are for display purposes only)."
     if LINE_NUMBER_WARNING in text:
         raise Invalid(
-            f"{name} contains a line number warning, which is not allowed. Do not include line number information {rest}"
+            f"{name} contains a line number warning, which is not allowed. "
+            f"Do not include line number information {rest}"
         )
     if _LINE_NUMBER.search(text):
         raise Invalid(
-            f"{name} contains a line number prefix, which is not allowed. Do not include line numbers {rest}"
+            f"{name} contains a line number prefix, which is not allowed. "
+            f"Do not include line numbers {rest}"
         )
 
 
@@ -227,7 +233,8 @@ def _read(context: ToolContext, label: str) -> str:
     values = {block.shown_label: block.value for block in context.memory.blocks()}
     if label not in values:
         raise NotFound(
-            f'There is no memory block "{label}" here. Blocks you have: {", ".join(values) or "none"}.'
+            f'There is no memory block "{label}" here. Blocks you have: '
+            f"{', '.join(values) or 'none'}."
         )
     return values[label]
 
@@ -246,6 +253,7 @@ def _reason(reasoning: str) -> str:
         raise Invalid("reasoning is empty. Say why the block should change: its owner reads it.")
     if len(reason) > LONGEST_REASON:
         raise Invalid(
-            f"reasoning has {len(reason)} characters, and {LONGEST_REASON} is the most. Say it shorter."
+            f"reasoning has {len(reason)} characters, and {LONGEST_REASON} is the most. "
+            "Say it shorter."
         )
     return reason

@@ -22,7 +22,10 @@ _HUNK = re.compile(r"@@ -(\d+)")
 _ESCAPED_LINE = re.compile(r"\\n(?:[-+ ]|@@|\*\*\* )")
 _SHOWN = 4
 _NO_HUNKS = "No applicable hunks found in patch. Ensure lines start with ' ', '-', or '+'."
-_NO_OPERATIONS = "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update Block."
+_NO_OPERATIONS = (
+    "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update "
+    "Block."
+)
 _NO_MOVE = "*** Move to: must follow an Add/Update/Delete header"
 
 
@@ -53,11 +56,13 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
     """
     if LINE_NUMBER_WARNING in patch:
         raise Invalid(
-            "Patch contains the line number warning banner, which is not allowed. Provide only the text to edit."
+            "Patch contains the line number warning banner, which is not allowed. "
+            "Provide only the text to edit."
         )
     if _LINE_NUMBER.search(patch):
         raise Invalid(
-            "Patch contains a line number prefix, which is not allowed. Do not include line numbers (they are for display only)."
+            "Patch contains a line number prefix, which is not allowed. "
+            "Do not include line numbers (they are for display only)."
         )
     lines = _with_line_breaks(patch).removesuffix("\n").split("\n")
     if any(_HEADER.fullmatch(line) for line in lines):
@@ -66,12 +71,14 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
             done = [one for operation in operations for one in _carry_out(context, operation)]
         listed = "\n".join(f"- {one}" for one in done)
         return (
-            "Successfully applied memory patch operations. Your system prompt has been recompiled with the updated memory "
+            "Successfully applied memory patch operations. Your system prompt has been recompiled "
+            "with the updated memory "
             f"contents and is now active in your context.\n\nOperations completed:\n{listed}"
         )
     if not label:
         raise Invalid(
-            "A patch without *** headers needs the label of the block it is for. Call the tool again with it."
+            "A patch without *** headers needs the label of the block it is for. "
+            "Call the tool again with it."
         )
     return context.memory.write(label, _patched(_value(context, label), lines), context.call_id)
 
@@ -79,7 +86,9 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
 def _with_line_breaks(patch: str) -> str:
     """The patch, with `\\n` written out as line breaks where there is none: a patch of one line changes nothing else."""
     is_escaped = "\n" not in patch and _ESCAPED_LINE.search(patch)
-    return patch.replace("\\n", "\n") if is_escaped else patch
+    if is_escaped:
+        return patch.replace("\\n", "\n")
+    return patch
 
 
 def _operations(lines: Sequence[str]) -> list[_Operation]:
@@ -119,7 +128,9 @@ def _value(context: ToolContext, label: str) -> str:
 
 
 def _carry_out(context: ToolContext, operation: _Operation) -> list[str]:
-    memory, label, move_to = context.memory, operation.label, operation.move_to
+    memory = context.memory
+    label = operation.label
+    move_to = operation.move_to
     if operation.kind == "Add":
         label = move_to or label
         memory.create(label, "\n".join(_added(operation.lines)), None, context.call_id)
@@ -132,7 +143,9 @@ def _carry_out(context: ToolContext, operation: _Operation) -> list[str]:
         return [f"Deleted memory block '{label}'"]
     done = []
     if move_to is None or any(line.strip() for line in operation.lines):
-        memory.write(label, _patched(value, operation.lines), context.call_id, shown="nothing")
+        memory.write(
+            label, _patched(value, operation.lines), context.call_id, result_kind="nothing"
+        )
         done.append(f"Updated memory block '{label}'")
     if move_to:
         memory.rename(label, move_to, context.call_id)
@@ -205,13 +218,15 @@ def _place(text: Sequence[str], old: list[str]) -> int:
     if not places:
         near = hint("\n".join(text), "\n".join(old)).strip()
         raise Invalid(
-            "Failed to apply patch: expected hunk context not found in the memory block. Verify the target lines exist and "
+            "Failed to apply patch: expected hunk context not found in the memory block. "
+            "Verify the target lines exist and "
             "try providing more context. Expected start:\n"
             + "\n".join([*old[:_SHOWN], *filter(None, [near])])
         )
     if len(places) > 1:
         raise Invalid(
-            "Failed to apply patch: hunk context matched multiple places in the memory block. Please add more unique "
+            "Failed to apply patch: hunk context matched multiple places in the memory block. "
+            "Please add more unique "
             "surrounding context to disambiguate."
         )
     return places[0]

@@ -92,7 +92,8 @@ async def archival_memory_insert(
     """
     if not content.strip():
         raise Invalid(
-            "There is nothing to archive: content is empty. Call the tool again with the text to keep."
+            "There is nothing to archive: content is empty. Call the tool again with the text to "
+            "keep."
         )
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
     archived = await passages_like(
@@ -162,11 +163,10 @@ async def archival_memory_search(
 def _described(alike: Likeness, where: tzinfo) -> str:
     """The passage as a notice names it: `passage-… of 2026-01-20 [tea]: "Ada loves…"`."""
     passage = alike.existing
-    date = (
-        timestamp(passage.created_at, where)[: len("2026-01-20")]
-        if isinstance(passage, Passage)
-        else "this step"
-    )
+    if isinstance(passage, Passage):
+        date = timestamp(passage.created_at, where)[: len("2026-01-20")]
+    else:
+        date = "this step"
     tags = f" [{', '.join(passage.tags)}]" if passage.tags else ""
     shown = " ".join(passage.text.split())
     shortened = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"

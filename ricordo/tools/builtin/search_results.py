@@ -24,15 +24,19 @@ from ricordo.storage.messages import searchable_text
 MOST_ROOM = 24_000
 # Where none matches well, so many of the nearest are shown.
 _NEAREST = 5
-_SHARE, _TOKEN = 8, 4
+_SHARE = 8
+_TOKEN = 4
 # Of the room, the most that one hit has, in characters, and a turn that only stands before one.
-_HIT_SHARE, _CONTEXT_SHARE = 6, 24
+_HIT_SHARE = 6
+_CONTEXT_SHARE = 24
 
 
 # Of one hit so many lines are marked, each of so many characters.
-_MOST_MARKED, _LONGEST_MARKED = 3, 200
+_MOST_MARKED = 3
+_LONGEST_MARKED = 200
 # As much of a hit is looked through for them.
-_MOST_LINES, _LONGEST_LINE = 500, 2_000
+_MOST_LINES = 500
+_LONGEST_LINE = 2_000
 
 
 def results_of(
@@ -42,10 +46,8 @@ def results_of(
     room = min(MOST_ROOM, limit, agent.context_window * _TOKEN // _SHARE)
     told = "Showing {} results:"
     if found and not any(hit.relevance.matches_well or not hit.relevance.score for hit in found):
-        found, told = (
-            found[:_NEAREST],
-            "Nothing found that matches well. Showing the {} nearest results:",
-        )
+        found = found[:_NEAREST]
+        told = "Nothing found that matches well. Showing the {} nearest results:"
     results: list[dict[str, Any]] = []
     quoted: dict[str, Message] = {}
     hits = {hit.message.id: hit for hit in found}
@@ -98,7 +100,8 @@ class _Writer:
     room: int
 
     def result(self, turns: Sequence[Message], best: Message) -> dict[str, Any]:
-        place, context = turns.index(best), max(self.room // _CONTEXT_SHARE, 100)
+        place = turns.index(best)
+        context = max(self.room // _CONTEXT_SHARE, 100)
         share = max(self.room // _HIT_SHARE // sum(turn.id in self.hits for turn in turns), 100)
         told = [self._words(turn, share if turn.id in self.hits else context) for turn in turns]
         thoughts = "\n".join(part.text for part in best.parts if isinstance(part, ReasoningPart))
