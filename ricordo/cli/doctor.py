@@ -219,7 +219,8 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
     )
     for one in found[:_SHOWN_CONVERSATIONS]:
         yield _warning(
-            "conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}"
+            "conversation",
+            f"{one.conversation_id}, what --repair will say: {'; '.join(one.faults)}",
         )
 
 
@@ -386,7 +387,7 @@ def repair_database() -> bool:
     count, repaired = asyncio.run(_repair(settings))
     for one in repaired:
         typer.echo(f"{one.conversation_id}{' (busy, left as it is)' if one.is_busy else ''}")
-        for fault in one.found:
+        for fault in one.faults:
             typer.echo(f"    {fault}")
     busy = sum(one.is_busy for one in repaired)
     outcome = (
@@ -409,7 +410,7 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
         found += [
             one
             for _, id in portion
-            if (one := repair(tx, id, is_alone=is_alone, is_dry=True)).found
+            if (one := repair(tx, id, is_alone=is_alone, is_dry=True)).faults
         ]
     return count, found
 
@@ -419,7 +420,7 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
     count, found = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
     repaired: list[Repair] = []
     for one in found:
-        if one.found == (LOST,):
+        if one.faults == (LOST,):
             made = await store.write(
                 partial(restore_default_conversation, agent_id=one.conversation_id)
             )

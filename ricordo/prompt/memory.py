@@ -1,7 +1,7 @@
-"""Core memory as text: the sections of the system prompt that change when memory does.
+"""Core memory as text: the sections of the system prompt that change with memory.
 
-The format is the retired Letta V1 server's (blueprint §0.3), to the byte. Only a closing tag inside a value is disarmed, so
-that no text can leave its block.
+The format is the retired Letta V1 server's (blueprint §0.3), to the byte. Only a closing tag inside
+a value is disarmed, so that no text can leave its block.
 """
 
 import re
@@ -29,7 +29,7 @@ _RULES_INTRODUCTION = (
     "These rules must be followed to ensure "
     "proper tool execution and workflow. A single response may contain multiple tool calls."
 )
-# What becomes of the agent's edits is said only where they are not simply applied; the first line is the retired server's.
+# A policy is shown only where edits are not simply applied. The first line is a wire fact.
 _RULE_LINES: dict[Policy, str] = {
     "read_only": "- read_only=true\n",
     "propose": "- policy=propose (your edits wait for the owner)\n",
@@ -54,7 +54,10 @@ _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 
 @dataclass(frozen=True, slots=True)
 class MemorySection:
-    """What the memory section is made of. `provider` is the model's, since one provider's models edit better by line numbers."""
+    """The content of the memory section.
+
+    `provider` is the model's: one provider's models edit better with line numbers.
+    """
 
     agent_type: AgentType
     provider: str
@@ -83,23 +86,23 @@ def _blocks(section: MemorySection) -> str:
     numbered = is_numbered(section.agent_type, section.provider)
     if not section.blocks and not numbered:
         return ""
-    # Of every block, not of its own alone: else one could forge the end of another.
+    # Tags of all blocks are disarmed in each block: otherwise one could forge the end of another.
     tags = (*_IN_BLOCK, *(block.shown_label for block in section.blocks))
     warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
     parts: list[str] = []
     for block in section.blocks:
-        value = f"{block.value}\n"
+        text = f"{block.value}\n"
         if numbered:
             lines = enumerate(block.value.split("\n"), 1)
-            value = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
+            text = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
         parts.append(
             f"<{block.shown_label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
             f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}"
             f"- chars_current={len(block.value)}\n"
-            # The value is disarmed last of all, since a line's number can complete a tag: a block labelled "5" with `</` at
-            # the end of its fourth line.
+            # The value is disarmed last, since a line's number can complete a tag: in a block
+            # labelled "5" with `</` at the end of its fourth line.
             "- "
-            f"chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(value, *tags)}</value>\n</{block.shown_label}>\n"
+            f"chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(text, *tags)}</value>\n</{block.shown_label}>\n"
         )
     rendered = "\n".join(parts)
     return f"<memory_blocks>\n{_INTRODUCTION}\n\n{rendered}\n</memory_blocks>"
@@ -114,9 +117,10 @@ def disarm(text: str, *tags: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _closing(tags: tuple[str, ...]) -> re.Pattern[str]:
-    """What models read as a closing tag of these names: `< /value x>` too, so spacing, case and what follows do not matter.
+    """Return the pattern of closing tags of these names, as models read them.
 
-    Nor do signs that nobody sees, and wide ones that look the same.
+    Spacing, case and attributes do not matter, as in `< /value x>`. Nor do invisible characters,
+    and wide ones that look the same.
     """
     unseen = f"[\\s{_UNSEEN}]*"
     names = "|".join(f"[{_UNSEEN}]*".join(map(_like, name)) for name in (*_SECTIONS, *tags))

@@ -195,7 +195,7 @@ def test_a_tool_with_an_argument_of_that_name_keeps_it() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40, 1000])
 def test_the_sentences_of_calls_are_text_however_their_arguments_are_cut(size: int) -> None:
     sentences = ["I look it up.", 'It is "here".\nWait.', "Größe 😀."]
-    deltas = Deltas("run", "step", "message", words=SPOKEN)
+    deltas = Deltas("run", "step", "message", speech_argument=SPOKEN)
     told = ""
     for place, sentence in enumerate(sentences):
         arguments = orjson.dumps({"query": "x", SPOKEN: sentence, "limit": 3}).decode()
