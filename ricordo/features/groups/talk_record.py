@@ -15,7 +15,7 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
-from ricordo.errors import Busy, Invalid, NotFound, Unavailable
+from ricordo.errors import Busy, Invalid, NotFound
 from ricordo.features.groups.talk_plan import Entry, Speaker, TalkPlan
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs, messages, runs
@@ -302,9 +302,7 @@ async def _deliver_later(runtime: Runtime, job: Job, _report: Report) -> None:
     if not is_talk(run):
         raise Invalid(f"{run.id} is no talk with a group.")
     if await deliver(runtime, scope, run):
-        raise Unavailable(
-            "Agents of the group are busy. What they did not hear is told to them later."
-        )
+        raise Busy()
 
 
 HANDLER = JobHandler(DELIVERY, _deliver_later)

@@ -37,16 +37,9 @@ async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
     """Resume the talk that waited for this run's agent, and return it; None where no talk waits for it."""
     if runtime.is_stopping:
         return None
-    group_id = str(answered_run.metadata["group_id"])
     for scope in await runtime.store.read(lambda tx: _scopes_of(tx, answered_run)):
         try:
-            group = await runtime.store.read(
-                lambda tx, scope=scope: queries.get(tx, scope, group_id)
-            )  # type: ignore[misc]
-            request = TurnRequest(
-                scope, require_leader(group), conversation_id=talk_conversation(scope, group)
-            )
-            started = await start_talk(runtime, group_id, request, answered_run)
+            started = await _start(runtime, scope, answered_run)
         except RicordoError as error:
             log.info(
                 "no talk of the group goes on", extra={"run": answered_run.id, "reason": error}
@@ -57,6 +50,15 @@ async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
             talk.start()
             return talk
     return None
+
+
+async def _start(runtime: Runtime, scope: Scope, answered_run: Run) -> StartedTalk | str:
+    group_id = str(answered_run.metadata["group_id"])
+    group = await runtime.store.read(lambda tx: queries.get(tx, scope, group_id))
+    request = TurnRequest(
+        scope, require_leader(group), conversation_id=talk_conversation(scope, group)
+    )
+    return await start_talk(runtime, group_id, request, answered_run)
 
 
 async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
