@@ -418,7 +418,7 @@ def test_what_is_refused_is_on_the_page_on_the_status_and_nothing_else() -> None
 
 
 def test_the_page_on_settings_is_what_the_settings_say() -> None:
-    """Whoever changes a setting puts these lines into docs/settings.md."""
+    """Whoever changes a setting puts these lines into docs/operate/settings.md."""
     rows = [
         f"| `{each.variable}` | {f'`{each.default}`' if each.default else ''} | {each.meaning} |"
         for kind in (Settings, *feature_settings())

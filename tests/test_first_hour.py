@@ -325,7 +325,7 @@ def test_the_first_minutes_go_as_the_pages_say(tmp_path: Path) -> None:
     with stranger(tmp_path) as reader:
         reader.read(ROOT / "README.md")
         reader.type_what_the_server_said()
-        reader.read(ROOT / "docs" / "a-students-day.md")
+        reader.read(ROOT / "docs" / "tutor" / "a-students-day.md")
 
 
 @pytest.mark.soak

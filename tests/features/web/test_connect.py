@@ -13,7 +13,7 @@ from tests.seams.http import ok
 from tests.seams.server import ServerInThread, serving
 from tests.support.browser import visit
 
-DOC = (Path(__file__).parents[3] / "docs" / "connect.md").read_text()
+DOC = (Path(__file__).parents[3] / "docs" / "start" / "connect.md").read_text()
 DOCS = "http://127.0.0.1:8283"
 OPERATOR = "the-operators-own-key"
 
