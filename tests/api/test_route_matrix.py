@@ -1,7 +1,8 @@
 """Every route against every kind of caller who may not use it: refused before any work, and nobody is told what is another's.
 
 The routes are those of the app, and the OpenAPI document says what they take. A new route is in the matrix by itself; where it
-takes an id or a body of a new kind, the tables below need a line for it. docs/operate/trust.md gives the number of routes and cells.
+takes an id or a body of a new kind, the tables below need a line for it. docs/operate/trust.md gives
+the number of routes and cells.
 """
 
 import re

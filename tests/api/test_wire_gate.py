@@ -433,7 +433,9 @@ effect, and a warning says where the thing is now.
 
 def test_the_page_about_compatibility_is_as_the_gate_makes_it() -> None:
     if PAGE.read_text("utf-8") != page():
-        pytest.fail("docs/develop/compatibility.md is out of date: python -m tests.api.test_wire_gate")
+        pytest.fail(
+            "docs/develop/compatibility.md is out of date: python -m tests.api.test_wire_gate"
+        )
 
 
 if __name__ == "__main__":

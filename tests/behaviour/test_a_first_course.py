@@ -1,4 +1,5 @@
-"""The newcomer's hour of docs/tutor/a-first-course.md: its commands as they stand, and the same with a model and two days that pass."""
+"""The newcomer's hour of docs/tutor/a-first-course.md: its commands as they stand, and the same with a model
+and two days that pass."""
 
 import os
 import re
