@@ -3,7 +3,7 @@
   run_turn → start_turn (lease, window, input) → run_loop (model, tools, save) → events to readers
 
 A turn runs as a task of its own and waits for no reader; leaving does not cancel it.
-`docs/message-path.md` lists the functions.
+`docs/internals/message-path.md` lists the functions.
 """
 
 import asyncio

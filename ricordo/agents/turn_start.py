@@ -61,6 +61,7 @@ LEASE = 30 * SECOND
 _ATTEMPTS = 5
 # The most rejections in one turn; the rest comes in the next.
 _REJECTION_LIMIT = 20
+_OF_GROUP = ("group_id", "speaker")
 # wire facts: clients of the retired Letta V1 server match these two sentences.
 NOTHING_WAITS = "No tool call is currently awaiting approval"
 STILL_WAITING = (
@@ -199,12 +200,21 @@ def _open_turn(
         profile=profile,
     )
     if cut_off and (earlier_input := input_of(tx, cut_off)):
+        _stay_in_group(tx, turn, cut_off)
         _adopt_input(tx, turn, earlier_input)
     else:
         save_input(tx, turn, runtime.settings.approval_expiry)
     if request.also_save:
         request.also_save(tx, run, ())
     return turn
+
+
+def _stay_in_group(tx: Transaction, turn: TurnContext, cut_off: Run) -> None:
+    """Keep the turn in the group of the interrupted run."""
+    group_fields = {name: cut_off.metadata[name] for name in _OF_GROUP if name in cut_off.metadata}
+    if group_fields and not turn.run.metadata:
+        turn.run = replace(turn.run, metadata=group_fields)
+        runs.save_metadata(tx, turn.run)
 
 
 def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:
