@@ -167,9 +167,7 @@ def _counted_prompt(usage: Usage) -> int:
     Some servers count the part in their cache apart.
     """
     cached = usage.cached_tokens or 0
-    if cached > usage.prompt_tokens:
-        return usage.prompt_tokens + cached
-    return usage.prompt_tokens
+    return usage.prompt_tokens + cached if cached > usage.prompt_tokens else usage.prompt_tokens
 
 
 def _learn_window(turn: TurnContext, learned_model: LearnedModel, percent: int) -> None:

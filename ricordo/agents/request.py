@@ -340,7 +340,6 @@ class StepDraft:
 
         `more` are further values of the record.
         """
-        run = turn.run
         info = turn.model.info
         fields: dict[str, Any] = {
             "model": info.name,
@@ -354,7 +353,12 @@ class StepDraft:
             "step_ns": time.monotonic_ns() - self.began_ns,
         }
         return Step(
-            self.id, run.organization_id, run.agent_id, run.id, run.conversation_id, **fields | more
+            id=self.id,
+            organization_id=turn.run.organization_id,
+            agent_id=turn.run.agent_id,
+            run_id=turn.run.id,
+            conversation_id=turn.run.conversation_id,
+            **fields | more,
         )
 
 

@@ -111,6 +111,9 @@ class NextAction:
     heartbeat: str | None = None
 
 
+END = NextAction("end_turn")
+
+
 def rulebook(state: AgentState, client_tools: Sequence[ToolSchema] = ()) -> Rulebook:
     """Return an agent's rules over its tools in a turn.
 
@@ -284,8 +287,8 @@ def parse_reply(reply: ModelReply, offered: OfferedTools) -> ParsedReply:
         wants_heartbeat |= parsed_call.wants_heartbeat
         if parsed_call.thoughts:
             parts.append(ReasoningPart(parsed_call.thoughts, native=False))
-        if parsed_call.words:
-            parts = _with_speech(parts, parsed_call.words)
+        if parsed_call.speech:
+            parts = _with_speech(parts, parsed_call.speech)
         reasons[call.call_id] = EditReason(parsed_call.reasoning, quote=parsed_call.quote)
         stored = parsed_call.call
         if offered.is_over:
@@ -428,9 +431,7 @@ def _after_words(
     """Return the action after a reply that ran no tool."""
     if reply and reply.finish == "length":
         return NextAction("max_tokens_exceeded")
-    if speaks_by_tools and offered.tools:
-        return NextAction(heartbeat=REMINDER)
-    return NextAction("end_turn")
+    return NextAction(heartbeat=REMINDER) if speaks_by_tools and offered.tools else END
 
 
 def finished_calls(results: Sequence[ToolReturnPart]) -> list[FinishedCall]:

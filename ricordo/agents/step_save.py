@@ -283,9 +283,7 @@ def _counted(run: Run, step: StepDraft, reply: ModelReply | None) -> Run:
 def _advanced(run: Run, now: int, stop: StopReason | None = None) -> Run:
     """Return the run with its lease renewed, ended if there is a stop reason."""
     run = replace(run, lease_expires_at=now + LEASE)
-    if stop is None:
-        return run
-    return run.ended(stop, now)
+    return run if stop is None else run.ended(stop, now)
 
 
 def _assistant_message(
@@ -349,13 +347,13 @@ def _record(
     That is the versions of blocks by id, and the passages that searches found.
     """
     versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
-    sources = [
+    passages = unique(
         source
         for message in turn.window
         for result in message.tool_returns
         for source in result.sources
-    ]
-    passages = [source for source in unique(sources) if source.startswith("passage-")]
+        if source.startswith("passage-")
+    )
     return step.record(
         turn,
         now,

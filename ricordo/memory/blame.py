@@ -62,9 +62,9 @@ class Blame:
 
     @classmethod
     def begin(cls, tx: Transaction, chain_id: str, label: str, at: str | None = None) -> "Blame":
-        """Start a blame of the text now or at a version; read its first portion.
+        """Start a blame of the text now or at a version.
 
-        Raises NotFound, Conflict.
+        Its first portion is read. Raises NotFound, Conflict.
         """
         before = None
         if at is not None:

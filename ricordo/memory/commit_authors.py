@@ -1,4 +1,4 @@
-"""Authors of commits from elsewhere: a known user by address, or a remote author by name.
+"""Authors of commits from elsewhere: users by address, others by name.
 
 A commit's own author line is a claim and grants no right: policies are asked for the user who
 brought the commit.

@@ -34,7 +34,7 @@ _WORD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DiffPiece:
-    """A stretch of text in both texts, only in the new one, or only in the old one."""
+    """A stretch of text: in both texts, added, or removed."""
 
     kind: PieceKind
     text: str
@@ -228,10 +228,11 @@ def unified(old: str, new: str, old_name: str, new_name: str) -> str:
 
 
 def _changed_region(old: str, new: str) -> tuple[int, int, int]:
-    """Return the start of the first change, and the end of the last in both texts.
+    """Return the region between the first and the last change.
 
-    The region includes whole lines around the changes. Most changes of a long text are small: its
-    equal ends are found a thousand times quicker than the text is split into lines.
+    It is the common start, and the ends in both texts, with whole lines around the changes. Most
+    changes of a long text are small: its equal ends are found a thousand times quicker than the
+    text is split into lines.
     """
     shorter = min(len(old), len(new))
     head = _equal_length(shorter, lambda low, high: old.startswith(new[low:high], low))

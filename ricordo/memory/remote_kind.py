@@ -1,4 +1,4 @@
-"""A kind of memory remote: a copy outside the database that is kept in sync with memory.
+"""A kind of memory remote: a copy elsewhere, kept in sync with memory.
 
 Plugins offer kinds by their hook `memory_remotes`.
 """
@@ -20,9 +20,10 @@ class RemoteKind(Protocol):
     kind: str
 
     def read(self, access: Access, settings: Settings) -> Access:
-        """Return the access as it is stored, with an address's password apart; runs in a thread.
+        """Return the access as it is stored; runs in a thread.
 
-        Raises Invalid where no such remote may exist.
+        An address's password is stored apart from the address. Raises Invalid where no such remote
+        may exist.
         """
         ...
 

@@ -214,7 +214,7 @@ def _score(line: str) -> int:
 
 
 def _fill(text: str, rank: Callable[[str, int], Any], room: int) -> list[tuple[int, str]]:
-    """Take lines by rank while there is room; cut the first that does not fit."""
+    """Take lines by rank while there is room; cut the last one."""
     kept_lines: list[tuple[int, str]] = []
     lines = text.split("\n")
     for number in sorted(range(len(lines)), key=lambda number: rank(lines[number], number)):

@@ -175,7 +175,7 @@ class Lines:
         return TomlLines(line, line)
 
     def of(self, *path: str | int) -> TomlLines:
-        """Return the lines of a key, else of its nearest parent or the text's end."""
+        """Return the lines of a key, else of its nearest parent or the end."""
         while path and path not in self._places:
             path = path[:-1]
         return self._places.get(path) or self._end

@@ -1,6 +1,6 @@
-"""Canonical text of a block with a schema: one section `## Title` for each field.
+"""Canonical text of a block with a schema: a section for each field.
 
-The field's value stands below its heading. Agents see and edit this text.
+A section has the heading `## Title`, and the field's value below it. Agents see and edit this text.
 
 A line of a value that looks like a heading, or like the empty space between sections, gets a
 backslash in front: `\\## Not a heading`. Reading removes one backslash. All other text stays as it

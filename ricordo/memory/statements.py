@@ -175,7 +175,10 @@ def is_note(line: str, source: str) -> bool:
 
 
 def unnoted(statements: Iterable[str], notes: Iterable[str]) -> list[str]:
-    """Return statements with a fact that no note has; they are noted word for word."""
+    """Return statements with a fact that no note has.
+
+    They are noted word for word.
+    """
     note_text = " ".join(notes).casefold()
     return [
         statement

@@ -154,9 +154,9 @@ def _failed_with(failed: Mapping[str, str], waiting: Sequence[MemoryEdit]) -> di
 
 
 def _texts_by_block(edits: Sequence[MemoryEdit]) -> dict[str, list[MemoryEdit]] | None:
-    """Group the edits by block if they only give texts and no block depends on another.
+    """Group the edits by block if no block depends on another.
 
-    That holds where each call gave one block another text and did nothing else; else None.
+    That holds where each call gave one block another text and did nothing else. None otherwise.
     """
     blocks_by_call = {(edit.call_id, edit.base.id) for edit in edits}
     is_simple = len(blocks_by_call) == len({call_id for call_id, _ in blocks_by_call})

@@ -39,7 +39,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class SubmissionOutcome:
-    """The outcome of an edit: the block now, if any, and the waiting proposal, if any."""
+    """The outcome of an edit: the block now, and the waiting proposal.
+
+    Each is None if it does not exist.
+    """
 
     block: Block | None
     proposal: Proposal | None = None
@@ -53,9 +56,10 @@ def put(
     options: PutOptions,
     edit: Submission,
 ) -> SubmissionOutcome:
-    """Write the text as the block's next version, or propose it; also for a new block.
+    """Write the text as the block's next version, or propose it.
 
-    Raises as `user_memory.put` does, and Forbidden.
+    A missing block is created, or its creation proposed. Raises as `user_memory.put` does, and
+    Forbidden.
     """
     label = require_label(label)
     chain = _lock_chain(tx, memory.chain.id)
@@ -114,9 +118,9 @@ def rename(
 
 
 def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> SubmissionOutcome:
-    """Store the changed block, or propose its text and label if the policy says so.
+    """Store the changed block, or propose it if the policy says so.
 
-    Raises Forbidden, TooLong, Overtaken.
+    Only text and label can be proposed. Raises Forbidden, TooLong, Overtaken.
     """
     chain = _lock_chain(tx, block.chain_id)
     changed = replace(changed, value=normal_text(changed.value))

@@ -47,9 +47,9 @@ def users_chain(tx: Transaction, agent: Agent, user_id: str) -> Chain:
 def with_copies(
     tx: Transaction, state: AgentState, edits: Sequence[MemoryEdit], chain_id: str, author: Actor
 ) -> tuple[AgentState, list[MemoryEdit]]:
-    """Replace the agent's own blocks by the user's copies, in the state and the edits.
+    """Replace the agent's own blocks by the user's copies.
 
-    The copies are in this chain, which is locked.
+    They are replaced in the state and in the edits. The copies are in this chain, which is locked.
     """
     user_id = state.conversation.user_id
     originals = {edit.base.id: edit.base for edit in edits if needs_copy(edit.base, user_id)}
@@ -70,7 +70,7 @@ def with_copies(
 
 
 def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: Actor) -> Block:
-    """Return the user's copy of an agent's block with the text that the edit saw.
+    """Return the user's copy of an agent's block, with the block's text.
 
     The chain is locked. A copy that was created meanwhile is used, and merged with later.
     """
@@ -107,7 +107,10 @@ def copy_of(tx: Transaction, agent: Agent, block: Block, chain_id: str, author: 
 
 
 def _free_label(chain: Chain, agent: Agent, block: Block) -> str:
-    """Return the block's label, or one with the agent's name if the user's chain has it."""
+    """Return a label for the copy that is free in the user's chain.
+
+    It is the block's own label, or one with the agent's name.
+    """
     folder = _UNFIT.sub("-", agent.name.lower()).strip("-")[:_LONGEST]
     # Two agents may have the same name; an id is unique.
     for label in (

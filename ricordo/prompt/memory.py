@@ -110,9 +110,7 @@ def _blocks(section: MemorySection) -> str:
 
 def disarm(text: str, *tags: str) -> str:
     has_sign = "<" in text or "\uff1c" in text or "\ufe64" in text
-    if has_sign:
-        return _closing(tags).sub(r"\1\\\2", text)
-    return text
+    return _closing(tags).sub(r"\1\\\2", text) if has_sign else text
 
 
 @lru_cache(maxsize=1024)
@@ -136,10 +134,9 @@ def _like(sign: str) -> str:
 
 
 def _rules(lines: Sequence[str]) -> str:
-    listed = "\n".join(lines)
-    if lines:
-        return f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>"
-    return ""
+    if not lines:
+        return ""
+    return "\n".join(["<tool_usage_rules>", _RULES_INTRODUCTION, "", *lines, "</tool_usage_rules>"])
 
 
 def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:
