@@ -348,11 +348,13 @@ def _record(
     """
     versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
     passages = unique(
-        source
-        for message in turn.window
-        for result in message.tool_returns
-        for source in result.sources
-        if source.startswith("passage-")
+        [
+            source
+            for message in turn.window
+            for result in message.tool_returns
+            for source in result.sources
+            if source.startswith("passage-")
+        ]
     )
     return step.record(
         turn,
