@@ -7,26 +7,17 @@ settings. Whoever stores one of them adds its size in the same transaction.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Text, bindparam, cast, func, literal, select, update
+from sqlalchemy import BigInteger, bindparam, func, select, update
 
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.git_objects import blob_id
 from ricordo.domain.quotas import KILOBYTE, size_of
 from ricordo.domain.text import normal_text
-from ricordo.storage.engine.repository import byte_length, equal
+from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction, to_json
-from ricordo.storage.schema.memory_tables import (
-    blobs,
-    blocks_log,
-    chains,
-    commits,
-    git_objects,
-    is_in_chain,
-    proposals,
-)
+from ricordo.storage.schema.history_sum import COUNTED, ROW_BYTES
+from ricordo.storage.schema.memory_tables import blobs, chains, is_in_chain
 
-# What a row takes with its ids, names and indexes, besides what is counted of it.
-ROW_BYTES = 200
 # Description and metadata of a block that a full history still takes: a new policy, a block that comes back.
 _SMALL = KILOBYTE
 
@@ -38,26 +29,6 @@ _GROW = (
 _HAS_TEXT = select(blobs.c.seq).where(is_in_chain(blobs), blobs.c.id == bindparam("blob"))
 
 
-def _sum(table: Any, size: Any) -> Any:
-    is_own = (
-        table.c.chain == chains.c.seq if "chain" in table.c else table.c.chain_id == chains.c.id
-    )
-    total = func.coalesce(func.sum(cast(size, BigInteger) + ROW_BYTES), literal(0))
-    return select(total).where(is_own).correlate(chains).scalar_subquery()
-
-
-COUNTED = (
-    _sum(blobs, func.length(blobs.c.data))
-    + _sum(git_objects, func.length(git_objects.c.data))
-    + _sum(commits, byte_length(commits.c.reason))
-    + _sum(blocks_log, byte_length(cast(blocks_log.c.changed, Text)))
-    + _sum(
-        proposals,
-        byte_length(proposals.c.reasoning)
-        + func.coalesce(byte_length(proposals.c.description), literal(0)),
-    )
-)
-"""The size of a chain's history as its rows say."""
 _RECOUNT = update(chains).values(history_bytes=COUNTED)
 _RECOUNT_ONE = _RECOUNT.where(equal(chains, "id"))
 _WRONG = select(chains.c.id).where(chains.c.history_bytes != COUNTED)

@@ -25,8 +25,9 @@ from ricordo.storage.engine.repository import (
     seen_by,
 )
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.history_size import ROW_BYTES, grow
+from ricordo.storage.history_size import grow
 from ricordo.storage.schema.core_tables import conversations, runs
+from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import chains, proposals
 
 _ROWS = Repository(Proposal, proposals)

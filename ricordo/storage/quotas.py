@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from sqlalchemy import Text, bindparam, cast, func, select
 
 from ricordo.domain.block import Block, Chain
-from ricordo.storage.engine.repository import byte_length, equal
+from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.history_size import require_history
+from ricordo.storage.schema.functions import byte_length
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks
 
 # A block of an agent that is smaller than this is not summed up with the agent's others when it is written.

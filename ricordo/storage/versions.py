@@ -31,7 +31,8 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.history_size import ROW_BYTES, size_of_versions
+from ricordo.storage.history_size import size_of_versions
+from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import (
     blobs,
     chains,

@@ -775,7 +775,8 @@ def test_a_step_that_fills_the_history_is_stored_whole(
         (call("memory_insert", label="human", new_string="She likes tea."), *calls), "Done."
     )
     sent = http.post(f"/v1/agents/{agent}/messages", json={"input": "Go on."}).json()
-    statuses = [one["status"] for one in sent["messages"] if "status" in one]
+    results = [one for message in sent["messages"] for one in message.get("tool_returns", ())]
+    statuses = [one["status"] for one in results]
     assert statuses == ["success"] * 3
     assert "tea" in state_of(server, block)[1]
     labels = [one["label"] for one in http.get(f"/v1/agents/{agent}").json()["blocks"]]

@@ -12,7 +12,7 @@ from ricordo.features.git.objects import GitObject
 from ricordo.storage import proposals
 from ricordo.storage.engine.repository import Missing, Repository, setter
 from ricordo.storage.engine.store import Overtaken, Transaction
-from ricordo.storage.history_size import ROW_BYTES
+from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import (
     agents_blocks,
     blobs,

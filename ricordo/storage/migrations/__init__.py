@@ -14,10 +14,10 @@ from sqlalchemy.schema import CreateColumn
 from ricordo.domain.look_alikes import look_of
 from ricordo.domain.scope import LOCAL_ORGANIZATION, LOCAL_USER
 from ricordo.errors import Unavailable
-from ricordo.storage.history_size import COUNTED
 from ricordo.storage.migrations.normal_names import normalise_names
 from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.columns import metadata
+from ricordo.storage.schema.history_sum import COUNTED
 from ricordo.storage.schema.memory_tables import (
     agents_pairs,
     blocks,
