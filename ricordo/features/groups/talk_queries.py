@@ -1,33 +1,40 @@
-"""The conversations in which talks with groups are kept, and the list of what was said in a group, each utterance once."""
+"""Conversations in which talks with groups are kept, and the list of what was said in a group, each utterance once."""
 
 from typing import Any
 
-from sqlalchemy import UniqueConstraint, select
+from sqlalchemy import bindparam, select
 
 from ricordo.domain.message import Message
 from ricordo.domain.scope import Scope
+from ricordo.features.groups.queries import talks
 from ricordo.storage import messages
 from ricordo.storage.engine.repository import Missing, Page, in_scope
 from ricordo.storage.engine.store import Transaction
-from ricordo.storage.schema.columns import reference, seq, strings, table
+from ricordo.storage.schema.core_tables import conversations
 from ricordo.storage.schema.core_tables import messages as messages_table
 
-# A talk is a run in a hidden conversation of the group's leader, which holds what the user said and nothing else.
-talks = table(
-    "group_talks",
-    seq(),
-    *strings("group_id", null=False, erasure="keep"),
-    reference("conversation_id", "conversations"),
-    UniqueConstraint("conversation_id", "group_id"),
-    erasure="delete",
-)
-TABLES = (talks,)
 _ADD = Missing(talks)
+# What a talk ends with that waits for an approval, or was cut off.
+_OPEN_ENDS = ("requires_approval", "error")
+_UNFINISHED = (
+    select(conversations.c.organization_id, conversations.c.id)
+    .join(talks, talks.c.conversation_id == conversations.c.id)
+    .where(
+        conversations.c.last_stop_reason.in_(_OPEN_ENDS),
+        conversations.c.last_run_ended_at >= bindparam("since"),
+    )
+    .order_by(conversations.c.last_run_ended_at)
+)
 
 
 def add_talks(tx: Transaction, group_id: str, conversation_id: str) -> None:
     """Note that talks with the group are kept in this conversation."""
     tx.run(_ADD, {"group_id": group_id, "conversation_id": conversation_id})
+
+
+def unfinished(tx: Transaction, since: int) -> list[tuple[str, str]]:
+    """Return organization and id of the conversations whose last talk ended since then without its end."""
+    return [(row.organization_id, row.id) for row in tx.all(_UNFINISHED, {"since": since})]
 
 
 def page_of_said(tx: Transaction, scope: Scope, wanted: Page, group_id: str) -> list[Message]:
