@@ -166,8 +166,10 @@ def make(
     text: str,
     metadata: ChangeMetadata,
     settings: Mapping[str, Any],
+    *,
+    is_revival: bool = False,
 ) -> Block:
-    """Store a new block in a locked chain.
+    """Store a new block in a locked chain; a revival creates a deleted one again.
 
     Raises Conflict where the label is taken, TooLong, Forbidden.
     """
@@ -177,7 +179,7 @@ def make(
     block.require_fits(text)
     if label in chain.files:
         raise Conflict(f'A memory block "{label}" already exists. Choose another label.')
-    return blocks.insert_all(tx, [block], [], metadata)[0]
+    return blocks.insert_all(tx, [block], [], metadata, is_revival=is_revival)[0]
 
 
 def delete(
@@ -247,7 +249,7 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
     The chain is locked. Raises as `make` does, and Conflict where the agent has another block with
     this label.
     """
-    last_deleted = history.last_deleted(tx, chain.id, label)
+    last_deleted = history.take_deleted(tx, chain, label)
     belongs_to_agent = chain.owner_kind == "agent" and _agent_exists(tx, chain)
     if belongs_to_agent and any(
         other.label == label for other in blocks.attached(tx, chain.owner_id)
@@ -256,20 +258,11 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
             f'Agent {chain.owner_id} has another block labelled "{label}" by now. '
             "Detach that one first."
         )
+    settings = dict(last_deleted.settings) if last_deleted else {}
     # A deleted block that was restored under another label has the old id already.
-    old_id = (
-        {"id": last_deleted.block_id}
-        if last_deleted and not blocks.is_there(tx, last_deleted.block_id)
-        else {}
-    )
-    block = make(
-        tx,
-        chain,
-        label,
-        text,
-        metadata,
-        {**(last_deleted.settings if last_deleted else {}), **old_id},
-    )
+    if last_deleted and not blocks.is_there(tx, last_deleted.block_id):
+        settings["id"] = last_deleted.block_id
+    block = make(tx, chain, label, text, metadata, settings, is_revival=True)
     proposals.reopen(tx, chain.id, label)
     if belongs_to_agent:
         blocks.attach(tx, chain.owner_id, [block])
