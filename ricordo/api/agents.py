@@ -117,7 +117,10 @@ def list_agents(
     paging: Annotated[AgentPaging, Depends()],
     which: Annotated[AgentFilters, Depends()],
 ) -> list[Json]:
-    """Agents, by default newest first; by name, by a piece of it, by tags, or by the users they are kept to."""
+    """Agents, by default newest first.
+
+    By name, by a piece of it, by tags, or by the users they are kept to.
+    """
     user_ids = users.ids_of(tx, context.scope, which.identity_id, which.identifier_keys or ())
     conditions = [] if user_ids is None else [agents.is_kept_to(user_ids)]
     if which.last_stop_reason:
@@ -155,7 +158,10 @@ def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
 
 @router.patch("/{agent_id}", response_model=AgentResponse)
 async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> Json:
-    """Change an agent; fields that are left out stay. Its prompt follows at its next turn."""
+    """Change an agent.
+
+    Fields that are left out stay. Its prompt follows at its next turn.
+    """
     if body.timezone:
         zone(body.timezone)
     before = await context.store.read(lambda tx: agents.load(tx, context.scope, agent_id))
@@ -200,7 +206,10 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
 
 @router.delete("/{agent_id}", response_model=NoteResponse)
 async def delete(context: RequestContext, agent_id: str) -> Json:
-    """Delete an agent with its messages. Its blocks and archives stay; delete them by their own routes."""
+    """Delete an agent with its messages.
+
+    Its blocks and archives stay; delete them by their own routes.
+    """
     await delete_agent(context.runtime, context.scope, agent_id)
     return note(f"Agent id={agent_id} successfully deleted")
 
@@ -289,7 +298,10 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
 def _sealed(
     runtime: Runtime, body: AgentFields, stored: Mapping[str, str]
 ) -> dict[str, str] | None:
-    """The agent's secrets, encrypted, by their names; None where none were sent. An empty value keeps the stored one."""
+    """The agent's secrets, encrypted, by their names.
+
+    None where none were sent. An empty value keeps the stored one.
+    """
     sent = body.all_secrets
     if not sent:
         return None if sent is None else {}

@@ -89,7 +89,10 @@ def list_archives(
     agent_id: str | None = None,
     name: str | None = None,
 ) -> list[Json]:
-    """Archives, by default newest first; those of an agent, or with this very name."""
+    """Archives, by default newest first.
+
+    Those of an agent, or with this very name.
+    """
     found = archives.page(tx, context.scope, paging.page(), agent_id=agent_id, name=name)
     return [_json(context, archive) for archive in found]
 
@@ -121,7 +124,10 @@ def modify(tx: Transaction, context: RequestContext, archive_id: str, body: Arch
 
 @router.delete("/archives/{archive_id}", status_code=204, response_class=Response)
 async def delete(context: RequestContext, archive_id: str) -> Response:
-    """Delete an archive with its passages; agents that use it lose it at once."""
+    """Delete an archive with its passages.
+
+    Agents that use it lose it at once.
+    """
     await delete_archive(context.runtime, context.scope, archive_id)
     return Response(status_code=204)
 
@@ -148,7 +154,9 @@ async def create_passage(context: RequestContext, archive_id: str, body: Passage
 async def create_passages(
     context: RequestContext, archive_id: str, body: PassageBatchRequest
 ) -> list[Json]:
-    """Put passages into the archive, in their order. All are checked before the first is stored.
+    """Put passages into the archive, in their order.
+
+    All are checked before the first is stored.
 
     They are stored in groups of 500, each of them whole or not at all: where the server is stopped in the middle of a longer
     request, whole groups from its beginning are there.
@@ -172,7 +180,10 @@ def delete_passage(
 
 @router.patch("/agents/{agent_id}/archives/attach/{archive_id}", response_model=AgentResponse)
 def attach(tx: Transaction, context: RequestContext, agent_id: str, archive_id: str) -> Json:
-    """Let the agent use an archive; doing it twice is the same as once."""
+    """Let the agent use an archive.
+
+    Doing it twice is the same as once.
+    """
     agents.require(tx, context.scope, agent_id)
     archives.get(tx, context.scope, archive_id)
     archives.attach(tx, agent_id, archive_id)
@@ -193,7 +204,10 @@ def detach(tx: Transaction, context: RequestContext, agent_id: str, archive_id: 
 def archive_passage(
     tx: Transaction, context: RequestContext, agent_id: str, body: PassageRequest
 ) -> list[Json]:
-    """Archive a passage; the answer is a list of it. A date without a zone is read in the agent's own."""
+    """Archive a passage.
+
+    The answer is a list of it. A date without a zone is read in the agent's own.
+    """
     state = agents.load(tx, context.scope, agent_id)
     passage = new_passage(tx, context, body, body.timestamp(zone(state.agent.timezone)), "")
     passage = replace(passage, user_id=state.conversation.user_id)
@@ -211,7 +225,10 @@ async def list_passages(
         bool, Query(description="With the passages' vectors, which are computed anew.")
     ] = False,
 ) -> list[Json]:
-    """The passages of the agent's archives, by default oldest first; `search` is a piece of the text."""
+    """The passages of the agent's archives, by default oldest first.
+
+    `search` is a piece of the text.
+    """
 
     def read(tx: Transaction) -> tuple[Sequence[Archive], Sequence[Passage]]:
         known, page = (
@@ -278,7 +295,10 @@ class ArchivalQuery:
 async def search_passages(
     context: RequestContext, agent_id: str, query: str, wanted: Annotated[ArchivalQuery, Depends()]
 ) -> Json:
-    """The best matching passages of the agent's archives, best first; dates without a zone are read in the agent's own."""
+    """The best matching passages of the agent's archives, best first.
+
+    Dates without a zone are read in the agent's own.
+    """
 
     def filter_of(tx: Transaction) -> PassageFilter:
         ids = tuple(archive.id for archive in archives.of_agent(tx, agent_id))
@@ -332,7 +352,10 @@ def new_passage(
     timestamp: int | None,
     archive_id: str,
 ) -> Passage:
-    """A passage as it was sent, not yet stored; made at `timestamp`, else now."""
+    """A passage as it was sent, not yet stored.
+
+    Made at `timestamp`, else now.
+    """
     now = tx.clock.now()
     passage = Passage(
         id=new_id("passage"),

@@ -83,7 +83,10 @@ class RequestLimits:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def count(self, limits: Limits, now: float | None = None) -> int:
-        """Count a request; returns 0, or in how many seconds the next one is let in where this one is not."""
+        """Count a request.
+
+        Returns 0, or in how many seconds the next one is let in where this one is not.
+        """
         per_minute = limits.requests_per_minute or self._per_minute
         if per_minute is None:
             return 0
@@ -99,7 +102,10 @@ class RequestLimits:
 
 
 class Authentication:
-    """Knows by a key who asks. What the database says of keys is cached for less than a second."""
+    """Knows by a key who asks.
+
+    What the database says of keys is cached for less than a second.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._key = settings.api_key.get_secret_value().encode() if settings.api_key else None
@@ -123,7 +129,9 @@ class Authentication:
         return self._secret.derive("api keys")
 
     async def scope_of(self, runtime: Runtime, key: str, *, is_near: bool = False) -> Scope | None:
-        """Return what this key may see and do; None where it is unknown, expired or revoked, or its user disabled.
+        """Return what this key may see and do.
+
+        None where it is unknown, expired or revoked, or its user disabled.
 
         `is_near` says that the caller is on this machine: there the operator's tokens count too.
         """
@@ -165,7 +173,10 @@ class Authentication:
         return f"{_SESSION}{text}_{self._sign(text)}"
 
     def _digest_of(self, key: str) -> str | None:
-        """The hash of the key, or of the one that a session stands for; None for what is neither."""
+        """The hash of the key, or of the one that a session stands for.
+
+        None for what is neither.
+        """
         if not key.startswith(_SESSION):
             is_stored = key.startswith(keys.PREFIX) and not key.startswith(CALL)
             return keys.hash_of(self.secret, key) if is_stored else None

@@ -50,7 +50,10 @@ async def list_of_block(
 async def approve(
     context: RequestContext, block_id: str, proposal_id: str, body: ApproveRequest | None = None
 ) -> Response | Json:
-    """Make what is proposed the block's next version, as for a user's block. A user's block is decided on by its owner alone."""
+    """Make what is proposed the block's next version, as for a user's block.
+
+    A user's block is decided on by its owner alone.
+    """
 
     def work(tx: Transaction) -> Decided | Conflicted:
         _require(tx, context, block_id, proposal_id)
@@ -71,7 +74,10 @@ async def approve(
 async def reject(
     context: RequestContext, block_id: str, proposal_id: str, body: RejectRequest | None = None
 ) -> Response | Json:
-    """Leave the block as it is; the proposal is kept with the reason."""
+    """Leave the block as it is.
+
+    The proposal is kept with the reason.
+    """
 
     def work(tx: Transaction) -> Decided:
         block = _require(tx, context, block_id, proposal_id)

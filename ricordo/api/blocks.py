@@ -126,7 +126,10 @@ class BlockQuery:
 async def list_blocks(
     context: RequestContext, paging: Paged, which: Annotated[BlockQuery, Depends()]
 ) -> Sequence[Block]:
-    """Blocks, by default newest first; by label, a piece of label, value or description, tags, identities, or numbers of agents."""
+    """Blocks, by default newest first.
+
+    By label, a piece of label, value or description, tags, identities, or numbers of agents.
+    """
     return await context.store.read(
         lambda tx: blocks.listed(tx, context.scope, paging.page(), which.filter(tx, context.scope))
     )
@@ -153,7 +156,9 @@ def modify(
     body: BlockUpdate,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change a block; fields that are left out stay. Agents see it at their next turn.
+    """Change a block.
+
+    Fields that are left out stay. Agents see it at their next turn.
 
     Where the block is a user's and its policy wants that, the change of text or label becomes a proposal: `proposal_id`, and the
     header `x-proposal-id`, name it, and the block stays as it is.
@@ -164,7 +169,10 @@ def modify(
 @router.delete("/blocks/{block_id}", response_model=NoteResponse)
 @needs("agents:write", "memory:write")
 def delete(tx: Transaction, context: RequestContext, block_id: str) -> Response:
-    """Delete a block; it leaves the prompts of all agents it is attached to."""
+    """Delete a block.
+
+    It leaves the prompts of all agents it is attached to.
+    """
     block = _writable(tx, context.scope, block_id)
     done = submission.remove(tx, block, context.submission(reason="Delete"))
     said = f"Block id={block_id} successfully deleted"
@@ -240,7 +248,9 @@ def modify_of_agent(
     body: BlockUpdate,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change the agent's block with this label; fields that are left out stay.
+    """Change the agent's block with this label.
+
+    Fields that are left out stay.
 
     Where the agent's conversation is about a user, a block of the agent's own that is not shared is copied for the user first.
     """
@@ -325,7 +335,10 @@ Lines = Annotated[LineQuery, Depends()]
 
 @router.get("/blocks/{block_id}/blame", response_model=BlameResponse)
 async def list_lines(context: RequestContext, block_id: str, part: Lines, at: At = None) -> Json:
-    """The block's lines, each with the version that wrote it; a part of them where they are many."""
+    """The block's lines, each with the version that wrote it.
+
+    A part of them where they are many.
+    """
     return await lines_of(context, lambda tx: _place(tx, context, block_id), part, at)
 
 
@@ -333,7 +346,10 @@ async def list_lines(context: RequestContext, block_id: str, part: Lines, at: At
 async def compare(
     context: RequestContext, block_id: str, part: Lines, from_: From = None, to: To = None
 ) -> Json:
-    """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
+    """Two versions of the block compared: as a unified diff, and word by word.
+
+    A part of it where it is long.
+    """
     return await comparison_of(
         context, lambda tx: _place(tx, context, block_id), part, older=from_, newer=to
     )
@@ -407,7 +423,10 @@ def _change(
 
 
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:
-    """The policy that was sent. The flag of the retired Letta V1 server overrides it, so a change of one changes the other."""
+    """The policy that was sent.
+
+    The flag of the retired Letta V1 server overrides it, so a change of one changes the other.
+    """
     if body.policy is not None:
         return (
             {"policy": body.policy}
@@ -438,7 +457,10 @@ def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str)
 def page_of(
     tx: Transaction, chain_id: str, label: str, limit: int, before: str | None
 ) -> Sequence[BlockVersion]:
-    """The versions of a block, newest first, also of one that was deleted. Raises NotFound where there never was one."""
+    """The versions of a block, newest first, also of one that was deleted.
+
+    Raises NotFound where there never was one.
+    """
     end = history.get(tx, chain_id, before).number if before else None
     found = history.page(tx, chain_id, label=label, limit=limit, before=end)
     if not found:
@@ -455,7 +477,10 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
 async def lines_of(
     context: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None
 ) -> Json:
-    """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
+    """Who wrote which line of a block, now or as of a version.
+
+    Raises NotFound, Conflict.
+    """
     blame = await blame_beside(context.store, find, at)
     return await offload(
         partial(BlameResponse.from_blame, blame, part.after, part.most(context)), blame.count * 100

@@ -304,7 +304,10 @@ def agent_json(context: RequestContext, state: AgentState) -> Json:
 
 
 def embedding_of(context: RequestContext, handle: str | None) -> EmbeddingInfo | None:
-    """Return the embedding model with this handle, or the default; None where there is none."""
+    """Return the embedding model with this handle, or the default.
+
+    None where there is none.
+    """
     embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()
     return embedders.info(handle) if handle else None

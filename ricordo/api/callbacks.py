@@ -52,7 +52,10 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
 async def deliver(
     runtime: Runtime, job: Job, url: str, body: bytes
 ) -> tuple[Json, RicordoError | None]:
-    """Send a signed body to the address; returns what to note of it, and why it was not taken."""
+    """Send a signed body to the address.
+
+    Returns what to note of it, and why it was not taken.
+    """
     now = runtime.store.clock.now()
     key = await asyncio.to_thread(signing_key, runtime.settings.data_dir)
     headers = {

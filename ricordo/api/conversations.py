@@ -93,7 +93,10 @@ class ConversationFields(IsolationFields):
     hidden: bool | None = None
 
     def changes(self, now: int) -> dict[str, Any]:
-        """Return the columns that are given. `now` is in microseconds UTC; raises Invalid, Unsupported."""
+        """Return the columns that are given.
+
+        `now` is in microseconds UTC; raises Invalid, Unsupported.
+        """
         self.refuse_unsupported()
         sent = self.model_fields_set
         values: dict[str, Any] = {
@@ -113,13 +116,19 @@ class ConversationFields(IsolationFields):
 
 
 class ConversationRequest(ConversationFields):
-    """A conversation to create; with `user_id` it sees that user's memory, else that of the user the agent was made for."""
+    """A conversation to create.
+
+    With `user_id` it sees that user's memory, else that of the user the agent was made for.
+    """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
 
 
 class ConversationUpdate(ConversationFields):
-    """What changes of a conversation. A field that is left out stays, and null takes the agent's own again."""
+    """What changes of a conversation.
+
+    A field that is left out stays, and null takes the agent's own again.
+    """
 
     last_message_at: str | None = None
 
@@ -231,7 +240,10 @@ async def create(
 def list_conversations(
     tx: Transaction, context: RequestContext, which: Annotated[ConversationQuery, Depends()]
 ) -> list[Json]:
-    """Conversations, by default the most recent message first; without agents' own and hidden ones."""
+    """Conversations, by default the most recent message first.
+
+    Without agents' own and hidden ones.
+    """
     if which.agent_id:
         agents.require(tx, context.scope, which.agent_id)
     return [
@@ -253,7 +265,10 @@ async def modify(
     body: ConversationUpdate,
     agent_id: AgentId = None,
 ) -> Json:
-    """Change a conversation; fields that are left out stay. Its next turn follows."""
+    """Change a conversation.
+
+    Fields that are left out stay. Its next turn follows.
+    """
     conversation = await _named(context, conversation_id, agent_id)
     changes = body.changes(context.store.clock.now())
     return await _shown(
@@ -263,7 +278,10 @@ async def modify(
 
 @router.delete(_ONE, response_model=NoteResponse)
 async def delete(context: RequestContext, conversation_id: str, agent_id: AgentId = None) -> Json:
-    """Delete a conversation, whatever runs in it. What was forked from it keeps what it shares."""
+    """Delete a conversation, whatever runs in it.
+
+    What was forked from it keeps what it shares.
+    """
     conversation = await _named(context, conversation_id, agent_id)
     await stop_and_delete(context.runtime, context.scope, conversation.id)
     return note(f"Conversation id={conversation.id} successfully deleted")
@@ -300,7 +318,10 @@ async def recompile(
     dry_run: bool = False,
     agent_id: AgentId = None,
 ) -> str:
-    """Rebuild the conversation's system message and return it; with `dry_run` it is not saved."""
+    """Rebuild the conversation's system message and return it.
+
+    With `dry_run` it is not saved.
+    """
     asked = body or RecompileRequest()
     conversation = await _named(context, conversation_id, asked.agent_id or agent_id)
     return await recompile_system(context.runtime, context.scope, conversation.id, is_dry=dry_run)
@@ -308,7 +329,10 @@ async def recompile(
 
 @router.post("/agents/{agent_id}/recompile", response_model=str)
 async def recompile_own(context: RequestContext, agent_id: str, dry_run: bool = False) -> str:
-    """Rebuild the system message of the agent's own conversation and return it; with `dry_run` it is not saved."""
+    """Rebuild the system message of the agent's own conversation and return it.
+
+    With `dry_run` it is not saved.
+    """
     conversation = await _named(context, DEFAULT, agent_id)
     return await recompile_system(context.runtime, context.scope, conversation.id, is_dry=dry_run)
 
@@ -326,7 +350,10 @@ async def cancel(
 async def send(
     context: RequestContext, conversation_id: str, body: ConversationSendRequest
 ) -> Response:
-    """Send messages to the conversation and read the answer as server-sent events; without `streaming`, wait for it whole."""
+    """Send messages to the conversation and read the answer as server-sent events.
+
+    Without `streaming`, wait for it whole.
+    """
     body.require_streaming()
     conversation = await _named(context, conversation_id, body.agent_id)
     if body.streaming:
@@ -364,7 +391,10 @@ async def list_messages(
 async def compact_own(
     context: RequestContext, agent_id: str, body: CompactRequest | None = None
 ) -> Response | Json:
-    """Summarize the older part of the agent's default conversation; the messages stay in its history."""
+    """Summarize the older part of the agent's default conversation.
+
+    The messages stay in its history.
+    """
     return await _compact(context, DEFAULT, agent_id, body or CompactRequest())
 
 
@@ -375,7 +405,10 @@ async def compact(
     body: CompactRequest | None = None,
     agent_id: str | None = None,
 ) -> Response | Json:
-    """Summarize the older part of a conversation; the messages stay in its history."""
+    """Summarize the older part of a conversation.
+
+    The messages stay in its history.
+    """
     asked = body or CompactRequest()
     return await _compact(context, conversation_id, asked.agent_id or agent_id, asked)
 

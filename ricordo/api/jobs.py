@@ -29,7 +29,10 @@ class JobQuery:
     kind: Annotated[str | None, Query(description="Only jobs that do this kind of work.")] = None
 
     def wanted(self) -> list[str] | None:
-        """The statuses that are asked for, as they are kept; None for all."""
+        """The statuses that are asked for, as they are kept.
+
+        None for all.
+        """
         named = [*(self.statuses or ()), *(_OPEN if self.active else ())]
         return sorted({kept for status in named for kept in STATUSES[status]}) if named else None
 
@@ -41,7 +44,10 @@ Which = Annotated[JobQuery, Depends()]
 def list_jobs(
     tx: Transaction, context: RequestContext, paging: Paged, which: Which
 ) -> Sequence[Job]:
-    """Jobs, by default newest first; all, those not ended, by status or by kind."""
+    """Jobs, by default newest first.
+
+    All, those not ended, by status or by kind.
+    """
     return jobs.page(tx, context.scope, paging.page(), statuses=which.wanted(), kind=which.kind)
 
 
@@ -65,11 +71,17 @@ def retrieve(tx: Transaction, context: RequestContext, job_id: str) -> Job:
 
 @router.patch("/{job_id}/cancel", response_model=JobResponse)
 def cancel(tx: Transaction, context: RequestContext, job_id: str) -> Job:
-    """End a job that has not ended; where it runs, it is stopped within seconds."""
+    """End a job that has not ended.
+
+    Where it runs, it is stopped within seconds.
+    """
     return jobs.cancel(tx, context.scope, job_id)
 
 
 @router.delete("/{job_id}", response_model=JobResponse)
 def delete(tx: Transaction, context: RequestContext, job_id: str) -> Job:
-    """Delete a job and its record; where it runs, it is stopped within seconds."""
+    """Delete a job and its record.
+
+    Where it runs, it is stopped within seconds.
+    """
     return jobs.remove(tx, context.scope, job_id)

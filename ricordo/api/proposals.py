@@ -65,7 +65,9 @@ async def list_all(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for all blocks of the user, newest first; by default those that wait.
+    """Proposals for all blocks of the user, newest first.
+
+    By default those that wait.
 
     There are fewer than `limit` where their texts are long. Ask for those `after` the last one, until there are none.
     """
@@ -99,7 +101,10 @@ async def reject_many(context: RequestContext, user_id: str, body: BulkDecisionR
 @router.post("/runs/{run_id}/undo", response_model=UndoneResponse)
 @needs("memory:approve", "memory:override")
 def undo(tx: Transaction, context: RequestContext, user_id: str, run_id: str) -> Undone:
-    """Take back what a run changed in the user's memory, as new versions; what was written since stays, and its proposals go."""
+    """Take back what a run changed in the user's memory, as new versions.
+
+    What was written since stays, and its proposals go.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     touched = any(
         version.chain_id == memory.chain.id for version in history.of_run(tx, context.scope, run_id)
@@ -119,7 +124,10 @@ async def list_of_block(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for one block of the user, newest first; by default those that wait. Pages end as those of all do."""
+    """Proposals for one block of the user, newest first.
+
+    By default those that wait. Pages end as those of all do.
+    """
     return await _list(
         context, user_id, label, status, Page(limit=limit, after=after, is_bounded=True)
     )
@@ -127,7 +135,10 @@ async def list_of_block(
 
 @router.post(_BLOCK + "/propose", response_model=ProposalResponse)
 async def propose(context: RequestContext, user_id: str, label: str, body: ProposalRequest) -> Json:
-    """Propose to the user that a piece of a block be replaced. It changes nothing until the user approves it."""
+    """Propose to the user that a piece of a block be replaced.
+
+    It changes nothing until the user approves it.
+    """
 
     def work(tx: Transaction) -> Proposal:
         # With an empty old_string a new block is proposed, also the first of a person.
@@ -184,7 +195,10 @@ async def reject(
     diff_id: str,
     body: RejectRequest | None = None,
 ) -> Response | Json:
-    """Leave the block as it is; the proposal is kept with the reason."""
+    """Leave the block as it is.
+
+    The proposal is kept with the reason.
+    """
 
     def work(tx: Transaction) -> Decided:
         memory = _require(tx, context, user_id, label, diff_id)
@@ -287,7 +301,10 @@ def _scope_of(context: RequestContext, memory: UserMemory) -> Scope:
 def _require(
     tx: Transaction, context: RequestContext, user_id: str, label: str, diff_id: str
 ) -> UserMemory:
-    """The memory of the user. Raises NotFound unless the proposal is one for this block of the user."""
+    """The memory of the user.
+
+    Raises NotFound unless the proposal is one for this block of the user.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     proposal = proposals.get(tx, context.scope, diff_id)
     if (proposal.chain_id, proposal.label) != (memory.chain.id, label):

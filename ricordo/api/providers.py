@@ -70,7 +70,10 @@ class ProviderRequest(ProviderCheckRequest):
 
 
 class ProviderResponse(ResponseModel):
-    """A provider with a key of the organization's own. The fields for keys are always null."""
+    """A provider with a key of the organization's own.
+
+    The fields for keys are always null.
+    """
 
     id: str
     name: str
@@ -104,13 +107,19 @@ def list_providers(
     name: str | None = None,
     provider_type: str | None = None,
 ) -> Sequence[OrganizationProvider]:
-    """The organization's own providers, by default newest first; those of this name, or of this type."""
+    """The organization's own providers, by default newest first.
+
+    Those of this name, or of this type.
+    """
     return providers.page(tx, context.scope, paging.page(), name=name, provider_type=provider_type)
 
 
 @router.post("/", response_model=ProviderResponse)
 async def create(context: RequestContext, body: ProviderRequest) -> OrganizationProvider:
-    """Add a provider. Its models can be used from now on, by this organization alone, as `<name>/<model>`."""
+    """Add a provider.
+
+    Its models can be used from now on, by this organization alone, as `<name>/<model>`.
+    """
     keys = body.keys()
     provider = _new(context, body.name, body)
     models = context.runtime.organization_providers
@@ -143,7 +152,10 @@ def retrieve(tx: Transaction, context: RequestContext, provider_id: str) -> Orga
 async def modify(
     context: RequestContext, provider_id: str, body: ProviderUpdate
 ) -> OrganizationProvider:
-    """Change a provider's keys or where it is; what is left out stays. It counts at the next call of its models."""
+    """Change a provider's keys or where it is.
+
+    What is left out stays. It counts at the next call of its models.
+    """
     models = context.runtime.organization_providers
     before = await _stored(context, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
@@ -207,7 +219,10 @@ async def refresh(context: RequestContext, provider_id: str) -> OrganizationProv
 
 @router.delete("/{provider_id}", response_model=NoteResponse)
 async def delete(context: RequestContext, provider_id: str) -> Json:
-    """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
+    """Delete a provider with its keys.
+
+    Agents that use one of its models stay, and need another model to answer.
+    """
     await _changed(context, lambda tx: providers.delete_one(tx, context.scope, provider_id))
     return note(f"Provider id={provider_id} successfully deleted")
 

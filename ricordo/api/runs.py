@@ -1,4 +1,7 @@
-"""Runs, one a turn; steps, one a model call; messages of all agents, and what of memory an answer was made from."""
+"""Runs, one a turn.
+
+Steps, one a model call; messages of all agents, and what of memory an answer was made from.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,7 +62,10 @@ class RunQuery:
 def list_runs(
     tx: Transaction, context: RequestContext, paging: Paged, which: Annotated[RunQuery, Depends()]
 ) -> Sequence[Run]:
-    """Runs, by default newest first; of agents, of a conversation, by status, or those still open."""
+    """Runs, by default newest first.
+
+    Of agents, of a conversation, by status, or those still open.
+    """
     agent_ids = [*(which.agent_ids or ()), *((which.agent_id,) if which.agent_id else ())]
     statuses = [*(which.statuses or ()), *(("created", "running") if which.active else ())]
     equal = given(
@@ -102,7 +108,10 @@ def retrieve(tx: Transaction, context: RequestContext, run_id: str) -> Run:
 
 @router.delete("/{run_id}", response_model=NoteResponse)
 def delete(tx: Transaction, context: RequestContext, run_id: str) -> Json:
-    """Delete a run that has ended, with its steps and traces. Its messages stay, and in the ledger what it spent."""
+    """Delete a run that has ended, with its steps and traces.
+
+    Its messages stay, and in the ledger what it spent.
+    """
     runs.delete_one(tx, context.scope, run_id)
     return note(f"{run_id} was deleted.")
 
@@ -144,7 +153,10 @@ def usage(tx: Transaction, context: RequestContext, run_id: str) -> Run:
 def list_steps(
     tx: Transaction, context: RequestContext, run_id: str, paging: Paged
 ) -> Sequence[Step]:
-    """The run's steps; of a talk with a group those of all its turns."""
+    """The run's steps.
+
+    Of a talk with a group those of all its turns.
+    """
     parts = runs.get(tx, context.scope, run_id).part_ids
     which: Any = {"run_ids": parts} if parts else {"run_id": run_id}
     return runs.page_of_steps(tx, context.scope, paging.page(default=100), **which)
@@ -173,7 +185,10 @@ class StepQuery:
     ] = None
 
     def filter(self) -> StepFilter:
-        """All else that is asked of them; raises Invalid for dates that are none."""
+        """All else that is asked of them.
+
+        Raises Invalid for dates that are none.
+        """
         return StepFilter(
             self.tags or (),
             self.has_feedback,
@@ -188,7 +203,10 @@ class StepQuery:
 def list_all_steps(
     tx: Transaction, context: RequestContext, paging: Paged, which: Annotated[StepQuery, Depends()]
 ) -> Sequence[Step]:
-    """Steps, by default newest first; of an agent or a model, by feedback, tags and dates."""
+    """Steps, by default newest first.
+
+    Of an agent or a model, by feedback, tags and dates.
+    """
     return runs.page_of_steps(
         tx,
         context.scope,
@@ -218,7 +236,10 @@ def give_feedback(
     body: FeedbackRequest | None = None,
     feedback: Annotated[Feedback | None, Query(description="How older clients send it.")] = None,
 ) -> Step:
-    """Say whether the step was good, and why, in tags; tags take the place of those it had."""
+    """Say whether the step was good, and why, in tags.
+
+    Tags take the place of those it had.
+    """
     if body is None:
         if feedback is None:
             raise Unsupported("Say feedback, tags, or both.")

@@ -57,7 +57,10 @@ class _SearchRequest(RequestModel):
     )
 
     def span(self, where: tzinfo) -> tuple[int | None, int | None]:
-        """Return the first and the last wanted timestamp, in microseconds UTC; raises Invalid."""
+        """Return the first and the last wanted timestamp, in microseconds UTC.
+
+        Raises Invalid.
+        """
         start = parse_date(self.start_date, where, name="start_date") if self.start_date else None
         end = parse_date(self.end_date, where, name="end_date", end=True) if self.end_date else None
         return start, end
@@ -217,7 +220,10 @@ async def search_messages(
 async def search_stored_messages(
     context: RequestContext, body: StoredMessageSearchRequest
 ) -> Sequence[FoundMessage]:
-    """The same search; messages come whole, with their ranks, and results of tools are among them where `roles` names "tool"."""
+    """The same search.
+
+    Messages come whole, with their ranks, and results of tools are among them where `roles` names "tool".
+    """
     return await _messages(context, body)
 
 

@@ -57,7 +57,10 @@ Wanted = Annotated[ToolQuery, Depends()]
 def list_tools(
     tx: Transaction, context: RequestContext, paging: Paged, which: Wanted
 ) -> Sequence[Tool]:
-    """Tools, by default newest first; by name, by a piece of it, by id or by type."""
+    """Tools, by default newest first.
+
+    By name, by a piece of it, by id or by type.
+    """
     return tools.page(tx, context.scope, paging.page(), which.filter())
 
 
@@ -86,7 +89,10 @@ def list_of_agent(
 
 @router.patch("/agents/{agent_id}/tools/attach/{tool_id}", response_model=AgentResponse)
 def attach(tx: Transaction, context: RequestContext, agent_id: str, tool_id: str) -> Json:
-    """Give a tool to the agent; doing it twice is the same as once."""
+    """Give a tool to the agent.
+
+    Doing it twice is the same as once.
+    """
     agents.lock(tx, context.scope, agent_id)
     state = agents.load(tx, context.scope, agent_id)
     tool = tools.get(tx, context.scope, tool_id)
@@ -117,7 +123,10 @@ def change_approval(
     body: ToolApprovalRequest | None = None,
     requires_approval: bool | None = None,
 ) -> Json:
-    """Let this agent's calls of the tool wait for approval, or no longer. Calls that wait already go on waiting."""
+    """Let this agent's calls of the tool wait for approval, or no longer.
+
+    Calls that wait already go on waiting.
+    """
     wanted = body.requires_approval if body else requires_approval
     if wanted is None:
         raise Invalid("Say requires_approval: true or false.")

@@ -90,7 +90,10 @@ Message = Annotated[
 async def read_sent(
     context: RequestContext, request: Request, user_id: str, label: str, message: Message = None
 ) -> PutBlockRequest:
-    """What was sent to be written, in whichever format. Raises Invalid with the lines that are wrong, Unsupported."""
+    """What was sent to be written, in whichever format.
+
+    Raises Invalid with the lines that are wrong, Unsupported.
+    """
     media_type = (
         request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     )
@@ -177,7 +180,10 @@ async def compare(
     from_: From = None,
     to: To = None,
 ) -> Json:
-    """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
+    """Two versions of the block compared: as a unified diff, and word by word.
+
+    A part of it where it is long.
+    """
     return await comparison_of(
         context, lambda tx: (_chain_id(tx, context, user_id), label), part, older=from_, newer=to
     )
@@ -187,7 +193,10 @@ async def compare(
 def restore(
     tx: Transaction, context: RequestContext, user_id: str, label: str, body: RestoreRequest
 ) -> Response:
-    """Make the text that the block had at a version its next version; a block that was deleted comes back."""
+    """Make the text that the block had at a version its next version.
+
+    A block that was deleted comes back.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     edit = context.submission(memory.user, body.message)
     return _submitted(tx, submission.restore(tx, memory, label, body.sha, edit))
@@ -203,7 +212,10 @@ async def retrieve(
     ] = "json",
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """One block, with its ETag; as Markdown with a front matter or as TOML where that is asked for."""
+    """One block, with its ETag.
+
+    As Markdown with a front matter or as TOML where that is asked for.
+    """
 
     def read(tx: Transaction) -> tuple[Block, Response]:
         block = user_memory.require(tx, user_memory.open_memory(tx, context.scope, user_id), label)
@@ -264,7 +276,10 @@ def modify(
     body: UserBlockUpdate,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
+    """Change what a block has beside its text, its policy above all.
+
+    With `label` it is renamed. What is left out stays.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     _require(tx, memory, label, if_match)
     settings = body.settings()
@@ -289,7 +304,10 @@ def delete(
     message: Message = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a block. Its history stays, and any version of it can be restored."""
+    """Delete a block.
+
+    Its history stays, and any version of it can be restored.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     _require(tx, memory, label, if_match)
     block = user_memory.require(tx, memory, label)
@@ -312,7 +330,10 @@ def _shown(
 
 
 def _submitted(tx: Transaction, done: Submitted) -> Response:
-    """The block as it is after an edit; of a block that is proposed, and not there yet, the proposal (202)."""
+    """The block as it is after an edit.
+
+    Of a block that is proposed, and not there yet, the proposal (202).
+    """
     proposal_id = done.proposal.id if done.proposal else None
     if done.block is None:
         return told(answer(ProposalResponse.of(done.proposal), 202), done)
@@ -356,7 +377,10 @@ async def _collision(
 
 
 async def show_as(context: RequestContext, block: Block, format: str) -> tuple[str, str]:
-    """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
+    """The block in this format, and its media type.
+
+    Raises Unsupported where no plugin offers it.
+    """
     for offered in context.runtime.plugins.block_formats():
         if offered.name == format:
             schema = await asyncio.to_thread(

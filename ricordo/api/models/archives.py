@@ -125,8 +125,8 @@ class RelevanceResponse(ResponseModel):
     """The relevance of a search result.
 
     Ranks count from 1 and are null if that kind of search did not find it. `rrf_score` orders the
-    results of one search. `word_match` and `similarity` tell the quality of the match; `matches_well`
-    is true if one of them is at least 0.3.
+    results of one search. `word_match` and `similarity` tell the quality of the match;
+    `matches_well` is true if one of them is at least 0.3.
     """
 
     search_mode: Annotated[str, From("mode")]

@@ -76,8 +76,8 @@ def given(**fields: Any) -> Json:
 class RequestPart(BaseModel):
     """The base of all parts of requests.
 
-    An unknown field is refused by name, since its wish would not be carried out. The `ignored` fields
-    and those that only answers have (`take_back`) are known too.
+    An unknown field is refused by name, since its wish would not be carried out. The `ignored`
+    fields and those that only answers have (`take_back`) are known too.
     """
 
     # Some clients write NaN and Infinity, which could be stored but not shown as JSON.
@@ -233,8 +233,8 @@ class ResponseModel(BaseModel):
     def of(cls, source: object, /, **fields: Any) -> Json:
         """Return the answer made of `fields` and of the source's attributes.
 
-        An attribute has the field's name or the name in `From`. A field that is another model, or a list of
-        one, is made from its source in the same way.
+        An attribute has the field's name or the name in `From`. A field that is another model, or a
+        list of one, is made from its source in the same way.
         """
         key = (cls, type(source), *fields)
         recipe = _RECIPES.get(key)

@@ -425,8 +425,8 @@ class ContextPassageResponse(ResponseModel):
 class LineageResponse(ResponseModel):
     """The memory in the context of an answer, and the changes and proposals of its step.
 
-    A message without a step, such as a user's, has none. `forgotten_passage_ids` were in the context and
-    were deleted later.
+    A message without a step, such as a user's, has none. `forgotten_passage_ids` were in the
+    context and were deleted later.
     """
 
     message_id: str
@@ -443,8 +443,8 @@ class LineageResponse(ResponseModel):
 class BlamedLineResponse(ResponseModel):
     """One line of a block, with the id of the version that wrote it.
 
-    That version is among the answer's `versions`. A long line `is_cut`; `versions/{version}` has the
-    whole text. `or_earlier` is true if the history is longer than the searched part.
+    That version is among the answer's `versions`. A long line `is_cut`; `versions/{version}` has
+    the whole text. `or_earlier` is true if the history is longer than the searched part.
     """
 
     number: int
@@ -501,8 +501,8 @@ class ComparisonResponse(ResponseModel):
 
     A side is null without the block.
 
-    If `next` is a number there are more lines of `unified`, or pieces of `words`: ask for those `after`
-    it.
+    If `next` is a number there are more lines of `unified`, or pieces of `words`: ask for those
+    `after` it.
     """
 
     from_version: str | None

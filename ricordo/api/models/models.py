@@ -83,7 +83,8 @@ class ModelSettingsRequest(RequestPart):
 
         Null resets a setting.
 
-        The values that an agent shows for unset settings change nothing, since clients send them back.
+        The values that an agent shows for unset settings change nothing, since clients send them
+        back.
         """
         settings = _without_shown(self.model_dump(exclude_unset=True), current or ModelSettings())
         has_no_temperature = current is not None and current.temperature is None
@@ -124,8 +125,8 @@ class ModelConfigRequest(TolerantPart):
     ignored: ClassVar = {
         **dict.fromkeys(
             """model_endpoint model_wrapper provider_category display_name tier compatibility_type
-            tool_call_parser name provider_type model_type is_default max_context_window embedding_endpoint azure_endpoint
-            azure_version azure_deployment
+            tool_call_parser name provider_type model_type is_default max_context_window
+            embedding_endpoint azure_endpoint azure_version azure_deployment
             api_model_endpoint_type api_model_endpoint api_model_wrapper api_model_type""".split(),
             "It follows from the handle.",
         ),

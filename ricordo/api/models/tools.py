@@ -85,8 +85,8 @@ class ToolRunResponse(ResponseModel):
 class ToolTrialResponse(ToolRunResponse):
     """The result of a source that is not stored, as a tool return message.
 
-    The retired Letta V1 server 0.16.8 answers so too. `func_return` has the value that `tool_return`
-    has as text.
+    The retired Letta V1 server 0.16.8 answers so too. `func_return` has the value that
+    `tool_return` has as text.
     """
 
     id: str = "null"  # wire fact: no message is stored
@@ -100,8 +100,8 @@ class ToolTrialResponse(ToolRunResponse):
 def read_rule(row: dict[str, Any]) -> ToolRule:
     """Return the rule that was sent.
 
-    The type may be left out if it follows from the options. Raises Invalid for an impossible rule, or
-    for a field that its type lacks.
+    The type may be left out if it follows from the options. Raises Invalid for an impossible rule,
+    or for a field that its type lacks.
     """
     implied_kinds = (kind for option, kind in _TYPE_OF.items() if option in row)
     kind: Any = row.get("type") or next(implied_kinds, None)

@@ -111,8 +111,8 @@ class CallDecisionRequest(RequestPart):
 class ApprovalDecisionRequest(RequestPart):
     """An answer to waiting calls: one item for each of them, or `approve` for all.
 
-    With the type `tool_return` the items are the results of the client's own tools, and may be called
-    `tool_returns`.
+    With the type `tool_return` the items are the results of the client's own tools, and may be
+    called `tool_returns`.
     """
 
     ignored: ClassVar = dict.fromkeys(
