@@ -151,8 +151,8 @@ async def create_passages(
 ) -> list[Json]:
     """Put passages into the archive, in their order, after all were checked.
 
-    They are stored in groups of 500, each whole or not at all. If the server is stopped during a longer
-    request, whole groups from its beginning are stored.
+    They are stored in groups of 500, each whole or not at all. If the server is stopped during a
+    longer request, whole groups from its beginning are stored.
     """
     return await _file(context, archive_id, body.passages)
 

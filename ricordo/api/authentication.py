@@ -26,12 +26,14 @@ from ricordo.storage.keys import ApiKey
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
-# Seconds for which the database's answer is cached: every process sees a revocation within a second.
+# Seconds for which the database's answer is cached: every process sees a revocation within a
+# second.
 _FRESH = 0.9
 _MOST_CACHED = 10_000
-# How often the time of a key's last use is written.
+# The least time between two writes of a key's last use.
 _USE_INTERVAL = 60 * SECOND
-# The prefix of a browser's session token, its validity in seconds, and the tolerated error of clocks.
+# The prefix of a browser's session token, its validity in seconds, and the tolerated error of
+# clocks.
 _SESSION = "ricordo_session_"
 SESSION_SECONDS = 12 * 3600
 _SESSION_LEEWAY = 24 * 3600
@@ -67,8 +69,8 @@ class _Failures(NamedTuple):
 def key_for_call(settings: Settings, scope: Scope, tool: str) -> Iterator[str]:
     """Provide a key of this server for a tool's program, while the block runs.
 
-    It sees as much as the caller and may do less: it decides no proposals, acts for no other user, and
-    manages no users, keys and providers. The history names the tool beside the caller.
+    It sees as much as the caller and may do less: it decides no proposals, acts for no other user,
+    and manages no users, keys and providers. The history names the tool beside the caller.
     """
     key = settings.data_dir, CALL + token_urlsafe(32)
     _calls[key] = replace(scope, scopes=scope.scopes & _WORK, caller=f"the tool {tool}")

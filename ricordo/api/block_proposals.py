@@ -36,7 +36,7 @@ async def list_of_block(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for the block, newest first; by default those that wait.
+    """Proposals for the block, newest first; by default the waiting ones.
 
     There are fewer than `limit` if their texts are long. Ask for those `after` the last one, until
     there are none.

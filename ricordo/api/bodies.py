@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ricordo.offload import SMALL, offload
 
 T = TypeVar("T")
-# The most commas and brackets of a large body. A JSON value takes up to a hundred times its bytes in
-# memory, and one call decodes them all: 60 ms for so many.
+# The most commas and brackets of a large body. A JSON value takes up to a hundred times its bytes
+# in memory, and one call decodes them all: 60 ms for so many.
 MOST_MARKS = 200_000
 # Bytes of a large body.
 _LARGE = 1024 * 1024

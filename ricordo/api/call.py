@@ -178,8 +178,8 @@ async def for_user(
 ) -> RequestContext:
     """Return the context narrowed to this user's and shared objects; None narrows nothing.
 
-    Unless it `reads`, the caller then acts for the user. Raises NotFound, and Forbidden if the caller
-    may not name the user.
+    Unless it `reads`, the caller then acts for the user. Raises NotFound, and Forbidden if the
+    caller may not name the user.
     """
     if user is None:
         return context
@@ -205,10 +205,10 @@ async def for_user(
 
 
 async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
-    """Return the scope of a caller who acts for a user.
+    """Return the scope for acting as a user.
 
-    The header names the user, or the path if the caller has no user of its own. A new user is created
-    unless the request only reads. Raises NotFound, Invalid, Forbidden.
+    The header names the user, or the path if the caller has no user of its own. A new user is
+    created unless the request only reads. Raises NotFound, Invalid, Forbidden.
     """
     header = request.headers.get(USER_HEADER.decode())
     name = header

@@ -340,7 +340,7 @@ def _is_from(scope: Scope, reach: Reach) -> bool:
 def origin_of(url: str) -> str:
     """Return an address's origin as browsers write it, without a default port.
 
-    Else empty.
+    It is empty for other addresses.
     """
     parts = _split(url)
     try:

@@ -157,7 +157,7 @@ async def list_messages(
 async def cancel(
     context: RequestContext, agent_id: str, body: CancelRequest | None = None
 ) -> dict[str, str]:
-    """Cancel the agent's running turns, or those that the body names."""
+    """Cancel the agent's running turns, or only the named ones."""
     return outcome_json(
         await cancel_runs(context.runtime, context.scope, agent_id, body.run_ids if body else None)
     )

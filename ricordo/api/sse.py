@@ -98,8 +98,8 @@ class SseEncoder:
                 return [reason, b"event: error\n" + self._data(error), DONE]
         return []
 
-    def resume(self, sent: Iterable[bytes]) -> None:
-        for chunk in sent:
+    def resume(self, chunks: Iterable[bytes]) -> None:
+        for chunk in chunks:
             if chunk.startswith(_PREFIX) and chunk != DONE:
                 self._note(orjson.loads(chunk.removeprefix(_PREFIX)))
 

@@ -137,7 +137,7 @@ class Adaptation:
     def confirm(self, request: ModelRequest) -> None:
         """Remember the form that was answered.
 
-        A guess only after it helped later calls too.
+        A guess is remembered only after it helped later calls too.
         """
         store = self.model.store
         key = self.model.key
@@ -245,7 +245,7 @@ class Adaptation:
     def _may_be_too_long(self, request: ModelRequest) -> bool:
         """Return whether the request is larger than every accepted one.
 
-        Asked after all forms.
+        It is the last question, after all other forms were tried.
         """
         accepted = self.model.store.accepted(self.model.key)
         return request_tokens(request) > (accepted or _LARGE)

@@ -39,7 +39,7 @@ _UNCHECKED = ("pattern", "patternProperties", "format")
 def instruction(response_format: Mapping[str, Any] | None) -> str:
     """Return the instruction about the answer's form.
 
-    Empty if any text will do.
+    It is empty if any text will do.
     """
     schema = _schema(response_format)
     if schema is None:

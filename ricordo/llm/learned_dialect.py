@@ -41,9 +41,9 @@ Key = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class LearnedDialect:
-    """The forms that a model needs.
+    """The forms that a model needs; by default none.
 
-    By default none. `conform` in `openai_conform.py` applies them.
+    `conform` in `openai_conform.py` applies them.
 
     Attributes:
         by_turns: User and model alternate, and the user speaks first and last.
@@ -278,7 +278,7 @@ class LearnedDialects:
     def accepted(self, key: Key) -> int:
         """Return the largest prompt accepted since the start, by our estimate.
 
-        0 without any.
+        It is 0 if none is known.
         """
         return self._accepted.get(key, 0)
 

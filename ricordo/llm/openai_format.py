@@ -16,7 +16,7 @@ from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_dialect import Dialect, can_force, thinking_fields
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 
-# Settings that are ours to put where the format wants them.
+# Extra settings that this module translates instead of passing them on.
 _OWN_SETTINGS = frozenset({"strict", "provider_type"})
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 MOST_ID_CHARACTERS = 40  # OpenAI's own limit

@@ -226,7 +226,7 @@ def _setting(settings: ProviderSettings, name: str | None) -> str | None:
 def address_of(name: str) -> str:
     """Return the address of a public service.
 
-    Empty for other servers and unknown providers.
+    It is empty for other servers and unknown providers.
     """
     return _BY_NAME[name].base_url if name in _BY_NAME else ""
 
@@ -244,7 +244,7 @@ def variables_of(provider: Provider) -> str:
 def what_to_set(name: str) -> str:
     """Return a sentence with the settings that this provider still needs.
 
-    Empty if unknown.
+    It is empty for an unknown provider.
     """
     row = _BY_NAME.get(name)
     if row is None:

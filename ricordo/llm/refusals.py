@@ -339,7 +339,7 @@ def _with_refused(learned: LearnedDialect, refused: Iterable[tuple[str, str]]) -
 def _smaller_budget(refusal: Refusal, budget: int) -> int:
     """Return the largest budget that the text allows.
 
-    Half of the refused one if it names none.
+    It is half of the refused budget if the text names none.
     """
     budgets = [number for number in numbers_in(refusal.text) if _LEAST_BUDGET <= number < budget]
     return max(budgets, default=max(_LEAST_BUDGET, budget // 2))

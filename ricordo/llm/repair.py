@@ -71,7 +71,7 @@ def is_empty(reply: ModelReply) -> bool:
 def repair(reply: ModelReply, tools: Sequence[ToolSchema]) -> ModelReply:
     """Return the reply as the model meant it.
 
-    The same object if nothing needs repair.
+    It is the same object if nothing needs repair.
     """
     offered = {tool.name: tool for tool in tools}
     parts = _with_thoughts_apart(_with_channels_apart(reply.parts))
@@ -519,7 +519,7 @@ class StreamRepair:
     def _opening_state(self, start: str) -> str:
         """Return the state of an answer with this beginning.
 
-        "opening" if it is too short.
+        It stays "opening" if the beginning is too short.
         """
         openings = ("analysis", *(f"{name}(" for name in self._names))
         if start and any(opening.startswith(start) for opening in openings):
@@ -580,7 +580,7 @@ class StreamRepair:
     def _state_at(self, match: re.Match[str], *, is_in_fence: bool) -> str:
         """Return the state that begins at a match of `_HOLD`.
 
-        Empty if it is ordinary text.
+        It is empty for ordinary text.
         """
         sign = match[0]
         is_free = bool(self._names) and not is_in_fence

@@ -62,7 +62,7 @@ def mend_tokens(text: str) -> str:
 def with_broken_tokens(request: ModelRequest) -> ModelRequest:
     """Return the request with broken tokens.
 
-    For adapters that do not build JSON themselves.
+    It is for adapters that do not build JSON themselves.
     """
     messages = tuple(map(_broken_message, request.messages))
     tools = tuple(map(_broken_tool, request.tools))

@@ -52,7 +52,7 @@ def _wider_tokens(text: str) -> int:
 def shortened(text: str, tokens: int) -> str:
     """Return the beginning of the text that takes about `tokens`.
 
-    All of a shorter text.
+    A shorter text is returned whole.
     """
     text = text[: tokens * 4]
     while (size := text_tokens(text)) > tokens:

@@ -148,7 +148,7 @@ class Reading:
 def read_text(text: str, offered: Offered, *, is_marked: bool = False) -> Reading:
     """Read the calls of a text.
 
-    With `is_marked` only those after a notation's mark.
+    With `is_marked` only calls after a notation's mark are read.
     """
     text = _without_turns(text)
     # Text after an invented result is worthless; a cut mark is the beginning of a call.
@@ -419,7 +419,7 @@ class _MarkedReader(_Reader):
     def _calls_behind(self, mark: re.Match[str]) -> tuple[Calls, int]:
         """Return the calls at a mark and their end.
 
-        Without any, the position to continue at.
+        Without any call, the position is where the search continues.
         """
         calls, end = self.sequence(mark.start())
         stop = self.stop

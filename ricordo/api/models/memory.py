@@ -519,7 +519,7 @@ class ComparisonResponse(ResponseModel):
         label: str,
         *,
         after: int = 0,
-        most: int,
+        limit: int,
     ) -> Json:
         """Compare two versions, each given as its hex id and its text.
 
@@ -528,7 +528,7 @@ class ComparisonResponse(ResponseModel):
         names = [f"{label} {id[:7] if id else '(nothing)'}" for id, _ in (older, newer)]
         lines = unified(older[1], newer[1], *names).split("\n")
         pieces = by_words(older[1], newer[1])
-        end = after + most
+        end = after + limit
         # The last line, after the last line break, is empty.
         count = max(len(lines) - 1, len(pieces))
         page = lines[after : min(end, len(lines) - 1)]
