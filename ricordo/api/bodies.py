@@ -41,8 +41,7 @@ class LargeBodies:
 
         def release() -> None:
             nonlocal body_size
-            if body_size > _LARGE:
-                self._taken -= body_size
+            self._taken -= body_size if body_size > _LARGE else 0
             body_size = 0
 
         async def receive_counted() -> Message:

@@ -227,8 +227,7 @@ async def sent_again(context: RequestContext, content: bytes | None = None) -> t
     """
     hashed = await context.request.body() if content is None else content
     digest = await offload(lambda: blake2b(hashed, digest_size=16).hexdigest(), len(hashed))
-    retries = context.request.headers.get("x-stainless-retry-count", "0")
-    return digest, retries not in ("", "0")
+    return digest, context.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
 
 def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
@@ -292,16 +291,12 @@ def turn_response(turn: Answer, body: SendRequest) -> Response:
 
 
 def turn_json(turn: Answer, view: MessageFormat) -> Json:
-    ending = {
-        "stop_reason": StopReasonResponse.of(turn.run),
-        "usage": UsageResponse.of(turn.run),
-    }
-    tokens = None
-    if turn.logprobs:
-        tokens = {name: turn.logprobs.get(name) for name in ("content", "refusal")}
+    names = ("content", "refusal")
+    tokens = {name: turn.logprobs.get(name) for name in names} if turn.logprobs else None
     return {
         "messages": messages_response(turn.messages, view),
-        **ending,
+        "stop_reason": StopReasonResponse.of(turn.run),
+        "usage": UsageResponse.of(turn.run),
         "logprobs": tokens,
         "turns": None,
     }
