@@ -34,13 +34,11 @@ _RESERVED = {
 DEFAULT_DESCRIPTIONS = {
     "persona": (
         "The persona block: who you are. It holds your character, your manner and what guides your "
-        "answers. Keep to it, so that "
-        "you stay the same from one conversation to the next."
+        "answers. Keep to it, so that you stay the same from one conversation to the next."
     ),
     "human": (
         "The human block: what you know about the person you are talking with, such as their name, "
-        "circumstances and wishes, "
-        "so that you can answer them personally."
+        "circumstances and wishes, so that you can answer them personally."
     ),
 }
 _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
@@ -75,9 +73,8 @@ class Chain:
             if other not in (label, old_label) and name_key(other) == key:
                 raise Conflict(
                     f'Block label "{label}" differs from "{other}" only in capitals or accents, or '
-                    "in signs that nobody sees, "
-                    "and in a clone of this memory both can be one file. Use that block, or choose "
-                    "another label."
+                    "in signs that nobody sees, and in a clone of this memory both can be one "
+                    "file. Use that block, or choose another label."
                 )
 
 
@@ -158,8 +155,7 @@ class Block:
         if length > self.limit:
             raise TooLong(
                 f'Block "{self.label}" would hold {length} characters, but its limit is '
-                f"{self.limit}. "
-                "Shorten the text or raise the limit."
+                f"{self.limit}. Shorten the text or raise the limit."
             )
 
 
@@ -217,9 +213,8 @@ def require_label(label: str) -> str:
     if not fits_git(label):
         raise Invalid(
             f'Block label "{label}" cannot be used: it is a file in a clone of its owner\'s '
-            "memory, and git keeps such names for "
-            "itself or could not tell them from others. Choose another word, and no folder that "
-            'ends in ".md".'
+            "memory, and git keeps such names for itself or could not tell them from others. "
+            'Choose another word, and no folder that ends in ".md".'
         )
     require_no_secret(label)
     return label

@@ -66,8 +66,7 @@ def answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] |
         return dict(schema)
     raise Invalid(
         'This response_format is not one we know. Use {"type": "text"}, {"type": "json_object"}, '
-        "or "
-        '{"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
+        'or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
     )
 
 

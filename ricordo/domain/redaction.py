@@ -73,14 +73,11 @@ _SENTENCE_END = re.compile(r"[ \t]*(?:[.!?,;)\r\n]|\Z)")
 # States of a password that people write after "is".
 _STATES = frozenset(
     "long short safe secure insecure unsafe good terrible easy hard simple complicated here there "
-    "back gone working ready valid "
-    "invalid public leaked stolen compromised outdated broken rejected accepted important sicher "
-    "unsicher lang kurz abgelaufen "
-    "falsch richtig gespeichert bekannt weg alt neu schwach stark sûr faible fort long court "
-    "expiré oublié faux correct perdu "
-    "nouveau sécurisé "
-    "segura débil fuerte larga corta incorrecta correcta caducada olvidada nueva vieja sicura "
-    "debole forte lunga corta scaduta "
+    "back gone working ready valid invalid public leaked stolen compromised outdated broken "
+    "rejected accepted important sicher unsicher lang kurz abgelaufen falsch richtig gespeichert "
+    "bekannt weg alt neu schwach stark sûr faible fort long court expiré oublié faux correct perdu "
+    "nouveau sécurisé segura débil fuerte larga corta incorrecta correcta caducada olvidada nueva "
+    "vieja sicura debole forte lunga corta scaduta "
     "sbagliata corretta dimenticata nuova vecchia persa perdida enregistré guardada salvata".split()
 )
 _NOUN = "password|passwd|passphrase|pwd|secret|token|key|hash"

@@ -346,7 +346,7 @@ def page(
         *conditions,
         *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
-        place=place,
+        position=place,
         marked=lambda agent: may_use(scope, agent.c.id),
         **equal,
     )
