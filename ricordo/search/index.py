@@ -119,7 +119,7 @@ def insert_archive(
 ) -> Archive:
     """Store a new archive of an agent with its first passages, and index them; returns it with count and tags."""
     stored = archives.redacted(holding)
-    after = archives.insert_one(tx, archive, owner=owner, holding=stored)
+    after = archives.insert_one(tx, archive, owner=owner, new_passages=stored)
     index_passages(tx, stored)
     return after
 

@@ -199,9 +199,9 @@ class _ArrayOf(UserDefinedType[list[Any]]):
         return f"{self.name}[]"
 
     def bind_processor(self, dialect: sa.Dialect) -> Any:
-        element: Any = self.element
-        if not isinstance(element, sa.JSON | NormalText):
+        if not isinstance(self.element, sa.JSON | NormalText):
             return None
+        element: Any = self.element
         convert = element.bind_processor(dialect)
         return lambda column: list(map(convert, column))
 
