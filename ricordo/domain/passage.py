@@ -54,7 +54,7 @@ class Passage:
     seq: int = 0
 
 
-# Measured in docs/retrieval.md: nearly every question about an earlier conversation has a hit that
+# Measured in docs/internals/retrieval.md: nearly every question about an earlier conversation has a hit that
 # reaches one of these.
 GOOD_WORD_MATCH = 0.3
 GOOD_SIMILARITY = 0.3

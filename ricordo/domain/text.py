@@ -6,7 +6,7 @@
   Joiners stay between letters of scripts that need them and within emoji, as do the selectors and
   tags of emoji.
 
-`docs/decisions/0056-normal-form-of-text.md` gives the reasons, and the places of its use.
+`docs/internals/decisions/0056-normal-form-of-text.md` gives the reasons, and the places of its use.
 """
 
 import re
