@@ -111,10 +111,10 @@ def page_of_kept(
             or (is_short and (page_messages or not page.is_bounded))
         ):
             return page_messages[-page.limit :] if is_backwards else page_messages[: page.limit]
-        cursor = (
-            {"before": messages_read[0].id} if is_backwards else {"after": messages_read[-1].id}
-        )
-        reading = replace(reading, **cursor)
+        if not is_backwards:
+            reading = replace(reading, after=messages_read[-1].id)
+            continue
+        reading = replace(reading, before=messages_read[0].id)
 
 
 def rewrite(tx: Transaction, message: Message) -> None:
