@@ -50,6 +50,7 @@ class Chain:
 
     `head` is the id of the tip, the compare-and-swap point. `files` maps each label to the id of
     its current text and the number of deltas between that text and a text stored whole.
+    `history_bytes` is the size of its whole history (`storage.history_size`).
     """
 
     id: str
@@ -59,6 +60,7 @@ class Chain:
     head: bytes | None = None
     versions: int = 0
     files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
+    history_bytes: int = 0
 
     def require_told_apart(self, label: str, old_label: str | None = None) -> None:
         """Raise Conflict if a user's new label differs from another only in case.

@@ -1,4 +1,4 @@
-"""Quotas of memory: bytes of a block, and bytes and number of an owner's blocks.
+"""Quotas of memory: one block, the blocks of one user or agent, and their history.
 
 Quotas refuse growth only: a larger block from before the quota can still be read, shortened and
 deleted.
@@ -16,8 +16,8 @@ MEGABYTE = 1024 * 1024
 class MemoryQuotas:
     """The quotas on memory that the operator sets.
 
-    They come from RICORDO_MAX_BLOCK_KB, RICORDO_MAX_MEMORY_MB, RICORDO_MAX_MEMORY_BLOCKS and
-    RICORDO_MAX_LISTED_CHARACTERS.
+    They come from RICORDO_MAX_BLOCK_KB, RICORDO_MAX_MEMORY_MB, RICORDO_MAX_MEMORY_BLOCKS,
+    RICORDO_MAX_LISTED_CHARACTERS and RICORDO_MAX_HISTORY_MB.
     """
 
     block_kb: int = 512
@@ -26,6 +26,7 @@ class MemoryQuotas:
     # Characters of one text in a list, and of all of them together.
     listed_characters: int = 100_000
     list_characters: int = 4_000_000
+    history_mb: int = 100
 
     @property
     def block_bytes(self) -> int:
@@ -34,6 +35,10 @@ class MemoryQuotas:
     @property
     def memory_bytes(self) -> int:
         return self.memory_mb * MEGABYTE
+
+    @property
+    def history_bytes(self) -> int:
+        return self.history_mb * MEGABYTE
 
     def require_block(self, label: str, size: int, before: int = 0) -> None:
         """Raise TooLong if a block of this size is too large and larger than before."""
@@ -66,6 +71,15 @@ class MemoryQuotas:
                 f"This memory would have {count:,} blocks, and {self.blocks:,} are the most "
                 "(RICORDO_MAX_MEMORY_BLOCKS). Delete "
                 "some first, or put several texts into one block."
+            )
+
+    def require_history(self, size: int) -> None:
+        """Raise TooLong where a history of so many bytes has no room for a new text."""
+        if size >= self.history_bytes:
+            raise TooLong(
+                f"The history of this memory has {size:,} bytes, and {self.history_mb:,} MB are the most "
+                "(RICORDO_MAX_HISTORY_MB), so it takes no new text. All of it can still be read, earlier texts restored, and "
+                "blocks deleted. Whoever runs the server can raise the setting."
             )
 
 

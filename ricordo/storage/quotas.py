@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from sqlalchemy import Text, bindparam, cast, func, select
 
 from ricordo.domain.block import Block, Chain
-from ricordo.storage.engine.repository import byte_length, equal
+from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import require_history
+from ricordo.storage.schema.functions import byte_length
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks
 
 # A smaller block of an agent is written without a sum over the agent's other blocks.
@@ -36,21 +38,28 @@ _AGENTS_OF = (
 
 
 def require_room(
-    tx: Transaction, chain: Chain, changed: Sequence[tuple[Block | None, Block]]
+    tx: Transaction,
+    chain: Chain,
+    changed: Sequence[tuple[Block | None, Block | None]],
+    *,
+    is_revival: bool = False,
 ) -> None:
     """Raise TooLong if these changes of a locked chain exceed its quotas.
 
-    Each change is a block before and after it.
+    Each change is a block before and after it; None if it is created or deleted. In a revival,
+    blocks come back as they were.
     """
     quotas = tx.quotas
     growth = 0
     new_blocks = 0
     for before, after in changed:
-        size = after.size
+        size = after.size if after else 0
         size_before = before.size if before else 0
-        quotas.require_block(after.shown_label, size, size_before)
+        if after:
+            quotas.require_block(after.shown_label, size, size_before)
         growth += size - size_before
-        new_blocks += before is None
+        new_blocks += (before is None) - (after is None)
+    require_history(tx, chain, changed, is_revival=is_revival)
     quotas.require_count(len(chain.files) + new_blocks, len(chain.files))
     if growth <= 0:
         return
@@ -60,7 +69,7 @@ def require_room(
         quotas.require_memory(total + growth, total)
     if chain.owner_kind != "user":
         for before, after in changed:
-            if before and after.size > max(_SMALL, before.size):
+            if before and after and after.size > max(_SMALL, before.size):
                 _require_room_of_agents(tx, after.id, after.size - before.size)
 
 

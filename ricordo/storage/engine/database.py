@@ -68,6 +68,7 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
         settings.max_listed_characters,
         # An agent holds its blocks twice, and most characters of other scripts take three bytes.
         settings.max_answer_mb * MEGABYTE // 8,
+        settings.max_history_mb,
     )
     return store
 

@@ -44,6 +44,7 @@ class Transaction:
         "clock",
         "connection",
         "has_written",
+        "history_bytes",
         "quotas",
     )
 
@@ -65,6 +66,8 @@ class Transaction:
         self.after_commit: list[Callable[[], None]] = []
         # Rows that are read after a write may be rolled back, so they may not be cached.
         self.has_written = False
+        # By chain, how large its history was when this transaction first asked for room in it.
+        self.history_bytes: dict[str, int] = {}
         self._statements = statements
 
     def run(

@@ -45,6 +45,8 @@ chains = table(
     *numbers("versions"),
     # The chain's current tree: each label's text id and its number of deltas from a whole text.
     json_value("files"),
+    # Bytes of its versions, texts, proposals and log (`storage/history_size.py`).
+    *numbers("history_bytes"),
     sa.UniqueConstraint("owner_kind", "owner_id"),
     erasure="delete",
 )
