@@ -21,13 +21,13 @@ ModelErrorKind = Literal[
     "llm_timeout",
     "llm_rate_limit",
     "llm_authentication",
-    # Reasons why a file cannot be written: a full disk, a used-up quota, a read-only file system.
+    "llm_insufficient_credits",
     "llm_bad_request",
     "llm_empty_response",
     "llm_error",
     "context_window_exceeded",
 ]
-# Why a system could not write a file: a full disk, a quota that is used up, a file system that is read-only.
+# Reasons why a file cannot be written: a full disk, a used-up quota, a read-only file system.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 DatabaseFailure = Literal["down", "full", "read-only", "damaged"]
 
