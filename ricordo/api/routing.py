@@ -208,7 +208,7 @@ class LazyRoute(APIRoute):
 def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> Callable[..., Any]:
     """Return the endpoint as one that gives a whole response, made by its response model of what the endpoint returns.
 
-    An endpoint that is no coroutine takes a transaction and `here`: with GET it reads, with any other method it writes.
+    An endpoint that is no coroutine takes a transaction and `context`: with GET it reads, with any other method it writes.
     """
     make = maker(model)
     is_async, only_reads = iscoroutinefunction(endpoint), methods == {"GET"}
@@ -216,23 +216,25 @@ def _answering(endpoint: Callable[..., Any], model: Any, methods: set[str]) -> C
     @wraps(endpoint)
     async def respond(**given: Any) -> Response:
         if not is_async and only_reads:
-            request = given["here"].request
+            request = given["context"].request
             work = partial(_called, endpoint, given)
             return await read_answer(
-                budget_of(request.app), request.scope, given["here"].store, work, make
+                budget_of(request.app), request.scope, given["context"].store, work, make
             )
         if is_async:
             made = await endpoint(**given)
         else:
-            made = await given["here"].store.write(lambda tx: endpoint(tx, **given))
-        here = given.get("here")
+            made = await given["context"].store.write(lambda tx: endpoint(tx, **given))
+        context = given.get("context")
         if make and not isinstance(made, Response):
             is_long = isinstance(made, list | tuple) and len(made) > _MANY
             made = await offload(partial(make, made), SMALL + 1) if is_long else make(made)
-        if here is None:
+        if context is None:
             return made if isinstance(made, Response) else answer(made)
         finish = counted_answer if isinstance(made, Response) else made_answer
-        return await finish(budget_of(here.request.app), here.request.scope, made, reads=only_reads)
+        return await finish(
+            budget_of(context.request.app), context.request.scope, made, reads=only_reads
+        )
 
     known = signature(endpoint)
     parameters = [parameter for name, parameter in known.parameters.items() if name != "tx"]

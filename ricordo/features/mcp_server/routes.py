@@ -2,7 +2,7 @@
 
 from fastapi import Response
 
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.features.mcp_server.server import McpResponse
 from ricordo.features.mcp_server.tools import Memory
@@ -12,6 +12,6 @@ router = Routes(tags=["mcp"], scope="memory")
 
 @router.post("/mcp", include_in_schema=False)
 @needs("memory:read", "messages:read", "agents:read")
-async def serve_mcp(here: Here) -> Response:
+async def serve_mcp(context: RequestContext) -> Response:
     """Messages of an MCP client, by the streamable HTTP transport (https://modelcontextprotocol.io), without sessions."""
-    return McpResponse(Memory(here.request, here))
+    return McpResponse(Memory(context.request, context))
