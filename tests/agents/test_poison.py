@@ -308,6 +308,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
     )
     expected = await closed(stage, harmless)
     count = 0
+    most *= 2 if family == "recalled passages" else 1  # of which the first few come to nothing
     for number, poison in enumerate([one for one in CORPUS if one.family == family][:most]):
         agent = await poisoned(stage, web, poison, number)
         after = await held(stage, agent)
