@@ -27,12 +27,13 @@ from ricordo.cli.screen import as_typed
 from ricordo.cli.settings_list import listed_settings
 from ricordo.cli.sockets import address_of, addresses_of
 from ricordo.domain.model import LIBRARIAN, ModelInfo
+from ricordo.domain.quotas import MEGABYTE
 from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.secret import FILE, load_secret, require_unneeded
 from ricordo.settings import LOOPBACK, ProviderSettings, Settings, load_settings
-from ricordo.storage import damage, keys
+from ricordo.storage import damage, history_size, keys
 from ricordo.storage.engine.database import DatabaseStatus, address, check, open_store, read_beside
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import read_queue
@@ -45,6 +46,7 @@ _LITTLE_SPACE, _NO_SPACE = (
     16 * 1024**2,
 )  # bytes; a message with its index takes some kilobytes
 _SHOWN_CONVERSATIONS = 10
+_NEARLY_FULL = 0.9
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
 # What a provider needs besides its key: the setting, the package, the extra that installs it.
@@ -84,6 +86,7 @@ def examine() -> Iterator[DoctorFinding]:
     database = check(settings)
     yield _database(settings, database)
     yield from _conversations(settings, database)
+    yield from _histories(settings, database)
     yield from _jobs(settings, database)
     try:
         addresses_of(settings.host)
@@ -220,6 +223,31 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
     for one in found[:_SHOWN_CONVERSATIONS]:
         yield _warning(
             "conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}"
+        )
+
+
+def _histories(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFinding]:
+    """Report histories of memory that are nearly full, or whose stored size is wrong."""
+    if not _is_current(database):
+        return
+    try:
+        with read_beside(settings) as tx:
+            wrong = len(history_size.wrong_ids(tx))
+            most = settings.max_history_mb * MEGABYTE
+            full = history_size.count_nearly_full(tx, int(most * _NEARLY_FULL))
+    except RicordoError as error:
+        yield _warning("histories", f"not examined: {error}")
+        return
+    if wrong:
+        yield _warning(
+            "histories",
+            f"the size of {wrong:,} is wrong: stop the server, then `ricordo doctor --repair`",
+        )
+    if full:
+        yield _warning(
+            "histories",
+            f"{full:,} of memory {'has' if full == 1 else 'have'} nearly the {settings.max_history_mb:,} MB that they may have: "
+            "raise RICORDO_MAX_HISTORY_MB, or they will take no new text",
         )
 
 
@@ -383,7 +411,7 @@ def repair_database() -> bool:
     """Repair every conversation; returns whether all are sound now. Raises Conflict where a server runs, NotFound, Unavailable."""
     settings, _ = load_settings()
     require_database(settings, "nothing to repair")
-    count, repaired = asyncio.run(_repair(settings))
+    count, repaired, counted = asyncio.run(_repair(settings))
     for one in repaired:
         typer.echo(f"{one.conversation_id}{' (busy, left as it is)' if one.is_busy else ''}")
         for fault in one.found:
@@ -395,6 +423,8 @@ def repair_database() -> bool:
     typer.echo(
         f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: {outcome}."
     )
+    if counted:
+        typer.echo(f"The sizes of {counted:,} histories of memory were wrong, and are right now.")
     if busy:
         typer.echo("A turn is running in the busy ones. Repeat this when it has ended.")
     return not busy
@@ -431,9 +461,10 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
     return count, repaired
 
 
-async def _repair(settings: Settings) -> tuple[int, list[Repair]]:
+async def _repair(settings: Settings) -> tuple[int, list[Repair], int]:
     store = await asyncio.to_thread(open_store, settings)
     try:
-        return await repair_all(store, is_alone=not settings.postgres_url)
+        count, repaired = await repair_all(store, is_alone=not settings.postgres_url)
+        return count, repaired, await store.write(history_size.recount_all)
     finally:
         await store.close()

@@ -49,7 +49,7 @@ class Chain:
     """The line of versions of one owner: a user, an agent, or a block of its own.
 
     `head` is the id of the tip, the compare-and-swap point; `files` holds by label the id of each current text, and how many
-    steps it is from a text that is stored whole.
+    steps it is from a text that is stored whole. `history_bytes` is the size of all that is kept of it (`storage.history_size`).
     """
 
     id: str
@@ -59,6 +59,7 @@ class Chain:
     head: bytes | None = None
     versions: int = 0
     files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
+    history_bytes: int = 0
 
     def require_told_apart(self, label: str, old_label: str | None = None) -> None:
         """Raise Conflict where a label that comes, in place of `old_label`, differs from another of a user's in capitals alone.

@@ -1,4 +1,4 @@
-"""How much memory may hold: bytes of one block, and bytes and number of the blocks of one user or agent.
+"""How much memory may hold: one block, the blocks of one user or agent, and the history of these.
 
 Bounds refuse growth alone: a block that is larger, from before there was a bound, can still be read, shortened and deleted.
 """
@@ -12,7 +12,7 @@ KILOBYTE, MEGABYTE = 1024, 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class MemoryQuotas:
-    """The bounds of RICORDO_MAX_BLOCK_KB, RICORDO_MAX_MEMORY_MB, RICORDO_MAX_MEMORY_BLOCKS and RICORDO_MAX_LISTED_CHARACTERS."""
+    """The bounds of RICORDO_MAX_BLOCK_KB, _MEMORY_MB, _MEMORY_BLOCKS, _LISTED_CHARACTERS and _HISTORY_MB."""
 
     block_kb: int = 512
     memory_mb: int = 8
@@ -20,6 +20,7 @@ class MemoryQuotas:
     # Characters of one text in a list, and of all of them together.
     listed_characters: int = 100_000
     list_characters: int = 4_000_000
+    history_mb: int = 100
 
     @property
     def block_bytes(self) -> int:
@@ -28,6 +29,10 @@ class MemoryQuotas:
     @property
     def memory_bytes(self) -> int:
         return self.memory_mb * MEGABYTE
+
+    @property
+    def history_bytes(self) -> int:
+        return self.history_mb * MEGABYTE
 
     def require_block(self, label: str, size: int, before: int = 0) -> None:
         """Raise TooLong where a block of so many bytes is too large, and larger than it was."""
@@ -57,6 +62,15 @@ class MemoryQuotas:
             raise TooLong(
                 f"This memory would have {count:,} blocks, and {self.blocks:,} are the most (RICORDO_MAX_MEMORY_BLOCKS). Delete "
                 "some first, or put several texts into one block."
+            )
+
+    def require_history(self, size: int) -> None:
+        """Raise TooLong where a history of so many bytes has no room for a new text."""
+        if size >= self.history_bytes:
+            raise TooLong(
+                f"The history of this memory has {size:,} bytes, and {self.history_mb:,} MB are the most "
+                "(RICORDO_MAX_HISTORY_MB), so it takes no new text. All of it can still be read, earlier texts restored, and "
+                "blocks deleted. Whoever runs the server can raise the setting."
             )
 
 

@@ -30,6 +30,7 @@ from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import require_history_for_proposal
 
 WAITS = (
     'Your change of memory block "{}" was proposed as {}. It waits for the owner, and the block stays as it is until then. '
@@ -183,6 +184,7 @@ def propose(
     chain = versions.lock(tx, draft.chain_id)
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
+    require_history_for_proposal(tx, chain)
     _require_change(tx, chain, draft)
     of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
     comparison = _DraftComparison(draft)

@@ -149,14 +149,16 @@ def make(
     text: str,
     metadata: ChangeMetadata,
     settings: Mapping[str, Any],
+    *,
+    is_revival: bool = False,
 ) -> Block:
-    """Store a new block in a locked chain. Raises Conflict where the label is taken, TooLong, Forbidden."""
+    """Store a new block in a locked chain, in a revival a deleted one again. Raises Conflict, TooLong, Forbidden."""
     label, text = require_label(label), normal_text(text)
     block = new_in(chain, label, metadata.author.id, tx.clock.now(), value=text, **settings)
     block.require_fits(text)
     if label in chain.files:
         raise Conflict(f'A memory block "{label}" already exists. Choose another label.')
-    return blocks.insert_all(tx, [block], [], metadata)[0]
+    return blocks.insert_all(tx, [block], [], metadata, is_revival=is_revival)[0]
 
 
 def delete(
@@ -214,7 +216,7 @@ def text_at(
 
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
     """Make a deleted block again in a locked chain, with id, settings and agent. Raises as `make`, Conflict for another."""
-    gone = history.last_deleted(tx, chain.id, label)
+    gone = history.take_deleted(tx, chain, label)
     is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
     if is_seen and any(other.label == label for other in blocks.attached(tx, chain.owner_id)):
         raise Conflict(
@@ -222,7 +224,8 @@ def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: Chang
         )
     # One that came back already, and has another label by now, keeps its id.
     known = {"id": gone.block_id} if gone and not blocks.is_there(tx, gone.block_id) else {}
-    block = make(tx, chain, label, text, metadata, {**(gone.settings if gone else {}), **known})
+    settings = {**(gone.settings if gone else {}), **known}
+    block = make(tx, chain, label, text, metadata, settings, is_revival=True)
     proposals.reopen(tx, chain.id, label)
     if is_seen:
         blocks.attach(tx, chain.owner_id, [block])

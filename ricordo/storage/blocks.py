@@ -39,6 +39,7 @@ from ricordo.storage.engine.repository import (
     setter,
 )
 from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.history_size import grow, size_of_log
 from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, listed_texts, require_whole
 from ricordo.storage.quotas import require_room, require_room_to_attach
 from ricordo.storage.schema.memory_tables import (
@@ -180,10 +181,12 @@ def insert_all(
     metadata: ChangeMetadata,
     *,
     is_copy: bool = False,
+    is_revival: bool = False,
 ) -> list[Block]:
     """Store new blocks with their first versions and new chains. One that its chain holds already stays as given.
 
-    An `is_copy` needs no policy and no room: nothing in it is new. Raises Forbidden, Conflict, TooLong.
+    In a revival they come back with settings that they had. An `is_copy` needs no policy and no room: nothing in it is new.
+    Raises Forbidden, Conflict, TooLong.
     """
     begun = {chain.id: chain for chain in chains_of}
     if not is_copy:
@@ -198,7 +201,7 @@ def insert_all(
         if not is_copy:
             for block in group:
                 metadata.require(block.label, block.rule, chain)
-            require_room(tx, chain, [(None, block) for block in group])
+            require_room(tx, chain, [(None, block) for block in group], is_revival=is_revival)
         changes = [Change(block.label, block.value, before=None) for block in group]
         if new_chain:
             ids = versions.begin(tx, chain, changes, metadata)
@@ -544,14 +547,16 @@ def log(
     tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: ChangeMetadata
 ) -> None:
     """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
+    logged = {"label": block.label, **changed}
     row = {
         "chain_id": block.chain_id,
         "block_id": block.id,
         "created_at": tx.clock.now(),
-        "changed": {"label": block.label, **changed},
+        "changed": logged,
         "deleted_label": block.label if "deleted" in changed else None,
     }
     tx.run(_INSERT_LOG, row | _LOG.values(metadata))
+    grow(tx, block.chain_id, size_of_log(logged))
 
 
 def attach(

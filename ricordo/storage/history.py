@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Row, bindparam, func, or_, select, update
 
+from ricordo.domain.block import Chain
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
@@ -17,6 +18,7 @@ from ricordo.storage import versions
 from ricordo.storage.blocks import SETTINGS
 from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import is_full, recount
 from ricordo.storage.schema.memory_tables import blocks, blocks_log, chains, commits, is_in_chain
 from ricordo.storage.versions import PARENT
 
@@ -85,6 +87,17 @@ _DELETED = (
     .where(equal(blocks_log, "chain_id", "deleted_label"))
     .order_by(blocks_log.c.seq.desc())
     .limit(1)
+)
+
+_LARGE_SETTINGS = {"description", "metadata"}
+_SHORTEN_DELETED = (
+    update(blocks_log)
+    .where(
+        blocks_log.c.chain_id == bindparam("in_chain"),
+        blocks_log.c.deleted_label == bindparam("label_then"),
+        blocks_log.c.block_id == bindparam("of_block"),
+    )
+    .values(changed=bindparam("new_changed"))
 )
 
 
@@ -230,6 +243,22 @@ def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | N
     return DeletedBlock(
         row.block_id, {name: settings[name] for name in SETTINGS if name in settings}
     )
+
+
+def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | None:
+    """Return the block that was deleted last under this label of a locked chain, for its revival.
+
+    Where the history is full the log does not keep large settings beside the block, or deleting it again and again would add to
+    it for ever.
+    """
+    deleted = last_deleted(tx, chain.id, label)
+    if deleted is None or not is_full(tx, chain):
+        return deleted
+    kept = {name: deleted.settings[name] for name in deleted.settings.keys() - _LARGE_SETTINGS}
+    values = {"in_chain": chain.id, "label_then": label, "of_block": deleted.block_id}
+    tx.run(_SHORTEN_DELETED, {**values, "new_changed": {"label": label, "deleted": kept}})
+    recount(tx, chain.id)
+    return deleted
 
 
 def _newest(

@@ -9,6 +9,7 @@ from sqlalchemy import Row, bindparam, case, func, insert, select, update
 from ricordo.domain.agent import Conversation
 from ricordo.domain.block import require_no_secret
 from ricordo.domain.git_objects import blob_id
+from ricordo.domain.quotas import size_of
 from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
@@ -24,7 +25,9 @@ from ricordo.storage.engine.repository import (
     seen_by,
 )
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import grow
 from ricordo.storage.schema.core_tables import conversations, runs
+from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import chains, proposals
 
 _ROWS = Repository(Proposal, proposals)
@@ -142,16 +145,18 @@ def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | No
     )
     if proposal.new_label:
         require_no_secret(proposal.new_label)
-    blob = (
-        None
-        if proposal.value is None
-        else versions.put_text(tx, proposal.chain_id, proposal.value, base)[0]
-    )
+    blob = None
+    grown = ROW_BYTES + size_of(proposal.reasoning) + size_of(proposal.description)
+    if proposal.value is not None:
+        text = versions.put_text(tx, proposal.chain_id, proposal.value, base)
+        blob = text.id
+        grown += text.added_bytes
     base_blob = None if proposal.base_value is None else blob_id(proposal.base_value)
     if base is None and proposal.base_value is not None:
         # A user's copy may have been made of another text than the agent saw, which no version holds.
-        versions.put_text(tx, proposal.chain_id, proposal.base_value, None)
+        grown += versions.put_text(tx, proposal.chain_id, proposal.base_value, None).added_bytes
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
+    grow(tx, proposal.chain_id, grown)
     return proposal
 
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from sqlalchemy import Text, bindparam, cast, func, select
 
 from ricordo.domain.block import Block, Chain
-from ricordo.storage.engine.repository import byte_length, equal
+from ricordo.storage.engine.repository import equal
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import require_history
+from ricordo.storage.schema.functions import byte_length
 from ricordo.storage.schema.memory_tables import agents_blocks, blocks
 
 # A block of an agent that is smaller than this is not summed up with the agent's others when it is written.
@@ -36,15 +38,24 @@ _AGENTS_OF = (
 
 
 def require_room(
-    tx: Transaction, chain: Chain, changed: Sequence[tuple[Block | None, Block]]
+    tx: Transaction,
+    chain: Chain,
+    changed: Sequence[tuple[Block | None, Block | None]],
+    *,
+    is_revival: bool = False,
 ) -> None:
-    """Raise TooLong where these changes of a locked chain, each a block before and after, leave it larger than it may be."""
+    """Raise TooLong where these changes of a locked chain leave it, or its history, larger than it may be.
+
+    Each is a block before and after, None where it is made or deleted. In a revival, blocks come back as they were.
+    """
     quotas, grown, made = tx.quotas, 0, 0
     for before, after in changed:
-        size, size_before = after.size, before.size if before else 0
-        quotas.require_block(after.shown_label, size, size_before)
+        size, size_before = after.size if after else 0, before.size if before else 0
+        if after:
+            quotas.require_block(after.shown_label, size, size_before)
         grown += size - size_before
-        made += before is None
+        made += (before is None) - (after is None)
+    require_history(tx, chain, changed, is_revival=is_revival)
     quotas.require_count(len(chain.files) + made, len(chain.files))
     if grown <= 0:
         return
@@ -54,7 +65,7 @@ def require_room(
         quotas.require_memory(total + grown, total)
     if chain.owner_kind != "user":
         for before, after in changed:
-            if before and after.size > max(_SMALL, before.size):
+            if before and after and after.size > max(_SMALL, before.size):
                 _require_room_of_agents(tx, after.id, after.size - before.size)
 
 

@@ -7,9 +7,19 @@ first, so writers of one chain follow each other, and its `files` are the tree t
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, bindparam, exists, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    bindparam,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from ricordo.domain.authors import signature
 from ricordo.domain.block import Chain
@@ -21,6 +31,8 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import size_of_versions
+from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import (
     blobs,
     chains,
@@ -87,7 +99,16 @@ _INSERT_COMMIT = insert(commits).values(
         ).scalar_subquery(),
     ),
 )
-advance = _CHAINS.updates("head", "versions", "files")
+_ADVANCE = (
+    update(chains)
+    .where(chains.c.id == bindparam("this_id"))
+    .values(
+        head=bindparam("new_head"),
+        versions=bindparam("new_versions"),
+        files=bindparam("new_files"),
+        history_bytes=chains.c.history_bytes + bindparam("grown", type_=BigInteger),
+    )
+)
 # A text, its depth and itself: what a new one may be stored as a difference from.
 TextBase = tuple[bytes, int, str]
 
@@ -111,6 +132,19 @@ def _lineage(wanted: ColumnElement[bool]) -> Select[Any]:
 
 
 _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
+
+
+class StoredText(NamedTuple):
+    """A text in a chain: its id, how many steps it is from one that is stored whole, and what it added to the history."""
+
+    id: bytes
+    depth: int
+    added_bytes: int
+
+    @property
+    def file(self) -> tuple[bytes, int]:
+        """The entry of `Chain.files`."""
+        return self.id, self.depth
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +234,7 @@ def store(
     planned: VersionPlan,
 ) -> Chain:
     """Store what was planned for the chain; returns it as it is then."""
-    rows = []
+    rows, grown = [], 0
     for change, id in zip(changes, planned.ids, strict=True):
         if id is None:
             continue
@@ -208,14 +242,16 @@ def store(
         before = files.pop(change.old_label or change.label, None)
         if change.value is not None:
             base = (*before, change.before) if before and change.before is not None else None
-            files[change.label] = put_text(tx, chain.id, change.value, base)
+            text = put_text(tx, chain.id, change.value, base)
+            files[change.label] = text.file
+            grown += text.added_bytes
         blob = files[change.label][0] if change.value is not None else None
         rows.append(row_of(chain, change, metadata, id, blob, planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
     if rows:
-        insert_rows(tx, rows)
-        advance(tx, chain)
-    return chain
+        grown += insert_rows(tx, rows)
+        advance(tx, chain, grown)
+    return replace(chain, history_bytes=chain.history_bytes + grown)
 
 
 def begin(
@@ -224,13 +260,15 @@ def begin(
     """Store a new chain with its first versions, all of new blocks; returns their ids."""
     planned = plan(chain, changes, metadata, tx.clock.now())
     files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}
-    insert_chain(tx, replace(planned.chain, files=files))
     texts = dict.fromkeys(change.value or "" for change in changes)
-    tx.run(_INSERT_TEXT, [_text_row(chain.id, text) for text in texts])
+    text_rows = [_text_row(chain.id, text) for text in texts]
     rows = []
     for change, id in zip(changes, planned.ids, strict=True):
         rows.append(row_of(chain, change, metadata, id or b"", files[change.label][0], planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1)
+    size = sum(map(_text_size, text_rows)) + size_of_versions(rows)
+    insert_chain(tx, replace(planned.chain, files=files, history_bytes=size))
+    tx.run(_INSERT_TEXT, text_rows)
     insert_rows(tx, rows)
     return planned.ids
 
@@ -262,17 +300,30 @@ def row_of(
     }
 
 
-def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store versions that `row_of` made, in their order; the caller stores the chain's tip."""
+def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Store versions that `row_of` made, in their order; return what they add to the history, for `advance`."""
     tx.run(_INSERT_COMMIT, rows)
+    return size_of_versions(rows)
 
 
-def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> tuple[bytes, int]:
-    """Store a text unless the chain has it; returns its id and how many steps it is from one that is stored whole."""
+def advance(tx: Transaction, chain: Chain, grown: int) -> None:
+    """Store the tip of a chain, whose history has grown by so many bytes."""
+    row = _CHAINS.values(chain)
+    values = {f"new_{name}": row[name] for name in ("head", "versions", "files")}
+    tx.run(_ADVANCE, {**values, "grown": grown, "this_id": chain.id})
+
+
+def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> StoredText:
+    """Store a text unless the chain has it; the caller adds its bytes to the chain's history."""
     row = _text_row(chain_id, text, base if base and base[1] + 1 < _DEEPEST else None)
     if tx.run(_INSERT_TEXT, row):
-        return row["id"], row["depth"]
-    return row["id"], tx.first(_DEPTH, {"chain_id": chain_id, "blob": row["id"]}).depth
+        return StoredText(row["id"], row["depth"], _text_size(row))
+    depth = tx.first(_DEPTH, {"chain_id": chain_id, "blob": row["id"]}).depth
+    return StoredText(row["id"], depth, 0)
+
+
+def _text_size(row: Mapping[str, Any]) -> int:
+    return ROW_BYTES + len(row["data"])
 
 
 def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[str, Any]:

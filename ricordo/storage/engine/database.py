@@ -58,6 +58,7 @@ def open_store(settings: Settings, clock: Clock | None = None) -> Store:
         settings.max_listed_characters,
         # An agent has its blocks twice, and most signs of other scripts have three bytes.
         settings.max_answer_mb * MEGABYTE // 8,
+        settings.max_history_mb,
     )
     return store
 

@@ -15,6 +15,7 @@ from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.usage import Usage
 from ricordo.errors import NotFound
 from ricordo.storage.engine.store import Transaction, each
+from ricordo.storage.schema.functions import byte_length
 
 V = TypeVar("V")
 Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -408,14 +409,6 @@ class distinct_list(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: se
     inherit_cache = True
 
 
-class byte_length(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: select(byte_length(column))
-    """The bytes of a text in UTF-8."""
-
-    type = sa.Integer()
-    name = "byte_length"
-    inherit_cache = True
-
-
 class Appending(sa.Insert):
     """Insert rows; the `data` of one that is there already grows by the new row's."""
 
@@ -464,17 +457,6 @@ def _append(insert: Any, compiler: Any, **options: Any) -> str:
 def _list(element: distinct_list, compiler: Any, **options: Any) -> str:
     name = "json_group_array" if compiler.dialect.name == "sqlite" else "json_agg"
     return f"{name}(DISTINCT {compiler.process(element.clauses, **options)})"
-
-
-@compiles(byte_length)
-def _bytes(element: byte_length, compiler: Any, **options: Any) -> str:
-    column = compiler.process(element.clauses, **options)
-    # The oldest SQLite that is served here has no octet_length.
-    return (
-        f"length(CAST({column} AS BLOB))"
-        if compiler.dialect.name == "sqlite"
-        else f"octet_length(CAST({column} AS text))"
-    )
 
 
 @compiles(Missing)

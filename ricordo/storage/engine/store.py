@@ -40,6 +40,7 @@ class Transaction:
         "clock",
         "connection",
         "has_written",
+        "history_bytes",
         "quotas",
     )
 
@@ -61,6 +62,8 @@ class Transaction:
         self.after_commit: list[Callable[[], None]] = []
         # What is read after a write may be rolled back, so it may not be cached.
         self.has_written = False
+        # By chain, how large its history was when this transaction first asked for room in it.
+        self.history_bytes: dict[str, int] = {}
         self._statements = statements
 
     def run(

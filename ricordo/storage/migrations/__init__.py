@@ -17,7 +17,14 @@ from ricordo.errors import Unavailable
 from ricordo.storage.migrations.normal_names import normalise_names
 from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.memory_tables import agents_pairs, blocks, blocks_users, proposals
+from ricordo.storage.schema.history_sum import COUNTED
+from ricordo.storage.schema.memory_tables import (
+    agents_pairs,
+    blocks,
+    blocks_users,
+    chains,
+    proposals,
+)
 
 Migration = Callable[[Connection], None]
 # The version of a database that is being copied into: every Ricordo refuses it, older ones too.
@@ -151,6 +158,15 @@ def add_index_of_groups(connection: Connection) -> None:
     of_groups.create(connection, checkfirst=True)
 
 
+def count_histories(connection: Connection) -> None:
+    """Let each chain say how large its history is."""
+    if "history_bytes" not in {
+        column["name"] for column in inspect(connection).get_columns(chains.name)
+    }:
+        add_columns(connection, chains, "history_bytes")
+    connection.execute(update(chains).values(history_bytes=COUNTED))
+
+
 def part_tags_by_users(connection: Connection) -> None:
     """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
     tagged = tables.passages_tags.c
@@ -192,6 +208,7 @@ MIGRATIONS: Sequence[Migration] = (
     keep_former_names,
     pair_agents,
     add_index_of_groups,
+    count_histories,
 )
 
 

@@ -44,6 +44,8 @@ chains = table(
     *numbers("versions"),
     # What the chain's tree holds now: by label the id of the text and how many steps it is from one stored whole.
     json_value("files"),
+    # Bytes of its versions, texts, proposals and log (`storage/history_size.py`).
+    *numbers("history_bytes"),
     sa.UniqueConstraint("owner_kind", "owner_id"),
     erasure="delete",
 )

@@ -562,6 +562,8 @@ def test_below_a_path_every_address_begins_with_it(below: Site) -> None:
         f"{base}/ui/settings",
         f"{base}/openapi.json",
     } <= seen
+    document = http.get(f"{base}/openapi.json").json()
+    assert (document["servers"], "/v1/agents/" in document["paths"]) == ([{"url": base}], True)
     assert http.get(f"{base}/ui/agents", headers=PAGE).text.count('aria-current="page"') == 1
     answer = http.post(f"{base}/ui/logout", headers=OWN)
     assert "; path=/ricordo/;" in answer.headers["set-cookie"].lower()
