@@ -199,7 +199,7 @@ def file_passages(
         updated_at=now,
     )
     holding = [replace(passage, archive_id=archive.id) for passage in new]
-    return (insert_archive(tx, archive, owner=owner.id, holding=holding),)
+    return (insert_archive(tx, archive, owner=owner.id, new_passages=holding),)
 
 
 def _file(
