@@ -1,7 +1,8 @@
-"""`ricordo doctor`: the state of this installation and its problems. It changes nothing and shows no key.
+"""`ricordo doctor`: the state of this installation and its problems.
 
-`--repair` repairs conversations that would keep their agents from answering. On SQLite no server may have the file open; on
-PostgreSQL servers may run, and a conversation in which a turn runs is left alone.
+It changes nothing and shows no key. `--repair` repairs conversations that would keep their agents
+from answering. On SQLite no server may have the file open. On PostgreSQL servers may run, and
+conversations with a running turn are left alone.
 """
 
 import asyncio
@@ -116,7 +117,7 @@ def examine() -> Iterator[DoctorFinding]:
 
 
 def show(findings: Iterator[DoctorFinding]) -> bool:
-    """Print the findings as they come; returns whether nothing is wrong."""
+    """Print the findings as they come; return True if there is no problem."""
     faults = warnings = 0
     for finding in findings:
         mark = typer.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
@@ -203,7 +204,10 @@ def _is_current(database: DatabaseStatus) -> bool:
 
 
 def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFinding]:
-    """Report conversations that would keep their agents from answering; nothing where the database cannot be read at rest."""
+    """Report conversations that would keep their agents from answering.
+
+    Nothing is reported if the database is in use.
+    """
     if not _is_current(database):
         return
     try:
@@ -283,7 +287,7 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
 
 
 def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
-    """Report who may call a server with these settings."""
+    """Report the callers that may use a server with these settings."""
     are_stored, needing = False, ""
     if _is_current(database) or database.state == "in use":
         try:
@@ -317,7 +321,7 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
 
 
 def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, bool]:
-    """Return the job queue, if it can be read, and whether a server runs the jobs."""
+    """Return the job queue if it can be read, and True if a server runs the jobs."""
     if database.state == "in use":
         with running_server(settings) as client:
             return client.ask("GET", "/v1/jobs/queue") if client else None, True
@@ -409,7 +413,10 @@ def _size(count: float) -> str:
 
 
 def repair_database() -> bool:
-    """Repair every conversation; returns whether all are sound now. Raises Conflict where a server runs, NotFound, Unavailable."""
+    """Repair every conversation; return True if all are sound now.
+
+    Raises NotFound, Unavailable, and Conflict if a server runs.
+    """
     settings, _ = load_settings()
     require_database(settings, "nothing to repair")
     count, repaired, counted = asyncio.run(_repair(settings))
@@ -422,7 +429,8 @@ def repair_database() -> bool:
         f"{len(repaired) - busy:,} repaired, {busy:,} busy" if repaired else "nothing to repair"
     )
     typer.echo(
-        f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: {outcome}."
+        f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: "
+        f"{outcome}."
     )
     if counted:
         typer.echo(f"The sizes of {counted:,} histories of memory were wrong, and are right now.")
@@ -432,7 +440,7 @@ def repair_database() -> bool:
 
 
 def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
-    """Return how many conversations there are, and those that something is wrong with. Nothing is changed."""
+    """Return the number of conversations, and the damaged ones, without any change."""
     found = [Repair(agent_id, (LOST,)) for agent_id in damage.agents_without_conversation(tx)]
     count = after = 0
     while portion := damage.some_conversations(tx, after):
@@ -446,7 +454,10 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
 
 
 async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
-    """Repair every conversation, each in its own transaction; returns how many there are, and those that were not sound."""
+    """Repair every conversation, each in its own transaction.
+
+    Returns the number of conversations, and those that were damaged.
+    """
     count, found = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
     repaired: list[Repair] = []
     for one in found:

@@ -234,7 +234,7 @@ def file_passages(
         updated_at=now,
     )
     filed_passages = [replace(passage, archive_id=archive.id) for passage in new_passages]
-    return (insert_archive(tx, archive, owner=owner.id, holding=filed_passages),)
+    return (insert_archive(tx, archive, owner=owner.id, new_passages=filed_passages),)
 
 
 def _file(
