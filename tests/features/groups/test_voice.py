@@ -1,5 +1,6 @@
 """Voice agents: what they are offered and say, what leaves their view, and who keeps it."""
 
+import re
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
