@@ -134,7 +134,7 @@ class World(People):
         self.own |= {"user_id": "ada"}
         self.shared |= {
             "tag": "agents",
-            "name": "index",
+            "name": "message-path",
             "rest": "no-such-page",
             "device": "device-1",
             "connection": "connection-1",
