@@ -174,7 +174,7 @@ async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
     packing = request.headers.get("content-encoding", "identity").lower()
     if packing not in ("identity", "gzip", "x-gzip"):
         raise Invalid(
-            f"The body is packed with {packing[:40]}, which is not read context. Send it plain or with gzip."
+            f"The body is packed with {packing[:40]}, which is not read here. Send it plain or with gzip."
         )
     most = context.runtime.settings.max_body_mb * 1024 * 1024
     pieces = _unpacked(request, most) if packing != "identity" else request.stream()
