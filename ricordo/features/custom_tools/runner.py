@@ -19,9 +19,9 @@ from ricordo.features.custom_tools.options import CustomToolsSettings
 from ricordo.features.custom_tools.source import needs_of
 from ricordo.features.custom_tools.surroundings import Caller, way_to_server
 from ricordo.features.custom_tools.vault import secrets_of, without_secrets
-from ricordo.features.sandbox.options import SandboxSettings
-from ricordo.features.sandbox.process import program_beside
-from ricordo.features.sandbox.service import SandboxLimits, SandboxResult, sandbox_of
+from ricordo.sandbox.options import SandboxSettings
+from ricordo.sandbox.process import program_beside
+from ricordo.sandbox.service import Sandbox, SandboxLimits, SandboxResult
 from ricordo.secret import Secret
 from ricordo.settings import Settings
 from ricordo.storage.engine.store import Store
@@ -63,9 +63,8 @@ class CustomTools:
         """Run one call; what it prints is told to the turn's readers."""
         caller = Caller(context.scope, context.state, context.memory.blocks())
         call = call_of(tool, arguments, caller)
-        return await run_call(
-            self._settings, await prepared(context.store, self._settings, call), context.report
-        )
+        call = await prepared(context.store, self._settings, call)
+        return await run_call(context.sandbox, self._settings, call, context.report)
 
     async def close(self) -> None:
         """Nothing of a call is left; the sandbox ends by itself."""
@@ -103,7 +102,9 @@ async def prepared(store: Store, settings: Settings, call: ToolCall) -> ToolCall
     )
 
 
-async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> ToolOutput:
+async def run_call(
+    sandbox: Sandbox, settings: Settings, call: ToolCall, report: Any = None
+) -> ToolOutput:
     """Run a call in the sandbox. Raises Unavailable where code cannot be run here."""
     options = CustomToolsSettings()
     limits = SandboxLimits(
@@ -153,9 +154,7 @@ async def run_call(settings: Settings, call: ToolCall, report: Any = None) -> To
             raise Invalid(
                 "The arguments are nested too deeply. Call the tool with simpler ones."
             ) from None
-        result = await sandbox_of(settings).run_python(
-            text, sent, call.python, environment=environment, **given
-        )
+        result = await sandbox.run_python(text, sent, call.python, environment=environment, **given)
     output = _output_of(result, call)
     told = [without_secrets(part, secrets) for part in (output.value, output.stdout, output.stderr)]
     return replace(output, value=told[0], stdout=tuple(told[1]), stderr=tuple(told[2]))

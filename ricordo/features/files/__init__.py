@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class FilesPlugin:
     """Adds folders to the API, reads what is uploaded, and shows agents the files that they open."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.files.tables import TABLES

@@ -50,7 +50,7 @@ async def ingest(runtime: Runtime, job: Job, report: Report) -> None:
     else:
         data = await store.read(lambda tx: queries.read_upload(tx, file_id))
         try:
-            content = await text_of(runtime.settings, file.name, data)
+            content = await text_of(runtime.sandbox, file.name, data)
         except (Invalid, Unavailable) as error:
             failed = replace(file, status="error", error_message=str(error))
             await store.write(lambda tx: _set(tx, failed))

@@ -11,10 +11,9 @@ import orjson
 
 from ricordo.errors import Invalid, Unavailable
 from ricordo.features.files.encodings import GuessedEncoding, guess, wide_encoding
-from ricordo.features.sandbox.process import program_beside
-from ricordo.features.sandbox.service import SandboxLimits, sandbox_of
 from ricordo.offload import offload
-from ricordo.settings import Settings
+from ricordo.sandbox.process import program_beside
+from ricordo.sandbox.service import Sandbox, SandboxLimits
 
 MOST_CHARACTERS = 10_000_000  # of one file's text
 # Names of the files that the program parses, by what they end with.
@@ -90,12 +89,12 @@ def is_readable(name: str, data: bytes) -> bool:
     )
 
 
-async def text_of(settings: Settings, name: str, data: bytes) -> FileText:
+async def text_of(sandbox: Sandbox, name: str, data: bytes) -> FileText:
     """Return the text of a file, with lines that end with line feeds. Raises Invalid or Unavailable that say why there is none."""
     kind = PARSED.get(PurePosixPath(name).suffix.lower())
     encoding = None
     if kind:
-        text = await _parsed(settings, kind, data)
+        text = await _parsed(sandbox, kind, data)
     else:
         text, encoding = await offload(lambda: _decoded(data), len(data))
     if len(text) > MOST_CHARACTERS:
@@ -162,8 +161,7 @@ def _tidy(text: str) -> str:
     return _LINE_ENDS.sub("\n", text)
 
 
-async def _parsed(settings: Settings, kind: str, data: bytes) -> str:
-    sandbox = sandbox_of(settings)
+async def _parsed(sandbox: Sandbox, kind: str, data: bytes) -> str:
     result = await sandbox.run_python(
         program_beside(__file__), kind.encode() + b"\n" + data, limits=_LIMITS
     )

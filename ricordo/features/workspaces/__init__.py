@@ -24,7 +24,7 @@ TOOLS = (
 class WorkspacesPlugin:
     """Adds the files to the API, the tools, and a page."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.workspaces.queries import workspace_files

@@ -1,6 +1,7 @@
 """Looks at what a running program and all that it started use together: the kernel's limits count for each process alone."""
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -8,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ricordo.features.sandbox.process import SandboxProcess
-    from ricordo.features.sandbox.service import SandboxLimits
+    from ricordo.sandbox.process import SandboxProcess
+    from ricordo.sandbox.service import SandboxLimits
 
 _EACH = 0.1  # seconds between two looks
 _MOST_FILES = 20_000  # of a workspace
@@ -32,7 +33,7 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
             return "memory"
         if process.workspace:
             is_full: bool = await asyncio.to_thread(
-                _is_full, process.workspace, tree, limits.file_mb * 2**20
+                is_workspace_full, process.workspace, tree, limits.file_mb * 2**20
             )
             if is_full:
                 return "memory"
@@ -41,13 +42,17 @@ async def watch(process: "SandboxProcess", limits: "SandboxLimits") -> Literal["
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that this one started, with theirs."""
-    yield pid
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                for child in file.read().split():
-                    yield from descendants(int(child))
+    """The process, and the processes that it started, with theirs; depth first."""
+    waiting = [pid]
+    while waiting:
+        process = waiting.pop()
+        yield process
+        children: list[int] = []
+        with suppress(OSError):
+            for task in os.listdir(f"/proc/{process}/task"):
+                with suppress(OSError), open(f"/proc/{process}/task/{task}/children", "rb") as file:
+                    children += map(int, file.read().split())
+        waiting += reversed(children)
 
 
 def processes_of_user() -> int:
@@ -91,15 +96,26 @@ def _has_too_many_files(pid: int) -> bool:
     return False
 
 
-def _is_full(workspace: Path, tree: list[int], most: int) -> bool:
-    """Whether a workspace on disk, with files that are open but deleted, has grown too large."""
+def is_workspace_full(workspace: Path, tree: list[int], most: int) -> bool:
+    """Whether a workspace on disk, with files that are open but deleted, has grown too large.
+
+    One with paths too long to be read counts as too large: what lies below them cannot be counted.
+    """
     size = count = 0
-    for folder, _, names in os.walk(workspace):
-        for name in names:
-            count += 1
-            with suppress(OSError):
-                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
-            if size > most or count > _MOST_FILES:
+    folders = [os.fspath(workspace)]
+    while folders:  # not os.walk, which calls itself for each level
+        try:
+            with os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    count += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+                    with suppress(FileNotFoundError):
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if size > most or count > _MOST_FILES:
+                        return True
+        except OSError as error:  # others: it is gone, or may not be read
+            if error.errno == errno.ENAMETOOLONG:
                 return True
     for pid in tree:
         with suppress(OSError):
