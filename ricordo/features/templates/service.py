@@ -66,7 +66,7 @@ def take_in(
     )
     made = agent_files.insert_shared(tx, context, file, overrides=overrides)
     (agent,) = file.content["agents"]
-    return _kept(file.content, made.known(agent.get("folder_ids") or agent.get("source_ids") or []))
+    return _kept(file.content, made.translate(agent.get("folder_ids") or agent.get("source_ids") or []))
 
 
 def snapshot(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
