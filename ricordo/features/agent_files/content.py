@@ -1,4 +1,4 @@
-"""Models of the part `ricordo` of an agent file, which check it before it is stored."""
+"""Models of the part `ricordo` of an agent file, which check it on import."""
 
 from typing import Annotated
 
