@@ -105,7 +105,7 @@ async def test_folders_of_any_depth_are_removed_with_their_workspace(sandbox: Sa
 
 def test_a_workspace_counts_files_at_any_depth(tmp_path: Path) -> None:
     """Also below paths that the system cannot read as a whole: these make it full."""
-    for depth, size, is_full in ((1500, 5_000, True), (1500, 10, False), (2500, 10, True)):
+    for depth, size, is_full in ((1500, 8_000, True), (1500, 10, False), (2500, 10, True)):
         top = tmp_path / f"{depth}-{size}"
         top.mkdir()
         folder = os.open(top, os.O_RDONLY)
