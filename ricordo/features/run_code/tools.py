@@ -51,7 +51,8 @@ async def run_code(
 async def run_code_with_tools(context: ToolContext, code: str) -> dict[str, Any]:
     """Run Python in a sandbox, with your tools as functions.
 
-    Call them by their names, with their parameters. A tool that fails raises ToolError. Tools that need approval cannot be called.
+    Call them by their names, with their parameters. A tool that fails raises ToolError. Tools that
+    need approval cannot be called.
 
     Args:
         code: The code. The value of an expression at its end is printed too.
