@@ -55,7 +55,8 @@ def check(
         schemas = _schemas(settings)
         problems = [found for found in schemas.values() if isinstance(found, str)]
         usable = {name: found for name, found in schemas.items() if not isinstance(found, str)}
-        number, told = 0, list[str]()
+        number = 0
+        told = list[str]()
         for is_wrong, line in _of_blocks(settings, usable, set(schemas)):
             number += 1
             if line:

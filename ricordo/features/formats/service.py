@@ -104,7 +104,8 @@ def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
     if schema is None:
         return write_toml({**shown, "body": text})
     reading = sections.read_sections(text, schema)
-    layout, form = sections.layout_of(text, schema, reading), _form(reading)
+    layout = sections.layout_of(text, schema, reading)
+    form = _form(reading)
     if form in _MARKED:
         shown["format"] = form
     if layout is None or not reading.fields:
@@ -117,11 +118,13 @@ def to_toml(label: str, text: str, schema: BlockSchema | None) -> str:
 def from_toml(text: str, schema: BlockSchema | None) -> ParsedText:
     """What `to_toml` wrote and people may have edited; fields without schema become sections. Raises Invalid with all lines."""
     text = text.removeprefix("\ufeff")
-    table, lines = read_toml(text), Lines(text)
+    table = read_toml(text)
+    lines = Lines(text)
     fields = {key: value for key, value in table.items() if key not in RESERVED}
     if problems := _odd_words(table, fields, lines):
         sections.refuse(problems)
-    label, form = table.get("block"), table.get("format")
+    label = table.get("block")
+    form = table.get("format")
     if "body" in table:
         return _checked(
             label,

@@ -175,7 +175,8 @@ def _versions(
     Returns the chain with the commit as its tip, and what the texts add to its history.
     """
     grown = 0
-    files, commit = dict(chain.files), one.commit
+    files = dict(chain.files)
+    commit = one.commit
     other = next((parent for parent in commit.parents if parent != chain.head), None)
     now = tx.clock.now()
     for before, change in enumerate(one.changes, chain.versions):

@@ -66,14 +66,16 @@ def following(
     chain = queries.chain_of(tx, chain_id)
     rows = queries.versions_after(tx, chain_id, before.number, MOST_ROWS)
     maker = _ObjectMaker(tx, chain_id, before, known, rows)
-    number, head = before.number, before.head
+    number = before.number
+    head = before.head
     # One commit may have changed many blocks, and is never divided.
     for _, group in groupby(rows, key=lambda row: row.id):
         if maker.size > MOST_BYTES:
             break
         versions = list(group)
         maker.add_commit(versions)
-        number, head = versions[-1].number, versions[-1].id
+        number = versions[-1].number
+        head = versions[-1].id
     is_last = number == chain.versions
     if is_last and chain.head not in (None, head):
         # A commit that changed nothing has no version of its own.
@@ -90,7 +92,8 @@ def tip(tx: Transaction, chain_id: str) -> bytes | None:
 
 def number_of(tx: Transaction, chain_id: str, id: bytes) -> int | None:
     """How many versions the history has up to this commit of its main line, or the nearest before it; None where it has none."""
-    waiting, seen = [id], {id}
+    waiting = [id]
+    seen = {id}
     while waiting:
         one = waiting.pop(0)
         if (number := queries.number_of(tx, chain_id, one)) is not None:

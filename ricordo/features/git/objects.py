@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from dulwich.pack import UnpackedObject
 
 ID_SIZE = 20
-FILE, FOLDER = b"100644", b"40000"
+FILE = b"100644"
+FOLDER = b"40000"
 MOST_COMMIT = 65_536  # bytes of a commit, message and all
 KINDS: dict[int, Kind] = {1: "commit", 2: "tree", 3: "blob"}  # by their numbers in packs
 _IDENTITY = rb"([^<>\n\0]+) <([^<>\n\0]*)> (?:0|[1-9]\d{0,11}) [+-]\d{4}\n"
@@ -29,7 +30,9 @@ _COMMIT = re.compile(
 )
 _PARENT = re.compile(rb"parent ([0-9a-f]{40})\n")
 
-_TAG, _BY_OFFSET, _BY_ID = 4, 6, 7
+_TAG = 4
+_BY_OFFSET = 6
+_BY_ID = 7
 _HEADER = 12
 # Seven bits a byte. A longer number is no size, and would take ever longer to read.
 _NUMBER = re.compile(rb"[\x80-\xff]{0,9}[\x00-\x7f]")
@@ -147,10 +150,12 @@ def _unpack(pack: bytes, count: int) -> "list[UnpackedObject]":
     from dulwich.pack import unpack_object_at
 
     found = []
-    place, left = _HEADER, MOST_BYTES
+    place = _HEADER
+    left = MOST_BYTES
     for _ in range(count):
         digits, end = _number(pack, place)
-        kind, size = digits[0] >> 4 & 7, digits[0] & 15 | _value(digits[1:]) << 4
+        kind = digits[0] >> 4 & 7
+        size = digits[0] & 15 | _value(digits[1:]) << 4
         if kind == _TAG:
             raise Invalid(
                 "This push holds a tag, which memory has no place for. Push branches only."
@@ -178,7 +183,8 @@ def _resolve(unpacked: "list[UnpackedObject]", find: Find) -> dict[bytes, GitObj
     found: dict[bytes, GitObject] = {}
     at: dict[int, GitObject] = {}
     pending: dict[int | bytes, list[UnpackedObject]] = {}
-    left, left_to_read = MOST_BYTES, _MOST_READ
+    left = MOST_BYTES
+    left_to_read = _MOST_READ
     find = lru_cache(16)(find)
     waiting = unpacked[::-1]
     while waiting:

@@ -170,7 +170,8 @@ class PushReceiver:
         limits = {label: block.limit for label, block in now.items()}
         outcomes: list[PushOutcome] = []
         with closing(open_repository(path)) as repository:
-            find, budget = partial(find_object, repository), EntryBudget()
+            find = partial(find_object, repository)
+            budget = EntryBudget()
             # A small pack can unpack to much.
             new = await offload(partial(read_pack, pack, find), MOST_BYTES)
             for command in commands:
@@ -219,7 +220,8 @@ class PushReceiver:
 
     def _propose(self, tx: Transaction, commit: Commit, changes: Sequence[Change]) -> list[str]:
         metadata = ChangeMetadata(self.scope.actor, commit.message.strip())
-        chain, now = self.chain, self._blocks(tx)
+        chain = self.chain
+        now = self._blocks(tx)
         told = []
         for change in changes:
             label = change.old_label or change.label

@@ -272,7 +272,8 @@ def approve_merged(tx: Transaction, chain_id: str, by: Actor) -> None:
     for branch in open_branches(tx, chain_id) if chain else ():
         if not queries.pushed(tx, chain_id, branch.commit):
             continue
-        now, note = tx.clock.now(), "Merged at a remote"
+        now = tx.clock.now()
+        note = "Merged at a remote"
         approved = replace(
             branch.proposal, status="approved", resolved_at=now, resolved_by=by.id, note=note
         )

@@ -201,7 +201,8 @@ class _GitConnections(ExitStack):
 
     def ask(self, url: str, headers: Mapping[str, str], data: Any) -> HTTPResponse:
         parts = urlsplit(url)
-        is_tls, host = parts.scheme == "https", parts.hostname or ""
+        is_tls = parts.scheme == "https"
+        host = parts.hostname or ""
         connection = (
             HTTPSConnection(host, parts.port) if is_tls else HTTPConnection(host, parts.port)
         )
@@ -248,7 +249,8 @@ def _http_client(address: GitAddress, connections: _GitConnections, most: int) -
                 if answer.status == HTTPStatus.NOT_FOUND:
                     raise NotGitRepository
                 raise GitProtocolError(f"unexpected status {answer.status}")
-            answer.content_type, answer.redirect_location = answer.headers.get("Content-Type"), ""
+            answer.content_type = answer.headers.get("Content-Type")
+            answer.redirect_location = ""
             return answer, partial(read, answer)
 
     left = most

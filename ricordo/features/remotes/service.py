@@ -86,7 +86,8 @@ async def add(
         if claimed not in (None, chain.organization_id if is_shared else chain.id):
             raise Conflict(CLAIMED.format(access.address))
         filled = {name: value for name, value in kept.items() if value}
-        id, now = new_id("remote"), tx.clock.now()
+        id = new_id("remote")
+        now = tx.clock.now()
         remote = Remote(
             id, chain.organization_id, chain.id, kind.kind, access.address, filled, created_at=now
         )
@@ -127,7 +128,8 @@ async def add_for_all(
         )
         for row in found:
             if not is_left_out(row.identifier or ""):
-                id, now = new_id("remote"), tx.clock.now()
+                id = new_id("remote")
+                now = tx.clock.now()
                 made = Remote(
                     id, organization_id, row.id, kind.kind, access.address, created_at=now
                 )
@@ -295,7 +297,8 @@ def require_folder(path: Path, folders: Sequence[Path]) -> Path:
 
 
 async def _sync(runtime: Runtime, job: Job, _report: Report) -> None:
-    scope, remote_id = Scope(job.organization_id), job.payload["remote_id"]
+    scope = Scope(job.organization_id)
+    remote_id = job.payload["remote_id"]
     try:
         remote = await runtime.store.read(lambda tx: queries.get(tx, scope, remote_id))
     except NotFound:

@@ -19,7 +19,8 @@ def unpacked(data: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
     files: dict[str, bytes] = {}
     while place < len(data):
         told, place = _line(data, place)
-        path, size = told.get("path"), told.get("size")
+        path = told.get("path")
+        size = told.get("size")
         if (
             not isinstance(path, str)
             or not isinstance(size, int)

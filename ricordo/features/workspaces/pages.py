@@ -9,10 +9,8 @@ from ricordo.errors import Invalid
 from ricordo.features.web.inside import Api, RefusedByApi
 from ricordo.features.web.shell import Pages, done, render
 
-router, _of_all = (
-    Pages("/ui/workspace", scope="memory"),
-    Pages("/ui/shared-workspace", scope="agents"),
-)
+router = Pages("/ui/workspace", scope="memory")
+_of_all = Pages("/ui/shared-workspace", scope="agents")
 _SHOWN = 100_000  # characters of a text
 
 
@@ -46,7 +44,8 @@ async def show(request: Request) -> Response:
 async def upload(request: Request) -> Response:
     """Store a file that was chosen in the browser."""
     async with request.form(max_files=1, max_fields=2) as form:
-        file, folder = form.get("file"), str(form.get("folder") or "")
+        file = form.get("file")
+        folder = str(form.get("folder") or "")
         name = getattr(file, "filename", None)
         if file is None or isinstance(file, str) or not name:
             raise Invalid("Choose a file first.")
@@ -66,14 +65,17 @@ async def upload(request: Request) -> Response:
 @router.post("/{user_id}/files/{file_path:path}/delete")
 async def delete(request: Request) -> Response:
     """Delete a file."""
-    named, (home, api) = request.path_params, _place(request)
+    named = request.path_params
+    (home, api) = _place(request)
     path = named.get("file_path") or named["shared_path"]
     await Api(request).ask("DELETE", f"{api}/{path}")
     return done(request, home, f"{path} was deleted.")
 
 
 async def _show(request: Request, problem: str = "", status: int = 200) -> Response:
-    api, path, text = Api(request), request.query_params.get("path", ""), None
+    api = Api(request)
+    path = request.query_params.get("path", "")
+    text = None
     home, files_at = _place(request)
     files: list[Any] = await api.get(files_at)
     if path:

@@ -30,7 +30,9 @@ def main() -> None:
     environment = {**os.environ, "HOME": str(home), "PWD": str(home)}
     argv = ["sh", "-c", command]
     done = subprocess.run(argv, cwd=home, env=environment, stdin=subprocess.DEVNULL, check=False)  # noqa: S603 - that is asked
-    changed, left_out, seen = [], [], set()
+    changed = []
+    left_out = []
+    seen = set()
     for path in sorted(home.rglob("*")):  # which follows no links
         short = path.relative_to(home).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):

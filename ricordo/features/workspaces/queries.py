@@ -147,7 +147,8 @@ def has_within(tx: Transaction, space: Space, folder: str) -> bool:
 
 def put(tx: Transaction, space: Space, path: str, data: bytes) -> WorkspaceFile:
     """Store the content of a file, made where it is not there."""
-    stored, now = find(tx, space, path), tx.clock.now()
+    stored = find(tx, space, path)
+    now = tx.clock.now()
     made = stored or WorkspaceFile(
         new_id("wsfile"), space.organization_id, space.user_id, path, 0, "", now, now
     )

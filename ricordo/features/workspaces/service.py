@@ -15,7 +15,9 @@ from ricordo.storage.engine.store import Transaction
 
 INSTRUCTIONS = "CLAUDE.md"
 LARGEST = 5_000_000  # bytes of a file
-_LONGEST_PATH, _LONGEST_PART, _DEEPEST = 500, 120, 12
+_LONGEST_PATH = 500
+_LONGEST_PART = 120
+_DEEPEST = 12
 _SHOWN = 20_000  # characters of CLAUDE.md
 Mode = Literal["none", "isolated", "shared"]
 

@@ -12,7 +12,10 @@ from ricordo.offload import offload
 from ricordo.storage.engine.store import Transaction
 from ricordo.tools.toolbox import ToolContext
 
-_MOST_LISTED, _MOST_LINES, _MOST_FOUND, _LONGEST_LINE = 500, 1000, 100, 300
+_MOST_LISTED = 500
+_MOST_LINES = 1000
+_MOST_FOUND = 100
+_LONGEST_LINE = 300
 _LONGEST_TEXT = 60_000  # characters of one answer
 _SECONDS = 120.0
 _SHOWN = 20_000  # characters of what a command writes
@@ -24,7 +27,8 @@ async def list_workspace(context: ToolContext, folder: str = "") -> str:
     Args:
         folder: Only what lies in this folder.
     """
-    space, begin = _space(context), _within(folder)
+    space = _space(context)
+    begin = _within(folder)
     files = [
         one
         for one in await context.store.read(lambda tx: queries.listed(tx, space))
@@ -45,7 +49,8 @@ async def search_workspace(context: ToolContext, query: str, folder: str = "") -
     """
     if not (wanted := query.casefold().strip()):
         raise Invalid("Say what to search for.")
-    space, begin = _space(context), _within(folder)
+    space = _space(context)
+    begin = _within(folder)
     held = await context.store.read(lambda tx: queries.contents(tx, space))
     chosen = {
         path: data
@@ -67,7 +72,8 @@ async def read_workspace_file(
         first_line: The first line to read, counted from 1.
         lines: How many lines to read.
     """
-    space, named = _space(context), service.path_of(path)
+    space = _space(context)
+    named = service.path_of(path)
     text = await context.store.read(lambda tx: service.read_text(tx, space, named))
     every = text.split("\n")
     begin = max(first_line, 1) - 1
@@ -88,7 +94,8 @@ async def write_workspace_file(context: ToolContext, path: str, content: str) ->
         path: The file, as in "drafts/one.md". Folders need not be made before.
         content: All of its text.
     """
-    space, named = _space(context), service.path_of(path)
+    space = _space(context)
+    named = service.path_of(path)
     data = content.encode("utf-8", "replace")
     made = await context.store.write(lambda tx: service.write(tx, space, named, data))
     return f"Wrote {made.path} ({made.size:,} bytes)."
@@ -105,7 +112,8 @@ async def edit_workspace_file(
         new_string: The words to put there.
         replace_all: Replace them wherever they stand.
     """
-    space, named = _space(context), service.path_of(path)
+    space = _space(context)
+    named = service.path_of(path)
 
     def work(tx: Transaction) -> int:
         return service.edit(tx, space, named, old_string, new_string, everywhere=replace_all)
@@ -190,7 +198,8 @@ def _lines_with(files: dict[str, bytes], wanted: str) -> list[str]:
 
 def _usable(files: dict[str, bytes]) -> tuple[dict[str, bytes], list[str]]:
     """The files with paths that can be kept, and the paths of others."""
-    usable, odd = {}, []
+    usable = {}
+    odd = []
     for path, data in files.items():
         try:
             usable[service.path_of(path)] = data
