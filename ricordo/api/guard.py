@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 
 import orjson
-from starlette._utils import get_route_path
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.api.authentication import CALL, Authentication, RequestLimits
 from ricordo.api.bodies import limit_body
+from ricordo.api.paths import route_path
 from ricordo.domain.ids import pattern
 from ricordo.domain.scope import REQUEST_SCOPE, Reach
 from ricordo.domain.scope import Scope as Caller
@@ -159,7 +159,7 @@ class Guard:
             return
         send = _guarded(send)
         refusal = await _checked(self._refusal(scope))
-        caller, path = scope.get(REQUEST_SCOPE), get_route_path(scope) or "/"
+        caller, path = scope.get(REQUEST_SCOPE), route_path(scope) or "/"
         if caller and caller.limits and path not in self._open_paths:
             if seconds := self._limits.count(caller.limits):
                 told = f"This key was used too often within a minute. Wait {seconds} s, or ask for a higher limit."
@@ -192,7 +192,7 @@ class Guard:
         headers = scope["headers"]
         runtime: Any = getattr(scope["app"].state, "runtime", None)
         path = (
-            get_route_path(scope) or "/"
+            route_path(scope) or "/"
         )  # without the path below which a proxy or another app serves this one
         is_open = path in self._open_paths
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
@@ -236,7 +236,7 @@ class Guard:
         asked = "/"
         if scope["method"] == "GET":  # what a form sent is gone, and its address may show nothing
             query = scope["query_string"].decode("latin-1")
-            asked = quote(get_route_path(scope) or "/") + (f"?{query}" if query else "")
+            asked = quote(route_path(scope) or "/") + (f"?{query}" if query else "")
         address = (
             f"{scope.get('root_path', '').rstrip('/')}{self._login}?next={quote(asked, safe='')}"
         )
@@ -274,7 +274,7 @@ async def _checked(check: Awaitable[_Refusal | None]) -> _Refusal | None:
 async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
     """Why a token may not ask this. Whatever is not among the WAYS is refused before anything of the request is looked at."""
     if reach.path:
-        is_there = get_route_path(scope) == reach.path
+        is_there = route_path(scope) == reach.path
         return (
             None
             if is_there
@@ -283,7 +283,7 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     if not _is_from(scope, reach):
         return 403, f"This token is for pages of {reach.origin} alone."
     path, query = (
-        get_route_path(scope),
+        route_path(scope),
         parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True),
     )
     found = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == scope["method"])
@@ -350,7 +350,7 @@ def _preflight(scope: Scope) -> Response | None:
     That gives no rights, and only the answers to a token can be read there.
     """
     asked = _header(scope["headers"], b"access-control-request-method").decode("latin-1")
-    path = get_route_path(scope)
+    path = route_path(scope)
     if scope["method"] != "OPTIONS" or not any(
         way.method == asked and way.path.fullmatch(path) for way in WAYS
     ):

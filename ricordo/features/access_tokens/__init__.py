@@ -7,11 +7,7 @@ class AccessTokensPlugin:
     """Makes, lists and deletes the tokens; `api/guard.py` knows what they reach."""
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [
-            LazyRouter("ricordo.features.access_tokens.routes", ("/v1/client-side-access-tokens",))
-        ]
+        return ["ricordo.features.access_tokens.routes"]
 
 
 plugin = AccessTokensPlugin()

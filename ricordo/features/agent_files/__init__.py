@@ -10,13 +10,7 @@ class AgentFilesPlugin:
 
     def routes(self) -> list[Any]:
         """Export, import."""
-        from ricordo.api.routing import LazyRouter
-
-        return [
-            LazyRouter(
-                "ricordo.features.agent_files.routes", ("/v1/agents/*/export", "/v1/agents/import")
-            )
-        ]
+        return ["ricordo.features.agent_files.routes"]
 
 
 plugin = AgentFilesPlugin()

@@ -4,15 +4,6 @@ from importlib.util import find_spec
 from typing import Any
 
 RESOURCE, METADATA = "/mcp", "/.well-known/oauth-protected-resource/mcp"
-# What programs ask before they have a token.
-_OPEN = (
-    METADATA,
-    "/.well-known/oauth-authorization-server",
-    "/.well-known/openid-configuration",
-    "/oauth/register",
-    "/oauth/token",
-    "/oauth/revoke",
-)
 
 
 class McpOAuthPlugin:
@@ -21,13 +12,9 @@ class McpOAuthPlugin:
     requires = ("mcp_server", "web")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         if find_spec("mcp") is None:
             return []
-        paths, resources = ("/oauth", "/.well-known"), {RESOURCE: METADATA}
-        module = "ricordo.features.mcp_oauth.routes"
-        return [LazyRouter(module, paths, open=_OPEN, resources=resources)]
+        return ["ricordo.features.mcp_oauth.routes"]
 
 
 plugin = McpOAuthPlugin()

@@ -9,9 +9,7 @@ class RemotesPlugin:
     """Adds remotes to the API, the command line and the background work; their kinds come from other plugins."""
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.remotes.routes", ("/users/*/remotes",))]
+        return ["ricordo.features.remotes.routes"]
 
     def jobs(self) -> list[Any]:
         from ricordo.features.remotes.service import HANDLERS
