@@ -20,7 +20,7 @@ from ricordo.agents.lifecycle import (
 )
 from ricordo.agents.memory_variables import fill_variables, require_variables
 from ricordo.agents.step_decisions import rulebook
-from ricordo.api.call import Here, Paging, RequestContext, agent_json, note, whole_agent
+from ricordo.api.call import Paging, RequestContext, agent_json, note, whole_agent
 from ricordo.api.messages import new_message
 from ricordo.api.models.agents import (
     AgentFields,
@@ -62,15 +62,15 @@ _KEPT_SETTINGS = (
 
 
 @router.post("/", response_model=AgentResponse)
-async def create(here: Here, body: AgentRequest) -> Json:
+async def create(context: RequestContext, body: AgentRequest) -> Json:
     """Make an agent."""
-    await _require_window(here, body, body.model_handle)
+    await _require_window(context, body, body.model_handle)
     if body.agent_type == "voice_convo_agent" and not body.enable_sleeptime:
         raise Unsupported(
             "A voice_convo_agent needs another agent that keeps its memory. Send enable_sleeptime: true."
         )
     return agent_json(
-        here, await create_agent(here.runtime, here.scope, spec_of(here.runtime, body))
+        context, await create_agent(context.runtime, context.scope, spec_of(context.runtime, body))
     )
 
 
@@ -113,15 +113,15 @@ class AgentPaging(Paging):
 @router.get("/", response_model=list[AgentResponse])
 def list_agents(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     paging: Annotated[AgentPaging, Depends()],
     which: Annotated[AgentFilters, Depends()],
 ) -> list[Json]:
     """Agents, by default newest first; by name, by a piece of it, by tags, or by the users they are kept to."""
-    user_ids = users.ids_of(tx, here.scope, which.identity_id, which.identifier_keys or ())
+    user_ids = users.ids_of(tx, context.scope, which.identity_id, which.identifier_keys or ())
     conditions = [] if user_ids is None else [agents.is_kept_to(user_ids)]
     if which.last_stop_reason:
-        conditions.append(agents.last_ended_for(tx, here.scope, which.last_stop_reason))
+        conditions.append(agents.last_ended_for(tx, context.scope, which.last_stop_reason))
     if made_from := given(template_id=which.template_id, base_template_id=which.base_template_id):
         conditions.append(agents.is_made_from(**made_from))
     if which.query_text:
@@ -129,102 +129,110 @@ def list_agents(
     wanted: Any = {
         "tags": which.tags or (),
         "all_tags": which.match_all_tags,
-        "place": agents.place_of(tx, here.scope, paging.order_by or which.sort_by or "created_at"),
+        "place": agents.place_of(
+            tx, context.scope, paging.order_by or which.sort_by or "created_at"
+        ),
         **given(name=which.name, hidden=which.hidden, created_by=which.created_by_id),
     }
-    found = agents.page(tx, here.scope, paging.page(), *conditions, **wanted)
+    found = agents.page(tx, context.scope, paging.page(), *conditions, **wanted)
     return [
-        agent_json(here, state)
-        for state in with_groups(tx, here.runtime, here.runtime.complete_all(tx, found))
+        agent_json(context, state)
+        for state in with_groups(tx, context.runtime, context.runtime.complete_all(tx, found))
     ]
 
 
 @router.get("/count", response_model=int)
-def count(tx: Transaction, here: Here) -> int:
+def count(tx: Transaction, context: RequestContext) -> int:
     """How many agents there are."""
-    return agents.count(tx, here.scope)
+    return agents.count(tx, context.scope)
 
 
 @router.get("/{agent_id}", response_model=AgentResponse)
-def retrieve(tx: Transaction, here: Here, agent_id: str) -> Json:
+def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
     """One agent."""
-    return whole_agent(tx, here, agent_id)
+    return whole_agent(tx, context, agent_id)
 
 
 @router.patch("/{agent_id}", response_model=AgentResponse)
-async def modify(here: Here, agent_id: str, body: AgentUpdate) -> Json:
+async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> Json:
     """Change an agent; fields that are left out stay. Its prompt follows at its next turn."""
     if body.timezone:
         zone(body.timezone)
-    before = await here.store.read(lambda tx: agents.load(tx, here.scope, agent_id))
-    await _require_window(here, body, body.model_handle or before.agent.model)
+    before = await context.store.read(lambda tx: agents.load(tx, context.scope, agent_id))
+    await _require_window(context, body, body.model_handle or before.agent.model)
     if body.system is not None:
         body = body.model_copy(
-            update={"system": chosen_system(body.system, "", here.runtime.settings.data_dir)}
+            update={"system": chosen_system(body.system, "", context.runtime.settings.data_dir)}
         )
     handle = body.model_handle
-    remodelled = await change_model(here.runtime, before.agent, handle) if handle else None
+    remodelled = await change_model(context.runtime, before.agent, handle) if handle else None
     named = body.embedding_handle
     embedding = (
-        await here.runtime.models.embedders.choose(named) if named else before.agent.embedding
+        await context.runtime.models.embedders.choose(named) if named else before.agent.embedding
     )
 
     def change(tx: Transaction) -> Json:
-        agents.lock(tx, here.scope, agent_id)
-        agent = agents.load(tx, here.scope, agent_id).agent
+        agents.lock(tx, context.scope, agent_id)
+        agent = agents.load(tx, context.scope, agent_id).agent
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
         tags = None if body.tags is None else sorted(set(body.tags))
-        if (secrets := _sealed(here.runtime, body, agent.settings.get("secrets", {}))) is not None:
+        if (
+            secrets := _sealed(context.runtime, body, agent.settings.get("secrets", {}))
+        ) is not None:
             agent = replace(agent, settings={**agent.settings, "secrets": secrets})
-        agent = _changed(tx, replace(agent, embedding=embedding), body, here.scope.user_id)
+        agent = _changed(tx, replace(agent, embedding=embedding), body, context.scope.user_id)
         warn_of_small_window(agent)
         agents.update(tx, agent, tags)
         if "enable_sleeptime" in body.model_fields_set:
-            state = agents.load_whole(tx, here.scope, agent_id)
-            set_sleeptime(tx, here.runtime, here.scope, state, is_on=bool(body.enable_sleeptime))
-        _change_attachments(tx, here, agent_id, body)
+            state = agents.load_whole(tx, context.scope, agent_id)
+            set_sleeptime(
+                tx, context.runtime, context.scope, state, is_on=bool(body.enable_sleeptime)
+            )
+        _change_attachments(tx, context, agent_id, body)
         if body.tool_rules is not None or body.tool_ids is not None:
             # Rules under which no turn could end are refused here, and not at the next message.
-            rulebook(agents.load(tx, here.scope, agent_id))
-        return whole_agent(tx, here, agent_id)
+            rulebook(agents.load(tx, context.scope, agent_id))
+        return whole_agent(tx, context, agent_id)
 
-    return await here.store.write(change)
+    return await context.store.write(change)
 
 
 @router.delete("/{agent_id}", response_model=NoteResponse)
-async def delete(here: Here, agent_id: str) -> Json:
+async def delete(context: RequestContext, agent_id: str) -> Json:
     """Delete an agent with its messages. Its blocks and archives stay; delete them by their own routes."""
-    await delete_agent(here.runtime, here.scope, agent_id)
+    await delete_agent(context.runtime, context.scope, agent_id)
     return note(f"Agent id={agent_id} successfully deleted")
 
 
 @router.get("/{agent_id}/context", response_model=ContextResponse)
 async def context(
-    here: Here,
+    context: RequestContext,
     agent_id: str,
     conversation_id: Annotated[str, Query(description="Which of its conversations.")] = DEFAULT,
 ) -> Json:
     """What fills the agent's context window, in tokens by our own estimate."""
-    conversation = await open_conversation(here.runtime, here.scope, conversation_id, agent_id)
+    conversation = await open_conversation(
+        context.runtime, context.scope, conversation_id, agent_id
+    )
 
     def read(tx: Transaction) -> Json:
-        state = effective(agents.load(tx, here.scope, agent_id, conversation.id))
+        state = effective(agents.load(tx, context.scope, agent_id, conversation.id))
         tools = [schema_of(tool) for tool in state.tools]
         return ContextResponse.from_window(
             state, messages.by_ids(tx, state.conversation.window), tools
         )
 
-    return await here.store.read(read)
+    return await context.store.read(read)
 
 
-async def _require_window(here: RequestContext, body: AgentFields, handle: str | None) -> None:
+async def _require_window(context: RequestContext, body: AgentFields, handle: str | None) -> None:
     """Raise Invalid for a context window beyond the model's, where its provider or our table says how large that is."""
     limit = body.context_window_limit
     if limit is None:
         return
-    models = await here.runtime.organization_providers.of(here.scope.organization_id)
-    info = await models.require(handle or (await here.runtime.models.find_default()).handle)
+    models = await context.runtime.organization_providers.of(context.scope.organization_id)
+    info = await models.require(handle or (await context.runtime.models.find_default()).handle)
     if info.context_window != DEFAULT_CONTEXT_WINDOW and limit > info.context_window:
         # A wire fact of the retired Letta V1 server.
         raise Invalid(
@@ -339,10 +347,10 @@ def _changed(tx: Transaction, agent: Agent, body: AgentUpdate, user_id: str) -> 
 
 
 def _change_attachments(
-    tx: Transaction, here: RequestContext, agent_id: str, body: AgentUpdate
+    tx: Transaction, context: RequestContext, agent_id: str, body: AgentUpdate
 ) -> None:
     if body.tool_ids is not None:
-        wanted = tools.by_ids(tx, here.scope, list(dict.fromkeys(body.tool_ids)))
+        wanted = tools.by_ids(tx, context.scope, list(dict.fromkeys(body.tool_ids)))
         tools.detach_all(tx, agent_id)
         tools.attach(tx, agent_id, [tool.id for tool in wanted])
     if body.block_ids is not None:
@@ -350,10 +358,10 @@ def _change_attachments(
         for block_id in attached.keys() - set(body.block_ids):
             blocks.detach(tx, agent_id, block_id)
         for block_id in dict.fromkeys(body.block_ids):
-            attach_block(tx, here.scope, agent_id, block_id)
+            attach_block(tx, context.scope, agent_id, block_id)
     if body.identity_ids is not None:
-        agent_access.keep_to(tx, here.scope, agent_id, body.identity_ids)
+        agent_access.keep_to(tx, context.scope, agent_id, body.identity_ids)
     if body.message_ids is not None:
-        set_window(tx, agents.load(tx, here.scope, agent_id).conversation, body.message_ids)
+        set_window(tx, agents.load(tx, context.scope, agent_id).conversation, body.message_ids)
     if body.all_folder_ids is not None:
-        here.runtime.set_folders(tx, here.scope, agent_id, body.all_folder_ids)
+        context.runtime.set_folders(tx, context.scope, agent_id, body.all_folder_ids)

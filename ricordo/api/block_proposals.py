@@ -2,7 +2,7 @@
 
 from fastapi import Response
 
-from ricordo.api.call import Here, RequestContext
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
 from ricordo.api.models.memory import (
     ApproveRequest,
@@ -27,7 +27,11 @@ router = Routes(prefix="/v1/blocks/{block_id}/diffs", tags=["blocks"], scope="ag
 
 @router.get("", response_model=list[ProposalResponse])
 async def list_of_block(
-    here: Here, block_id: str, status: Status = "waiting", limit: Limit = 50, after: After = None
+    context: RequestContext,
+    block_id: str,
+    status: Status = "waiting",
+    limit: Limit = 50,
+    after: After = None,
 ) -> list[Json]:
     """Proposals for the block, newest first; by default those that wait.
 
@@ -35,23 +39,23 @@ async def list_of_block(
     """
 
     def of_block(tx: Transaction) -> ProposalFilter:
-        block = blocks.get(tx, here.scope, block_id)
+        block = blocks.get(tx, context.scope, block_id)
         return ProposalFilter(chain_id=block.chain_id, label=block.label)
 
-    return await listed(here, of_block, status, Page(limit=limit, after=after, is_bounded=True))
+    return await listed(context, of_block, status, Page(limit=limit, after=after, is_bounded=True))
 
 
 @router.post("/{proposal_id}/approve", response_model=DecidedResponse)
 @needs("memory:approve", "memory:override")
 async def approve(
-    here: Here, block_id: str, proposal_id: str, body: ApproveRequest | None = None
+    context: RequestContext, block_id: str, proposal_id: str, body: ApproveRequest | None = None
 ) -> Response | Json:
     """Make what is proposed the block's next version, as for a user's block. A user's block is decided on by its owner alone."""
 
     def work(tx: Transaction) -> Decided | Conflicted:
-        _require(tx, here, block_id, proposal_id)
+        _require(tx, context, block_id, proposal_id)
         done = approval.approve(
-            tx, here.scope, proposal_id, here.scope.actor, body=body.body if body else None
+            tx, context.scope, proposal_id, context.scope.actor, body=body.body if body else None
         )
         return (
             done
@@ -59,31 +63,35 @@ async def approve(
             else (done.proposal, done.block, waiting_for(tx, done.block))
         )
 
-    return await decided(await here.store.write(work))
+    return await decided(await context.store.write(work))
 
 
 @router.post("/{proposal_id}/reject", response_model=DecidedResponse)
 @needs("memory:approve", "memory:override")
 async def reject(
-    here: Here, block_id: str, proposal_id: str, body: RejectRequest | None = None
+    context: RequestContext, block_id: str, proposal_id: str, body: RejectRequest | None = None
 ) -> Response | Json:
     """Leave the block as it is; the proposal is kept with the reason."""
 
     def work(tx: Transaction) -> Decided:
-        block = _require(tx, here, block_id, proposal_id)
+        block = _require(tx, context, block_id, proposal_id)
         rejected = approval.reject(
-            tx, here.scope, proposal_id, here.scope.actor, reason=body.reason if body else None
+            tx,
+            context.scope,
+            proposal_id,
+            context.scope.actor,
+            reason=body.reason if body else None,
         )
         return rejected, block, waiting_for(tx, block)
 
-    return await decided(await here.store.write(work))
+    return await decided(await context.store.write(work))
 
 
-def _require(tx: Transaction, here: RequestContext, block_id: str, proposal_id: str) -> Block:
+def _require(tx: Transaction, context: RequestContext, block_id: str, proposal_id: str) -> Block:
     """The block, if the proposal is one for it; raises NotFound."""
     block, proposal = (
-        blocks.get(tx, here.scope, block_id),
-        proposals.get(tx, here.scope, proposal_id),
+        blocks.get(tx, context.scope, block_id),
+        proposals.get(tx, context.scope, proposal_id),
     )
     if (proposal.chain_id, proposal.label) != (block.chain_id, block.label):
         raise NotFound(f"Proposal with ID {proposal_id} not found")

@@ -12,7 +12,7 @@ from fastapi import Depends, Query, Response
 
 from ricordo.agents.lifecycle import attach_block, new_block
 from ricordo.api.answers import answer
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, told, whole_agent
+from ricordo.api.call import Paged, RequestContext, agent_json, note, told, whole_agent
 from ricordo.api.models.agents import AgentResponse, CoreMemoryResponse
 from ricordo.api.models.base import MAX_COUNT, Json, NoteResponse, TextPiece
 from ricordo.api.models.entity_tags import IfMatch, require_match
@@ -62,13 +62,13 @@ To = Annotated[
 
 
 @router.post("/blocks/", response_model=BlockResponse)
-def create(tx: Transaction, here: Here, body: BlockRequest) -> Block:
+def create(tx: Transaction, context: RequestContext, body: BlockRequest) -> Block:
     """Make a block of its own, to be attached to agents."""
-    chain = Chain(new_id("chain"), here.scope.organization_id, "block", "")
-    block = new_block(tx, here.scope, body.spec(here.runtime.settings.data_dir), chain)
+    chain = Chain(new_id("chain"), context.scope.organization_id, "block", "")
+    block = new_block(tx, context.scope, body.spec(context.runtime.settings.data_dir), chain)
     chain = replace(chain, owner_id=block.id)
     return blocks.insert_all(
-        tx, [block], [chain], ChangeMetadata(here.scope.actor, f"Make {block.label}")
+        tx, [block], [chain], ChangeMetadata(context.scope.actor, f"Make {block.label}")
     )[0]
 
 
@@ -124,45 +124,49 @@ class BlockQuery:
 
 @router.get("/blocks/", response_model=list[BlockResponse])
 async def list_blocks(
-    here: Here, paging: Paged, which: Annotated[BlockQuery, Depends()]
+    context: RequestContext, paging: Paged, which: Annotated[BlockQuery, Depends()]
 ) -> Sequence[Block]:
     """Blocks, by default newest first; by label, a piece of label, value or description, tags, identities, or numbers of agents."""
-    return await here.store.read(
-        lambda tx: blocks.listed(tx, here.scope, paging.page(), which.filter(tx, here.scope))
+    return await context.store.read(
+        lambda tx: blocks.listed(tx, context.scope, paging.page(), which.filter(tx, context.scope))
     )
 
 
 @router.get("/blocks/count", response_model=int)
-def count(tx: Transaction, here: Here) -> int:
+def count(tx: Transaction, context: RequestContext) -> int:
     """How many blocks there are."""
-    return blocks.count(tx, here.scope)
+    return blocks.count(tx, context.scope)
 
 
 @router.get("/blocks/{block_id}", response_model=BlockResponse)
-def retrieve(tx: Transaction, here: Here, block_id: str) -> Block:
+def retrieve(tx: Transaction, context: RequestContext, block_id: str) -> Block:
     """One block."""
-    return blocks.get(tx, here.scope, block_id)
+    return blocks.get(tx, context.scope, block_id)
 
 
 @router.patch("/blocks/{block_id}", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
 def modify(
-    tx: Transaction, here: Here, block_id: str, body: BlockUpdate, if_match: IfMatch = None
+    tx: Transaction,
+    context: RequestContext,
+    block_id: str,
+    body: BlockUpdate,
+    if_match: IfMatch = None,
 ) -> Response:
     """Change a block; fields that are left out stay. Agents see it at their next turn.
 
     Where the block is a user's and its policy wants that, the change of text or label becomes a proposal: `proposal_id`, and the
     header `x-proposal-id`, name it, and the block stays as it is.
     """
-    return _change(tx, here, _writable(tx, here.scope, block_id), body, if_match)
+    return _change(tx, context, _writable(tx, context.scope, block_id), body, if_match)
 
 
 @router.delete("/blocks/{block_id}", response_model=NoteResponse)
 @needs("agents:write", "memory:write")
-def delete(tx: Transaction, here: Here, block_id: str) -> Response:
+def delete(tx: Transaction, context: RequestContext, block_id: str) -> Response:
     """Delete a block; it leaves the prompts of all agents it is attached to."""
-    block = _writable(tx, here.scope, block_id)
-    done = submission.remove(tx, block, here.submission(reason="Delete"))
+    block = _writable(tx, context.scope, block_id)
+    done = submission.remove(tx, block, context.submission(reason="Delete"))
     said = f"Block id={block_id} successfully deleted"
     if done.proposal:
         said = f"Proposed as {done.proposal.id}: the block stays until its owner decides."
@@ -170,52 +174,58 @@ def delete(tx: Transaction, here: Here, block_id: str) -> Response:
 
 
 @router.get("/blocks/{block_id}/agents", response_model=list[AgentResponse])
-def list_agents(tx: Transaction, here: Here, block_id: str, paging: Paged) -> list[Json]:
+def list_agents(
+    tx: Transaction, context: RequestContext, block_id: str, paging: Paged
+) -> list[Json]:
     """The agents the block is attached to."""
-    blocks.get(tx, here.scope, block_id)
-    found = agents.page(tx, here.scope, paging.page(), agents.has_block(block_id))
-    return [agent_json(here, state) for state in here.runtime.complete_all(tx, found)]
+    blocks.get(tx, context.scope, block_id)
+    found = agents.page(tx, context.scope, paging.page(), agents.has_block(block_id))
+    return [agent_json(context, state) for state in context.runtime.complete_all(tx, found)]
 
 
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)
-def core_memory(tx: Transaction, here: Here, agent_id: str) -> AgentState:
+def core_memory(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
     """The agent's core memory."""
-    return here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id))
+    return context.runtime.complete(tx, agents.load_whole(tx, context.scope, agent_id))
 
 
 @router.get("/agents/{agent_id}/core-memory/blocks", response_model=list[BlockResponse])
-def list_of_agent(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Sequence[Block]:
+def list_of_agent(
+    tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
+) -> Sequence[Block]:
     """The agent's blocks, and those of the user that its conversation is about."""
-    seen = tuple(block.id for block in agents.blocks_seen(tx, here.scope, agent_id))
-    return blocks.listed(tx, here.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
+    seen = tuple(block.id for block in agents.blocks_seen(tx, context.scope, agent_id))
+    return blocks.listed(tx, context.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
 
 
 @router.get(
     "/agents/{agent_id}/core-memory/blocks/{block_label:path}", response_model=BlockResponse
 )
-def retrieve_of_agent(tx: Transaction, here: Here, agent_id: str, block_label: str) -> Block:
+def retrieve_of_agent(
+    tx: Transaction, context: RequestContext, agent_id: str, block_label: str
+) -> Block:
     """The agent's block with this label."""
-    return _labelled(tx, agents.load(tx, here.scope, agent_id), here.scope, block_label)
+    return _labelled(tx, agents.load(tx, context.scope, agent_id), context.scope, block_label)
 
 
 @router.patch(
     "/agents/{agent_id}/core-memory/blocks/attach/{block_id}", response_model=AgentResponse
 )
-def attach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
+def attach(tx: Transaction, context: RequestContext, agent_id: str, block_id: str) -> Json:
     """Put a block into the agent's prompt."""
-    attach_block(tx, here.scope, agent_id, block_id)
-    return whole_agent(tx, here, agent_id)
+    attach_block(tx, context.scope, agent_id, block_id)
+    return whole_agent(tx, context, agent_id)
 
 
 @router.patch(
     "/agents/{agent_id}/core-memory/blocks/detach/{block_id}", response_model=AgentResponse
 )
-def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
+def detach(tx: Transaction, context: RequestContext, agent_id: str, block_id: str) -> Json:
     """Take a block out of the agent's prompt; the block itself stays."""
-    agents.require(tx, here.scope, agent_id)
-    blocks.get(tx, here.scope, block_id)
+    agents.require(tx, context.scope, agent_id)
+    blocks.get(tx, context.scope, block_id)
     blocks.detach(tx, agent_id, block_id)
-    return whole_agent(tx, here, agent_id)
+    return whole_agent(tx, context, agent_id)
 
 
 @router.patch(
@@ -224,7 +234,7 @@ def detach(tx: Transaction, here: Here, agent_id: str, block_id: str) -> Json:
 @needs("agents:write", "memory:write")
 def modify_of_agent(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     agent_id: str,
     block_label: str,
     body: BlockUpdate,
@@ -234,43 +244,49 @@ def modify_of_agent(
 
     Where the agent's conversation is about a user, a block of the agent's own that is not shared is copied for the user first.
     """
-    state = agents.load(tx, here.scope, agent_id)
-    block = _labelled(tx, state, here.scope, block_label)
+    state = agents.load(tx, context.scope, agent_id)
+    block = _labelled(tx, state, context.scope, block_label)
     user_id = state.conversation.user_id
     if not block.is_users and (block.shared or block.is_read_only):
-        _require_agents(here.scope)
+        _require_agents(context.scope)
     if user_id and needs_copy(block, user_id):
         block = copy_of(
-            tx, state.agent, block, users_chain(tx, state.agent, user_id).id, here.scope.actor
+            tx, state.agent, block, users_chain(tx, state.agent, user_id).id, context.scope.actor
         )
-        block = blocks.get(tx, here.scope, block.id)
-    return _change(tx, here, block, body, if_match)
+        block = blocks.get(tx, context.scope, block.id)
+    return _change(tx, context, block, body, if_match)
 
 
 @router.get("/blocks/{block_id}/history", response_model=list[VersionResponse])
 def list_versions(
-    tx: Transaction, here: Here, block_id: str, limit: Limit = 50, before: Before = None
+    tx: Transaction,
+    context: RequestContext,
+    block_id: str,
+    limit: Limit = 50,
+    before: Before = None,
 ) -> Sequence[BlockVersion]:
     """The block's versions, newest first."""
-    block = blocks.get(tx, here.scope, block_id)
+    block = blocks.get(tx, context.scope, block_id)
     return page_of(tx, block.chain_id, block.label, limit, before)
 
 
 @router.get(
     "/blocks/{block_id}/versions/{sha}", response_model=VersionTextResponse, name="retrieve"
 )
-def retrieve_version(tx: Transaction, here: Here, block_id: str, sha: str) -> Json:
+def retrieve_version(tx: Transaction, context: RequestContext, block_id: str, sha: str) -> Json:
     """The block as it was at a version of its memory, named by its id or the first seven digits of it or more."""
-    block = blocks.get(tx, here.scope, block_id)
+    block = blocks.get(tx, context.scope, block_id)
     return one_of(tx, block.chain_id, block.label, sha)
 
 
 @router.post("/blocks/{block_id}/restore", response_model=BlockResponse)
 @needs("agents:write", "memory:write")
-def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) -> Response:
+def restore(
+    tx: Transaction, context: RequestContext, block_id: str, body: RestoreRequest
+) -> Response:
     """Make the text that the block had at a version its next version, or propose that, as its policy says."""
-    versions.lock(tx, _writable(tx, here.scope, block_id).chain_id)
-    block = blocks.get(tx, here.scope, block_id)
+    versions.lock(tx, _writable(tx, context.scope, block_id).chain_id)
+    block = blocks.get(tx, context.scope, block_id)
     version = _version_at(tx, block.chain_id, block.label, body.sha)
     text = _text_of(tx, version)
     if text is None:
@@ -280,7 +296,7 @@ def restore(tx: Transaction, here: Here, block_id: str, body: RestoreRequest) ->
     if text == block.value:
         return _shown(Submitted(block))
     return _shown(
-        submission.change(tx, block, replace(block, value=text), here.submission(reason=reason))
+        submission.change(tx, block, replace(block, value=text), context.submission(reason=reason))
     )
 
 
@@ -298,9 +314,9 @@ class LineQuery:
         ),
     ] = None
 
-    def most(self, here: RequestContext) -> int:
+    def most(self, context: RequestContext) -> int:
         """Return how many lines are answered at most."""
-        bound = here.runtime.settings.max_lines
+        bound = context.runtime.settings.max_lines
         return min(self.limit or bound, bound)
 
 
@@ -308,23 +324,23 @@ Lines = Annotated[LineQuery, Depends()]
 
 
 @router.get("/blocks/{block_id}/blame", response_model=BlameResponse)
-async def list_lines(here: Here, block_id: str, part: Lines, at: At = None) -> Json:
+async def list_lines(context: RequestContext, block_id: str, part: Lines, at: At = None) -> Json:
     """The block's lines, each with the version that wrote it; a part of them where they are many."""
-    return await lines_of(here, lambda tx: _place(tx, here, block_id), part, at)
+    return await lines_of(context, lambda tx: _place(tx, context, block_id), part, at)
 
 
 @router.get("/blocks/{block_id}/compare", response_model=ComparisonResponse)
 async def compare(
-    here: Here, block_id: str, part: Lines, from_: From = None, to: To = None
+    context: RequestContext, block_id: str, part: Lines, from_: From = None, to: To = None
 ) -> Json:
     """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
     return await comparison_of(
-        here, lambda tx: _place(tx, here, block_id), part, older=from_, newer=to
+        context, lambda tx: _place(tx, context, block_id), part, older=from_, newer=to
     )
 
 
-def _place(tx: Transaction, here: RequestContext, block_id: str) -> Place:
-    block = blocks.get(tx, here.scope, block_id)
+def _place(tx: Transaction, context: RequestContext, block_id: str) -> Place:
+    block = blocks.get(tx, context.scope, block_id)
     return block.chain_id, block.label
 
 
@@ -357,10 +373,10 @@ def _shown(done: Submitted) -> Response:
 
 
 def _change(
-    tx: Transaction, here: RequestContext, block: Block, body: BlockUpdate, if_match: str | None
+    tx: Transaction, context: RequestContext, block: Block, body: BlockUpdate, if_match: str | None
 ) -> Response:
     require_match(block, if_match)
-    scope = here.scope
+    scope = context.scope
     sent = body.model_fields_set
     changes: dict[str, Any] = {
         name: value
@@ -387,7 +403,7 @@ def _change(
     changed = replace(block, **changes, updated_by=scope.user_id)
     changed.require_fits(changed.value)
     read_rotation(changed.metadata)
-    return _shown(submission.change(tx, block, changed, here.submission()))
+    return _shown(submission.change(tx, block, changed, context.submission()))
 
 
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:
@@ -437,17 +453,17 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
 
 
 async def lines_of(
-    here: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None
+    context: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None
 ) -> Json:
     """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
-    blame = await blame_beside(here.store, find, at)
+    blame = await blame_beside(context.store, find, at)
     return await offload(
-        partial(BlameResponse.from_blame, blame, part.after, part.most(here)), blame.count * 100
+        partial(BlameResponse.from_blame, blame, part.after, part.most(context)), blame.count * 100
     )
 
 
 async def comparison_of(
-    here: RequestContext,
+    context: RequestContext,
     find: Callable[[Transaction], Place],
     part: LineQuery,
     *,
@@ -471,9 +487,14 @@ async def comparison_of(
         ]
 
     async with few_at_once():
-        label, (one, other) = await here.store.read(read)
+        label, (one, other) = await context.store.read(read)
         compare = partial(
-            ComparisonResponse.from_texts, one, other, label, after=part.after, most=part.most(here)
+            ComparisonResponse.from_texts,
+            one,
+            other,
+            label,
+            after=part.after,
+            most=part.most(context),
         )
         # Words take longer than bytes.
         return await offload(compare, (len(one[1]) + len(other[1])) * 16)

@@ -39,7 +39,7 @@ from ricordo.storage.engine.store import Store, Transaction
 
 
 @dataclass(frozen=True, slots=True)
-class RequestContext:
+class CallContext:
     """One request, with the opened parts and the caller's scope."""
 
     request: Request
@@ -87,7 +87,7 @@ ID_PREFIXES: Mapping[str, str] = {
 }
 
 
-async def _call(request: Request) -> RequestContext:
+async def _open_context(request: Request) -> CallContext:
     if request.query_params:
         _require_known(request)
     if FIELDS in request.scope and (content := await request.body()):
@@ -97,12 +97,18 @@ async def _call(request: Request) -> RequestContext:
     runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
     if scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
-    here = RequestContext(request, runtime, scope)
+    context = CallContext(request, runtime, scope)
     if route_path(request.scope) in _SELECT_BY_USER and scope.subject_id is None:
-        return here
-    here = await for_user(here, request.query_params.get("user_id"), reads=request.method == "GET")
-    request.scope[ACTING_SCOPE] = here.scope
-    return here
+        return context
+    context = await for_user(
+        context, request.query_params.get("user_id"), reads=request.method == "GET"
+    )
+    request.scope[ACTING_SCOPE] = context.scope
+    return context
+
+
+# The annotation by which FastAPI gives a route its call context.
+RequestContext = Annotated[CallContext, Depends(_open_context)]
 
 
 def _require_ids(named: Mapping[str, str]) -> None:
@@ -158,14 +164,16 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
         yield from _query_names(inner)
 
 
-async def for_user(here: RequestContext, user: str | None, *, reads: bool = True) -> RequestContext:
+async def for_user(
+    context: RequestContext, user: str | None, *, reads: bool = True
+) -> RequestContext:
     """Return the call narrowed to what is about this user, or shared (None: as it is); unless it `reads`, to act for the user.
 
     Raises Forbidden where the caller may not name the user, NotFound.
     """
     if user is None:
-        return here
-    scope = here.scope
+        return context
+    scope = context.scope
 
     def find(tx: Transaction) -> User:
         if scope.subject_id is not None and users.find(tx, scope, user) is None:
@@ -174,16 +182,16 @@ async def for_user(here: RequestContext, user: str | None, *, reads: bool = True
             )
         return users.require(tx, scope, user)
 
-    named = await here.store.read(find)
+    named = await context.store.read(find)
     if reads or scope.subject == named.id:
-        return replace(here, scope=replace(scope, subject_id=named.id))
+        return replace(context, scope=replace(scope, subject_id=named.id))
     if named.disabled_at is not None:
         raise Forbidden(f'The user "{named.name[:80]}" is disabled.')
     if not scope.may(IMPERSONATE):
         raise Forbidden(
             f"Your key lacks the scope {IMPERSONATE}, so it cannot act for a user. Leave user_id out."
         )
-    return replace(here, scope=scope.acting_for(named))
+    return replace(context, scope=scope.acting_for(named))
 
 
 async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
@@ -229,9 +237,6 @@ def require_administrator(request: Request) -> None:
         raise Forbidden(
             f"This key lacks the scope {ADMIN}. Ask an administrator for a key that has it."
         )
-
-
-Here = Annotated[RequestContext, Depends(_call)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,26 +289,26 @@ def note(message: str) -> Json:
     return NoteResponse.of(None, message=message)
 
 
-def agent_json(here: RequestContext, state: AgentState) -> Json:
+def agent_json(context: RequestContext, state: AgentState) -> Json:
     """Return an agent, also where its model's provider is no longer configured: it can still be looked at."""
     try:
         info = (
-            here.runtime.organization_providers.known(here.scope.organization_id)
+            context.runtime.organization_providers.known(context.scope.organization_id)
             .get(state.agent.model)
             .info
         )
     except NotFound:
         provider, _, name = state.agent.model.partition("/")
         info = ModelInfo(state.agent.model, provider, name, "openai", state.agent.context_window)
-    return AgentResponse.from_state(state, info, embedding_of(here, state.agent.embedding))
+    return AgentResponse.from_state(state, info, embedding_of(context, state.agent.embedding))
 
 
-def embedding_of(here: RequestContext, handle: str | None) -> EmbeddingInfo | None:
+def embedding_of(context: RequestContext, handle: str | None) -> EmbeddingInfo | None:
     """Return the embedding model with this handle, or the default; None where there is none."""
-    embedders = here.runtime.models.embedders
+    embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()
     return embedders.info(handle) if handle else None
 
 
-def whole_agent(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
-    return agent_json(here, lifecycle.whole_agent(tx, here.runtime, here.scope, agent_id))
+def whole_agent(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
+    return agent_json(context, lifecycle.whole_agent(tx, context.runtime, context.scope, agent_id))

@@ -22,7 +22,7 @@ from ricordo.agents.conversations import (
 )
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import INVALID_REQUEST, collect, run_turn
-from ricordo.api.call import Here, Paged, RequestContext, note
+from ricordo.api.call import Paged, RequestContext, note
 from ricordo.api.errors import model_failure
 from ricordo.api.messages import (
     Types,
@@ -215,57 +215,63 @@ ConversationFields.take_back(ConversationResponse)
 
 
 @router.post("/conversations/", response_model=ConversationResponse)
-async def create(here: Here, agent_id: str, body: ConversationRequest | None = None) -> Json:
+async def create(
+    context: RequestContext, agent_id: str, body: ConversationRequest | None = None
+) -> Json:
     """Make another conversation of the agent, which shares its memory and tools."""
     given = body or ConversationRequest()
-    values = given.changes(here.store.clock.now())
+    values = given.changes(context.store.clock.now())
     return await _shown(
-        here, await create_conversation(here.runtime, here.scope, agent_id, values, given.user_id)
+        context,
+        await create_conversation(context.runtime, context.scope, agent_id, values, given.user_id),
     )
 
 
 @router.get("/conversations/", response_model=list[ConversationResponse])
 def list_conversations(
-    tx: Transaction, here: Here, which: Annotated[ConversationQuery, Depends()]
+    tx: Transaction, context: RequestContext, which: Annotated[ConversationQuery, Depends()]
 ) -> list[Json]:
     """Conversations, by default the most recent message first; without agents' own and hidden ones."""
     if which.agent_id:
-        agents.require(tx, here.scope, which.agent_id)
+        agents.require(tx, context.scope, which.agent_id)
     return [
-        _json(tx, here, one)
-        for one in conversations.page(tx, here.scope, which.page(), which.filter(here.scope))
+        _json(tx, context, one)
+        for one in conversations.page(tx, context.scope, which.page(), which.filter(context.scope))
     ]
 
 
 @router.get(_ONE, response_model=ConversationResponse)
-async def retrieve(here: Here, conversation_id: str, agent_id: AgentId = None) -> Json:
+async def retrieve(context: RequestContext, conversation_id: str, agent_id: AgentId = None) -> Json:
     """One conversation."""
-    return await _shown(here, await _named(here, conversation_id, agent_id))
+    return await _shown(context, await _named(context, conversation_id, agent_id))
 
 
 @router.patch(_ONE, response_model=ConversationResponse)
 async def modify(
-    here: Here, conversation_id: str, body: ConversationUpdate, agent_id: AgentId = None
+    context: RequestContext,
+    conversation_id: str,
+    body: ConversationUpdate,
+    agent_id: AgentId = None,
 ) -> Json:
     """Change a conversation; fields that are left out stay. Its next turn follows."""
-    conversation = await _named(here, conversation_id, agent_id)
-    changes = body.changes(here.store.clock.now())
+    conversation = await _named(context, conversation_id, agent_id)
+    changes = body.changes(context.store.clock.now())
     return await _shown(
-        here, await change_conversation(here.runtime, here.scope, conversation.id, changes)
+        context, await change_conversation(context.runtime, context.scope, conversation.id, changes)
     )
 
 
 @router.delete(_ONE, response_model=NoteResponse)
-async def delete(here: Here, conversation_id: str, agent_id: AgentId = None) -> Json:
+async def delete(context: RequestContext, conversation_id: str, agent_id: AgentId = None) -> Json:
     """Delete a conversation, whatever runs in it. What was forked from it keeps what it shares."""
-    conversation = await _named(here, conversation_id, agent_id)
-    await stop_and_delete(here.runtime, here.scope, conversation.id)
+    conversation = await _named(context, conversation_id, agent_id)
+    await stop_and_delete(context.runtime, context.scope, conversation.id)
     return note(f"Conversation id={conversation.id} successfully deleted")
 
 
 @router.post(_ONE + "/fork", response_model=ConversationResponse)
 async def fork(
-    here: Here,
+    context: RequestContext,
     conversation_id: str,
     body: ForkRequest | None = None,
     agent_id: AgentId = None,
@@ -275,20 +281,20 @@ async def fork(
     """Make a conversation that goes on from what is in view in this one, or from it up to a message; nothing is copied."""
     asked = body or ForkRequest()
     asked.refuse_unsupported()
-    conversation = await _named(here, conversation_id, agent_id)
+    conversation = await _named(context, conversation_id, agent_id)
     made = await fork_conversation(
-        here.runtime,
-        here.scope,
+        context.runtime,
+        context.scope,
         conversation.id,
         message_id=message_id or asked.message_id,
         is_hidden=asked.hidden if hidden is None else hidden,
     )
-    return await _shown(here, made)
+    return await _shown(context, made)
 
 
 @router.post(_ONE + "/recompile", response_model=str)
 async def recompile(
-    here: Here,
+    context: RequestContext,
     conversation_id: str,
     body: RecompileRequest | None = None,
     dry_run: bool = False,
@@ -296,40 +302,44 @@ async def recompile(
 ) -> str:
     """Rebuild the conversation's system message and return it; with `dry_run` it is not saved."""
     asked = body or RecompileRequest()
-    conversation = await _named(here, conversation_id, asked.agent_id or agent_id)
-    return await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run)
+    conversation = await _named(context, conversation_id, asked.agent_id or agent_id)
+    return await recompile_system(context.runtime, context.scope, conversation.id, is_dry=dry_run)
 
 
 @router.post("/agents/{agent_id}/recompile", response_model=str)
-async def recompile_own(here: Here, agent_id: str, dry_run: bool = False) -> str:
+async def recompile_own(context: RequestContext, agent_id: str, dry_run: bool = False) -> str:
     """Rebuild the system message of the agent's own conversation and return it; with `dry_run` it is not saved."""
-    conversation = await _named(here, DEFAULT, agent_id)
-    return await recompile_system(here.runtime, here.scope, conversation.id, is_dry=dry_run)
+    conversation = await _named(context, DEFAULT, agent_id)
+    return await recompile_system(context.runtime, context.scope, conversation.id, is_dry=dry_run)
 
 
 @router.post(_ONE + "/cancel", response_model=dict[str, str])
-async def cancel(here: Here, conversation_id: str, agent_id: AgentId = None) -> dict[str, str]:
+async def cancel(
+    context: RequestContext, conversation_id: str, agent_id: AgentId = None
+) -> dict[str, str]:
     """Cancel what runs in the conversation."""
-    conversation = await _named(here, conversation_id, agent_id)
-    return outcome_json(await cancel_conversation(here.runtime, here.scope, conversation.id))
+    conversation = await _named(context, conversation_id, agent_id)
+    return outcome_json(await cancel_conversation(context.runtime, context.scope, conversation.id))
 
 
 @router.post(_ONE + "/messages", response_model=TurnResponse)
-async def send(here: Here, conversation_id: str, body: ConversationSendRequest) -> Response:
+async def send(
+    context: RequestContext, conversation_id: str, body: ConversationSendRequest
+) -> Response:
     """Send messages to the conversation and read the answer as server-sent events; without `streaming`, wait for it whole."""
     body.require_streaming()
-    conversation = await _named(here, conversation_id, body.agent_id)
+    conversation = await _named(context, conversation_id, body.agent_id)
     if body.streaming:
-        return await stream_turn(here, conversation.agent_id, body, conversation.id)
+        return await stream_turn(context, conversation.agent_id, body, conversation.id)
     turn = await run_turn(
-        here.runtime, await turn_request(here, conversation.agent_id, body, conversation.id)
+        context.runtime, await turn_request(context, conversation.agent_id, body, conversation.id)
     )
     return turn_response(await collect(turn), body)
 
 
 @router.get(_ONE + "/messages", response_model=list[AnyMessage])
 async def list_messages(
-    here: Here,
+    context: RequestContext,
     conversation_id: str,
     paging: Paged,
     agent_id: AgentId = None,
@@ -343,49 +353,49 @@ async def list_messages(
     def keeps(message: Message) -> bool:
         return group_id in (None, message.group_id) and has_piece(message)
 
-    conversation = await _named(here, conversation_id, agent_id)
-    found = await here.store.read(
-        lambda tx: conversations.page_of_history(tx, here.scope, conversation, page, keeps)
+    conversation = await _named(context, conversation_id, agent_id)
+    found = await context.store.read(
+        lambda tx: conversations.page_of_history(tx, context.scope, conversation, page, keeps)
     )
     return messages_response(found, view)
 
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
 async def compact_own(
-    here: Here, agent_id: str, body: CompactRequest | None = None
+    context: RequestContext, agent_id: str, body: CompactRequest | None = None
 ) -> Response | Json:
     """Summarize the older part of the agent's default conversation; the messages stay in its history."""
-    return await _compact(here, DEFAULT, agent_id, body or CompactRequest())
+    return await _compact(context, DEFAULT, agent_id, body or CompactRequest())
 
 
 @_compaction.post("/conversations/{conversation_id}/compact", response_model=CompactResponse)
 async def compact(
-    here: Here,
+    context: RequestContext,
     conversation_id: str,
     body: CompactRequest | None = None,
     agent_id: str | None = None,
 ) -> Response | Json:
     """Summarize the older part of a conversation; the messages stay in its history."""
     asked = body or CompactRequest()
-    return await _compact(here, conversation_id, asked.agent_id or agent_id, asked)
+    return await _compact(context, conversation_id, asked.agent_id or agent_id, asked)
 
 
 router.routes += _compaction.routes
 
 
-async def _named(here: RequestContext, name: str, agent_id: str | None) -> Conversation:
-    return await open_conversation(here.runtime, here.scope, name, agent_id)
+async def _named(context: RequestContext, name: str, agent_id: str | None) -> Conversation:
+    return await open_conversation(context.runtime, context.scope, name, agent_id)
 
 
-async def _shown(here: RequestContext, conversation: Conversation) -> Json:
-    return await here.store.read(lambda tx: _json(tx, here, conversation))
+async def _shown(context: RequestContext, conversation: Conversation) -> Json:
+    return await context.store.read(lambda tx: _json(tx, context, conversation))
 
 
-def _json(tx: Transaction, here: RequestContext, conversation: Conversation) -> Json:
+def _json(tx: Transaction, context: RequestContext, conversation: Conversation) -> Json:
     if not conversation.model_settings:
         return ConversationResponse.of(conversation, model_settings=None)
-    model = conversation.model or agents.load(tx, here.scope, conversation.agent_id).agent.model
-    known = here.runtime.organization_providers.known(here.scope.organization_id)
+    model = conversation.model or agents.load(tx, context.scope, conversation.agent_id).agent.model
+    known = context.runtime.organization_providers.known(context.scope.organization_id)
     try:
         kind = known.get(model).info.endpoint_type
     except NotFound:
@@ -395,21 +405,21 @@ def _json(tx: Transaction, here: RequestContext, conversation: Conversation) -> 
 
 
 async def _compact(
-    here: RequestContext, conversation_id: str, agent_id: str | None, body: CompactRequest
+    context: RequestContext, conversation_id: str, agent_id: str | None, body: CompactRequest
 ) -> Response | Json:
-    conversation = await _named(here, conversation_id, agent_id)
+    conversation = await _named(context, conversation_id, agent_id)
     usual = (
-        await here.store.read(lambda tx: agents.load(tx, here.scope, conversation.agent_id))
+        await context.store.read(lambda tx: agents.load(tx, context.scope, conversation.agent_id))
     ).agent.compaction
     settings = body.compaction_settings.settings(usual) if body.compaction_settings else usual
     request = TurnRequest(
-        here.scope,
+        context.scope,
         conversation.agent_id,
         conversation_id=conversation.id,
         compaction=settings,
         purpose="compaction",
     )
-    result = await collect(await run_turn(here.runtime, request))
+    result = await collect(await run_turn(context.runtime, request))
     if result.failure:
         if result.failure.kind == INVALID_REQUEST:
             raise Invalid(result.failure.message)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-from ricordo.api.call import Here, Paged
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.jobs import STATUSES, JobResponse, QueueResponse, WireStatus
 from ricordo.api.routing import Routes
 from ricordo.domain.job import Job
@@ -38,36 +38,38 @@ Which = Annotated[JobQuery, Depends()]
 
 
 @router.get("/", response_model=list[JobResponse])
-def list_jobs(tx: Transaction, here: Here, paging: Paged, which: Which) -> Sequence[Job]:
+def list_jobs(
+    tx: Transaction, context: RequestContext, paging: Paged, which: Which
+) -> Sequence[Job]:
     """Jobs, by default newest first; all, those not ended, by status or by kind."""
-    return jobs.page(tx, here.scope, paging.page(), statuses=which.wanted(), kind=which.kind)
+    return jobs.page(tx, context.scope, paging.page(), statuses=which.wanted(), kind=which.kind)
 
 
 @router.get("/active", response_model=list[JobResponse])
-def list_active_jobs(tx: Transaction, here: Here, paging: Paged) -> Sequence[Job]:
+def list_active_jobs(tx: Transaction, context: RequestContext, paging: Paged) -> Sequence[Job]:
     """The jobs that have not ended."""
-    return jobs.page(tx, here.scope, paging.page(), statuses=["running", "waiting"])
+    return jobs.page(tx, context.scope, paging.page(), statuses=["running", "waiting"])
 
 
 @router.get("/queue", response_model=QueueResponse)
-def queue(tx: Transaction, here: Here) -> Queue:
+def queue(tx: Transaction, context: RequestContext) -> Queue:
     """The state of the queue: its depth, its oldest wait, and what failed last."""
-    return read_queue(tx, here.scope)
+    return read_queue(tx, context.scope)
 
 
 @router.get("/{job_id}", response_model=JobResponse)
-def retrieve(tx: Transaction, here: Here, job_id: str) -> Job:
+def retrieve(tx: Transaction, context: RequestContext, job_id: str) -> Job:
     """One job."""
-    return jobs.get(tx, here.scope, job_id)
+    return jobs.get(tx, context.scope, job_id)
 
 
 @router.patch("/{job_id}/cancel", response_model=JobResponse)
-def cancel(tx: Transaction, here: Here, job_id: str) -> Job:
+def cancel(tx: Transaction, context: RequestContext, job_id: str) -> Job:
     """End a job that has not ended; where it runs, it is stopped within seconds."""
-    return jobs.cancel(tx, here.scope, job_id)
+    return jobs.cancel(tx, context.scope, job_id)
 
 
 @router.delete("/{job_id}", response_model=JobResponse)
-def delete(tx: Transaction, here: Here, job_id: str) -> Job:
+def delete(tx: Transaction, context: RequestContext, job_id: str) -> Job:
     """Delete a job and its record; where it runs, it is stopped within seconds."""
-    return jobs.remove(tx, here.scope, job_id)
+    return jobs.remove(tx, context.scope, job_id)

@@ -17,7 +17,7 @@ from ricordo.agents.lifecycle import cancel_runs, reset_messages
 from ricordo.agents.request import Approval, NewMessage, TurnRequest
 from ricordo.agents.turn import Answer, collect, run_turn
 from ricordo.api.answers import answer
-from ricordo.api.call import Here, Paged, Paging, RequestContext, agent_json
+from ricordo.api.call import Paged, Paging, RequestContext, agent_json
 from ricordo.api.errors import model_failure
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, given
@@ -61,29 +61,29 @@ router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"], scope="messag
 
 
 @router.post("/messages", response_model=TurnResponse)
-async def send(here: Here, agent_id: str, body: SendRequest) -> Response:
+async def send(context: RequestContext, agent_id: str, body: SendRequest) -> Response:
     """Send messages to the agent and wait for its whole answer; with `streaming` it comes as it is made."""
     if body.streaming:
-        return await stream(here, agent_id, body)
+        return await stream(context, agent_id, body)
     body.require_streaming()
-    turn = await run_turn(here.runtime, await turn_request(here, agent_id, body))
+    turn = await run_turn(context.runtime, await turn_request(context, agent_id, body))
     return turn_response(await collect(turn), body)
 
 
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)
-async def stream(here: Here, agent_id: str, body: SendRequest) -> Response:
+async def stream(context: RequestContext, agent_id: str, body: SendRequest) -> Response:
     """Send messages to the agent and read its answer as server-sent events."""
-    return await stream_turn(here, agent_id, body)
+    return await stream_turn(context, agent_id, body)
 
 
 @router.post("/messages/async", response_model=RunResponse)
-async def send_async(here: Here, agent_id: str, body: AsyncSendRequest) -> Run:
+async def send_async(context: RequestContext, agent_id: str, body: AsyncSendRequest) -> Run:
     """Send messages to the agent and return the run at once; `callback_url` is called when it has ended."""
-    return await begin_async(here, agent_id, body)
+    return await begin_async(context, agent_id, body)
 
 
 async def begin_async(
-    here: RequestContext,
+    context: RequestContext,
     agent_id: str,
     body: AsyncSendRequest,
     conversation_id: str | None = None,
@@ -92,13 +92,13 @@ async def begin_async(
     """Begin what the body asks for in the background, and return its run. Raises Invalid for an address that is not called."""
     if body.callback_url:
         require_callable(
-            body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks
+            body.callback_url, allow_private=context.runtime.settings.allow_private_callbacks
         )
     callback = {"url": body.callback_url} if body.callback_url else {}
     request = await turn_request(
-        here, agent_id, body, conversation_id, is_background=True, callback=callback
+        context, agent_id, body, conversation_id, is_background=True, callback=callback
     )
-    return await begin_recorded(here.runtime, request, message_view(body), begin)
+    return await begin_recorded(context.runtime, request, message_view(body), begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class MessageQuery(MessageViewQuery):
 
 @router.get("/messages", response_model=list[AnyMessage])
 async def list_messages(
-    here: Here, agent_id: str, paging: Paged, which: Annotated[MessageQuery, Depends()]
+    context: RequestContext, agent_id: str, paging: Paged, which: Annotated[MessageQuery, Depends()]
 ) -> list[Json]:
     """The messages of the agent's own conversation, or of another, oldest first: by default the newest `limit`.
 
@@ -134,35 +134,37 @@ async def list_messages(
     """
     wanted = (
         await open_conversation(
-            here.runtime, here.scope, which.conversation_id or DEFAULT, agent_id
+            context.runtime, context.scope, which.conversation_id or DEFAULT, agent_id
         )
     ).id
     equal = given(conversation_id=wanted, group_id=which.group_id)
-    return await here.store.read(lambda tx: by_time(tx, here, paging, which.view(), **equal))
+    return await context.store.read(lambda tx: by_time(tx, context, paging, which.view(), **equal))
 
 
 @router.post("/messages/cancel", response_model=dict[str, str])
-async def cancel(here: Here, agent_id: str, body: CancelRequest | None = None) -> dict[str, str]:
+async def cancel(
+    context: RequestContext, agent_id: str, body: CancelRequest | None = None
+) -> dict[str, str]:
     """Cancel the agent's running turns, or those that are named."""
     return outcome_json(
-        await cancel_runs(here.runtime, here.scope, agent_id, body.run_ids if body else None)
+        await cancel_runs(context.runtime, context.scope, agent_id, body.run_ids if body else None)
     )
 
 
 @router.patch("/reset-messages", response_model=AgentResponse)
-async def reset(here: Here, agent_id: str) -> Json:
+async def reset(context: RequestContext, agent_id: str) -> Json:
     """Delete all messages of the agent's own conversation and start it again. Memory stays as it is."""
-    return agent_json(here, await reset_messages(here.runtime, here.scope, agent_id))
+    return agent_json(context, await reset_messages(context.runtime, context.scope, agent_id))
 
 
 def by_time(
-    tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: Any
+    tx: Transaction, context: RequestContext, paging: Paging, view: MessageFormat, **equal: Any
 ) -> list[Json]:
     """One page of messages with these values in these columns, oldest first: by default the newest."""
     page = paging.page_by_time(default=100)
 
     def read(reading: Page) -> list[Message]:
-        return messages.page(tx, here.scope, reading, **equal)
+        return messages.page(tx, context.scope, reading, **equal)
 
     found = messages.page_of_kept(read, page, keeps_some(view))
     return messages_response(found if page.order == "asc" else found[::-1], view)
@@ -176,7 +178,7 @@ def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:
 
 
 async def turn_request(
-    here: RequestContext,
+    context: RequestContext,
     agent_id: str,
     body: SendRequest,
     conversation_id: str | None = None,
@@ -186,11 +188,11 @@ async def turn_request(
 ) -> TurnRequest:
     """The turn that a body asks for, in this conversation (None: the agent's default). Raises Unsupported and Invalid."""
     if body.override_model:
-        models = await here.runtime.organization_providers.of(here.scope.organization_id)
+        models = await context.runtime.organization_providers.of(context.scope.organization_id)
         await models.require(body.override_model)
-    body_hash, is_retry = await sent_again(here)
+    body_hash, is_retry = await sent_again(context)
     return replace(
-        request_of(here.scope, agent_id, body),
+        request_of(context.scope, agent_id, body),
         conversation_id=conversation_id,
         is_background=is_background,
         callback=dict(callback or {}),
@@ -199,14 +201,14 @@ async def turn_request(
     )
 
 
-async def sent_again(here: RequestContext, sent: bytes | None = None) -> tuple[str, bool]:
+async def sent_again(context: RequestContext, sent: bytes | None = None) -> tuple[str, bool]:
     """Return the hash of what was sent, the body unless it is given, and whether the client says that it sends it again.
 
     Clients try again by themselves after a time-out; an equal body then is the same turn (design, invariant 8).
     """
-    sent = await here.request.body() if sent is None else sent
+    sent = await context.request.body() if sent is None else sent
     digest = await offload(lambda: blake2b(sent, digest_size=16).hexdigest(), len(sent))
-    return digest, here.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
+    return digest, context.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
 
 def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
@@ -284,7 +286,7 @@ def turn_json(result: Answer, view: MessageFormat) -> Json:
 
 
 async def stream_turn(
-    here: RequestContext,
+    context: RequestContext,
     agent_id: str,
     body: SendRequest,
     conversation_id: str | None = None,
@@ -293,21 +295,21 @@ async def stream_turn(
     """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
     body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])
     request = await turn_request(
-        here, agent_id, body, conversation_id, is_background=body.background
+        context, agent_id, body, conversation_id, is_background=body.background
     )
     request = replace(request, logprobs=None)
     view = message_view(body)
     if body.background:
-        run = await begin_recorded(here.runtime, request, view, begin)
-        return stream_of(here, run, Resumption(has_pings=body.include_pings))
-    turn = await begin(here.runtime, request)
+        run = await begin_recorded(context.runtime, request, view, begin)
+        return stream_of(context, run, Resumption(has_pings=body.include_pings))
+    turn = await begin(context.runtime, request)
     chunks = sse_stream(
         turn.events(),
         view,
-        here.store.clock,
+        context.store.clock,
         has_tokens=body.stream_tokens,
         has_pings=body.include_pings,
-        keepalive=here.runtime.settings.keepalive,
+        keepalive=context.runtime.settings.keepalive,
     )
     return sse_response(chunks)
 

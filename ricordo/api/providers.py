@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
-from ricordo.api.call import Here, Paged, RequestContext, note
+from ricordo.api.call import Paged, RequestContext, note
 from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
@@ -99,21 +99,21 @@ def _plain(key: SecretStr | None) -> str | None:
 @router.get("/", response_model=list[ProviderResponse])
 def list_providers(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     paging: Paged,
     name: str | None = None,
     provider_type: str | None = None,
 ) -> Sequence[OrganizationProvider]:
     """The organization's own providers, by default newest first; those of this name, or of this type."""
-    return providers.page(tx, here.scope, paging.page(), name=name, provider_type=provider_type)
+    return providers.page(tx, context.scope, paging.page(), name=name, provider_type=provider_type)
 
 
 @router.post("/", response_model=ProviderResponse)
-async def create(here: Here, body: ProviderRequest) -> OrganizationProvider:
+async def create(context: RequestContext, body: ProviderRequest) -> OrganizationProvider:
     """Add a provider. Its models can be used from now on, by this organization alone, as `<name>/<model>`."""
     keys = body.keys()
-    provider = _new(here, body.name, body)
-    models = here.runtime.organization_providers
+    provider = _new(context, body.name, body)
+    models = context.runtime.organization_providers
     models.require_usable(provider, keys)
     models.require_free(body.name)
     provider = replace(provider, secret=models.seal(keys))
@@ -124,26 +124,28 @@ async def create(here: Here, body: ProviderRequest) -> OrganizationProvider:
         providers.insert_one(tx, made)
         return made
 
-    return await _changed(here, insert)
+    return await _changed(context, insert)
 
 
 @router.post("/check", response_model=NoteResponse)
-async def check(here: Here, body: ProviderCheckRequest) -> Json:
+async def check(context: RequestContext, body: ProviderCheckRequest) -> Json:
     """Ask a provider whether it takes these keys; nothing is stored."""
-    return await _checked(here, _new(here, body.provider_type, body), body.keys())
+    return await _checked(context, _new(context, body.provider_type, body), body.keys())
 
 
 @router.get("/{provider_id}", response_model=ProviderResponse)
-def retrieve(tx: Transaction, here: Here, provider_id: str) -> OrganizationProvider:
+def retrieve(tx: Transaction, context: RequestContext, provider_id: str) -> OrganizationProvider:
     """One provider."""
-    return providers.get(tx, here.scope, provider_id)
+    return providers.get(tx, context.scope, provider_id)
 
 
 @router.patch("/{provider_id}", response_model=ProviderResponse)
-async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> OrganizationProvider:
+async def modify(
+    context: RequestContext, provider_id: str, body: ProviderUpdate
+) -> OrganizationProvider:
     """Change a provider's keys or where it is; what is left out stays. It counts at the next call of its models."""
-    models = here.runtime.organization_providers
-    before = await _stored(here, provider_id)
+    models = context.runtime.organization_providers
+    before = await _stored(context, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
     if moved and before.secret and body.api_key is None:
         # Else a caller who may change the address, but does not know the key, could have it sent to an address of theirs.
@@ -161,7 +163,7 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Organiza
     secret = models.seal(keys)
 
     def change(tx: Transaction) -> OrganizationProvider:
-        stored = providers.get(tx, here.scope, provider_id)
+        stored = providers.get(tx, context.scope, provider_id)
         if (stored.secret, stored.base_url) != (before.secret, before.base_url):
             raise Collision(
                 "The provider was changed by another request. Read it again, then repeat the change."
@@ -170,66 +172,68 @@ async def modify(here: Here, provider_id: str, body: ProviderUpdate) -> Organiza
             _with(stored, body),
             secret=secret,
             updated_at=tx.clock.now(),
-            updated_by=here.scope.user_id,
+            updated_by=context.scope.user_id,
         )
         providers.update(tx, changed)
         return changed
 
-    return await _changed(here, change)
+    return await _changed(context, change)
 
 
 @router.post("/{provider_id}/check", response_model=NoteResponse)
-async def check_stored(here: Here, provider_id: str) -> Json:
+async def check_stored(context: RequestContext, provider_id: str) -> Json:
     """Ask a provider whether it still takes the stored keys."""
-    provider = await _stored(here, provider_id)
-    return await _checked(here, provider, here.runtime.organization_providers.keys_of(provider))
+    provider = await _stored(context, provider_id)
+    return await _checked(
+        context, provider, context.runtime.organization_providers.keys_of(provider)
+    )
 
 
 @router.patch("/{provider_id}/refresh", response_model=ProviderResponse)
-async def refresh(here: Here, provider_id: str) -> OrganizationProvider:
+async def refresh(context: RequestContext, provider_id: str) -> OrganizationProvider:
     """Read the provider's list of models again."""
-    models = here.runtime.organization_providers
-    provider = await _stored(here, provider_id)
+    models = context.runtime.organization_providers
+    provider = await _stored(context, provider_id)
     await models.ask(provider)
 
     def save(tx: Transaction) -> OrganizationProvider:
         # With the new timestamp the provider counts as changed, so that every process reads its list again.
-        stored = replace(providers.get(tx, here.scope, provider_id), last_synced=tx.clock.now())
+        stored = replace(providers.get(tx, context.scope, provider_id), last_synced=tx.clock.now())
         providers.update(tx, stored)
         return stored
 
-    return await _changed(here, save)
+    return await _changed(context, save)
 
 
 @router.delete("/{provider_id}", response_model=NoteResponse)
-async def delete(here: Here, provider_id: str) -> Json:
+async def delete(context: RequestContext, provider_id: str) -> Json:
     """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
-    await _changed(here, lambda tx: providers.delete_one(tx, here.scope, provider_id))
+    await _changed(context, lambda tx: providers.delete_one(tx, context.scope, provider_id))
     return note(f"Provider id={provider_id} successfully deleted")
 
 
-async def _stored(here: RequestContext, provider_id: str) -> OrganizationProvider:
-    return await here.store.read(lambda tx: providers.get(tx, here.scope, provider_id))
+async def _stored(context: RequestContext, provider_id: str) -> OrganizationProvider:
+    return await context.store.read(lambda tx: providers.get(tx, context.scope, provider_id))
 
 
-async def _changed(here: RequestContext, change: Callable[[Transaction], T]) -> T:
-    changed = await here.store.write(change)
-    here.runtime.organization_providers.forget(here.scope.organization_id)
+async def _changed(context: RequestContext, change: Callable[[Transaction], T]) -> T:
+    changed = await context.store.write(change)
+    context.runtime.organization_providers.forget(context.scope.organization_id)
     return changed
 
 
-async def _checked(here: RequestContext, provider: OrganizationProvider, keys: Keys) -> Json:
-    models = here.runtime.organization_providers
+async def _checked(context: RequestContext, provider: OrganizationProvider, keys: Keys) -> Json:
+    models = context.runtime.organization_providers
     models.require_usable(provider, keys)
     await models.ask(provider, keys)
     return note(f"Valid api key for provider_type={provider.provider_type}")
 
 
-def _new(here: RequestContext, name: str, body: ProviderCheckRequest) -> OrganizationProvider:
-    by, where = here.scope.user_id, (body.base_url, body.region, body.api_version)
+def _new(context: RequestContext, name: str, body: ProviderCheckRequest) -> OrganizationProvider:
+    by, where = context.scope.user_id, (body.base_url, body.region, body.api_version)
     return OrganizationProvider(
         "",
-        here.scope.organization_id,
+        context.scope.organization_id,
         name,
         body.provider_type,
         0,

@@ -132,31 +132,33 @@ class GuardedRoute(APIRoute):
 def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Callable[..., Any]:
     """Return the endpoint as a coroutine that returns a whole response, written by its response model.
 
-    An endpoint that is no coroutine takes a transaction and `here`; it reads, or writes where the method is not GET.
+    An endpoint that is no coroutine takes a transaction and `context`; it reads, or writes where the method is not GET.
     """
     make = maker(model)
     is_async = iscoroutinefunction(endpoint)
 
     @wraps(endpoint)
-    async def respond(**given: Any) -> Response:
+    async def respond(**arguments: Any) -> Response:
         if not is_async and reads:
-            request = given["here"].request
-            work = partial(_called, endpoint, given)
+            request = arguments["context"].request
+            work = partial(_called, endpoint, arguments)
             return await read_answer(
-                budget_of(request.app), request.scope, given["here"].store, work, make
+                budget_of(request.app), request.scope, arguments["context"].store, work, make
             )
         if is_async:
-            made = await endpoint(**given)
+            result = await endpoint(**arguments)
         else:
-            made = await given["here"].store.write(lambda tx: endpoint(tx, **given))
-        here = given.get("here")
-        if make and not isinstance(made, Response):
-            is_long = isinstance(made, list | tuple) and len(made) > _MANY
-            made = await offload(partial(make, made), SMALL + 1) if is_long else make(made)
-        if here is None:
-            return made if isinstance(made, Response) else answer(made)
-        finish = counted_answer if isinstance(made, Response) else made_answer
-        return await finish(budget_of(here.request.app), here.request.scope, made, reads=reads)
+            result = await arguments["context"].store.write(lambda tx: endpoint(tx, **arguments))
+        context = arguments.get("context")
+        if make and not isinstance(result, Response):
+            is_long = isinstance(result, list | tuple) and len(result) > _MANY
+            result = await offload(partial(make, result), SMALL + 1) if is_long else make(result)
+        if context is None:
+            return result if isinstance(result, Response) else answer(result)
+        finish = counted_answer if isinstance(result, Response) else made_answer
+        return await finish(
+            budget_of(context.request.app), context.request.scope, result, reads=reads
+        )
 
     if not is_async:
         # The transaction is bound, so that FastAPI reads only the parameters after it.
@@ -164,8 +166,8 @@ def _responding(endpoint: Callable[..., Any], model: Any, *, reads: bool) -> Cal
     return respond
 
 
-def _called(endpoint: Callable[..., Any], given: Mapping[str, Any], tx: Any) -> Any:
-    return endpoint(tx, **given)
+def _called(endpoint: Callable[..., Any], arguments: Mapping[str, Any], tx: Any) -> Any:
+    return endpoint(tx, **arguments)
 
 
 def needs(*scopes: str) -> Callable[[E], E]:

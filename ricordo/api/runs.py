@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query
 
-from ricordo.api.call import Here, Paged, Paging, RequestContext, note
+from ricordo.api.call import Paged, Paging, RequestContext, note
 from ricordo.api.messages import Types, by_time, keeps_some, run_view, types_of
 from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.models.memory import ContextBlockResponse, LineageResponse
@@ -57,7 +57,7 @@ class RunQuery:
 
 @router.get("/", response_model=list[RunResponse])
 def list_runs(
-    tx: Transaction, here: Here, paging: Paged, which: Annotated[RunQuery, Depends()]
+    tx: Transaction, context: RequestContext, paging: Paged, which: Annotated[RunQuery, Depends()]
 ) -> Sequence[Run]:
     """Runs, by default newest first; of agents, of a conversation, by status, or those still open."""
     agent_ids = [*(which.agent_ids or ()), *((which.agent_id,) if which.agent_id else ())]
@@ -67,16 +67,16 @@ def list_runs(
         background=which.background,
         stop_reason=which.stop_reason,
     )
-    equal |= given(user_id=here.scope.subject if paging.user_id else None)
+    equal |= given(user_id=context.scope.subject if paging.user_id else None)
     return runs.page(
-        tx, here.scope, paging.page(default=100), agent_ids=agent_ids, statuses=statuses, **equal
+        tx, context.scope, paging.page(default=100), agent_ids=agent_ids, statuses=statuses, **equal
     )
 
 
 @router.get("/active", response_model=list[RunResponse])
 def list_active(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     agent_id: str | None = None,
     agent_ids: Annotated[list[str] | None, Query()] = None,
     background: bool | None = None,
@@ -85,60 +85,69 @@ def list_active(
     wanted = [*(agent_ids or ()), *((agent_id,) if agent_id else ())]
     equal = given(background=background)
     return runs.page(
-        tx, here.scope, Page(limit=100), agent_ids=wanted, statuses=["created", "running"], **equal
+        tx,
+        context.scope,
+        Page(limit=100),
+        agent_ids=wanted,
+        statuses=["created", "running"],
+        **equal,
     )
 
 
 @router.get("/{run_id}", response_model=RunResponse)
-def retrieve(tx: Transaction, here: Here, run_id: str) -> Run:
+def retrieve(tx: Transaction, context: RequestContext, run_id: str) -> Run:
     """One run."""
-    return runs.get(tx, here.scope, run_id)
+    return runs.get(tx, context.scope, run_id)
 
 
 @router.delete("/{run_id}", response_model=NoteResponse)
-def delete(tx: Transaction, here: Here, run_id: str) -> Json:
+def delete(tx: Transaction, context: RequestContext, run_id: str) -> Json:
     """Delete a run that has ended, with its steps and traces. Its messages stay, and in the ledger what it spent."""
-    runs.delete_one(tx, here.scope, run_id)
+    runs.delete_one(tx, context.scope, run_id)
     return note(f"{run_id} was deleted.")
 
 
 @router.get("/{run_id}/metrics", response_model=RunMetricsResponse)
-def metrics(tx: Transaction, here: Here, run_id: str) -> Json:
+def metrics(tx: Transaction, context: RequestContext, run_id: str) -> Json:
     """How long the run took, how many steps it had, and which tools it used."""
-    run = runs.get(tx, here.scope, run_id)
+    run = runs.get(tx, context.scope, run_id)
     names = unique(
         [call.name for message in messages.of_run(tx, run_id) for call in message.tool_calls]
     )
-    known = tools.by_names(tx, here.scope, names) if names else {}
+    known = tools.by_names(tx, context.scope, names) if names else {}
     return RunMetricsResponse.of(
         run, tools_used=[known[name].id for name in names if name in known]
     )
 
 
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
-def list_messages(tx: Transaction, here: Here, run_id: str, paging: Paged) -> list[Json]:
+def list_messages(
+    tx: Transaction, context: RequestContext, run_id: str, paging: Paged
+) -> list[Json]:
     """The run's messages, those that came in among them, of the types that its request asked for; of a talk, its turns' too."""
-    run = runs.get(tx, here.scope, run_id)
+    run = runs.get(tx, context.scope, run_id)
     view, page = run_view(run), paging.page(default=100, order="asc")
 
     def read(reading: Page) -> list[Message]:
-        return messages.page_of_run(tx, here.scope, reading, run)
+        return messages.page_of_run(tx, context.scope, reading, run)
 
     return messages_response(messages.page_of_kept(read, page, keeps_some(view)), view)
 
 
 @router.get("/{run_id}/usage", response_model=RunUsageResponse)
-def usage(tx: Transaction, here: Here, run_id: str) -> Run:
+def usage(tx: Transaction, context: RequestContext, run_id: str) -> Run:
     """The run's tokens."""
-    return runs.get(tx, here.scope, run_id)
+    return runs.get(tx, context.scope, run_id)
 
 
 @router.get("/{run_id}/steps", response_model=list[StepResponse])
-def list_steps(tx: Transaction, here: Here, run_id: str, paging: Paged) -> Sequence[Step]:
+def list_steps(
+    tx: Transaction, context: RequestContext, run_id: str, paging: Paged
+) -> Sequence[Step]:
     """The run's steps; of a talk with a group those of all its turns."""
-    parts = runs.get(tx, here.scope, run_id).part_ids
+    parts = runs.get(tx, context.scope, run_id).part_ids
     which: Any = {"run_ids": parts} if parts else {"run_id": run_id}
-    return runs.page_of_steps(tx, here.scope, paging.page(default=100), **which)
+    return runs.page_of_steps(tx, context.scope, paging.page(default=100), **which)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +186,12 @@ class StepQuery:
 
 @_steps.get("/", response_model=list[StepResponse])
 def list_all_steps(
-    tx: Transaction, here: Here, paging: Paged, which: Annotated[StepQuery, Depends()]
+    tx: Transaction, context: RequestContext, paging: Paged, which: Annotated[StepQuery, Depends()]
 ) -> Sequence[Step]:
     """Steps, by default newest first; of an agent or a model, by feedback, tags and dates."""
     return runs.page_of_steps(
         tx,
-        here.scope,
+        context.scope,
         paging.page(),
         which.filter(),
         **given(agent_id=which.agent_id, model=which.model),
@@ -190,21 +199,21 @@ def list_all_steps(
 
 
 @_steps.get("/{step_id}", response_model=StepResponse)
-def retrieve_step(tx: Transaction, here: Here, step_id: str) -> Step:
+def retrieve_step(tx: Transaction, context: RequestContext, step_id: str) -> Step:
     """Return one step."""
-    return runs.get_step(tx, here.scope, step_id)
+    return runs.get_step(tx, context.scope, step_id)
 
 
 @_steps.get("/{step_id}/metrics", response_model=StepMetricsResponse)
-def step_metrics(tx: Transaction, here: Here, step_id: str) -> Step:
+def step_metrics(tx: Transaction, context: RequestContext, step_id: str) -> Step:
     """How long the step took, and where the time went."""
-    return runs.get_step(tx, here.scope, step_id)
+    return runs.get_step(tx, context.scope, step_id)
 
 
 @_steps.patch("/{step_id}/feedback", response_model=StepResponse)
 def give_feedback(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     step_id: str,
     body: FeedbackRequest | None = None,
     feedback: Annotated[Feedback | None, Query(description="How older clients send it.")] = None,
@@ -214,8 +223,8 @@ def give_feedback(
         if feedback is None:
             raise Unsupported("Say feedback, tags, or both.")
         body = FeedbackRequest(feedback=feedback)
-    step = runs.get_step(tx, here.scope, step_id)
-    here.scope.require_owns(runs.get(tx, here.scope, step.run_id).user_id)
+    step = runs.get_step(tx, context.scope, step_id)
+    context.scope.require_owns(runs.get(tx, context.scope, step.run_id).user_id)
     if "feedback" in body.model_fields_set:
         step = replace(step, feedback=body.feedback)
     if "tags" in body.model_fields_set:
@@ -225,35 +234,37 @@ def give_feedback(
 
 
 @_steps.get("/{step_id}/messages", response_model=list[AnyMessage])
-def list_step_messages(tx: Transaction, here: Here, step_id: str, paging: Paged) -> list[Json]:
+def list_step_messages(
+    tx: Transaction, context: RequestContext, step_id: str, paging: Paged
+) -> list[Json]:
     """The step's messages."""
-    step = runs.get_step(tx, here.scope, step_id)
-    return _messages_json(tx, here, paging, MessageFormat(), run_id=step.run_id, step_id=step_id)
+    step = runs.get_step(tx, context.scope, step_id)
+    return _messages_json(tx, context, paging, MessageFormat(), run_id=step.run_id, step_id=step_id)
 
 
 @_messages.get("/", response_model=list[AnyMessage])
 def list_all_messages(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     paging: Paged,
     conversation_id: str | None = None,
     include_return_message_types: Types = None,
 ) -> list[Json]:
     """The messages of all agents and conversations, or of one conversation, oldest first: by default the newest `limit`."""
     view = MessageFormat(types=types_of(include_return_message_types))
-    return by_time(tx, here, paging, view, **given(conversation_id=conversation_id))
+    return by_time(tx, context, paging, view, **given(conversation_id=conversation_id))
 
 
 @_messages.get("/{message_id}", response_model=list[AnyMessage])
-def retrieve_message(tx: Transaction, here: Here, message_id: str) -> list[Json]:
+def retrieve_message(tx: Transaction, context: RequestContext, message_id: str) -> list[Json]:
     """One stored message, as the messages that it is shown as: thoughts, words, calls."""
-    return message_responses(messages.get(tx, here.scope, message_id), MessageFormat())
+    return message_responses(messages.get(tx, context.scope, message_id), MessageFormat())
 
 
 @_messages.get("/{message_id}/memory", response_model=LineageResponse)
-def lineage(tx: Transaction, here: Here, message_id: str) -> Json:
+def lineage(tx: Transaction, context: RequestContext, message_id: str) -> Json:
     """Return the blocks' versions and the passages that were in an answer's context, and what its step changed or proposed."""
-    scope = here.scope
+    scope = context.scope
     message = messages.get(tx, scope, message_id)
     step_id = message.step_id
     try:
@@ -287,11 +298,11 @@ router.routes += [*_steps.routes, *_messages.routes]
 
 
 def _messages_json(
-    tx: Transaction, here: RequestContext, paging: Paging, view: MessageFormat, **equal: Any
+    tx: Transaction, context: RequestContext, paging: Paging, view: MessageFormat, **equal: Any
 ) -> list[Json]:
     page = paging.page(default=100, order="asc")
 
     def read(reading: Page) -> list[Message]:
-        return messages.page(tx, here.scope, reading, **equal)
+        return messages.page(tx, context.scope, reading, **equal)
 
     return messages_response(messages.page_of_kept(read, page, keeps_some(view)), view)

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from ricordo.agents.conversations import open_conversation
 from ricordo.agents.history import PastMessage, import_messages
-from ricordo.api.call import Here, RequestContext, for_user
+from ricordo.api.call import RequestContext, for_user
 from ricordo.api.models.archives import MOST_SKIPPED, FoundPassageResponse, RelevanceResponse, few
 from ricordo.api.models.base import (
     From,
@@ -199,13 +199,15 @@ class ImportResponse(ResponseModel):
 
 @router.post("/messages/search", response_model=list[FoundMessageResponse], tags=["search"])
 @needs("messages:read")
-async def search_messages(here: Here, body: MessageSearchRequest) -> Sequence[FoundMessage]:
+async def search_messages(
+    context: RequestContext, body: MessageSearchRequest
+) -> Sequence[FoundMessage]:
     """The best matching of what users and agents said, with one agent or with all, best first.
 
     Dates without a zone are read in the agent's own, or in UTC where no agent is named. Without a query: the newest.
     A user's own messages come before shared ones, and agents with nothing of theirs are left out unless one is named.
     """
-    return await _messages(here, body)
+    return await _messages(context, body)
 
 
 @router.post(
@@ -213,38 +215,40 @@ async def search_messages(here: Here, body: MessageSearchRequest) -> Sequence[Fo
 )
 @needs("messages:read")
 async def search_stored_messages(
-    here: Here, body: StoredMessageSearchRequest
+    context: RequestContext, body: StoredMessageSearchRequest
 ) -> Sequence[FoundMessage]:
     """The same search; messages come whole, with their ranks, and results of tools are among them where `roles` names "tool"."""
-    return await _messages(here, body)
+    return await _messages(context, body)
 
 
 @router.post("/passages/search", response_model=list[FoundPassageResponse], tags=["search"])
 @needs("archives:read", "messages:read")
-async def search_passages(here: Here, body: PassageSearchRequest) -> Sequence[FoundPassage]:
+async def search_passages(
+    context: RequestContext, body: PassageSearchRequest
+) -> Sequence[FoundPassage]:
     """The best matching passages of an archive, of an agent's archives, or of all, best first. Without a query: the newest."""
-    here = await for_user(here, body.user_id)
+    context = await for_user(context, body.user_id)
 
     def wanted(tx: Transaction) -> PassageFilter:
-        where = _zone(tx, here, body)
+        where = _zone(tx, context, body)
         if body.archive_id:
-            archives.get(tx, here.scope, body.archive_id)
+            archives.get(tx, context.scope, body.archive_id)
         if body.agent_id:
             ids = [archive.id for archive in archives.of_agent(tx, body.agent_id)]
             ids = [id for id in ids if body.archive_id in (None, id)]
         else:
-            ids = [body.archive_id] if body.archive_id else archives.ids(tx, here.scope)
+            ids = [body.archive_id] if body.archive_id else archives.ids(tx, context.scope)
         start, end = body.span(where)
         tags, is_all = tuple(body.tags or ()), body.tag_match_mode == "all"
-        return PassageFilter(tuple(ids), tags, is_all, here.scope.subject_id, start, end)
+        return PassageFilter(tuple(ids), tags, is_all, context.scope.subject_id, start, end)
 
-    return await here.runtime.recall.passages(
+    return await context.runtime.recall.passages(
         body.query or "", wanted, body.limit, body.search_mode, body.offset
     )
 
 
 @router.post("/agents/{agent_id}/messages/import", response_model=ImportResponse, tags=["messages"])
-async def import_past(here: Here, agent_id: str, body: ImportRequest) -> Json:
+async def import_past(context: RequestContext, agent_id: str, body: ImportRequest) -> Json:
     """Store past messages of the user and the agent, oldest first: search finds them, the window stays as it is.
 
     Send an `otid` with each message, and the request can be repeated: what is stored already is not stored again.
@@ -254,35 +258,35 @@ async def import_past(here: Here, agent_id: str, body: ImportRequest) -> Json:
         for item in body.messages
     ]
     conversation = await open_conversation(
-        here.runtime, here.scope, body.conversation_id or "default", agent_id
+        context.runtime, context.scope, body.conversation_id or "default", agent_id
     )
     return {
         "message_ids": await import_messages(
-            here.store, here.scope, agent_id, past, conversation.id
+            context.store, context.scope, agent_id, past, conversation.id
         )
     }
 
 
-def _zone(tx: Transaction, here: RequestContext, body: _SearchRequest) -> tzinfo:
-    return zone(agents.timezone(tx, here.scope, body.agent_id)) if body.agent_id else UTC
+def _zone(tx: Transaction, context: RequestContext, body: _SearchRequest) -> tzinfo:
+    return zone(agents.timezone(tx, context.scope, body.agent_id)) if body.agent_id else UTC
 
 
-async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequence[FoundMessage]:
-    here = await for_user(here, body.user_id)
+async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequence[FoundMessage]:
+    context = await for_user(context, body.user_id)
     conversation_id = body.conversation_id
     if conversation_id == "default":
         if not body.agent_id:
             raise Unsupported(
                 'Each agent has a conversation "default" of its own. Name the agent with agent_id.'
             )
-        own = await open_conversation(here.runtime, here.scope, "default", body.agent_id)
+        own = await open_conversation(context.runtime, context.scope, "default", body.agent_id)
         conversation_id = own.id
 
     def wanted(tx: Transaction) -> MessageFilter:
-        where = _zone(tx, here, body)
-        ids = [body.agent_id] if body.agent_id else agents.ids(tx, here.scope)
+        where = _zone(tx, context, body)
+        ids = [body.agent_id] if body.agent_id else agents.ids(tx, context.scope)
         named = conversations.get(tx, conversation_id) if conversation_id else None
-        if conversation_id and (named is None or not here.scope.sees(named.user_id)):
+        if conversation_id and (named is None or not context.scope.sees(named.user_id)):
             ids = []  # it was deleted, though forks of it may still share what was said there
         shared = conversations.shared_by(tx, named) if named else ()
         start, end = body.span(where)
@@ -291,13 +295,13 @@ async def _messages(here: RequestContext, body: MessageSearchRequest) -> Sequenc
             tuple(ids),
             conversation_id,
             roles,
-            here.scope.subject_id,
+            context.scope.subject_id,
             start,
             end,
             shared,
             own_first=True,
         )
 
-    return await here.runtime.recall.messages(
+    return await context.runtime.recall.messages(
         body.query or "", wanted, body.limit, body.search_mode, body.offset
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import Query
 
 from ricordo import __version__
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import HealthResponse, Json
 from ricordo.api.models.models import EmbeddingModelResponse, ModelResponse
 from ricordo.api.routing import Routes, needs
@@ -25,7 +25,7 @@ async def health() -> Json:
 
 @router.get("/models/", response_model=list[ModelResponse], tags=["models"])
 async def list_models(
-    here: Here,
+    context: RequestContext,
     provider_name: str | None = None,
     provider_type: str | None = None,
     provider_category: Annotated[list[str] | None, Query()] = None,
@@ -34,13 +34,13 @@ async def list_models(
 
     Agents that name no model get the one with `is_default`.
     """
-    usable = await here.runtime.organization_providers.of(here.scope.organization_id)
-    default = await here.runtime.models.find_default()
+    usable = await context.runtime.organization_providers.of(context.scope.organization_id)
+    default = await context.runtime.models.find_default()
     infos = await usable.list()
     is_missing = all(info.handle != default.handle for info in infos)
-    if is_missing and not default.fault and here.runtime.models.has_default():
+    if is_missing and not default.fault and context.runtime.models.has_default():
         # Its provider gives no list, or lists it by another name.
-        infos = [here.runtime.models.get(default.handle).info, *infos]
+        infos = [context.runtime.models.get(default.handle).info, *infos]
     models = [
         ModelResponse.of(info) | {"is_default": info.handle == default.handle} for info in infos
     ]
@@ -54,6 +54,6 @@ async def list_models(
 
 
 @router.get("/models/embedding", response_model=list[EmbeddingModelResponse], tags=["models"])
-async def list_embedding_models(here: Here) -> Sequence[EmbeddingInfo]:
+async def list_embedding_models(context: RequestContext) -> Sequence[EmbeddingInfo]:
     """Every embedding model: the built-in one, and those of the configured providers and of servers on this machine."""
-    return await here.runtime.models.embedders.list()
+    return await context.runtime.models.embedders.list()

@@ -22,7 +22,7 @@ from ricordo.agents.request import TurnRequest
 from ricordo.agents.run_end import heal
 from ricordo.agents.turn import PastTurn, run_turn
 from ricordo.api.answers import answer
-from ricordo.api.call import Here, RequestContext
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import MAX_COUNT, RequestPart
 from ricordo.api.models.messages import MessageFormat
 from ricordo.api.routing import Routes, needs
@@ -307,32 +307,34 @@ Resume = Annotated[ResumeRequest | None, Body()]
 
 @router.post("/runs/{run_id}/stream", response_class=StreamingResponse, responses=STREAM)
 @needs("messages:read")
-async def resume(here: Here, run_id: str, body: Resume = None) -> Response:
+async def resume(context: RequestContext, run_id: str, body: Resume = None) -> Response:
     """The stream of a run that was begun with `background`, from any event on: the same bytes, on every server."""
-    run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
-    return stream_of(here, run, (body or ResumeRequest()).resumption())
+    run = await context.store.read(lambda tx: runs.get(tx, context.scope, run_id))
+    return stream_of(context, run, (body or ResumeRequest()).resumption())
 
 
 @router.post(
     "/conversations/{conversation_id}/stream", response_class=StreamingResponse, responses=STREAM
 )
 @needs("messages:read")
-async def resume_conversation(here: Here, conversation_id: str, body: Resume = None) -> Response:
+async def resume_conversation(
+    context: RequestContext, conversation_id: str, body: Resume = None
+) -> Response:
     """The stream of the conversation's running turn, else of its newest; or of the run that is named."""
     wanted = body or ResumeRequest()
-    run = await here.store.read(lambda tx: _run_of(tx, here, conversation_id, wanted))
-    return stream_of(here, run, wanted.resumption())
+    run = await context.store.read(lambda tx: _run_of(tx, context, conversation_id, wanted))
+    return stream_of(context, run, wanted.resumption())
 
 
-def stream_of(here: RequestContext, run: Run, resumption: Resumption) -> Response:
+def stream_of(context: RequestContext, run: Run, resumption: Resumption) -> Response:
     """The response that reads this run's stored stream; refuses one that is not stored, or no more."""
     if not run.background:
         raise Invalid(
             f"{run.id} was not begun with background=true, so its stream was not kept. Read its messages instead: "
             f"GET /v1/runs/{run.id}/messages."
         )
-    kept = here.runtime.settings.stream_hours
-    if run.ended_at is not None and run.ended_at < here.store.clock.now() - round(
+    kept = context.runtime.settings.stream_hours
+    if run.ended_at is not None and run.ended_at < context.store.clock.now() - round(
         kept * 3600 * SECOND
     ):
         sentence = (
@@ -342,16 +344,16 @@ def stream_of(here: RequestContext, run: Run, resumption: Resumption) -> Respons
             {"detail": f"{sentence} Read its messages instead: GET /v1/runs/{run.id}/messages."},
             410,
         )
-    return sse_response(follow(here.runtime, run, resumption))
+    return sse_response(follow(context.runtime, run, resumption))
 
 
 def _run_of(
-    tx: Transaction, here: RequestContext, conversation_id: str, wanted: ResumeRequest
+    tx: Transaction, context: RequestContext, conversation_id: str, wanted: ResumeRequest
 ) -> Run:
     agent_id = wanted.agent_id if conversation_id == DEFAULT else None
-    conversation = resolve_conversation(tx, here.scope, conversation_id, agent_id).id
+    conversation = resolve_conversation(tx, context.scope, conversation_id, agent_id).id
     if wanted.run_id:
-        run = runs.get(tx, here.scope, wanted.run_id)
+        run = runs.get(tx, context.scope, wanted.run_id)
         if run.conversation_id != conversation:
             raise NotFound(f"Run with ID {wanted.run_id} not found in this conversation")
         return run
@@ -359,8 +361,10 @@ def _run_of(
         found = [one for one in messages.by_otids(tx, conversation, [wanted.otid]) if one.run_id]
         if not found:
             raise NotFound(f"No message of this conversation has the otid {wanted.otid}")
-        return runs.get(tx, here.scope, str(found[0].run_id))
-    newest = runs.page(tx, here.scope, Page(limit=1), conversation_id=conversation, background=True)
+        return runs.get(tx, context.scope, str(found[0].run_id))
+    newest = runs.page(
+        tx, context.scope, Page(limit=1), conversation_id=conversation, background=True
+    )
     if not newest:
         # The sentence is a wire fact of the retired Letta V1 server.
         raise Invalid(

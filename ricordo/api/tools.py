@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Query
 
 from ricordo.agents.step_decisions import rulebook, with_approval
-from ricordo.api.call import Here, Paged, whole_agent
+from ricordo.api.call import Paged, RequestContext, whole_agent
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json, TextPiece
 from ricordo.api.models.tools import ToolApprovalRequest, ToolResponse
@@ -54,58 +54,64 @@ Wanted = Annotated[ToolQuery, Depends()]
 
 
 @router.get("/tools/", response_model=list[ToolResponse])
-def list_tools(tx: Transaction, here: Here, paging: Paged, which: Wanted) -> Sequence[Tool]:
+def list_tools(
+    tx: Transaction, context: RequestContext, paging: Paged, which: Wanted
+) -> Sequence[Tool]:
     """Tools, by default newest first; by name, by a piece of it, by id or by type."""
-    return tools.page(tx, here.scope, paging.page(), which.filter())
+    return tools.page(tx, context.scope, paging.page(), which.filter())
 
 
 @router.get("/tools/count", response_model=int)
-def count(tx: Transaction, here: Here, which: Wanted) -> int:
+def count(tx: Transaction, context: RequestContext, which: Wanted) -> int:
     """How many tools there are, of those that are wanted."""
-    return tools.count(tx, here.scope, which.filter())
+    return tools.count(tx, context.scope, which.filter())
 
 
 @router.get("/tools/{tool_id}", response_model=ToolResponse)
-def retrieve(tx: Transaction, here: Here, tool_id: str) -> Tool:
+def retrieve(tx: Transaction, context: RequestContext, tool_id: str) -> Tool:
     """One tool."""
-    return tools.get(tx, here.scope, tool_id)
+    return tools.get(tx, context.scope, tool_id)
 
 
 @router.get("/agents/{agent_id}/tools", response_model=list[ToolResponse])
-def list_of_agent(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Sequence[Tool]:
+def list_of_agent(
+    tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
+) -> Sequence[Tool]:
     """The agent's tools."""
-    agents.require(tx, here.scope, agent_id)
-    return tools.page(tx, here.scope, paging.page(default=100), tools.ToolFilter(agent_id=agent_id))
+    agents.require(tx, context.scope, agent_id)
+    return tools.page(
+        tx, context.scope, paging.page(default=100), tools.ToolFilter(agent_id=agent_id)
+    )
 
 
 @router.patch("/agents/{agent_id}/tools/attach/{tool_id}", response_model=AgentResponse)
-def attach(tx: Transaction, here: Here, agent_id: str, tool_id: str) -> Json:
+def attach(tx: Transaction, context: RequestContext, agent_id: str, tool_id: str) -> Json:
     """Give a tool to the agent; doing it twice is the same as once."""
-    agents.lock(tx, here.scope, agent_id)
-    state = agents.load(tx, here.scope, agent_id)
-    tool = tools.get(tx, here.scope, tool_id)
+    agents.lock(tx, context.scope, agent_id)
+    state = agents.load(tx, context.scope, agent_id)
+    tool = tools.get(tx, context.scope, tool_id)
     if not any(attached.id == tool_id for attached in state.tools):
         tools.attach(tx, agent_id, [tool.id])
         if tool.needs_approval:
             agents.update(tx, with_approval(state.agent, tool.name, True))
-    return whole_agent(tx, here, agent_id)
+    return whole_agent(tx, context, agent_id)
 
 
 @router.patch("/agents/{agent_id}/tools/detach/{tool_id}", response_model=AgentResponse)
-def detach(tx: Transaction, here: Here, agent_id: str, tool_id: str) -> Json:
+def detach(tx: Transaction, context: RequestContext, agent_id: str, tool_id: str) -> Json:
     """Take a tool from the agent."""
-    agents.require(tx, here.scope, agent_id)
-    tools.get(tx, here.scope, tool_id)
+    agents.require(tx, context.scope, agent_id)
+    tools.get(tx, context.scope, tool_id)
     tools.detach(tx, agent_id, tool_id)
     # A rule that needs this tool has to go first, or no turn could end.
-    rulebook(agents.load(tx, here.scope, agent_id))
-    return whole_agent(tx, here, agent_id)
+    rulebook(agents.load(tx, context.scope, agent_id))
+    return whole_agent(tx, context, agent_id)
 
 
 @router.patch("/agents/{agent_id}/tools/approval/{tool_name}", response_model=AgentResponse)
 def change_approval(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     agent_id: str,
     tool_name: str,
     body: ToolApprovalRequest | None = None,
@@ -115,13 +121,13 @@ def change_approval(
     wanted = body.requires_approval if body else requires_approval
     if wanted is None:
         raise Invalid("Say requires_approval: true or false.")
-    agents.lock(tx, here.scope, agent_id)
-    state = agents.load(tx, here.scope, agent_id)
+    agents.lock(tx, context.scope, agent_id)
+    state = agents.load(tx, context.scope, agent_id)
     if not any(tool.name == tool_name for tool in state.tools):
         raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
     changed = with_approval(state.agent, tool_name, wanted)
     if changed != state.agent:
         agents.update(
-            tx, replace(changed, updated_by=here.scope.user_id, updated_at=tx.clock.now())
+            tx, replace(changed, updated_by=context.scope.user_id, updated_at=tx.clock.now())
         )
-    return whole_agent(tx, here, agent_id)
+    return whole_agent(tx, context, agent_id)

@@ -28,7 +28,7 @@ from ricordo.api.blocks import (
     page_of,
 )
 from ricordo.api.bodies import decode, validated
-from ricordo.api.call import Here, RequestContext, note, told
+from ricordo.api.call import RequestContext, note, told
 from ricordo.api.errors import text_conflict
 from ricordo.api.models.base import Json, NoteResponse, TextConflict
 from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch, require_match, tagged
@@ -88,7 +88,7 @@ Message = Annotated[
 
 
 async def read_sent(
-    here: Here, request: Request, user_id: str, label: str, message: Message = None
+    context: RequestContext, request: Request, user_id: str, label: str, message: Message = None
 ) -> PutBlockRequest:
     """What was sent to be written, in whichever format. Raises Invalid with the lines that are wrong, Unsupported."""
     media_type = (
@@ -97,8 +97,8 @@ async def read_sent(
     content = await request.body()
     if media_type == "application/json" or media_type.endswith("+json"):
         sent = await offload(partial(decode, content), len(content))
-        return await _checked(await _with_defaults(here, user_id, label, sent), len(content))
-    formats = here.runtime.plugins.block_formats()
+        return await _checked(await _with_defaults(context, user_id, label, sent), len(content))
+    formats = context.runtime.plugins.block_formats()
     format = next((offered for offered in formats if offered.media_type == media_type), None)
     if format is None:
         *types, last = ["application/json", *(offered.media_type for offered in formats)]
@@ -108,9 +108,9 @@ async def read_sent(
         text = normal_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise Invalid("The text is not UTF-8. Save it as UTF-8.") from error
-    block = await here.store.read(lambda tx: _find(tx, here, user_id, label))
+    block = await context.store.read(lambda tx: _find(tx, context, user_id, label))
     ref = block.schema_ref if block else None
-    read = partial(read_block, format.read, text, ref, here.runtime.settings.data_dir)
+    read = partial(read_block, format.read, text, ref, context.runtime.settings.data_dir)
     parsed = await offload(read, len(content))
     if parsed.label not in (None, label):
         raise Invalid(
@@ -119,7 +119,7 @@ async def read_sent(
     sent = {"body": parsed.text} | ({"message": message} if message else {})
     if parsed.schema_ref not in (None, ref):
         sent["schema_ref"] = parsed.schema_ref
-    return await _checked(await _with_defaults(here, user_id, label, sent), len(content))
+    return await _checked(await _with_defaults(context, user_id, label, sent), len(content))
 
 
 Sent = Annotated[PutBlockRequest, Depends(read_sent)]
@@ -127,12 +127,12 @@ Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 
 @router.get("", response_model=list[UserBlockResponse])
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
-def list_blocks(tx: Transaction, here: Here, user_id: str) -> Headed:
+def list_blocks(tx: Transaction, context: RequestContext, user_id: str) -> Headed:
     """The user's blocks in the order of their labels, each with how many proposals wait.
 
     The header `x-waiting` says how many wait in all, also to make new blocks.
     """
-    memory = user_memory.open_memory(tx, here.scope, user_id)
+    memory = user_memory.open_memory(tx, context.scope, user_id)
     waiting = proposals.waiting_counts(tx, memory.chain.id)
     listed = user_memory.listed(tx, memory)
     shown = [UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in listed]
@@ -141,47 +141,61 @@ def list_blocks(tx: Transaction, here: Here, user_id: str) -> Headed:
 
 @router.get(_ONE + "/history", response_model=list[VersionResponse])
 def list_versions(
-    tx: Transaction, here: Here, user_id: str, label: str, limit: Limit = 50, before: Before = None
+    tx: Transaction,
+    context: RequestContext,
+    user_id: str,
+    label: str,
+    limit: Limit = 50,
+    before: Before = None,
 ) -> Sequence[BlockVersion]:
     """The block's versions, newest first; also of one that was deleted."""
-    return page_of(tx, _chain_id(tx, here, user_id), label, limit, before)
+    return page_of(tx, _chain_id(tx, context, user_id), label, limit, before)
 
 
 @router.get(_ONE + "/versions/{sha}", response_model=VersionTextResponse)
-def retrieve_version(tx: Transaction, here: Here, user_id: str, label: str, sha: str) -> Json:
+def retrieve_version(
+    tx: Transaction, context: RequestContext, user_id: str, label: str, sha: str
+) -> Json:
     """The block as it was at a version of the user's memory, named by its id or the first seven digits of it or more."""
-    return one_of(tx, _chain_id(tx, here, user_id), label, sha)
+    return one_of(tx, _chain_id(tx, context, user_id), label, sha)
 
 
 @router.get(_ONE + "/blame", response_model=BlameResponse)
-async def list_lines(here: Here, user_id: str, label: str, part: Lines, at: At = None) -> Json:
+async def list_lines(
+    context: RequestContext, user_id: str, label: str, part: Lines, at: At = None
+) -> Json:
     """The block's lines, each with the version that wrote it: by whom, why, and in which step; a part where they are many."""
-    return await lines_of(here, lambda tx: (_chain_id(tx, here, user_id), label), part, at)
+    return await lines_of(context, lambda tx: (_chain_id(tx, context, user_id), label), part, at)
 
 
 @router.get(_ONE + "/compare", response_model=ComparisonResponse)
 async def compare(
-    here: Here, user_id: str, label: str, part: Lines, from_: From = None, to: To = None
+    context: RequestContext,
+    user_id: str,
+    label: str,
+    part: Lines,
+    from_: From = None,
+    to: To = None,
 ) -> Json:
     """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
     return await comparison_of(
-        here, lambda tx: (_chain_id(tx, here, user_id), label), part, older=from_, newer=to
+        context, lambda tx: (_chain_id(tx, context, user_id), label), part, older=from_, newer=to
     )
 
 
 @router.post(_ONE + "/restore", response_model=UserBlockResponse)
 def restore(
-    tx: Transaction, here: Here, user_id: str, label: str, body: RestoreRequest
+    tx: Transaction, context: RequestContext, user_id: str, label: str, body: RestoreRequest
 ) -> Response:
     """Make the text that the block had at a version its next version; a block that was deleted comes back."""
-    memory = user_memory.open_memory(tx, here.scope, user_id)
-    edit = here.submission(memory.user, body.message)
+    memory = user_memory.open_memory(tx, context.scope, user_id)
+    edit = context.submission(memory.user, body.message)
     return _submitted(tx, submission.restore(tx, memory, label, body.sha, edit))
 
 
 @router.get(_ONE, response_model=UserBlockResponse)
 async def retrieve(
-    here: Here,
+    context: RequestContext,
     user_id: str,
     label: str,
     format: Annotated[
@@ -192,19 +206,19 @@ async def retrieve(
     """One block, with its ETag; as Markdown with a front matter or as TOML where that is asked for."""
 
     def read(tx: Transaction) -> tuple[Block, Response]:
-        block = user_memory.require(tx, user_memory.open_memory(tx, here.scope, user_id), label)
+        block = user_memory.require(tx, user_memory.open_memory(tx, context.scope, user_id), label)
         return block, _shown(tx, block, if_none_match)
 
-    block, shown = await here.store.read(read)
+    block, shown = await context.store.read(read)
     if format == "json":
         return shown
-    content, media_type = await show_as(here, block, format)
+    content, media_type = await show_as(context, block, format)
     return tagged(block, content.encode(), media_type, if_none_match)
 
 
 @router.put(_ONE, response_model=UserBlockResponse, responses=PROPOSED, openapi_extra=PUT_BODY)
 async def put(
-    here: Here,
+    context: RequestContext,
     user_id: str,
     label: str,
     body: Sent,
@@ -218,7 +232,7 @@ async def put(
     """
 
     def work(tx: Transaction) -> Response:
-        memory = user_memory.open_memory(tx, here.scope, user_id, makes=True)
+        memory = user_memory.open_memory(tx, context.scope, user_id, makes=True)
         _require(tx, memory, label, if_match, if_none_match)
         settings = body.settings()
         # What a new block cannot be created with, and what null takes back.
@@ -228,7 +242,7 @@ async def put(
             if settings[name] is None or name == "metadata"
         }
         options = PutOptions(message=body.message, expected=body.version, **settings)
-        edit = here.submission(memory.user, body.message)
+        edit = context.submission(memory.user, body.message)
         done = submission.put(tx, memory, label, body.body, options, edit)
         if rest and done.block:
             changed = user_memory.change_settings(tx, memory, label, rest, edit.author)
@@ -236,30 +250,30 @@ async def put(
         return _submitted(tx, done)
 
     try:
-        return await here.store.write(work)
+        return await context.store.write(work)
     except Stale as stale:
-        return await _collision(here, user_id, label, body, stale)
+        return await _collision(context, user_id, label, body, stale)
 
 
 @router.patch(_ONE, response_model=UserBlockResponse)
 def modify(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     user_id: str,
     label: str,
     body: UserBlockUpdate,
     if_match: IfMatch = None,
 ) -> Response:
     """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
-    memory = user_memory.open_memory(tx, here.scope, user_id)
+    memory = user_memory.open_memory(tx, context.scope, user_id)
     _require(tx, memory, label, if_match)
     settings = body.settings()
     if "policy" in settings:
         settings["read_only"] = False
     ref = settings.get("schema_ref")
     if ref and ref != user_memory.require(tx, memory, label).schema_ref:
-        require_schema(ref, here.runtime.settings.data_dir)
-    edit = here.submission(memory.user, body.message)
+        require_schema(ref, context.runtime.settings.data_dir)
+    edit = context.submission(memory.user, body.message)
     done = Submitted(user_memory.change_settings(tx, memory, label, settings, edit.author))
     if body.label is not None:
         done = submission.rename(tx, memory, label, body.label, edit)
@@ -269,17 +283,17 @@ def modify(
 @router.delete(_ONE, response_model=NoteResponse)
 def delete(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     user_id: str,
     label: str,
     message: Message = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Delete a block. Its history stays, and any version of it can be restored."""
-    memory = user_memory.open_memory(tx, here.scope, user_id)
+    memory = user_memory.open_memory(tx, context.scope, user_id)
     _require(tx, memory, label, if_match)
     block = user_memory.require(tx, memory, label)
-    done = submission.remove(tx, block, here.submission(memory.user, message))
+    done = submission.remove(tx, block, context.submission(memory.user, message))
     said = f'Block "{label}" deleted. Its history stays.'
     if done.proposal:
         said = f"Proposed as {done.proposal.id}: the block stays until its owner decides."
@@ -305,8 +319,8 @@ def _submitted(tx: Transaction, done: Submitted) -> Response:
     return told(_shown(tx, done.block, proposal_id=proposal_id), done)
 
 
-def _chain_id(tx: Transaction, here: RequestContext, user_id: str) -> str:
-    return user_memory.open_memory(tx, here.scope, user_id).chain.id
+def _chain_id(tx: Transaction, context: RequestContext, user_id: str) -> str:
+    return user_memory.open_memory(tx, context.scope, user_id).chain.id
 
 
 def _require(
@@ -322,12 +336,12 @@ def _require(
 
 
 async def _collision(
-    here: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale
+    context: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale
 ) -> Response:
     """Say why a text could not be merged, with all three texts, as far as they are known."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
-        memory = user_memory.open_memory(tx, here.scope, user_id)
+        memory = user_memory.open_memory(tx, context.scope, user_id)
         block = user_memory.find(tx, memory, label)
         now = block.value if block else None
         try:
@@ -336,17 +350,17 @@ async def _collision(
             return None, now
         return history.text_at(tx, memory.chain.id, label, version), now
 
-    base, ours = await here.store.read(read)
+    base, ours = await context.store.read(read)
     texts = {"base": base, "ours": ours, "theirs": redact(body.body).text}
     return text_conflict(str(stale), TextConflict.of(None, proposal_id=None, **texts, how=_HOW))
 
 
-async def show_as(here: RequestContext, block: Block, format: str) -> tuple[str, str]:
+async def show_as(context: RequestContext, block: Block, format: str) -> tuple[str, str]:
     """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
-    for offered in here.runtime.plugins.block_formats():
+    for offered in context.runtime.plugins.block_formats():
         if offered.name == format:
             schema = await asyncio.to_thread(
-                find_schema, block.schema_ref, here.runtime.settings.data_dir
+                find_schema, block.schema_ref, context.runtime.settings.data_dir
             )
             text = await offload(
                 partial(offered.write, block.label, block.value, schema), len(block.value)
@@ -355,7 +369,7 @@ async def show_as(here: RequestContext, block: Block, format: str) -> tuple[str,
     raise Unsupported(f"This server cannot show a block as {format}. Use json.")
 
 
-async def _with_defaults(here: RequestContext, user_id: str, label: str, sent: Any) -> Any:
+async def _with_defaults(context: RequestContext, user_id: str, label: str, sent: Any) -> Any:
     """A new block that names a schema begins with its headings, defaults and settings, as far as they are not sent.
 
     Raises Invalid for a schema that is unknown here, unless the block names it already.
@@ -363,10 +377,10 @@ async def _with_defaults(here: RequestContext, user_id: str, label: str, sent: A
     ref = sent.get("schema_ref") if isinstance(sent, dict) else None
     if not isinstance(ref, str):
         return sent
-    existing = await here.store.read(lambda tx: _find(tx, here, user_id, label))
+    existing = await context.store.read(lambda tx: _find(tx, context, user_id, label))
     if existing is not None and existing.schema_ref == ref:
         return sent
-    schema = await asyncio.to_thread(require_schema, ref, here.runtime.settings.data_dir)
+    schema = await asyncio.to_thread(require_schema, ref, context.runtime.settings.data_dir)
     return (
         sent
         if existing is not None
@@ -374,9 +388,9 @@ async def _with_defaults(here: RequestContext, user_id: str, label: str, sent: A
     )
 
 
-def _find(tx: Transaction, here: RequestContext, user_id: str, label: str) -> Block | None:
+def _find(tx: Transaction, context: RequestContext, user_id: str, label: str) -> Block | None:
     try:
-        return user_memory.find(tx, user_memory.open_memory(tx, here.scope, user_id), label)
+        return user_memory.find(tx, user_memory.open_memory(tx, context.scope, user_id), label)
     except NotFound:
         return None  # the user is about to be created
 

@@ -512,7 +512,7 @@ def new_shared_file(world: World, _: Mapping[str, str]) -> dict[str, str]:
 
 # What makes another thing, by the parameter of the path that names it.
 SPARES: dict[str, Callable[[World, Mapping[str, str]], dict[str, str]]] = {
-    "group_id": lambda world, values: world.new_group(values["agent_id"]),
+    "group_id": lambda world, values: world.new_group(new_agent(world, values)["agent_id"]),
     "agent_id": new_agent,
     "archive_id": new_archive,
     "provider_id": new_provider,

@@ -106,8 +106,8 @@ def test_a_label_with_slashes_and_a_name_in_the_place_of_an_id_are_matched_as_wr
         ("GET", "/v1/messages/batches/x"): "/v1/messages/batches/{batch_id}",
         ("GET", "/v1/messages/x"): "/v1/messages/{message_id}",
         ("GET", "/users/ada/blocks/notes/of/today"): "/users/{user_id}/blocks/{label:path}",
-        ("GET", "/users/ada/blocks/notes/today/versions"): (
-            "/users/{user_id}/blocks/{label:path}/versions"
+        ("GET", "/users/ada/blocks/notes/today/history"): (
+            "/users/{user_id}/blocks/{label:path}/history"
         ),
         ("GET", "/ui/nothing/here"): "/ui/{rest:path}",
         ("GET", "/openapi.json"): "/openapi.json",

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from fastapi import Depends, Query
 from pydantic import Field
 
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.guard import origin_of
 from ricordo.api.models.base import Json, RequestModel, RequestPart, ResponseModel, stamp
 from ricordo.api.routing import Routes, needs
@@ -105,35 +105,37 @@ class TokenQuery:
 
 @router.post("", response_model=TokenResponse)
 @_makes
-def create(tx: Transaction, here: Here, body: TokenRequest) -> Json:
+def create(tx: Transaction, context: RequestContext, body: TokenRequest) -> Json:
     """Make a token that a page may hold: for these agents alone, and until it expires. It is shown once."""
     origin = origin_of(body.hostname)
     if not origin or not _ADDRESS.fullmatch(body.hostname):
         raise Invalid(
             "hostname is the address of the pages without a path, such as https://app.example.org."
         )
-    secret = here.request.app.state.authentication.secret
+    secret = context.request.app.state.authentication.secret
     pairs = [(item.id, access) for item in body.policy for access in item.access]
     until = to_micros(body.expires_at) if body.expires_at else None
-    return TokenResponse.from_key(*service.create(tx, here.scope, secret, origin, pairs, until))
+    return TokenResponse.from_key(*service.create(tx, context.scope, secret, origin, pairs, until))
 
 
 @router.get("", response_model=TokensResponse)
 @_makes
-def list_tokens(tx: Transaction, here: Here, which: Annotated[TokenQuery, Depends()]) -> Json:
+def list_tokens(
+    tx: Transaction, context: RequestContext, which: Annotated[TokenQuery, Depends()]
+) -> Json:
     """The tokens that your key made and that have not expired, the newest first; for administrators all."""
-    found = queries.page(tx, here.scope, which.agent_id, which.limit + 1, which.offset)
+    found = queries.page(tx, context.scope, which.agent_id, which.limit + 1, which.offset)
     shown = [TokenResponse.from_key(key, key.id) for key in found[: which.limit]]
     return TokensResponse.of(None, tokens=shown, hasNextPage=len(found) > which.limit)
 
 
 @router.delete("/{token}", response_model=dict[str, bool])
 @_makes
-async def delete(here: Here, token: str) -> dict[str, bool]:
+async def delete(context: RequestContext, token: str) -> dict[str, bool]:
     """Delete a token, by itself or by its id. Every server refuses it within a second."""
-    authentication = here.request.app.state.authentication
+    authentication = context.request.app.state.authentication
     hash = hash_of(authentication.secret, token)
-    if not await here.store.write(lambda tx: queries.delete_one(tx, here.scope, token, hash)):
+    if not await context.store.write(lambda tx: queries.delete_one(tx, context.scope, token, hash)):
         raise NotFound("There is no such token, or another key made it. Read the list of tokens.")
     authentication.forget()
     return {"success": True}

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from fastapi import Query
 from pydantic import BeforeValidator, Field
 
-from ricordo.api.call import Here, Paged, RequestContext, agent_json, note, whole_agent
+from ricordo.api.call import Paged, RequestContext, agent_json, note, whole_agent
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import IN_ONE_PROJECT, Json, NoteResponse, RequestModel, ResponseModel
 from ricordo.api.models.memory import BlockResponse
@@ -86,7 +86,7 @@ IdentityUpdate.take_back(IdentityResponse)
 @router.get("/identities/", response_model=list[IdentityResponse])
 def list_identities(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     paging: Paged,
     name: str | None = None,
     identifier_key: str | None = None,
@@ -95,7 +95,7 @@ def list_identities(
     """Return the users as identities, the newest first."""
     found = users.page(
         tx,
-        here.scope,
+        context.scope,
         paging.page(),
         name=name,
         identifier=identifier_key,
@@ -105,126 +105,134 @@ def list_identities(
 
 
 @router.get("/identities/count", response_model=int)
-def count_identities(tx: Transaction, here: Here) -> int:
+def count_identities(tx: Transaction, context: RequestContext) -> int:
     """Return the number of users."""
-    return users.count(tx, here.scope)
+    return users.count(tx, context.scope)
 
 
 @router.post("/identities/", response_model=IdentityResponse)
-def create_identity(tx: Transaction, here: Here, body: IdentityRequest) -> Json:
+def create_identity(tx: Transaction, context: RequestContext, body: IdentityRequest) -> Json:
     """Make a user."""
     draft = UserDraft(
         body.name, body.identifier_key, None, body.identity_type, _properties(body.properties or ())
     )
-    made = users.create(tx, here.scope, draft)
-    _attach(tx, here, made, body)
+    made = users.create(tx, context.scope, draft)
+    _attach(tx, context, made, body)
     return _response(tx, made)
 
 
 @router.put("/identities/", response_model=IdentityResponse)
-def upsert_identity(tx: Transaction, here: Here, body: IdentityRequest) -> Json:
+def upsert_identity(tx: Transaction, context: RequestContext, body: IdentityRequest) -> Json:
     """Make a user, or change the one with this key."""
-    if user := users.named(tx, here.scope.organization_id, body.identifier_key):
-        return _changed(tx, here, user, body)
-    return create_identity(tx, here, body)
+    if user := users.named(tx, context.scope.organization_id, body.identifier_key):
+        return _changed(tx, context, user, body)
+    return create_identity(tx, context, body)
 
 
 @router.get("/identities/{identity_id}", response_model=IdentityResponse)
-def retrieve_identity(tx: Transaction, here: Here, identity_id: str) -> Json:
+def retrieve_identity(tx: Transaction, context: RequestContext, identity_id: str) -> Json:
     """Return one identity."""
-    return _response(tx, _user(tx, here, identity_id))
+    return _response(tx, _user(tx, context, identity_id))
 
 
 @router.patch("/identities/{identity_id}", response_model=IdentityResponse)
-def modify_identity(tx: Transaction, here: Here, identity_id: str, body: IdentityUpdate) -> Json:
+def modify_identity(
+    tx: Transaction, context: RequestContext, identity_id: str, body: IdentityUpdate
+) -> Json:
     """Change an identity."""
-    return _changed(tx, here, _user(tx, here, identity_id), body)
+    return _changed(tx, context, _user(tx, context, identity_id), body)
 
 
 @router.put("/identities/{identity_id}/properties", response_model=IdentityResponse)
-def upsert_properties(tx: Transaction, here: Here, identity_id: str, body: Properties) -> Json:
+def upsert_properties(
+    tx: Transaction, context: RequestContext, identity_id: str, body: Properties
+) -> Json:
     """Set these properties of an identity; others stay."""
-    user = _user(tx, here, identity_id)
+    user = _user(tx, context, identity_id)
     kept = {each["key"]: each for each in (*user.properties, *_properties(body))}
     if len(kept) > _MOST_PROPERTIES:
         raise Invalid(
             f"An identity has at most {_MOST_PROPERTIES} properties, and this would make {len(kept)}."
         )
     return _response(
-        tx, users.change(tx, here.scope, replace(user, properties=tuple(kept.values())))
+        tx, users.change(tx, context.scope, replace(user, properties=tuple(kept.values())))
     )
 
 
 @router.delete("/identities/{identity_id}", response_model=NoteResponse)
-async def delete_identity(here: Here, identity_id: str) -> Json:
+async def delete_identity(context: RequestContext, identity_id: str) -> Json:
     """Forget a user with all that is theirs, as `DELETE /users/{user}` does."""
-    users.require_all_users(here.scope)
-    user = await here.store.read(lambda tx: _user(tx, here, identity_id))
-    receipt = await forget(here.runtime, here.scope, user.id)
-    forget_cached(here)
+    users.require_all_users(context.scope)
+    user = await context.store.read(lambda tx: _user(tx, context, identity_id))
+    receipt = await forget(context.runtime, context.scope, user.id)
+    forget_cached(context)
     return note(f"The user is forgotten. The receipt: /v1/receipts/{receipt['id']}")
 
 
 @router.get("/identities/{identity_id}/agents", response_model=list[AgentResponse])
-def list_agents(tx: Transaction, here: Here, identity_id: str, paging: Paged) -> list[Json]:
+def list_agents(
+    tx: Transaction, context: RequestContext, identity_id: str, paging: Paged
+) -> list[Json]:
     """Return the agents that are kept to an identity."""
-    user = _user(tx, here, identity_id)
-    found = agents.page(tx, here.scope, paging.page(), agents.is_kept_to([user.id]))
-    return [agent_json(here, state) for state in here.runtime.complete_all(tx, found)]
+    user = _user(tx, context, identity_id)
+    found = agents.page(tx, context.scope, paging.page(), agents.is_kept_to([user.id]))
+    return [agent_json(context, state) for state in context.runtime.complete_all(tx, found)]
 
 
 @router.get("/identities/{identity_id}/blocks", response_model=list[BlockResponse])
-def list_blocks(tx: Transaction, here: Here, identity_id: str, paging: Paged) -> list[Any]:
+def list_blocks(
+    tx: Transaction, context: RequestContext, identity_id: str, paging: Paged
+) -> list[Any]:
     """Return the blocks that are attached to an identity, but for those that are being deleted, or another user's."""
-    attached = tuple(queries.blocks_of(tx, _user(tx, here, identity_id).id))
-    return blocks.listed(tx, here.scope, paging.page(), blocks.BlockFilter(ids=attached))
+    attached = tuple(queries.blocks_of(tx, _user(tx, context, identity_id).id))
+    return blocks.listed(tx, context.scope, paging.page(), blocks.BlockFilter(ids=attached))
 
 
 @router.patch("/agents/{agent_id}/identities/attach/{identity_id}", response_model=AgentResponse)
 @needs("agents:write")
-def attach_agent(tx: Transaction, here: Here, agent_id: str, identity_id: str) -> Json:
+def attach_agent(tx: Transaction, context: RequestContext, agent_id: str, identity_id: str) -> Json:
     """Keep an agent to a user, and to those who are attached already. Administrators and developers may always use it."""
-    users.require_all_users(here.scope)
-    agents.require(tx, here.scope, agent_id)
-    agent_access.attach_user(tx, agent_id, _user(tx, here, identity_id).id)
-    return whole_agent(tx, here, agent_id)
+    users.require_all_users(context.scope)
+    agents.require(tx, context.scope, agent_id)
+    agent_access.attach_user(tx, agent_id, _user(tx, context, identity_id).id)
+    return whole_agent(tx, context, agent_id)
 
 
 @router.patch("/agents/{agent_id}/identities/detach/{identity_id}", response_model=AgentResponse)
 @needs("agents:write")
-def detach_agent(tx: Transaction, here: Here, agent_id: str, identity_id: str) -> Json:
+def detach_agent(tx: Transaction, context: RequestContext, agent_id: str, identity_id: str) -> Json:
     """Take an agent from a user. Without any user, everybody in the organization may use it."""
-    users.require_all_users(here.scope)
-    agents.require(tx, here.scope, agent_id)
-    agent_access.detach_user(tx, agent_id, _user(tx, here, identity_id).id)
-    return whole_agent(tx, here, agent_id)
+    users.require_all_users(context.scope)
+    agents.require(tx, context.scope, agent_id)
+    agent_access.detach_user(tx, agent_id, _user(tx, context, identity_id).id)
+    return whole_agent(tx, context, agent_id)
 
 
 @router.patch("/blocks/{block_id}/identities/attach/{identity_id}", response_model=BlockResponse)
 @needs("agents:write")
-def attach_block(tx: Transaction, here: Here, block_id: str, identity_id: str) -> Any:
+def attach_block(tx: Transaction, context: RequestContext, block_id: str, identity_id: str) -> Any:
     """Attach a block to an identity."""
-    users.require_all_users(here.scope)
-    block = blocks.get(tx, here.scope, block_id)
-    queries.attach_block(tx, block_id, _user(tx, here, identity_id).id)
+    users.require_all_users(context.scope)
+    block = blocks.get(tx, context.scope, block_id)
+    queries.attach_block(tx, block_id, _user(tx, context, identity_id).id)
     return block
 
 
 @router.patch("/blocks/{block_id}/identities/detach/{identity_id}", response_model=BlockResponse)
 @needs("agents:write")
-def detach_block(tx: Transaction, here: Here, block_id: str, identity_id: str) -> Any:
+def detach_block(tx: Transaction, context: RequestContext, block_id: str, identity_id: str) -> Any:
     """Detach a block from an identity."""
-    users.require_all_users(here.scope)
-    block = blocks.get(tx, here.scope, block_id)
-    queries.detach_block(tx, block_id, _user(tx, here, identity_id).id)
+    users.require_all_users(context.scope)
+    block = blocks.get(tx, context.scope, block_id)
+    queries.detach_block(tx, block_id, _user(tx, context, identity_id).id)
     return block
 
 
-def _user(tx: Transaction, here: RequestContext, identity_id: str) -> User:
-    return users.require(tx, here.scope, user_id_of(identity_id))
+def _user(tx: Transaction, context: RequestContext, identity_id: str) -> User:
+    return users.require(tx, context.scope, user_id_of(identity_id))
 
 
-def _changed(tx: Transaction, here: RequestContext, user: User, body: IdentityUpdate) -> Json:
+def _changed(tx: Transaction, context: RequestContext, user: User, body: IdentityUpdate) -> Json:
     changes: dict[str, Any] = {
         "identifier": body.identifier_key,
         "name": body.name,
@@ -232,14 +240,14 @@ def _changed(tx: Transaction, here: RequestContext, user: User, body: IdentityUp
         "properties": None if body.properties is None else _properties(body.properties),
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    changed = users.change(tx, here.scope, replace(user, **given))
-    _attach(tx, here, changed, body)
+    changed = users.change(tx, context.scope, replace(user, **given))
+    _attach(tx, context, changed, body)
     return _response(tx, changed)
 
 
-def _attach(tx: Transaction, here: RequestContext, user: User, body: IdentityUpdate) -> None:
+def _attach(tx: Transaction, context: RequestContext, user: User, body: IdentityUpdate) -> None:
     """Attach these agents and blocks, and no others."""
-    if (body.agent_ids or body.block_ids) and not here.scope.may("agents:write"):
+    if (body.agent_ids or body.block_ids) and not context.scope.may("agents:write"):
         raise Forbidden(
             "To attach agents and blocks takes the scope agents:write. Leave out agent_ids and block_ids."
         )
@@ -250,7 +258,7 @@ def _attach(tx: Transaction, here: RequestContext, user: User, body: IdentityUpd
     ):
         agent_access.detach_user(tx, id, user.id)
     for id in body.agent_ids or ():
-        agents.require(tx, here.scope, id)
+        agents.require(tx, context.scope, id)
         agent_access.attach_user(tx, id, user.id)
     for id in (
         set(queries.blocks_of(tx, user.id)) - {*body.block_ids}
@@ -259,7 +267,7 @@ def _attach(tx: Transaction, here: RequestContext, user: User, body: IdentityUpd
     ):
         queries.detach_block(tx, id, user.id)
     for id in body.block_ids or ():
-        blocks.get(tx, here.scope, id)
+        blocks.get(tx, context.scope, id)
         queries.attach_block(tx, id, user.id)
 
 

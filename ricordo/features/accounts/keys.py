@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Query
 from pydantic import Field
 
-from ricordo.api.call import Here, Paged, RequestContext
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.base import Json, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import SECOND, to_micros
@@ -98,49 +98,53 @@ KeyRequest.take_back(NewKeyResponse)
 
 @router.post("/", response_model=NewKeyResponse)
 @needs(ADMIN)
-async def create_key(here: Here, body: KeyRequest, organization: InOrganization = None) -> Json:
+async def create_key(
+    context: RequestContext, body: KeyRequest, organization: InOrganization = None
+) -> Json:
     """Make a key of a user or a service. The answer holds the key, once."""
-    secret = here.request.app.state.authentication.secret
+    secret = context.request.app.state.authentication.secret
 
     def create(tx: Transaction) -> Json:
-        scope = scope_in(tx, here.scope, organization)
+        scope = scope_in(tx, context.scope, organization)
         is_first = not keys.are_any(tx)
         made, key = keys.create(tx, scope, secret, draft_of(body, scope, tx.clock.now()))
         return _response(made, NewKeyResponse, key=key, is_first=is_first)
 
-    made = await here.store.write(create)
-    forget_cached(here)
+    made = await context.store.write(create)
+    forget_cached(context)
     return made
 
 
 @router.get("/", response_model=list[KeyResponse])
 @needs(ADMIN)
 def list_keys(
-    tx: Transaction, here: Here, paging: Paged, organization: InOrganization = None
+    tx: Transaction, context: RequestContext, paging: Paged, organization: InOrganization = None
 ) -> list[Json]:
     """Return the keys of the organization, also those that ended, the newest first."""
-    user_id = here.scope.subject if paging.user_id else None
-    scope = scope_in(tx, here.scope, organization)
+    user_id = context.scope.subject if paging.user_id else None
+    scope = scope_in(tx, context.scope, organization)
     return [_response(key) for key in keys.page(tx, scope, paging.page(), user_id)]
 
 
 @router.get("/{key_id}", response_model=KeyResponse)
 @needs(ADMIN)
 def retrieve_key(
-    tx: Transaction, here: Here, key_id: str, organization: InOrganization = None
+    tx: Transaction, context: RequestContext, key_id: str, organization: InOrganization = None
 ) -> Json:
     """Return what is known of a key."""
-    return _response(keys.get(tx, scope_in(tx, here.scope, organization), key_id))
+    return _response(keys.get(tx, scope_in(tx, context.scope, organization), key_id))
 
 
 @router.delete("/{key_id}", response_model=KeyResponse)
 @needs(ADMIN)
-async def revoke_key(here: Here, key_id: str, organization: InOrganization = None) -> Json:
+async def revoke_key(
+    context: RequestContext, key_id: str, organization: InOrganization = None
+) -> Json:
     """Revoke a key for good. Every server refuses it within a second."""
-    revoked = await here.store.write(
-        lambda tx: keys.revoke(tx, scope_in(tx, here.scope, organization), key_id)
+    revoked = await context.store.write(
+        lambda tx: keys.revoke(tx, scope_in(tx, context.scope, organization), key_id)
     )
-    forget_cached(here)
+    forget_cached(context)
     return _response(revoked)
 
 
@@ -150,9 +154,9 @@ def require_administrator(scope: Scope) -> None:
         raise Forbidden("Only administrators may do that. Use a key with the role admin.")
 
 
-def forget_cached(here: RequestContext) -> None:
+def forget_cached(context: RequestContext) -> None:
     """Ask the database again who may come in, after keys or users changed."""
-    here.request.app.state.authentication.forget()
+    context.request.app.state.authentication.forget()
 
 
 def require_operator(scope: Scope) -> None:

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ricordo.api.call import Here, Paged
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.scope import ADMIN, Organization, Scope
@@ -30,17 +30,21 @@ class OrganizationResponse(ResponseModel):
 
 @router.get("/", response_model=list[OrganizationResponse])
 @needs(ADMIN)
-def list_organizations(tx: Transaction, here: Here, paging: Paged) -> list[Organization]:
+def list_organizations(
+    tx: Transaction, context: RequestContext, paging: Paged
+) -> list[Organization]:
     """Return the organizations of this server, the newest first."""
-    require_operator(here.scope)
+    require_operator(context.scope)
     return organizations.page(tx, paging.page())
 
 
 @router.post("/", response_model=OrganizationResponse)
 @needs(ADMIN)
-def create_organization(tx: Transaction, here: Here, body: OrganizationRequest) -> Organization:
+def create_organization(
+    tx: Transaction, context: RequestContext, body: OrganizationRequest
+) -> Organization:
     """Make an organization, with the built-in tools. Its first key is made with `organization` beside it."""
-    require_operator(here.scope)
+    require_operator(context.scope)
     made = organizations.create(tx, body.name)
-    sync_tools(tx, Scope(made.id), here.runtime.toolbox)
+    sync_tools(tx, Scope(made.id), context.runtime.toolbox)
     return made

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import Response
 from pydantic import Field
 
-from ricordo.api.call import Here, Paged
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.base import RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.scope import User
@@ -67,46 +67,50 @@ UserUpdate.take_back(UserResponse)
 
 
 @router.get("/", response_model=list[UserResponse])
-def list_users(tx: Transaction, here: Here, paging: Paged, name: str | None = None) -> list[User]:
+def list_users(
+    tx: Transaction, context: RequestContext, paging: Paged, name: str | None = None
+) -> list[User]:
     """Return the users of the organization, the newest first."""
-    return users.page(tx, here.scope, paging.page(), name=name)
+    return users.page(tx, context.scope, paging.page(), name=name)
 
 
 @router.post("/", response_model=UserResponse)
-def create_user(tx: Transaction, here: Here, body: UserRequest) -> User:
+def create_user(tx: Transaction, context: RequestContext, body: UserRequest) -> User:
     """Make a user."""
     return users.create(
-        tx, here.scope, UserDraft(body.name, body.identifier or body.name, body.email or None)
+        tx, context.scope, UserDraft(body.name, body.identifier or body.name, body.email or None)
     )
 
 
 @router.get("/{user}", response_model=UserResponse)
-def retrieve_user(tx: Transaction, here: Here, user: str) -> User:
+def retrieve_user(tx: Transaction, context: RequestContext, user: str) -> User:
     """Return the user with this id or identifier."""
-    return users.require(tx, here.scope, user)
+    return users.require(tx, context.scope, user)
 
 
 @router.patch("/{user}", response_model=UserResponse)
-async def modify_user(here: Here, user: str, body: UserUpdate) -> User:
+async def modify_user(context: RequestContext, user: str, body: UserUpdate) -> User:
     """Rename a user, set the e-mail address, disable or enable the user. Memory stays with the user under any name."""
 
     def change(tx: Transaction) -> User:
-        before = users.require(tx, here.scope, user)
+        before = users.require(tx, context.scope, user)
         given = body.model_dump(include={"name", "identifier", "email"}, exclude_none=True)
         changed = replace(before, **given)
         if body.disabled is not None and body.disabled != (before.disabled_at is not None):
             changed = replace(changed, disabled_at=tx.clock.now() if body.disabled else None)
-        return users.change(tx, here.scope, replace(changed, email=changed.email or None))
+        return users.change(tx, context.scope, replace(changed, email=changed.email or None))
 
-    changed = await here.store.write(change)
-    forget_cached(here)
+    changed = await context.store.write(change)
+    forget_cached(context)
     return changed
 
 
 @router.delete("/{user}", response_model=ReceiptResponse, responses=_BOTH)
-async def delete_user(here: Here, user: str, with_agents: WithAgents = False) -> Response:
+async def delete_user(
+    context: RequestContext, user: str, with_agents: WithAgents = False
+) -> Response:
     """Forget a user with all that is theirs, as `DELETE /users/{user}` does; the answer is the receipt, or how far it is."""
-    users.require_all_users(here.scope)
-    receipt = await forget(here.runtime, here.scope, user, with_agents=with_agents)
-    forget_cached(here)
+    users.require_all_users(context.scope)
+    receipt = await forget(context.runtime, context.scope, user, with_agents=with_agents)
+    forget_cached(context)
     return answer_erasure(receipt)

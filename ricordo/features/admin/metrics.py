@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from ricordo import __version__
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
@@ -30,9 +30,9 @@ _TEXT: Any = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 @router.get("/metrics", response_class=Response, responses=_TEXT)
 @needs("admin")
-async def metrics(here: Here) -> Response:
+async def metrics(context: RequestContext) -> Response:
     """Metrics in Prometheus' text format, of this process and of the database's queue."""
-    if here.scope.organization_id != LOCAL_ORGANIZATION:
+    if context.scope.organization_id != LOCAL_ORGANIZATION:
         raise NotFound(
             "Metrics are of the whole server, so they are shown to its first organization."
         )
@@ -40,15 +40,18 @@ async def metrics(here: Here) -> Response:
     def read(tx: Transaction) -> tuple[Queue, int]:
         return jobs.read_queue(tx, None), proposals.count_waiting(tx, Scope())
 
-    queue, waiting = await here.store.read(read)
+    queue, waiting = await context.store.read(read)
     gauges = {
-        "ricordo_turns_running": ("Turns that run in this process.", float(len(here.runtime.live))),
+        "ricordo_turns_running": (
+            "Turns that run in this process.",
+            float(len(context.runtime.live)),
+        ),
         "ricordo_proposals_waiting": (
             "Changes of memory that wait for their owners.",
             float(waiting),
         ),
     }
-    text = _exposed(here.request.app.request_counts, counts_of(here.store), gauges, queue)
+    text = _exposed(context.request.app.request_counts, counts_of(context.store), gauges, queue)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 

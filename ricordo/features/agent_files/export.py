@@ -108,7 +108,7 @@ FOLDER_FIELDS = ("name", "description", "instructions", "metadata")
 
 def export(
     tx: Transaction,
-    here: RequestContext,
+    context: RequestContext,
     agent_id: str,
     conversation_id: str | None,
     *,
@@ -119,20 +119,20 @@ def export(
     Its thread is this conversation (None: the caller's own), or with `scrubs` none.
     """
     ids = LocalIds()
-    agents.require(tx, here.scope, agent_id)
-    group = groups.of_manager(tx, here.scope.organization_id, agent_id)
+    agents.require(tx, context.scope, agent_id)
+    group = groups.of_manager(tx, context.scope.organization_id, agent_id)
     if group:
-        groups.get(tx, here.scope, group.id)  # whoever may not use a member gets no file with it
+        groups.get(tx, context.scope, group.id)  # whoever may not use a member gets no file with it
         ids.of("group", group.id)
-    file = _agent_file(tx, here, ids, agent_id, conversation_id, scrubs=scrubs)
+    file = _agent_file(tx, context, ids, agent_id, conversation_id, scrubs=scrubs)
     for member_id in group.agent_ids if group else ():
-        _add_agent(file, _agent_file(tx, here, ids, member_id, None, scrubs=scrubs))
+        _add_agent(file, _agent_file(tx, context, ids, member_id, None, scrubs=scrubs))
     if group:
         file["groups"] = [group_json(ids, group)]
         for agent in file["agents"]:
             agent["group_ids"] = [ids.of("group", group.id)]
         if group.manager_type in ASLEEP:
-            manager = agents.find(tx, here.scope, agent_id)
+            manager = agents.find(tx, context.scope, agent_id)
             file["agents"][0]["enable_sleeptime"] = manager is not None and manager.has_sleeptime
     return {**file, "created_at": stamp(tx.clock.now())}
 
@@ -147,7 +147,7 @@ def _add_agent(file: Json, other: Json) -> None:
 
 def _agent_file(
     tx: Transaction,
-    here: RequestContext,
+    context: RequestContext,
     ids: LocalIds,
     agent_id: str,
     conversation_id: str | None,
@@ -155,24 +155,24 @@ def _agent_file(
     scrubs: bool,
 ) -> Json:
     """Return one agent as a file. Of a block that an earlier agent of these ids has, only the link is in it."""
-    state = here.runtime.complete(tx, agents.load_whole(tx, here.scope, agent_id))
+    state = context.runtime.complete(tx, agents.load_whole(tx, context.scope, agent_id))
     if conversation_id:
-        state = agents.load(tx, here.scope, agent_id, conversation_id)
-    thread = [] if scrubs else _thread(tx, here, state.conversation)
+        state = agents.load(tx, context.scope, agent_id, conversation_id)
+    thread = [] if scrubs else _thread(tx, context, state.conversation)
     window = [] if scrubs else list(state.conversation.window)
     in_window = {id: message for id in window for message in thread if message.id == id}
     folders = [
-        one for one in files.folders_of_agent(tx, here.scope, agent_id) if one.user_id is None
+        one for one in files.folders_of_agent(tx, context.scope, agent_id) if one.user_id is None
     ]
-    sources, texts = _folders(tx, here, ids, folders)
-    attached = own_blocks(tx, here.scope, agent_id)
+    sources, texts = _folders(tx, context, ids, folders)
+    attached = own_blocks(tx, context.scope, agent_id)
     own = [block for block in attached if not ids.knows("block", block.id)]
     detached = [
         block
-        for block in detached_blocks(tx, here.scope, agent_id, attached)
+        for block in detached_blocks(tx, context.scope, agent_id, attached)
         if not ids.knows("block", block.id)
     ]
-    file = outline(here, ids, state, attached, detached)
+    file = outline(context, ids, state, attached, detached)
     agent = file["agents"][0]
     local = agent["id"]
     agent |= {
@@ -184,13 +184,13 @@ def _agent_file(
         "source_ids": [one["id"] for one in sources],
         "folder_ids": [one["id"] for one in sources],
     }
-    due = [] if scrubs else schedules.page(tx, here.scope, _ALL, agent_id)
+    due = [] if scrubs else schedules.page(tx, context.scope, _ALL, agent_id)
     due = [one for one in due if one.user_id is None and one.next_at]
     whole: Json = {
         "messages": [_whole(ids, one) for one in thread],
-        "archives": _archives(tx, here, ids, state),
-        "conversations": [] if scrubs else _conversations(tx, here, ids, state),
-        "memory": memory_json(tx, here.scope, agent_id, own, detached),
+        "archives": _archives(tx, context, ids, state),
+        "conversations": [] if scrubs else _conversations(tx, context, ids, state),
+        "memory": memory_json(tx, context.scope, agent_id, own, detached),
         "schedules": [
             {**one.message, "schedule": one.schedule, "callback_url": None} for one in due
         ],
@@ -219,14 +219,14 @@ def _in_file(ids: LocalIds, message: Json) -> Json:
 
 
 def outline(
-    here: RequestContext,
+    context: RequestContext,
     ids: LocalIds,
     state: AgentState,
     blocks: Sequence[Block],
     detached: Sequence[Block] = (),
 ) -> Json:
     """Return the agent's settings, prompt and tools, with these blocks of its own, as a file."""
-    shown = agent_json(here, state)
+    shown = agent_json(context, state)
     agent = {
         **{name: shown.get(name) for name in AGENT_FIELDS},
         "id": ids.of("agent", state.agent.id),
@@ -263,22 +263,22 @@ def _block(ids: LocalIds, block: Block) -> Json:
     return {"id": ids.of("block", block.id), **_picked(BlockResponse.of(block), BLOCK_FIELDS)}
 
 
-def _thread(tx: Transaction, here: RequestContext, conversation: Conversation) -> list[Message]:
-    return conversations.page_of_history(tx, here.scope, conversation, _ALL)
+def _thread(tx: Transaction, context: RequestContext, conversation: Conversation) -> list[Message]:
+    return conversations.page_of_history(tx, context.scope, conversation, _ALL)
 
 
 def _conversations(
-    tx: Transaction, here: RequestContext, ids: LocalIds, state: AgentState
+    tx: Transaction, context: RequestContext, ids: LocalIds, state: AgentState
 ) -> list[Json]:
     which = ConversationFilter(state.agent.id, None, None, "created_at", None)
     found = [
         one
-        for one in conversations.page(tx, here.scope, _ALL, which)
+        for one in conversations.page(tx, context.scope, _ALL, which)
         if one.user_id is None and one.id != state.conversation.id and one.deleted_at is None
     ]
     made = []
     for one in found:
-        said = _thread(tx, here, one)
+        said = _thread(tx, context, one)
         made.append(
             {
                 **_picked(vars_of(one), CONVERSATION_FIELDS),
@@ -290,12 +290,12 @@ def _conversations(
 
 
 def _archives(
-    tx: Transaction, here: RequestContext, ids: LocalIds, state: AgentState
+    tx: Transaction, context: RequestContext, ids: LocalIds, state: AgentState
 ) -> list[Json]:
     made = []
     for archive in state.archives:
         found = archives.page_of_passages(
-            tx, [archive.id], _ALL, search_text=None, scope=here.scope
+            tx, [archive.id], _ALL, search_text=None, scope=context.scope
         )
         passages = [_picked(vars_of(one), PASSAGE_FIELDS) for one in found if one.user_id is None]
         fields = _picked(vars_of(archive), ARCHIVE_FIELDS)
@@ -304,7 +304,7 @@ def _archives(
 
 
 def _folders(
-    tx: Transaction, here: RequestContext, ids: LocalIds, folders: Sequence[Folder]
+    tx: Transaction, context: RequestContext, ids: LocalIds, folders: Sequence[Folder]
 ) -> tuple[list[Json], list[Json]]:
     sources = [
         {"id": ids.of("source", one.id), **_picked(vars_of(one), FOLDER_FIELDS)} for one in folders
@@ -322,7 +322,7 @@ def _folders(
             "content": files.text_of(tx, file.id) if file.status == "completed" else None,
         }
         for file in (
-            files.page_of_files(tx, here.scope, [one.id for one in folders], _ALL)
+            files.page_of_files(tx, context.scope, [one.id for one in folders], _ALL)
             if folders
             else ()
         )

@@ -211,12 +211,12 @@ class ImportedMemory:
             self.values[label], self.heads[label] = value, id
         self.chain = after
 
-    def insert(self, tx: Transaction, here: RequestContext, spec: AgentSpec) -> AgentSpec:
+    def insert(self, tx: Transaction, context: RequestContext, spec: AgentSpec) -> AgentSpec:
         """Store the history, the blocks of the spec as it leaves them, and what waits; return the spec of the agent with them.
 
         What the blocks say otherwise than their history is one more version, of the importer. Raises Invalid.
         """
-        scope = here.scope
+        scope = context.scope
         self.chain = replace(self.chain, organization_id=scope.organization_id)
         versions.insert_chain(tx, replace(self.chain, head=None, versions=0, files={}))
         depths: dict[bytes, int] = {}
@@ -227,7 +227,9 @@ class ImportedMemory:
         files = {label: (blob, depths[blob]) for label, (blob, _) in self.chain.files.items()}
         versions.advance(tx, replace(self.chain, files=files))
         made = self._insert_blocks(tx, scope, (*spec.blocks, *self.detached), f"Import {spec.name}")
-        self._propose(tx, {block.label: block for block in made}, expiry_of(here.runtime.settings))
+        self._propose(
+            tx, {block.label: block for block in made}, expiry_of(context.runtime.settings)
+        )
         attached = tuple(block.id for block in made[: len(spec.blocks)])
         return replace(spec, id=self.chain.owner_id, blocks=(), block_ids=attached)
 

@@ -8,7 +8,7 @@ from fastapi import File, Header, Query, Response
 
 from ricordo.agents.lifecycle import AgentSpec, prepare
 from ricordo.api.answers import answer
-from ricordo.api.call import Here, RequestContext
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.model import ModelInfo
@@ -27,7 +27,7 @@ router = Routes(prefix="/v1/agents", tags=["agent files"], scope="agents")
 @router.get("/{agent_id}/export", response_model=dict[str, Any])
 @needs("agents:read")
 async def export_file(
-    here: Here,
+    context: RequestContext,
     agent_id: str,
     conversation_id: Annotated[
         str | None, Query(description="Whose thread it holds; else the default one.")
@@ -38,8 +38,8 @@ async def export_file(
     """The agent as an agent file: what other servers read, and under `ricordo` all of its history and archives."""
     if use_legacy_format:
         raise Invalid("Legacy format is not supported. Leave use_legacy_format out.")
-    made = await here.store.read(
-        lambda tx: export.export(tx, here, agent_id, conversation_id, scrubs=scrub_messages)
+    made = await context.store.read(
+        lambda tx: export.export(tx, context, agent_id, conversation_id, scrubs=scrub_messages)
     )
     return answer(made)
 
@@ -53,7 +53,7 @@ class AgentImportResponse(ResponseModel):
 
 @router.post("/import", response_model=AgentImportResponse)
 async def import_file(
-    here: Here,
+    context: RequestContext,
     body: Annotated[ImportForm, File()],
     x_override_embedding_model: Annotated[str | None, Header(description="As `embedding`.")] = None,
 ) -> Json:
@@ -66,29 +66,33 @@ async def import_file(
     for name, value in (body.model_extra or {}).items():
         notes.add_unknown("The form", f"form.{name}", value)
     file = await offload(
-        lambda: service.read(here.runtime, decode(data, notes), options, notes), len(data)
+        lambda: service.read(context.runtime, decode(data, notes), options, notes), len(data)
     )
-    ready = [await _prepare(here, spec, options, notes) for spec in file.specs]
+    ready = [await _prepare(context, spec, options, notes) for spec in file.specs]
     file = replace(file, specs=[spec for spec, _ in ready])
     insert = partial(
-        service.insert, here=here, file=file, options=options, infos=[info for _, info in ready]
+        service.insert,
+        context=context,
+        file=file,
+        options=options,
+        infos=[info for _, info in ready],
     )
-    agent_ids = await here.store.write(insert)
+    agent_ids = await context.store.write(insert)
     return AgentImportResponse.of(None, agent_ids=agent_ids, warnings=notes.lines())
 
 
 async def _prepare(
-    here: RequestContext, spec: AgentSpec, options: ImportOptions, notes: ImportNotes
+    context: RequestContext, spec: AgentSpec, options: ImportOptions, notes: ImportNotes
 ) -> tuple[AgentSpec, ModelInfo]:
     """Return the spec with its model, or with the default one where this server does not have the file's."""
     try:
-        return await prepare(here.runtime, here.scope, spec)
+        return await prepare(context.runtime, context.scope, spec)
     except RicordoError as error:
         if options.model or not spec.model:
             raise
         handle, reason = spec.model, str(error)
     spec, info = await prepare(
-        here.runtime, here.scope, replace(spec, model=None, context_window=None)
+        context.runtime, context.scope, replace(spec, model=None, context_window=None)
     )
     notes.add(f"Agent: its model {handle} cannot be used here, so it has {info.handle}. {reason}")
     return spec, info

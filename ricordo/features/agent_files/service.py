@@ -157,67 +157,67 @@ def read_spec(runtime: Runtime, agent: Json, content: Json, options: ImportOptio
 
 def insert(
     tx: Transaction,
-    here: RequestContext,
+    context: RequestContext,
     file: AgentImport,
     options: ImportOptions,
     infos: list[ModelInfo],
 ) -> list[str]:
     """Store all of the file; returns the ids of its agents. Raises Conflict, Forbidden, Invalid."""
-    made = insert_shared(tx, here, file, overrides=options.overrides_tools)
+    made = insert_shared(tx, context, file, overrides=options.overrides_tools)
     made.ids |= {one["id"]: new_id("group") for one in file.content["groups"]}
     labels = {one["id"]: one["label"] for one in file.content["blocks"]}
     ids = []
     for agent, spec, info, (more, memory) in zip(
         file.content["agents"], file.specs, infos, file.more, strict=True
     ):
-        linked = _linked(tx, here, agent, spec, made, file.notes)
-        linked = memory.insert(tx, here, linked) if memory else linked
+        linked = _linked(tx, context, agent, spec, made, file.notes)
+        linked = memory.insert(tx, context, linked) if memory else linked
         linked = replace(
             linked, block_ids=(*linked.block_ids, *made.known(agent["shared_block_ids"]))
         )
-        state = insert_agent(tx, here.runtime, here.scope, linked, info)
+        state = insert_agent(tx, context.runtime, context.scope, linked, info)
         ids.append(state.agent.id)
         attached = {block.label: block.id for block in blocks.attached(tx, state.agent.id)}
         made.ids |= {
             id: attached[labels[id]] for id in agent["block_ids"] if labels[id] in attached
         }
         made.ids[agent["id"]] = state.agent.id
-        _insert_archives(tx, here, state, more.archives, made)
+        _insert_archives(tx, context, state, more.archives, made)
         if not options.strips_messages:
             listed = agent["in_context_message_ids"]
             _fill(tx, state.conversation, more.messages, agent["messages"], listed, made)
             for one in more.conversations:
-                _insert_conversation(tx, here, state, one, made)
+                _insert_conversation(tx, context, state, one, made)
         if options.takes_schedules:
-            _insert_schedules(tx, here, state.agent.id, more.schedules, file.notes)
-    insert_groups(tx, here.scope, file.content, made.ids, file.notes)
+            _insert_schedules(tx, context, state.agent.id, more.schedules, file.notes)
+    insert_groups(tx, context.scope, file.content, made.ids, file.notes)
     return ids
 
 
 def insert_shared(
-    tx: Transaction, here: RequestContext, file: AgentImport, *, overrides: bool
+    tx: Transaction, context: RequestContext, file: AgentImport, *, overrides: bool
 ) -> MadeIds:
     """Store the tools and folders of the file. Raises Conflict, Forbidden, Invalid."""
     made = MadeIds()
-    _insert_tools(tx, here, file, made, overrides=overrides)
-    _insert_folders(tx, here, file.content, made)
+    _insert_tools(tx, context, file, made, overrides=overrides)
+    _insert_folders(tx, context, file.content, made)
     return made
 
 
 def _linked(
     tx: Transaction,
-    here: RequestContext,
+    context: RequestContext,
     agent: Json,
     spec: AgentSpec,
     made: MadeIds,
     notes: ImportNotes,
 ) -> AgentSpec:
     """The spec with the tools and folders that were made, or are here already; rules of tools that are not here are left out."""
-    named = tools.by_names(tx, here.scope, agent["tool_names"])
+    named = tools.by_names(tx, context.scope, agent["tool_names"])
     tool_ids = tuple(
         unique([*made.known(agent["tool_ids"]), *(tool.id for tool in named.values())])
     )
-    there = {tool.name for tool in tools.by_ids(tx, here.scope, list(tool_ids))}
+    there = {tool.name for tool in tools.by_ids(tx, context.scope, list(tool_ids))}
     rules = tuple(rule for rule in spec.tool_rules if rule.tool_name in there)
     for name in sorted({rule.tool_name for rule in spec.tool_rules} - there):
         notes.add(f"Agent: its rules about {name[:80]} are left out, since it has no such tool.")
@@ -226,24 +226,24 @@ def _linked(
 
 
 def _insert_tools(
-    tx: Transaction, here: RequestContext, file: AgentImport, made: MadeIds, *, overrides: bool
+    tx: Transaction, context: RequestContext, file: AgentImport, made: MadeIds, *, overrides: bool
 ) -> None:
     listed = {one["id"]: one for one in file.content["tools"]}
     names = [
         *(str(one["name"]) for one in listed.values()),
         *(schema.name for _, _, schema in file.tools),
     ]
-    stored = tools.by_names(tx, here.scope, unique(names))
+    stored = tools.by_names(tx, context.scope, unique(names))
     for id, request, schema in file.tools:
         found: Tool | None = stored.get(schema.name)
         if found is None or (
             overrides and found.tool_type == "custom" and found.source_code != request.source_code
         ):
-            if not here.scope.may("tools:write"):
+            if not context.scope.may("tools:write"):
                 raise Forbidden(
                     f"The file brings the tool {schema.name}, and your key lacks the scope tools:write."
                 )
-            found = stored[schema.name] = custom_tools.upsert(tx, here.scope, request, schema)
+            found = stored[schema.name] = custom_tools.upsert(tx, context.scope, request, schema)
         elif found.source_code != request.source_code:
             file.notes.add(
                 f"Tools: the source of {schema.name} is left out: another tool of this name is here, and is used."
@@ -261,18 +261,18 @@ def _insert_tools(
             )
 
 
-def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: MadeIds) -> None:
+def _insert_folders(tx: Transaction, context: RequestContext, content: Json, made: MadeIds) -> None:
     for one in content["sources"]:
         fields = {name: one.get(name) for name in export.FOLDER_FIELDS}
-        name = free_folder_name(tx, here, str(fields["name"]))
+        name = free_folder_name(tx, context, str(fields["name"]))
         folder = Folder(
             **fields | {"name": name, "metadata": fields["metadata"] or {}},
             id="",
             archive_id="",
-            organization_id=here.scope.organization_id,
-            user_id=here.scope.subject,
+            organization_id=context.scope.organization_id,
+            user_id=context.scope.subject,
         )
-        made.ids[one["id"]] = folders.create_folder(tx, here.scope, folder).id
+        made.ids[one["id"]] = folders.create_folder(tx, context.scope, folder).id
     for one in content["files"]:
         if one.get("content"):
             name = one["file_name"]
@@ -280,12 +280,12 @@ def _insert_folders(tx: Transaction, here: RequestContext, content: Json, made: 
             upload = folders.Upload(
                 name if is_text else f"{name}.txt", str(one["content"]).encode()
             )
-            folders.add_file(tx, here.scope, made.ids[one["source_id"]], upload)
+            folders.add_file(tx, context.scope, made.ids[one["source_id"]], upload)
 
 
-def free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
+def free_folder_name(tx: Transaction, context: RequestContext, name: str) -> str:
     taken, number = name, 1
-    while files.find_folder(tx, here.scope.organization_id, taken, here.scope.subject):
+    while files.find_folder(tx, context.scope.organization_id, taken, context.scope.subject):
         number += 1
         taken = f"{name} ({number})"
     return taken
@@ -293,19 +293,19 @@ def free_folder_name(tx: Transaction, here: RequestContext, name: str) -> str:
 
 def _insert_archives(
     tx: Transaction,
-    here: RequestContext,
+    context: RequestContext,
     state: AgentState,
     listed: list[parts.FileArchive],
     made: MadeIds,
 ) -> None:
-    now, by = tx.clock.now(), here.scope.user_id
+    now, by = tx.clock.now(), context.scope.user_id
     for one in listed:
         if one.id not in made.ids:
             fields = {name: getattr(one, name) for name in export.ARCHIVE_FIELDS} | {
                 "embedding": state.agent.embedding
             }
             fields |= {"created_at": now, "updated_at": now, "created_by": by}
-            archive = Archive(new_id("archive"), here.scope.organization_id, **fields)
+            archive = Archive(new_id("archive"), context.scope.organization_id, **fields)
             insert_archive(tx, archive)
             made.ids[one.id] = archive.id
             passages = []
@@ -313,7 +313,7 @@ def _insert_archives(
                 fields = {name: getattr(item, name) for name in export.PASSAGE_FIELDS} | {
                     "tags": tuple(item.tags)
                 }
-                fields |= {"user_id": here.scope.subject, "created_by": by, "updated_at": now}
+                fields |= {"user_id": context.scope.subject, "created_by": by, "updated_at": now}
                 passages.append(
                     Passage(new_id("passage"), archive.organization_id, archive.id, **fields)
                 )
@@ -323,14 +323,14 @@ def _insert_archives(
 
 def _insert_conversation(
     tx: Transaction,
-    here: RequestContext,
+    context: RequestContext,
     state: AgentState,
     one: parts.FileConversation,
     made: MadeIds,
 ) -> None:
     fields = {name: getattr(one, name) for name in export.CONVERSATION_FIELDS}
     fields |= dict.fromkeys(("created_at", "updated_at"), tx.clock.now())
-    fields |= {"user_id": here.scope.subject, "created_by": here.scope.user_id}
+    fields |= {"user_id": context.scope.subject, "created_by": context.scope.user_id}
     conversation = Conversation(
         new_id("conv"), state.agent.organization_id, state.agent.id, **fields
     )
@@ -340,13 +340,13 @@ def _insert_conversation(
 
 def _insert_schedules(
     tx: Transaction,
-    here: RequestContext,
+    context: RequestContext,
     agent_id: str,
     listed: list[ScheduleRequest],
     notes: ImportNotes,
 ) -> None:
     """Store the schedules that are still to come. Raises Forbidden."""
-    if listed and not here.scope.may("messages:write"):
+    if listed and not context.scope.may("messages:write"):
         raise Forbidden("The file brings schedules, and your key lacks the scope messages:write.")
     for one in listed:
         is_past = (
@@ -362,7 +362,7 @@ def _insert_schedules(
             zone = None if "TZ=" in one.schedule.cron_expression else "UTC"
             changes["schedule"] = one.schedule.model_copy(update={"timezone": zone})
         try:
-            schedules.create(tx, here.scope, agent_id, one.model_copy(update=changes))
+            schedules.create(tx, context.scope, agent_id, one.model_copy(update=changes))
         except (Invalid, Conflict) as error:
             notes.add(f"Schedules: one is left out. {error}")
 

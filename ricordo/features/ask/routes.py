@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from ricordo.api.call import Here, for_user
+from ricordo.api.call import RequestContext, for_user
 from ricordo.api.models.base import Json, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.errors import Forbidden
@@ -43,13 +43,13 @@ class AskResponse(ResponseModel):
 
 
 @router.post("", response_model=AskResponse)
-async def ask(here: Here, user_id: str, body: AskRequest) -> Json:
+async def ask(context: RequestContext, user_id: str, body: AskRequest) -> Json:
     """Answer a question about a user from what is kept of them, with citations. Nothing of it is stored but its cost."""
-    if lacking := [scope for scope in _NEEDED if not here.scope.may(scope)]:
+    if lacking := [scope for scope in _NEEDED if not context.scope.may(scope)]:
         raise Forbidden(
             f"This key lacks the scope {lacking[0]}. Ask an administrator for a key that has it."
         )
-    here = await for_user(here, user_id)
-    found = await service.ask(here.runtime, here.scope, body.question, body.model)
+    context = await for_user(context, user_id)
+    found = await service.ask(context.runtime, context.scope, body.question, body.model)
     cited = [SourceResponse.of(found.sources[number - 1], number=number) for number in found.cited]
     return AskResponse.of(None, answer=found.text, known=found.is_known, citations=cited)

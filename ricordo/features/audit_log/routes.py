@@ -10,7 +10,7 @@ import orjson
 from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
-from ricordo.api.call import Here, Paged
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.base import Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.clock import parse_date
@@ -67,16 +67,20 @@ class AuditParameters:
     until: Annotated[str | None, Query(alias="to", description="Last day or time.")] = None
     refused: Annotated[bool, Query(description="Only requests that were refused.")] = False
 
-    def asked(self, here: Here) -> AuditFilter:
+    def asked(self, context: RequestContext) -> AuditFilter:
         """Return the filter; the call is narrowed to the user already. Raises Forbidden for all but administrators, Invalid."""
-        if here.scope.role != "admin":
+        if context.scope.role != "admin":
             raise Forbidden(
                 "Only administrators may read the audit log. Use a key with the role admin."
             )
         since = None if self.since is None else parse_date(self.since, UTC, name="from")
         until = None if self.until is None else parse_date(self.until, UTC, name="to", end=True)
         return AuditFilter(
-            here.scope.subject_id if self.user_id else None, self.action, since, until, self.refused
+            context.scope.subject_id if self.user_id else None,
+            self.action,
+            since,
+            until,
+            self.refused,
         )
 
 
@@ -85,19 +89,19 @@ Asked = Annotated[AuditParameters, Depends()]
 
 @router.get("", response_model=list[AuditRowResponse])
 @needs(ADMIN)
-def list_rows(tx: Transaction, here: Here, paging: Paged, asked: Asked) -> list[Json]:
+def list_rows(tx: Transaction, context: RequestContext, paging: Paged, asked: Asked) -> list[Json]:
     """Return who changed what in the organization and who was refused, the newest first."""
-    found = queries.page(tx, here.scope.organization_id, paging.page(), asked.asked(here))
+    found = queries.page(tx, context.scope.organization_id, paging.page(), asked.asked(context))
     return [exported(row) for row in found]
 
 
 @router.get("/export", response_class=StreamingResponse, responses=_LINES)
 @needs(ADMIN)
-async def export(here: Here, asked: Asked) -> StreamingResponse:
+async def export(context: RequestContext, asked: Asked) -> StreamingResponse:
     """Return all rows as JSON lines, the oldest first."""
-    store, page = here.store, Page(limit=queries.AT_ONCE, order="asc")
+    store, page = context.store, Page(limit=queries.AT_ONCE, order="asc")
     read = partial(
-        queries.page, organization_id=here.scope.organization_id, asked=asked.asked(here)
+        queries.page, organization_id=context.scope.organization_id, asked=asked.asked(context)
     )
     # What is wrong with the request is found before the answer begins.
     first = await store.read(partial(read, wanted=page))

@@ -11,7 +11,7 @@ from secrets import token_hex
 from fastapi import Response
 from fastapi.responses import FileResponse
 
-from ricordo.api.call import Here, RequestContext, note
+from ricordo.api.call import RequestContext, note
 from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp, binary
 from ricordo.api.models.jobs import JobResponse
 from ricordo.api.routing import Routes, needs
@@ -44,9 +44,9 @@ class BackupResponse(ResponseModel):
 
 @router.get("", response_model=list[BackupResponse])
 @needs(ADMIN)
-def list_backups(tx: Transaction, here: Here) -> list[Json]:
+def list_backups(tx: Transaction, context: RequestContext) -> list[Json]:
     """The backups in the folder, the newest first: those that were made here, and those from before migrations."""
-    _require_whole_server(tx, here.scope)
+    _require_whole_server(tx, context.scope)
     return [
         BackupResponse.of(
             path,
@@ -54,15 +54,15 @@ def list_backups(tx: Transaction, here: Here) -> list[Json]:
             created_at=int(about.st_mtime * SECOND),
             was_verified=path.suffix == ".db",
         )
-        for path, about in _listed(here)
+        for path, about in _listed(context)
     ]
 
 
 @router.post("", response_model=JobResponse)
 @needs(ADMIN)
-def make(tx: Transaction, here: Here) -> Job:
+def make(tx: Transaction, context: RequestContext) -> Job:
     """Begin a backup of the whole database. The job says how far it is; the file appears once it was read back and compared."""
-    _require_whole_server(tx, here.scope)
+    _require_whole_server(tx, context.scope)
     time = to_datetime(tx.clock.now()).strftime("%Y%m%dT%H%M%S")
     payload = {"name": f"ricordo-{time}-{token_hex(2)}.db"}
     added = jobs.add(
@@ -75,9 +75,9 @@ def make(tx: Transaction, here: Here) -> Job:
 
 @router.post("/{backup_name}/check", response_model=NoteResponse)
 @needs(ADMIN)
-async def check(here: Here, backup_name: str) -> Json:
+async def check(context: RequestContext, backup_name: str) -> Json:
     """Read a backup again, whole; 400 says what is wrong with it."""
-    path = await _find(here, backup_name)
+    path = await _find(context, backup_name)
     if path.suffix != ".db":
         raise Invalid(
             "This is a dump of PostgreSQL. Check it on the machine of the server: pg_restore --list FILE"
@@ -90,17 +90,17 @@ async def check(here: Here, backup_name: str) -> Json:
 
 @router.get("/{backup_name}", response_class=Response, responses=binary(_BYTES))
 @needs(ADMIN)
-async def download(here: Here, backup_name: str) -> Response:
+async def download(context: RequestContext, backup_name: str) -> Response:
     """The file. It holds everything but `secret.key`."""
-    path = await _find(here, backup_name)
+    path = await _find(context, backup_name)
     return FileResponse(path, headers=_HEADERS, media_type=_BYTES, filename=path.name)
 
 
 @router.delete("/{backup_name}", response_model=NoteResponse)
 @needs(ADMIN)
-async def delete(here: Here, backup_name: str) -> Json:
+async def delete(context: RequestContext, backup_name: str) -> Json:
     """Delete a backup."""
-    (await _find(here, backup_name)).unlink(missing_ok=True)
+    (await _find(context, backup_name)).unlink(missing_ok=True)
     return note(f"Backup {backup_name} deleted.")
 
 
@@ -114,15 +114,17 @@ def _require_whole_server(tx: Transaction, scope: Scope) -> None:
         require_operator(scope)
 
 
-def _listed(here: RequestContext) -> list[tuple[Path, os.stat_result]]:
-    there = [path for path in folder_of(here.runtime.settings).glob("*") if path.suffix in _KINDS]
+def _listed(context: RequestContext) -> list[tuple[Path, os.stat_result]]:
+    there = [
+        path for path in folder_of(context.runtime.settings).glob("*") if path.suffix in _KINDS
+    ]
     files = [(path, path.stat()) for path in there if path.is_file() and not path.is_symlink()]
     return sorted(files, key=lambda one: (one[1].st_mtime, one[0].name), reverse=True)
 
 
-async def _find(here: RequestContext, name: str) -> Path:
+async def _find(context: RequestContext, name: str) -> Path:
     """Return the file of this name among those that are listed. Raises Forbidden, NotFound."""
-    await here.store.read(lambda tx: _require_whole_server(tx, here.scope))
+    await context.store.read(lambda tx: _require_whole_server(tx, context.scope))
     return found(
-        next((path for path, _ in _listed(here) if path.name == name), None), "Backup", name
+        next((path for path, _ in _listed(context) if path.name == name), None), "Backup", name
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from ricordo.api.call import Here, RequestContext
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.tools import (
     ToolResponse,
@@ -28,59 +28,63 @@ router = Routes(prefix="/v1", tags=["tools"], scope="tools")
 
 
 @router.post("/tools/", response_model=ToolResponse)
-async def create(here: Here, body: models.ToolCreateRequest) -> Tool:
+async def create(context: RequestContext, body: models.ToolCreateRequest) -> Tool:
     """Store a tool. Its name, description and schema are read from the source where they are not sent."""
     schema = await asyncio.to_thread(service.schema_for, body)
-    return await here.store.write(lambda tx: service.create(tx, here.scope, body, schema))
+    return await context.store.write(lambda tx: service.create(tx, context.scope, body, schema))
 
 
 @router.put("/tools/", response_model=ToolResponse)
-async def upsert(here: Here, body: models.ToolCreateRequest) -> Tool:
+async def upsert(context: RequestContext, body: models.ToolCreateRequest) -> Tool:
     """Store a tool, or change the one that has its name; of that one, what is left out stays."""
     name = await asyncio.to_thread(service.name_for, body)
-    tool = await here.store.read(lambda tx: service.named(tx, here.scope, name))
+    tool = await context.store.read(lambda tx: service.named(tx, context.scope, name))
     if tool is None:
         schema = await asyncio.to_thread(service.schema_for, body)
-        return await here.store.write(lambda tx: service.upsert(tx, here.scope, body, schema))
+        return await context.store.write(lambda tx: service.upsert(tx, context.scope, body, schema))
     change = models.ToolUpdateRequest.model_validate(body.model_dump(exclude_unset=True))
     new_schema = await asyncio.to_thread(service.new_schema, tool, change)
-    return await here.store.write(
-        lambda tx: service.change(tx, here.scope, tool.id, change, new_schema)
+    return await context.store.write(
+        lambda tx: service.change(tx, context.scope, tool.id, change, new_schema)
     )
 
 
 @router.patch("/tools/{tool_id}", response_model=ToolResponse)
-async def modify(here: Here, tool_id: str, body: models.ToolUpdateRequest) -> Tool:
+async def modify(context: RequestContext, tool_id: str, body: models.ToolUpdateRequest) -> Tool:
     """Change a tool; new source code changes its schema too. Of the server's own tools a few settings can be changed."""
-    tool = await here.store.read(lambda tx: tools.get(tx, here.scope, tool_id))
+    tool = await context.store.read(lambda tx: tools.get(tx, context.scope, tool_id))
     schema = await asyncio.to_thread(service.new_schema, tool, body)
-    return await here.store.write(lambda tx: service.change(tx, here.scope, tool_id, body, schema))
+    return await context.store.write(
+        lambda tx: service.change(tx, context.scope, tool_id, body, schema)
+    )
 
 
 @router.delete("/tools/{tool_id}", response_model=NoteResponse)
-async def delete(here: Here, tool_id: str) -> Json:
+async def delete(context: RequestContext, tool_id: str) -> Json:
     """Take a tool from all agents and delete it."""
-    await here.store.write(lambda tx: service.delete(tx, here.scope, tool_id))
+    await context.store.write(lambda tx: service.delete(tx, context.scope, tool_id))
     return {"message": f"Tool id={tool_id} successfully deleted"}
 
 
 @router.post("/tools/search", response_model=list[models.ToolSearchResponse])
-async def search(here: Here, body: models.ToolSearchRequest) -> list[service.FoundTool]:
+async def search(
+    context: RequestContext, body: models.ToolSearchRequest
+) -> list[service.FoundTool]:
     """Find tools by words and by meaning; without a query, the newest."""
     types, tags, query = body.tool_types or (), body.tags or (), body.query or ""
-    found = await here.store.read(lambda tx: service.searched(tx, here.scope, types, tags))
+    found = await context.store.read(lambda tx: service.searched(tx, context.scope, types, tags))
     if not query.strip():
         return service.fused(found[: body.limit], range(len(found[: body.limit])), None)
     texts = [service.text_of(tool) for tool in found]
     words = None
     if body.search_mode != "vector":
         words = await offload(lambda: service.by_words(query, texts), sum(map(len, texts)))
-    vectors = None if body.search_mode == "fts" else await _by_meaning(here, query, texts)
+    vectors = None if body.search_mode == "fts" else await _by_meaning(context, query, texts)
     return service.fused(found, words, vectors)[: body.limit]
 
 
-async def _by_meaning(here: RequestContext, query: str, texts: list[str]) -> list[int] | None:
-    embedders = here.runtime.models.embedders
+async def _by_meaning(context: RequestContext, query: str, texts: list[str]) -> list[int] | None:
+    embedders = context.runtime.models.embedders
     handle = embedders.default_handle()
     if handle is None or not texts:
         return None
@@ -91,7 +95,7 @@ async def _by_meaning(here: RequestContext, query: str, texts: list[str]) -> lis
 
 
 @router.post("/tools/run", response_model=ToolTrialResponse)
-async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
+async def try_source(context: RequestContext, body: models.ToolTrialRequest) -> Json:
     """Run a tool once, from its source; nothing is stored."""
     fields = body.model_dump(
         include={"source_code", "source_type", "json_schema", "args_json_schema"}
@@ -101,7 +105,7 @@ async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
         asked.json_schema = {"name": body.name}
     schema = await asyncio.to_thread(service.schema_for, asked)
     parameters = tuple(schema.parameters.get("properties", {}))
-    caller = Caller(here.scope)
+    caller = Caller(context.scope)
     call = ToolCall(
         body.source_code,
         schema.name,
@@ -113,30 +117,32 @@ async def try_source(here: Here, body: models.ToolTrialRequest) -> Json:
         has_network=NETWORK in (body.tags or ()),
         requirements=texts_of([one.model_dump() for one in body.pip_requirements or ()]),
     )
-    trial = await _answer(here, call)
+    trial = await _answer(context, call)
     value = trial["func_return"]
     text = value if isinstance(value, str) else orjson.dumps(value).decode()
     return ToolTrialResponse.of(
-        None, **trial, date=here.store.clock.now(), name=schema.name, tool_return=text
+        None, **trial, date=context.store.clock.now(), name=schema.name, tool_return=text
     )
 
 
 @router.post("/agents/{agent_id}/tools/{tool_name}/run", response_model=ToolRunResponse)
-async def run_for_agent(here: Here, agent_id: str, tool_name: str, body: ToolRunRequest) -> Json:
+async def run_for_agent(
+    context: RequestContext, agent_id: str, tool_name: str, body: ToolRunRequest
+) -> Json:
     """Run one of the agent's tools from source code, outside of any turn; the agent does not hear of it."""
-    state = await here.store.read(lambda tx: agents.load_whole(tx, here.scope, agent_id))
+    state = await context.store.read(lambda tx: agents.load_whole(tx, context.scope, agent_id))
     tool = next((tool for tool in state.tools if tool.name == tool_name), None)
     if tool is None:
         raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
     if tool.tool_type != "custom" or not tool.source_code:
         raise Unsupported(f"{tool_name} runs within a turn only. Ask the agent to call it.")
-    caller = Caller(here.scope, state)
-    return await _answer(here, call_of(tool, body.args, caller))
+    caller = Caller(context.scope, state)
+    return await _answer(context, call_of(tool, body.args, caller))
 
 
-async def _answer(here: RequestContext, call: ToolCall) -> Json:
-    settings = here.runtime.settings
-    output = await run_call(settings, await prepared(here.store, settings, call))
+async def _answer(context: RequestContext, call: ToolCall) -> Json:
+    settings = context.runtime.settings
+    output = await run_call(settings, await prepared(context.store, settings, call))
     made: Mapping[str, Any] = {
         "status": "error" if output.is_error else "success",
         "func_return": output.value,

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_URL, uuid5
 from fastapi import Query, Response
 from pydantic import Field
 
-from ricordo.api.call import Here, Paged, RequestContext
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.agents import SecretName
 from ricordo.api.models.base import AuthorFields, From, Json, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
@@ -100,107 +100,114 @@ def _require(scope: Scope, id: str) -> None:
 
 @router.get("/", response_model=list[SandboxConfigResponse])
 async def list_configs(
-    here: Here,
+    context: RequestContext,
     limit: Annotated[int, Query(ge=1, le=1000)] = 1000,  # noqa: ARG001
     after: str | None = None,
     sandbox_type: Literal["local", "e2b", "modal"] | None = None,
 ) -> list[Json]:
     """The sandbox of the organization: a list of one."""
-    return [] if after or sandbox_type in ("e2b", "modal") else [_config(here.scope)]
+    return [] if after or sandbox_type in ("e2b", "modal") else [_config(context.scope)]
 
 
 @router.post("/", response_model=SandboxConfigResponse)
-async def create_config(here: Here, body: SandboxConfigRequest) -> Json:
+async def create_config(context: RequestContext, body: SandboxConfigRequest) -> Json:
     """The sandbox of the organization, which is always there."""
     (body.config or body).refuse_unsupported()
-    return _config(here.scope)
+    return _config(context.scope)
 
 
 @router.post("/local/default", response_model=SandboxConfigResponse)
-async def create_local(here: Here) -> Json:
+async def create_local(context: RequestContext) -> Json:
     """The sandbox of the organization, which is always there."""
-    return _config(here.scope)
+    return _config(context.scope)
 
 
 @router.post("/local", response_model=SandboxConfigResponse)
-async def create_custom(here: Here, body: LocalConfigRequest) -> Json:
+async def create_custom(context: RequestContext, body: LocalConfigRequest) -> Json:
     """The sandbox of the organization, for a configuration that asks for nothing."""
     body.refuse_unsupported()
-    return _config(here.scope)
+    return _config(context.scope)
 
 
 @router.post("/e2b/default", response_model=SandboxConfigResponse)
-async def create_e2b(here: Here) -> Json:  # noqa: ARG001
+async def create_e2b(context: RequestContext) -> Json:  # noqa: ARG001
     """Refused: tools run in this server's own sandbox."""
     raise Conflict(_OPERATORS)
 
 
 @router.post("/local/recreate-venv", response_model=SandboxConfigResponse)
-async def recreate(here: Here) -> Json:  # noqa: ARG001
+async def recreate(context: RequestContext) -> Json:  # noqa: ARG001
     """Refused: environments are made and removed by themselves."""
     raise Conflict(_OPERATORS)
 
 
 @router.patch("/environment-variable/{variable_id}", response_model=VariableResponse)
-async def modify(here: Here, variable_id: str, body: VariableUpdate) -> Json:
+async def modify(context: RequestContext, variable_id: str, body: VariableUpdate) -> Json:
     """Change a variable; tools have the new value from their next call on."""
     sealed = (
-        None if body.value is None else Secret(here.runtime.settings.data_dir).encrypt(body.value)
+        None
+        if body.value is None
+        else Secret(context.runtime.settings.data_dir).encrypt(body.value)
     )
 
     def change(tx: Transaction) -> Variable:
-        known = queries.get(tx, here.scope, variable_id)
+        known = queries.get(tx, context.scope, variable_id)
         words = body.description if "description" in body.model_fields_set else known.description
         changed = replace(
             known, name=body.key or known.name, sealed=sealed or known.sealed, description=words
         )
-        return queries.change(tx, here.scope, changed)
+        return queries.change(tx, context.scope, changed)
 
-    return _json(here, await here.store.write(change))
+    return _json(context, await context.store.write(change))
 
 
 @router.delete("/environment-variable/{variable_id}", status_code=204, response_class=Response)
-def delete_variable(tx: Transaction, here: Here, variable_id: str) -> Response:
+def delete_variable(tx: Transaction, context: RequestContext, variable_id: str) -> Response:
     """Delete a variable."""
-    queries.remove(tx, here.scope, variable_id)
+    queries.remove(tx, context.scope, variable_id)
     return Response(status_code=204)
 
 
 @router.patch("/{sandbox_config_id}", response_model=SandboxConfigResponse)
-async def modify_config(here: Here, sandbox_config_id: str, body: SandboxConfigRequest) -> Json:
+async def modify_config(
+    context: RequestContext, sandbox_config_id: str, body: SandboxConfigRequest
+) -> Json:
     """The sandbox of the organization, for a change that asks for nothing."""
-    _require(here.scope, sandbox_config_id)
+    _require(context.scope, sandbox_config_id)
     (body.config or body).refuse_unsupported()
-    return _config(here.scope)
+    return _config(context.scope)
 
 
 @router.delete("/{sandbox_config_id}", status_code=204, response_class=Response)
-async def delete_config(here: Here, sandbox_config_id: str) -> Response:
+async def delete_config(context: RequestContext, sandbox_config_id: str) -> Response:
     """Refused: the sandbox of the organization is always there."""
-    _require(here.scope, sandbox_config_id)
+    _require(context.scope, sandbox_config_id)
     raise Conflict(f"{_OPERATORS} Delete its variables one by one.")
 
 
 @router.post("/{sandbox_config_id}/environment-variable", response_model=VariableResponse)
-async def create(here: Here, sandbox_config_id: str, body: VariableRequest) -> Json:
+async def create(context: RequestContext, sandbox_config_id: str, body: VariableRequest) -> Json:
     """Store a variable for all tools of the organization. One of an agent with the same name comes before it."""
-    _require(here.scope, sandbox_config_id)
-    sealed = Secret(here.runtime.settings.data_dir).encrypt(body.value)
-    new = Variable("", here.scope.organization_id, body.key, sealed, body.description)
+    _require(context.scope, sandbox_config_id)
+    sealed = Secret(context.runtime.settings.data_dir).encrypt(body.value)
+    new = Variable("", context.scope.organization_id, body.key, sealed, body.description)
     return _json(
-        here, await here.store.write(partial(queries.create, scope=here.scope, variable=new))
+        context,
+        await context.store.write(partial(queries.create, scope=context.scope, variable=new)),
     )
 
 
 @router.get("/{sandbox_config_id}/environment-variable", response_model=list[VariableResponse])
 @needs("tools:write")
 def list_variables(
-    tx: Transaction, here: Here, sandbox_config_id: str, paging: Paged
+    tx: Transaction, context: RequestContext, sandbox_config_id: str, paging: Paged
 ) -> list[Json]:
     """The names of the variables."""
-    _require(here.scope, sandbox_config_id)
-    return [_json(here, one) for one in queries.page(tx, here.scope, paging.page(default=1000))]
+    _require(context.scope, sandbox_config_id)
+    return [
+        _json(context, one) for one in queries.page(tx, context.scope, paging.page(default=1000))
+    ]
 
 
-def _json(here: RequestContext, variable: Variable) -> Json:
-    return VariableResponse.of(variable, sandbox_config_id=_config(here.scope)["id"])
+def _json(context: RequestContext, variable: Variable) -> Json:
+    return VariableResponse.of(variable, sandbox_config_id=_config(context.scope)["id"])

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Query, Response
 
 from ricordo.api.answers import answer
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import ResponseModel
 from ricordo.api.routing import Routes, needs
 from ricordo.features.erasure.receipts import ErasureFacts, Receipt
@@ -74,20 +74,22 @@ _BOTH: dict[int | str, dict[str, Any]] = {
 
 @router.delete("/users/{user_id}", response_model=ReceiptResponse, responses=_BOTH)
 @needs("memory:approve", "users:write")
-async def delete_user(here: Here, user_id: str, with_agents: WithAgents = False) -> Response:
+async def delete_user(
+    context: RequestContext, user_id: str, with_agents: WithAgents = False
+) -> Response:
     """Forget a user: their memory, conversations, and what was kept about them. They are hidden at once; the receipt comes later.
 
     Asked again, it answers with the receipt. Nothing of this can be undone.
     """
-    receipt = await forget(here.runtime, here.scope, user_id, with_agents=with_agents)
-    here.request.app.state.authentication.forget()  # a key of the user ends now, not with what is cached of it
+    receipt = await forget(context.runtime, context.scope, user_id, with_agents=with_agents)
+    context.request.app.state.authentication.forget()  # a key of the user ends now, not with what is cached of it
     return answer_erasure(receipt)
 
 
 @router.get("/v1/receipts/{receipt_id}", response_model=ReceiptResponse, responses=_BOTH)
-async def retrieve_receipt(here: Here, receipt_id: str) -> Response:
+async def retrieve_receipt(context: RequestContext, receipt_id: str) -> Response:
     """Return the signed receipt of an erasure, or how far it is."""
-    return answer_erasure(await find_receipt(here.runtime, here.scope, receipt_id))
+    return answer_erasure(await find_receipt(context.runtime, context.scope, receipt_id))
 
 
 def answer_erasure(receipt: Receipt) -> Response:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from ricordo.api.call import Here, Paged, RequestContext, whole_agent
+from ricordo.api.call import Paged, RequestContext, whole_agent
 from ricordo.api.models.agents import AgentResponse
 from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes, needs
@@ -20,23 +20,25 @@ from ricordo.storage.engine.store import Transaction
 _WRITES = needs("agents:write", "memory:write")
 
 
-def list_folders(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> list[Json]:
+def list_folders(
+    tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
+) -> list[Json]:
     """The folders of the agent."""
-    agents.require(tx, here.scope, agent_id)
-    found = queries.page_of_agents_folders(tx, here.scope, agent_id, paging.page(default=100))
-    return [folder_json(here, one) for one in found]
+    agents.require(tx, context.scope, agent_id)
+    found = queries.page_of_agents_folders(tx, context.scope, agent_id, paging.page(default=100))
+    return [folder_json(context, one) for one in found]
 
 
-def attach(tx: Transaction, here: Here, agent_id: str, folder_id: str) -> Json:
+def attach(tx: Transaction, context: RequestContext, agent_id: str, folder_id: str) -> Json:
     """Give a folder to the agent, with the tools that read it; doing it twice is the same as once."""
-    service.attach_folders(tx, here.scope, agent_id, [folder_id])
-    return whole_agent(tx, here, agent_id)
+    service.attach_folders(tx, context.scope, agent_id, [folder_id])
+    return whole_agent(tx, context, agent_id)
 
 
-def detach(tx: Transaction, here: Here, agent_id: str, folder_id: str) -> Json:
+def detach(tx: Transaction, context: RequestContext, agent_id: str, folder_id: str) -> Json:
     """Take a folder from the agent; with the last one go the tools that read files."""
-    service.detach_folder(tx, here.scope, agent_id, folder_id)
-    return whole_agent(tx, here, agent_id)
+    service.detach_folder(tx, context.scope, agent_id, folder_id)
+    return whole_agent(tx, context, agent_id)
 
 
 def _folders(name: str) -> Routes:
@@ -55,7 +57,7 @@ _files = Routes(prefix="/v1/agents/{agent_id}/files", tags=["agents"], scope="ag
 @_files.get("", response_model=AgentFilesResponse)
 def list_files(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     agent_id: str,
     paging: Paged,
     is_open: Annotated[
@@ -67,7 +69,7 @@ def list_files(
 
     In turns with nobody or, for a user's key, with this user.
     """
-    view = _view(tx, here, agent_id)
+    view = _view(tx, context, agent_id)
     page = paging.page(default=20)
     found = [one for one in windows.all_windows(tx, view) if is_open in (None, one[0].is_open)]
     found = found if page.order == "asc" else found[::-1]
@@ -89,36 +91,38 @@ def list_files(
 
 @_files.patch("/close-all", response_model=list[str])
 @_WRITES
-def close_all(tx: Transaction, here: Here, agent_id: str) -> list[str]:
+def close_all(tx: Transaction, context: RequestContext, agent_id: str) -> list[str]:
     """Close every open file; the answer has their names."""
-    view = _view(tx, here, agent_id)
+    view = _view(tx, context, agent_id)
     return [view.path_of(file) for file in windows.close_windows(tx, view)]
 
 
 @_files.patch("/{file_id}/open", response_model=list[str])
 @_WRITES
-def open_file(tx: Transaction, here: Here, agent_id: str, file_id: str) -> list[str]:
+def open_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: str) -> list[str]:
     """Open a file of the agent's folders; the answer has the names of those that were closed for it."""
-    view = _view(tx, here, agent_id)
-    _, closed = windows.open_windows(tx, view, [(_file(tx, here, view, file_id), None, None)])
+    view = _view(tx, context, agent_id)
+    _, closed = windows.open_windows(tx, view, [(_file(tx, context, view, file_id), None, None)])
     return [view.path_of(file) for file in closed]
 
 
 @_files.patch("/{file_id}/close", response_model=Json)
 @_WRITES
-def close_file(tx: Transaction, here: Here, agent_id: str, file_id: str) -> Json:
+def close_file(tx: Transaction, context: RequestContext, agent_id: str, file_id: str) -> Json:
     """Close a file; one that is closed already stays so."""
-    view = _view(tx, here, agent_id)
-    windows.close_windows(tx, view, _file(tx, here, view, file_id).id)
+    view = _view(tx, context, agent_id)
+    windows.close_windows(tx, view, _file(tx, context, view, file_id).id)
     return {}
 
 
-def _view(tx: Transaction, here: RequestContext, agent_id: str) -> View:
-    return windows.view_of(tx, agents.load(tx, here.scope, agent_id).agent, here.scope.subject)
+def _view(tx: Transaction, context: RequestContext, agent_id: str) -> View:
+    return windows.view_of(
+        tx, agents.load(tx, context.scope, agent_id).agent, context.scope.subject
+    )
 
 
-def _file(tx: Transaction, here: RequestContext, view: View, file_id: str) -> File:
-    file = queries.get_file(tx, here.scope, file_id)
+def _file(tx: Transaction, context: RequestContext, view: View, file_id: str) -> File:
+    file = queries.get_file(tx, context.scope, file_id)
     return windows.require_readable(view, file)
 
 

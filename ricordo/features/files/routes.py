@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import File as Sent
 from fastapi import HTTPException, Query, Response, UploadFile
 
-from ricordo.api.call import Here, Paged, RequestContext, embedding_of, note
+from ricordo.api.call import Paged, RequestContext, embedding_of, note
 from ricordo.api.models.archives import PassageResponse
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.routing import Routes, needs
@@ -35,17 +35,17 @@ _MOST_TEXT = 1_000_000  # characters of content in a list
 _MOST_COUNTED = 10_000
 
 
-def folder_json(here: RequestContext, folder: Folder) -> Json:
-    return FolderResponse.of(folder, embedding_config=embedding_of(here, folder.embedding))
+def folder_json(context: RequestContext, folder: Folder) -> Json:
+    return FolderResponse.of(folder, embedding_config=embedding_of(context, folder.embedding))
 
 
 def create(
-    tx: Transaction, here: RequestContext, body: FolderRequest, embedding: str | None
+    tx: Transaction, context: RequestContext, body: FolderRequest, embedding: str | None
 ) -> Folder:
-    owner = users.require(tx, here.scope, body.user).id if body.user else here.scope.subject
+    owner = users.require(tx, context.scope, body.user).id if body.user else context.scope.subject
     folder = Folder(
         id="",
-        organization_id=here.scope.organization_id,
+        organization_id=context.scope.organization_id,
         archive_id="",
         name=body.name,
         description=body.description,
@@ -54,37 +54,40 @@ def create(
         metadata=body.metadata or {},
         user_id=owner,
     )
-    return service.create_folder(tx, here.scope, folder)
+    return service.create_folder(tx, context.scope, folder)
 
 
-async def create_folder(here: Here, body: FolderRequest) -> Json:
+async def create_folder(context: RequestContext, body: FolderRequest) -> Json:
     """Make a folder. A user's is that user's alone: others do not see it, and it is erased with them."""
-    embedding = await here.runtime.models.embedders.choose(body.embedding_handle)
+    embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
     return folder_json(
-        here, await here.store.write(partial(create, here=here, body=body, embedding=embedding))
+        context,
+        await context.store.write(partial(create, context=context, body=body, embedding=embedding)),
     )
 
 
-def list_folders(tx: Transaction, here: Here, paging: Paged, name: str | None = None) -> list[Json]:
+def list_folders(
+    tx: Transaction, context: RequestContext, paging: Paged, name: str | None = None
+) -> list[Json]:
     """Folders, by default newest first; or those with this very name."""
     return [
-        folder_json(here, one)
-        for one in queries.page_of_folders(tx, here.scope, paging.page(), name=name)
+        folder_json(context, one)
+        for one in queries.page_of_folders(tx, context.scope, paging.page(), name=name)
     ]
 
 
-def count_folders(tx: Transaction, here: Here) -> int:
+def count_folders(tx: Transaction, context: RequestContext) -> int:
     """How many folders there are."""
-    return queries.count_folders(tx, here.scope)
+    return queries.count_folders(tx, context.scope)
 
 
 def read_sizes(
-    tx: Transaction, here: Here, include_detailed_per_source_metadata: bool = False
+    tx: Transaction, context: RequestContext, include_detailed_per_source_metadata: bool = False
 ) -> Json:
     """How much all folders hold."""
-    found = queries.page_of_folders(tx, here.scope, Page(limit=_MOST_COUNTED, order="asc"))
+    found = queries.page_of_folders(tx, context.scope, Page(limit=_MOST_COUNTED, order="asc"))
     stored = queries.page_of_files(
-        tx, here.scope, [one.id for one in found], Page(limit=_MOST_COUNTED, order="asc")
+        tx, context.scope, [one.id for one in found], Page(limit=_MOST_COUNTED, order="asc")
     )
     files: dict[str, list[File]] = {one.id: [] for one in found}
     for file in stored:
@@ -109,11 +112,12 @@ def read_sizes(
     )
 
 
-def find_id(tx: Transaction, here: Here, folder_name: str) -> str:
+def find_id(tx: Transaction, context: RequestContext, folder_name: str) -> str:
     """The id of the folder with this name; the caller's own before the organization's."""
-    owners = dict.fromkeys((here.scope.subject, None))
+    owners = dict.fromkeys((context.scope.subject, None))
     found = (
-        queries.find_folder(tx, here.scope.organization_id, folder_name, owner) for owner in owners
+        queries.find_folder(tx, context.scope.organization_id, folder_name, owner)
+        for owner in owners
     )
     folder = next((one for one in found if one), None)
     if folder is None:
@@ -121,14 +125,14 @@ def find_id(tx: Transaction, here: Here, folder_name: str) -> str:
     return folder.id
 
 
-def retrieve(tx: Transaction, here: Here, folder_id: str) -> Json:
+def retrieve(tx: Transaction, context: RequestContext, folder_id: str) -> Json:
     """One folder."""
-    return folder_json(here, queries.get_folder(tx, here.scope, folder_id))
+    return folder_json(context, queries.get_folder(tx, context.scope, folder_id))
 
 
-def modify(tx: Transaction, here: Here, folder_id: str, body: FolderUpdate) -> Json:
+def modify(tx: Transaction, context: RequestContext, folder_id: str, body: FolderUpdate) -> Json:
     """Change a folder; fields that are left out stay."""
-    folder = queries.get_folder(tx, here.scope, folder_id)
+    folder = queries.get_folder(tx, context.scope, folder_id)
     sent = {
         name: getattr(body, name)
         for name in ("description", "instructions")
@@ -140,17 +144,17 @@ def modify(tx: Transaction, here: Here, folder_id: str, body: FolderUpdate) -> J
         metadata=folder.metadata if body.metadata is None else body.metadata,
         **sent,
     )
-    return folder_json(here, service.update_folder(tx, here.scope, changed))
+    return folder_json(context, service.update_folder(tx, context.scope, changed))
 
 
-def delete(tx: Transaction, here: Here, folder_id: str) -> Json:
+def delete(tx: Transaction, context: RequestContext, folder_id: str) -> Json:
     """Delete a folder with its files; agents that have it lose it at once."""
-    service.delete_folder(tx, here.scope, folder_id)
+    service.delete_folder(tx, context.scope, folder_id)
     return note(f"Folder id={folder_id} successfully deleted")
 
 
 async def upload(
-    here: Here,
+    context: RequestContext,
     folder_id: str,
     file: Annotated[UploadFile, Sent()],
     duplicate_handling: Annotated[
@@ -162,8 +166,8 @@ async def upload(
 ) -> Json:
     """Put a file into the folder. It is read in the background: its `processing_status` says how far that is."""
     # One that may not write is told so before anything about the file.
-    folder = await here.store.read(lambda tx: queries.get_folder(tx, here.scope, folder_id))
-    service.require_may_write(here.scope, folder.user_id)
+    folder = await context.store.read(lambda tx: queries.get_folder(tx, context.scope, folder_id))
+    service.require_may_write(context.scope, folder.user_id)
     given, data = service.name_of(name or file.filename or ""), await file.read()
     if not is_readable(given, data):
         types = ", ".join(sorted(suffix[1:] for suffix in PARSED))
@@ -173,25 +177,29 @@ async def upload(
         )
     sent = Upload(given, data, duplicate_handling)
     return FileResponse.of(
-        await here.store.write(lambda tx: service.add_file(tx, here.scope, folder_id, sent))
+        await context.store.write(lambda tx: service.add_file(tx, context.scope, folder_id, sent))
     )
 
 
-def list_agents(tx: Transaction, here: Here, folder_id: str, paging: Paged) -> list[str]:
+def list_agents(
+    tx: Transaction, context: RequestContext, folder_id: str, paging: Paged
+) -> list[str]:
     """The ids of the agents that have the folder."""
-    queries.get_folder(tx, here.scope, folder_id)
-    return queries.page_of_agents(tx, here.scope, folder_id, paging.page())
+    queries.get_folder(tx, context.scope, folder_id)
+    return queries.page_of_agents(tx, context.scope, folder_id, paging.page())
 
 
-def list_passages(tx: Transaction, here: Here, folder_id: str, paging: Paged) -> list[Json]:
+def list_passages(
+    tx: Transaction, context: RequestContext, folder_id: str, paging: Paged
+) -> list[Json]:
     """The chunks of the folder's files."""
-    folder = queries.get_folder(tx, here.scope, folder_id)
+    folder = queries.get_folder(tx, context.scope, folder_id)
     found: Sequence[Passage] = archives.page_of_passages(
         tx, [folder.archive_id], paging.page(default=100)
     )
     named = {
         file.id: file.name
-        for file in queries.files_by_ids(tx, here.scope, [*{file_of(one) for one in found}])
+        for file in queries.files_by_ids(tx, context.scope, [*{file_of(one) for one in found}])
     }
     return [
         PassageResponse.of(
@@ -207,11 +215,15 @@ def list_passages(tx: Transaction, here: Here, folder_id: str, paging: Paged) ->
 
 
 def list_files(
-    tx: Transaction, here: Here, folder_id: str, paging: Paged, include_content: bool = False
+    tx: Transaction,
+    context: RequestContext,
+    folder_id: str,
+    paging: Paged,
+    include_content: bool = False,
 ) -> list[Json]:
     """The files of the folder; with their text where that is asked for, as far as a million characters go."""
-    queries.get_folder(tx, here.scope, folder_id)
-    found = queries.page_of_files(tx, here.scope, [folder_id], paging.page(default=1000))
+    queries.get_folder(tx, context.scope, folder_id)
+    found = queries.page_of_files(tx, context.scope, [folder_id], paging.page(default=1000))
     left = _MOST_TEXT
     made = []
     for one in found:
@@ -222,17 +234,21 @@ def list_files(
 
 
 def retrieve_file(
-    tx: Transaction, here: Here, folder_id: str, file_id: str, include_content: bool = False
+    tx: Transaction,
+    context: RequestContext,
+    folder_id: str,
+    file_id: str,
+    include_content: bool = False,
 ) -> Json:
     """One file; with its text where that is asked for."""
     return file_json(
-        tx, queries.get_file(tx, here.scope, file_id, folder_id), has_content=include_content
+        tx, queries.get_file(tx, context.scope, file_id, folder_id), has_content=include_content
     )
 
 
-def delete_file(tx: Transaction, here: Here, folder_id: str, file_id: str) -> Response:
+def delete_file(tx: Transaction, context: RequestContext, folder_id: str, file_id: str) -> Response:
     """Delete a file; agents lose it at once."""
-    service.remove_file(tx, here.scope, folder_id, file_id)
+    service.remove_file(tx, context.scope, folder_id, file_id)
     return Response(status_code=204)
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import orjson
 from fastapi.responses import StreamingResponse
 
-from ricordo.api.call import Here, RequestContext
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import binary
 from ricordo.api.models.memory import ProposalResponse, UserBlockResponse, VersionResponse
 from ricordo.api.routing import Routes
@@ -52,16 +52,18 @@ class _Sink(list[bytes]):
 
 
 @router.get("/export", response_class=StreamingResponse, responses=binary(_ZIP))
-async def export(here: Here, user_id: str) -> StreamingResponse:
+async def export(context: RequestContext, user_id: str) -> StreamingResponse:
     """The user's whole memory as a zip archive: blocks as files, history and proposals as lines of JSON."""
-    owned = await here.store.read(lambda tx: user_memory.open_memory(tx, here.scope, user_id))
+    owned = await context.store.read(lambda tx: user_memory.open_memory(tx, context.scope, user_id))
     headers = {"content-disposition": 'attachment; filename="memory.zip"'}
-    return StreamingResponse(_archive(here, user_id, owned.chain), media_type=_ZIP, headers=headers)
+    return StreamingResponse(
+        _archive(context, user_id, owned.chain), media_type=_ZIP, headers=headers
+    )
 
 
-async def _archive(here: RequestContext, user_id: str, chain: Chain) -> AsyncIterator[bytes]:
+async def _archive(context: RequestContext, user_id: str, chain: Chain) -> AsyncIterator[bytes]:
     sink = _Sink()
-    when = to_datetime(here.store.clock.now()).timetuple()[:6]
+    when = to_datetime(context.store.clock.now()).timetuple()[:6]
 
     def begin(name: str) -> IO[bytes]:
         entry = zipfile.ZipInfo(name, when)
@@ -71,16 +73,16 @@ async def _archive(here: RequestContext, user_id: str, chain: Chain) -> AsyncIte
 
     with zipfile.ZipFile(cast(IO[bytes], sink), "w") as archive:
         for label, (blob, _) in sorted(chain.files.items()):
-            text = await here.store.read(
+            text = await context.store.read(
                 lambda tx, blob=blob: versions.read_text(tx, chain.id, blob)
             )  # type: ignore[misc]
             with begin(f"blocks/{label.translate(_ODD)}.md") as file:
                 await asyncio.to_thread(file.write, text.encode())
             yield sink.take()
         for name, portions in (
-            ("blocks.jsonl", _settings(here, user_id)),
-            ("history.jsonl", _history(here, chain)),
-            ("proposals.jsonl", _proposals(here, chain)),
+            ("blocks.jsonl", _settings(context, user_id)),
+            ("history.jsonl", _history(context, chain)),
+            ("proposals.jsonl", _proposals(context, chain)),
         ):
             with begin(name) as file:
                 async for portion in portions:
@@ -92,9 +94,9 @@ async def _archive(here: RequestContext, user_id: str, chain: Chain) -> AsyncIte
     yield sink.take()
 
 
-async def _settings(here: RequestContext, user_id: str) -> AsyncIterator[list[dict[str, Any]]]:
+async def _settings(context: RequestContext, user_id: str) -> AsyncIterator[list[dict[str, Any]]]:
     def read(tx: Transaction) -> list[dict[str, Any]]:
-        owned = user_memory.open_memory(tx, here.scope, user_id)
+        owned = user_memory.open_memory(tx, context.scope, user_id)
         waiting = proposals.waiting_counts(tx, owned.chain.id)
         shown = (
             UserBlockResponse.of(block, pending=waiting.get(block.label, 0))
@@ -102,10 +104,10 @@ async def _settings(here: RequestContext, user_id: str) -> AsyncIterator[list[di
         )
         return [{name: value for name, value in one.items() if name != "body"} for one in shown]
 
-    yield await here.store.read(read)
+    yield await context.store.read(read)
 
 
-async def _history(here: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
+async def _history(context: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
     before = chain.versions + 1
 
     def read(tx: Transaction) -> list[dict[str, Any]]:
@@ -117,17 +119,17 @@ async def _history(here: RequestContext, chain: Chain) -> AsyncIterator[list[dic
         ]
 
     while before > 1:
-        portion = await here.store.read(read)
+        portion = await context.store.read(read)
         yield portion
         before = portion[-1]["number"] if portion else 0
 
 
-async def _proposals(here: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
+async def _proposals(context: RequestContext, chain: Chain) -> AsyncIterator[list[dict[str, Any]]]:
     wanted, after = ProposalFilter(chain_id=chain.id), None
     while True:
         page = Page(limit=_PORTION, after=after)
-        found = await here.store.read(
-            lambda tx, page=page: list(proposals.page(tx, here.scope, page, wanted))
+        found = await context.store.read(
+            lambda tx, page=page: list(proposals.page(tx, context.scope, page, wanted))
         )  # type: ignore[misc]
         if not found:
             return

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Policy
@@ -52,16 +52,16 @@ class ListedSchemaResponse(ResponseModel):
 
 
 @router.get("/", response_model=list[ListedSchemaResponse])
-async def list_schemas(here: Here) -> Sequence[Json]:
+async def list_schemas(context: RequestContext) -> Sequence[Json]:
     """The block schemas that a block can name, by name."""
-    return await asyncio.to_thread(_listed, here.runtime.settings.data_dir / FOLDER)
+    return await asyncio.to_thread(_listed, context.runtime.settings.data_dir / FOLDER)
 
 
 @router.get("/{schema_name}", response_model=SchemaResponse)
-async def retrieve(here: Here, schema_name: str) -> Json:
+async def retrieve(context: RequestContext, schema_name: str) -> Json:
     """One block schema with its fields."""
     schema = await asyncio.to_thread(
-        read_schema, schema_name, here.runtime.settings.data_dir / FOLDER
+        read_schema, schema_name, context.runtime.settings.data_dir / FOLDER
     )
     return SchemaResponse.of(schema, text=starting_text(schema))
 

@@ -6,7 +6,7 @@ servers are cloned from.
 
 from fastapi import Response
 
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.offload import import_in_thread
 
@@ -19,25 +19,25 @@ _MOST_SENT = 2 * 1024**3
 
 
 @router.get("/info/refs")
-async def branches(here: Here, user_id: str, service: str = "") -> Response:
+async def branches(context: RequestContext, user_id: str, service: str = "") -> Response:
     """List the branches, in the form of the service that git will ask for."""
     smart_http = await import_in_thread(_SMART_HTTP)
-    response: Response = await smart_http.list_branches(here, user_id, service)
+    response: Response = await smart_http.list_branches(context, user_id, service)
     return response
 
 
 @router.post("/git-upload-pack")
 @needs("memory:read")
-async def read(here: Here, user_id: str) -> Response:
+async def read(context: RequestContext, user_id: str) -> Response:
     """Send what a clone or a fetch lacks."""
     smart_http = await import_in_thread(_SMART_HTTP)
-    response: Response = await smart_http.send_objects(here, user_id)
+    response: Response = await smart_http.send_objects(context, user_id)
     return response
 
 
 @router.post("/git-receive-pack", max_body_size=_MOST_SENT)
-async def write(here: Here, user_id: str) -> Response:
+async def write(context: RequestContext, user_id: str) -> Response:
     """Make versions or proposals of a push."""
     smart_http = await import_in_thread(_SMART_HTTP)
-    response: Response = await smart_http.receive_push(here, user_id)
+    response: Response = await smart_http.receive_push(context, user_id)
     return response

@@ -64,53 +64,53 @@ _ANY_OBJECT = (
 _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no-cache"}
 
 
-async def list_branches(here: RequestContext, user_id: str, service: str) -> Response:
+async def list_branches(context: RequestContext, user_id: str, service: str) -> Response:
     """Which branches there are, in the form of the service that will be asked for."""
     if service not in (_READ, _WRITE):
-        raise Invalid("Only git's smart protocol is spoken here. Use git 1.6.6 or newer.")
-    chain, _ = await _memory(here, user_id, makes=False)
+        raise Invalid("Only git's smart protocol is spoken context. Use git 1.6.6 or newer.")
+    chain, _ = await _memory(context, user_id, makes=False)
     if service == _WRITE:
         return _answer(service, "advertisement", push_advertisement(chain.head if chain else None))
     told = FLUSH
     if chain and chain.head:
         told = await read_repository(
-            here.store, here.runtime.settings.data_dir, chain.id, _advertised
+            context.store, context.runtime.settings.data_dir, chain.id, _advertised
         )
     return _answer(service, "advertisement", pkt_seq(b"# service=git-upload-pack\n") + told)
 
 
-async def send_objects(here: RequestContext, user_id: str) -> Response:
+async def send_objects(context: RequestContext, user_id: str) -> Response:
     """Send what a clone or a fetch lacks."""
-    chain, _ = await _memory(here, user_id, makes=False)
-    body, _ = await _body(here, _READ)
+    chain, _ = await _memory(context, user_id, makes=False)
+    body, _ = await _body(context, _READ)
     if chain is None or chain.head is None:
         raise NotFound("There is nothing in this memory yet. Write a block first.")
-    work = partial(_packed, body=body, lacking=await _lacking(here, chain.id, body))
-    answer = await read_repository(here.store, here.runtime.settings.data_dir, chain.id, work)
+    work = partial(_packed, body=body, lacking=await _lacking(context, chain.id, body))
+    answer = await read_repository(context.store, context.runtime.settings.data_dir, chain.id, work)
     return StreamingResponse(
         _pieces(answer), media_type=f"application/x-{_READ}-result", headers=_FRESH
     )
 
 
-async def receive_push(here: RequestContext, user_id: str) -> Response:
+async def receive_push(context: RequestContext, user_id: str) -> Response:
     """Make versions or proposals of what is pushed."""
-    if here.scope.subject_id is not None or is_id(
+    if context.scope.subject_id is not None or is_id(
         user_id, "user"
     ):  # no user is made: refused before anything is read
-        await _memory(here, user_id, makes=False)
-    body, is_whole = await _body(here, _WRITE)
+        await _memory(context, user_id, makes=False)
+    body, is_whole = await _body(context, _WRITE)
     request = read_push(body)
     if not request.commands:  # git asks whether it may, before it sends much
         return _answer(_WRITE, "result", b"")
-    settings = here.runtime.settings
+    settings = context.runtime.settings
     outcomes: list[PushOutcome] = []
     fault = None
     try:
         if not is_whole:
             raise TooLong(_TOO_LONG.format(settings.max_body_mb))
-        chain, user = await _memory(here, user_id, makes=True)
+        chain, user = await _memory(context, user_id, makes=True)
         if chain:
-            receiver = PushReceiver(here.store, settings, here.scope.acting_for(user), chain)
+            receiver = PushReceiver(context.store, settings, context.scope.acting_for(user), chain)
             outcomes = await receiver.receive(request.commands, request.pack)
     except RicordoError as error:
         fault = str(error)
@@ -119,17 +119,19 @@ async def receive_push(here: RequestContext, user_id: str) -> Response:
     return _answer(_WRITE, "result", push_report(outcomes, request.capabilities, fault))
 
 
-async def _memory(here: RequestContext, user_id: str, *, makes: bool) -> tuple[Chain | None, User]:
+async def _memory(
+    context: RequestContext, user_id: str, *, makes: bool
+) -> tuple[Chain | None, User]:
     """The user with their chain, None where they have none yet. Raises NotFound where there is no such user."""
 
     def find(tx: Transaction) -> tuple[Chain | None, User]:
-        owned = open_memory(tx, here.scope, user_id, makes=makes)
-        return versions.of_owner(tx, here.scope, "user", owned.user.id), owned.user
+        owned = open_memory(tx, context.scope, user_id, makes=makes)
+        return versions.of_owner(tx, context.scope, "user", owned.user.id), owned.user
 
-    return await (here.store.write(find) if makes else here.store.read(find))
+    return await (context.store.write(find) if makes else context.store.read(find))
 
 
-async def _lacking(here: RequestContext, chain_id: str, body: bytes) -> list[bytes] | None:
+async def _lacking(context: RequestContext, chain_id: str, body: bytes) -> list[bytes] | None:
     """The objects behind the newest version that the client has; None where that does not tell what it lacks."""
     if _ODD.search(body):
         return None
@@ -138,20 +140,20 @@ async def _lacking(here: RequestContext, chain_id: str, body: bytes) -> list[byt
     def newest(tx: Transaction) -> int:
         return max((history.number_of(tx, chain_id, have) or 0 for have in haves), default=0)
 
-    number = await here.store.read(newest) if haves else 0
+    number = await context.store.read(newest) if haves else 0
     if not number:
         return None
-    found = history.portions(here.store, chain_id, number)
+    found = history.portions(context.store, chain_id, number)
     return [made.id async for portion in found for made in portion.objects]
 
 
-async def _body(here: RequestContext, service: str) -> tuple[bytes, bool]:
+async def _body(context: RequestContext, service: str) -> tuple[bytes, bool]:
     """The body of the request, unpacked where it was packed, and whether that is all of it. Raises Invalid, TooLong.
 
     Of a push that is too long the beginning is kept and the rest is read past: git shows no answer that comes before it has
     sent all.
     """
-    request = here.request
+    request = context.request
     # A web page cannot send this type without asking first.
     if request.headers.get("content-type") != f"application/x-{service}-request":
         raise Invalid(
@@ -162,7 +164,7 @@ async def _body(here: RequestContext, service: str) -> tuple[bytes, bool]:
         raise Invalid(
             f"The body is packed with {packing[:40]}, which is not read here. Send it plain or with gzip."
         )
-    most = here.runtime.settings.max_body_mb * 1024 * 1024
+    most = context.runtime.settings.max_body_mb * 1024 * 1024
     pieces = _unpacked(request, most) if packing != "identity" else request.stream()
     body = bytearray()
     is_whole = True

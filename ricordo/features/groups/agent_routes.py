@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from ricordo.api.call import Here, Paged
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.base import Json, given
 from ricordo.api.routing import Routes
 from ricordo.features.groups import queries
@@ -20,20 +20,20 @@ router = Routes(prefix="/v1/agents/{agent_id}/groups", tags=["groups"], scope="a
 @router.get("", response_model=list[GroupResponse])
 def list_of_agent(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     agent_id: str,
     paging: Paged,
     manager_type: Annotated[ManagerType | None, Query(description="Of this kind alone.")] = None,
 ) -> list[Json]:
     """The groups in which the agent is a member, not those that it manages; by default the newest first."""
-    agents.require(tx, here.scope, agent_id)
+    agents.require(tx, context.scope, agent_id)
     page = paging.page(default=100)
     found = queries.page(
         tx,
-        here.scope,
+        context.scope,
         page,
         shows_hidden=True,
         agent_id=agent_id,
         **given(manager_type=manager_type),
     )
-    return shown(tx, here.scope, found)
+    return shown(tx, context.scope, found)

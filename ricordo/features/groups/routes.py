@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from ricordo.api.call import Here, Paged, note
+from ricordo.api.call import Paged, RequestContext, note
 from ricordo.api.models.base import Json, NoteResponse, given
 from ricordo.api.routing import Routes
 from ricordo.features.groups import queries, service
@@ -20,7 +20,7 @@ router = Routes(prefix="/v1/groups", tags=["groups"], scope="agents")
 @router.get("/", response_model=list[GroupResponse])
 def list_groups(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     paging: Paged,
     manager_type: Annotated[ManagerType | None, Query(description="Of this kind alone.")] = None,
     show_hidden_groups: Annotated[bool, Query(description="Those that are hidden too.")] = False,
@@ -29,10 +29,10 @@ def list_groups(
     page = paging.page(order="asc")
     return shown(
         tx,
-        here.scope,
+        context.scope,
         queries.page(
             tx,
-            here.scope,
+            context.scope,
             page,
             shows_hidden=show_hidden_groups,
             **given(manager_type=manager_type),
@@ -41,45 +41,45 @@ def list_groups(
 
 
 @router.get("/count", response_model=int)
-def count(tx: Transaction, here: Here) -> int:
+def count(tx: Transaction, context: RequestContext) -> int:
     """How many groups there are, hidden ones too."""
-    return queries.count(tx, here.scope)
+    return queries.count(tx, context.scope)
 
 
 @router.post("/", response_model=GroupResponse)
-def create(tx: Transaction, here: Here, body: GroupRequest) -> Json:
+def create(tx: Transaction, context: RequestContext, body: GroupRequest) -> Json:
     """Make a group."""
-    return shown(tx, here.scope, [service.create(tx, here.scope, body)])[0]
+    return shown(tx, context.scope, [service.create(tx, context.scope, body)])[0]
 
 
 @router.get("/{group_id}", response_model=GroupResponse)
-def retrieve(tx: Transaction, here: Here, group_id: str) -> Json:
+def retrieve(tx: Transaction, context: RequestContext, group_id: str) -> Json:
     """One group."""
-    return shown(tx, here.scope, [queries.get(tx, here.scope, group_id)])[0]
+    return shown(tx, context.scope, [queries.get(tx, context.scope, group_id)])[0]
 
 
 @router.patch("/{group_id}", response_model=GroupResponse)
-def modify(tx: Transaction, here: Here, group_id: str, body: GroupUpdate) -> Json:
+def modify(tx: Transaction, context: RequestContext, group_id: str, body: GroupUpdate) -> Json:
     """Change a group; fields that are left out stay."""
-    return shown(tx, here.scope, [service.change(tx, here.scope, group_id, body)])[0]
+    return shown(tx, context.scope, [service.change(tx, context.scope, group_id, body)])[0]
 
 
 @router.delete("/{group_id}", response_model=NoteResponse)
-def delete(tx: Transaction, here: Here, group_id: str) -> Json:
+def delete(tx: Transaction, context: RequestContext, group_id: str) -> Json:
     """Delete a group. Its agents and their messages stay."""
-    service.delete(tx, here.scope, group_id)
+    service.delete(tx, context.scope, group_id)
     return note(f"Group id={group_id} successfully deleted")
 
 
 @router.patch("/{group_id}/blocks/attach/{block_id}", response_model=NoneType)
-def attach_block(tx: Transaction, here: Here, group_id: str, block_id: str) -> Any:
+def attach_block(tx: Transaction, context: RequestContext, group_id: str, block_id: str) -> Any:
     """Put a block into the prompts of all agents of the group."""
     queries.lock(tx, group_id)
-    service.attach(tx, here.scope, queries.get(tx, here.scope, group_id), block_id)
+    service.attach(tx, context.scope, queries.get(tx, context.scope, group_id), block_id)
 
 
 @router.patch("/{group_id}/blocks/detach/{block_id}", response_model=NoneType)
-def detach_block(tx: Transaction, here: Here, group_id: str, block_id: str) -> Any:
+def detach_block(tx: Transaction, context: RequestContext, group_id: str, block_id: str) -> Any:
     """Take a block of the group out of the prompts of its agents."""
     queries.lock(tx, group_id)
-    service.detach(tx, here.scope, queries.get(tx, here.scope, group_id), block_id)
+    service.detach(tx, context.scope, queries.get(tx, context.scope, group_id), block_id)

@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 
 from ricordo.agents.request import TurnRequest
 from ricordo.agents.turn import INVALID_REQUEST, collect
-from ricordo.api.call import Here, Paged, RequestContext
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.guard import refuse
 from ricordo.api.messages import (
     MessageViewQuery,
@@ -42,14 +42,14 @@ router = Routes(prefix="/v1/groups/{group_id}", tags=["groups"], scope="messages
 
 
 @router.post("/messages", response_model=TurnResponse)
-async def send(here: Here, group_id: str, body: SendRequest) -> Response:
+async def send(context: RequestContext, group_id: str, body: SendRequest) -> Response:
     """Send messages to the group and wait until its agents have talked; with `streaming` it comes as it is made."""
     if body.streaming:
-        return await stream(here, group_id, body)
+        return await stream(context, group_id, body)
     body.require_streaming()
-    leader_id, conversation_id = await _place(here, group_id, body)
-    request = await turn_request(here, leader_id, body, conversation_id)
-    result = await collect(await run_talk(here.runtime, group_id, request))
+    leader_id, conversation_id = await _place(context, group_id, body)
+    request = await turn_request(context, leader_id, body, conversation_id)
+    result = await collect(await run_talk(context.runtime, group_id, request))
     if result.failure and result.failure.kind == INVALID_REQUEST:
         raise Conflict(
             result.failure.message
@@ -58,33 +58,33 @@ async def send(here: Here, group_id: str, body: SendRequest) -> Response:
 
 
 @router.post("/messages/stream", response_class=StreamingResponse, responses=STREAM)
-async def stream(here: Here, group_id: str, body: SendRequest) -> Response:
+async def stream(context: RequestContext, group_id: str, body: SendRequest) -> Response:
     """Send messages to the group and read what its agents say as server-sent events."""
-    leader_id, conversation_id = await _place(here, group_id, body)
-    return await stream_turn(here, leader_id, body, conversation_id, _begin(group_id))
+    leader_id, conversation_id = await _place(context, group_id, body)
+    return await stream_turn(context, leader_id, body, conversation_id, _begin(group_id))
 
 
 @router.post("/messages/async", response_model=RunResponse)
-async def send_async(here: Here, group_id: str, body: AsyncSendRequest) -> Run:
+async def send_async(context: RequestContext, group_id: str, body: AsyncSendRequest) -> Run:
     """Send messages to the group and return the run at once; `callback_url` is called when it has ended."""
-    leader_id, conversation_id = await _place(here, group_id, body)
-    return await begin_async(here, leader_id, body, conversation_id, _begin(group_id))
+    leader_id, conversation_id = await _place(context, group_id, body)
+    return await begin_async(context, leader_id, body, conversation_id, _begin(group_id))
 
 
 @router.get("/messages", response_model=list[AnyMessage])
 def list_messages(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     group_id: str,
     paging: Paged,
     which: Annotated[MessageViewQuery, Depends()],
 ) -> list[Json]:
     """What was said in the group, each utterance once: users' messages, and what each agent said; by default newest first."""
-    queries.get(tx, here.scope, group_id)
+    queries.get(tx, context.scope, group_id)
     view = which.view()
 
     def read(reading: Page) -> list[Message]:
-        return page_of_said(tx, here.scope, reading, group_id)
+        return page_of_said(tx, context.scope, reading, group_id)
 
     kept = messages.page_of_kept(read, paging.page(default=10), keeps_some(view))
     return messages_response(kept, view)
@@ -92,10 +92,12 @@ def list_messages(
 
 @router.patch("/messages/{message_id}", response_model=dict[str, str])
 @needs("messages:write")
-def modify_message(tx: Transaction, here: Here, group_id: str, message_id: str) -> Response:
+def modify_message(
+    tx: Transaction, context: RequestContext, group_id: str, message_id: str
+) -> Response:
     """Refused: what was said stays as it was said."""
-    queries.get(tx, here.scope, group_id)
-    if messages.get(tx, here.scope, message_id).group_id != group_id:
+    queries.get(tx, context.scope, group_id)
+    if messages.get(tx, context.scope, message_id).group_id != group_id:
         raise NotFound(f"Message with ID {message_id} not found in this group")
     return refuse(
         405, "A message cannot be changed. Send another one to the group, or reset its messages."
@@ -103,9 +105,9 @@ def modify_message(tx: Transaction, here: Here, group_id: str, message_id: str) 
 
 
 @router.patch("/reset-messages", response_model=NoneType)
-async def reset(here: Here, group_id: str) -> None:
+async def reset(context: RequestContext, group_id: str) -> None:
     """Delete the group's messages of all its agents, as far as they are the caller's. Memory stays as it is."""
-    await reset_talks(here.runtime, here.scope, group_id)
+    await reset_talks(context.runtime, context.scope, group_id)
 
 
 def _begin(group_id: str) -> Begin:
@@ -115,11 +117,11 @@ def _begin(group_id: str) -> Begin:
     return begin
 
 
-async def _place(here: RequestContext, group_id: str, body: SendRequest) -> tuple[str, str]:
+async def _place(context: RequestContext, group_id: str, body: SendRequest) -> tuple[str, str]:
     """Return the agent and the conversation that talks with the group are kept in. Raises NotFound, Invalid, Unsupported."""
     if body.override_system is not None:
         raise Unsupported(
             "override_system is not supported in a group: each of its agents has a prompt of its own."
         )
-    group = await here.store.read(lambda tx: queries.get(tx, here.scope, group_id))
-    return require_leader(group), talk_conversation(here.scope, group)
+    group = await context.store.read(lambda tx: queries.get(tx, context.scope, group_id))
+    return require_leader(group), talk_conversation(context.scope, group)

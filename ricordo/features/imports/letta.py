@@ -192,13 +192,15 @@ async def _prepared(
     for field, value in sent.items():
         if value is not None and field not in _NEEDED:
             try:
-                read_spec(run.here.runtime, {**given, field: value}, {}, ImportOptions(suffix=""))
+                read_spec(
+                    run.context.runtime, {**given, field: value}, {}, ImportOptions(suffix="")
+                )
                 given[field] = value
             except REFUSALS as error:
                 out.leave("settings of agents", f"{name}: {field}", reason_of(error))
     secrets = await _secrets(run, row["id"], name, out, key)
     spec = read_spec(
-        run.here.runtime, given, {}, ImportOptions(suffix="", model=model, secrets=secrets)
+        run.context.runtime, given, {}, ImportOptions(suffix="", model=model, secrets=secrets)
     )
     try:
         return await prepare(run.runtime, run.scope, spec)
@@ -257,14 +259,16 @@ def _insert(tx: Transaction, out: Outcome, run: LettaRun, draft: _Draft) -> None
     made = letta_shared.insert_blocks(
         tx, run, Chain(new_id("chain"), run.organization, "agent", agent_id), draft.own, out
     )
-    here = tools.by_names(tx, run.scope, links["tool"])
-    for missing in (one for one in links["tool"] if one not in here):
+    attached_tools = tools.by_names(tx, run.scope, links["tool"])
+    for missing in (name for name in links["tool"] if name not in attached_tools):
         out.leave("tools of agents", f"{name}: {missing}", "there is no tool of this name here")
     spec = replace(
         draft.spec,
         block_ids=(*(one.id for one in made), *(run.id("block", id) for id in draft.shared)),
-        tool_ids=tuple(one.id for one in here.values()),
-        tool_rules=tuple(rule for rule in draft.spec.tool_rules if rule.tool_name in here),
+        tool_ids=tuple(one.id for one in attached_tools.values()),
+        tool_rules=tuple(
+            rule for rule in draft.spec.tool_rules if rule.tool_name in attached_tools
+        ),
         folder_ids=tuple(run.id("source", id) for id in links["source_id"] if id in run.done),
     )
     state = insert_agent(tx, run.runtime, run.scope, spec, draft.info)

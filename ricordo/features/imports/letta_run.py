@@ -7,7 +7,7 @@ from itertools import islice
 from pydantic import ValidationError
 from starlette.requests import Request
 
-from ricordo.api.call import RequestContext
+from ricordo.api.call import CallContext
 from ricordo.domain.job import Report
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
@@ -43,7 +43,7 @@ class LettaRun:
             runtime.store,
             scope.organization_id,
         )
-        self.here = RequestContext(Request({"type": "http"}), runtime, scope)
+        self.context = CallContext(Request({"type": "http"}), runtime, scope)
         self.refused = Outcome()
         self.done: set[str] = set()
         self.users: dict[str, str] = {}  # ids of users by those of identities

@@ -105,7 +105,7 @@ async def take_folders(run: LettaRun) -> None:
     embedding = await run.runtime.models.embedders.choose(None)
 
     def take_folder(tx: Transaction, out: Outcome, row: Row) -> None:
-        name, id = free_folder_name(tx, run.here, str(row["name"])), run.id("source", row["id"])
+        name, id = free_folder_name(tx, run.context, str(row["name"])), run.id("source", row["id"])
         more = (row["description"], row["instructions"], embedding, row["metadata_"] or {})
         folders.create_folder(tx, run.scope, Folder(id, run.organization, "", name, *more))
         out.take("folders")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import File, UploadFile
 from pydantic import BaseModel, ConfigDict, Field
 
-from ricordo.api.call import Here, for_user
+from ricordo.api.call import RequestContext, for_user
 from ricordo.api.models.base import Json, ResponseModel, Timestamp
 from ricordo.api.models.jobs import JobResponse, WireStatus
 from ricordo.api.routing import Routes
@@ -54,28 +54,28 @@ class ImportJobResponse(ResponseModel):
 
 
 @router.post("", response_model=ImportJobResponse)
-async def upload(here: Here, body: Annotated[UploadForm, File()]) -> Json:
+async def upload(context: RequestContext, body: Annotated[UploadForm, File()]) -> Json:
     """Take in an export. The same file again changes nothing, and a later one brings what is new in it."""
-    here = await for_user(here, body.user or None, reads=False)
-    if not body.agent and not here.scope.may("agents:write"):
+    context = await for_user(context, body.user or None, reads=False)
+    if not body.agent and not context.scope.may("agents:write"):
         raise Forbidden(
             "Your key lacks the scope agents:write, so no agent can be made. Say in agent whom to give it to."
         )
-    if body.kind == "mem0" and not here.scope.may("archives:write", "memory:write"):
+    if body.kind == "mem0" and not context.scope.may("archives:write", "memory:write"):
         raise Forbidden("Your key lacks the scope archives:write, so it can archive no memories.")
     target, data = (
-        await target_of(here.runtime, here.scope, body.kind, body.agent or None),
+        await target_of(context.runtime, context.scope, body.kind, body.agent or None),
         await body.file.read(),
     )
-    target = replace(target, takes_memories=here.scope.may("archives:write", "memory:write"))
-    return await here.store.write(lambda tx: _response(tx, add_upload(tx, target, data)))
+    target = replace(target, takes_memories=context.scope.may("archives:write", "memory:write"))
+    return await context.store.write(lambda tx: _response(tx, add_upload(tx, target, data)))
 
 
 @router.get("/{import_id}", response_model=ImportJobResponse)
-def retrieve(tx: Transaction, here: Here, import_id: str) -> Json:
+def retrieve(tx: Transaction, context: RequestContext, import_id: str) -> Json:
     """Return one import of the caller's; its report counts what earlier ones took from the same source too."""
-    job = jobs.get(tx, here.scope, import_id)
-    here.scope.require_owns(job.user_id)
+    job = jobs.get(tx, context.scope, import_id)
+    context.scope.require_owns(job.user_id)
     return _response(tx, found(job if job.kind == UPLOAD else None, "Import", import_id))
 
 

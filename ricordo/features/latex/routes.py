@@ -8,7 +8,7 @@ from importlib.resources import files
 
 from fastapi import Response
 
-from ricordo.api.call import Here, for_user
+from ricordo.api.call import RequestContext, for_user
 from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes, needs
 from ricordo.errors import Invalid, NotFound
@@ -45,14 +45,14 @@ async def read_static(name: str) -> Response:
 
 
 @router.get("/users/{user_id}/latex/{file_path:path}", response_class=Response, responses=_HTML)
-async def artifact(here: Here, user_id: str, file_path: str) -> Response:
+async def artifact(context: RequestContext, user_id: str, file_path: str) -> Response:
     """A PDF of the user's workspace with its viewer, as one HTML document."""
-    here = await for_user(here, user_id)
+    context = await for_user(context, user_id)
     path, space = (
         service.path_of(file_path),
-        Space(here.scope.organization_id, here.scope.subject or ""),
+        Space(context.scope.organization_id, context.scope.subject or ""),
     )
-    pdf = await here.store.read(lambda tx: service.read(tx, space, path))
+    pdf = await context.store.read(lambda tx: service.read(tx, space, path))
     if not pdf.startswith(b"%PDF-"):
         raise Invalid(f'"{path[:80]}" is no PDF.')
     # The name is escaped, and the PDF is base64: nothing of them is read as HTML.

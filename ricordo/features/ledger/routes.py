@@ -9,7 +9,7 @@ from fastapi import Depends, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from ricordo.agents.budgets import budget_of, set_budget
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.clock import DAY, EARLIEST, day_of, parse_date
@@ -147,29 +147,35 @@ class BudgetResponse(ResponseModel):
 
 
 @router.get("/ledger", response_model=LedgerResponse)
-async def read_ledger(here: Here, parameters: Annotated[LedgerParameters, Depends()]) -> Json:
+async def read_ledger(
+    context: RequestContext, parameters: Annotated[LedgerParameters, Depends()]
+) -> Json:
     """Return tokens by day, agent, user, model or purpose, and what they cost where the operator set prices."""
-    query = parameters.query(here.store.clock.now())
-    prices = read_prices(here.runtime.settings.data_dir)
+    query = parameters.query(context.store.clock.now())
+    prices = read_prices(context.runtime.settings.data_dir)
 
     def read(tx: Transaction) -> list[LedgerEntry]:
-        user = users.require(tx, here.scope, query.user_id) if query.user_id is not None else None
-        return entries(tx, here.scope, replace(query, user_id=user.id if user else None))
+        user = (
+            users.require(tx, context.scope, query.user_id) if query.user_id is not None else None
+        )
+        return entries(tx, context.scope, replace(query, user_id=user.id if user else None))
 
-    lines = settle(await here.store.read(read), prices)
+    lines = settle(await context.store.read(read), prices)
     currency = prices.currency if prices else None
     return LedgerResponse.from_lines(lines, query, currency, parameters.limit)
 
 
 @router.get("/agents/{agent_id}/budget", response_model=BudgetResponse)
-def read_budget(tx: Transaction, here: Here, agent_id: str) -> Json:
+def read_budget(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
     """Return how many tokens the agent may use in a day, and how many it used today."""
-    return BudgetResponse.from_budget(budget_of(tx, agents.load(tx, here.scope, agent_id).agent))
+    return BudgetResponse.from_budget(budget_of(tx, agents.load(tx, context.scope, agent_id).agent))
 
 
 @router.patch("/agents/{agent_id}/budget", response_model=BudgetResponse)
-def change_budget(tx: Transaction, here: Here, agent_id: str, body: BudgetRequest) -> Json:
+def change_budget(
+    tx: Transaction, context: RequestContext, agent_id: str, body: BudgetRequest
+) -> Json:
     """Give the agent a daily budget of tokens, or none. What it used today counts already."""
     return BudgetResponse.from_budget(
-        budget_of(tx, set_budget(tx, here.scope, agent_id, body.daily_tokens))
+        budget_of(tx, set_budget(tx, context.scope, agent_id, body.daily_tokens))
     )

@@ -13,7 +13,7 @@ from ricordo.agents.loop import build_request
 from ricordo.agents.step_decisions import offer_tools
 from ricordo.agents.tracing import request_to_json
 from ricordo.agents.turn_start import preview_turn
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.guard import refuse
 from ricordo.api.messages import turn_request
 from ricordo.api.models.base import Json, RequestModel, ResponseModel, TextPiece
@@ -58,10 +58,12 @@ class TagQuery:
 
 
 @router.get("/tags/", response_model=list[str])
-def list_tags(tx: Transaction, here: Here, which: Annotated[TagQuery, Depends()]) -> list[str]:
+def list_tags(
+    tx: Transaction, context: RequestContext, which: Annotated[TagQuery, Depends()]
+) -> list[str]:
     """The tags of agents and blocks, each once."""
     page = Page(which.limit, which.before, which.after, which.order)
-    return queries.tags(tx, here.scope, page, which.name or which.query_text)
+    return queries.tags(tx, context.scope, page, which.name or which.query_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +102,22 @@ def _no_environment(name: str) -> NotFound:
 
 
 @router.get("/agents/{agent_id}/groups", response_model=list[Json])
-def list_groups(tx: Transaction, here: Here, agent_id: str) -> list[Json]:
+def list_groups(tx: Transaction, context: RequestContext, agent_id: str) -> list[Json]:
     """The groups of the agent: none, this version of Ricordo has no groups."""
-    agents.require(tx, here.scope, agent_id)
+    agents.require(tx, context.scope, agent_id)
     return []
 
 
 @router.patch("/agents/{agent_id}/messages/{message_id}", response_model=dict[str, str])
 @needs("messages:write")
-def modify_message(tx: Transaction, here: Here, agent_id: str, message_id: str) -> Response:  # noqa: ARG001 - the path's
+def modify_message(
+    tx: Transaction,
+    context: RequestContext,
+    agent_id: str,
+    message_id: str,  # noqa: ARG001 - a part of the path
+) -> Response:
     """Refused: what was said stays as it was said."""
-    agents.require(tx, here.scope, agent_id)
+    agents.require(tx, context.scope, agent_id)
     return refuse(
         405,
         "A message cannot be changed. Fork the conversation at the message before it, and go on there.",
@@ -119,9 +126,9 @@ def modify_message(tx: Transaction, here: Here, agent_id: str, message_id: str) 
 
 @router.post("/agents/{agent_id}/messages/preview-raw-payload", response_model=dict[str, Any])
 @needs("messages:write")
-async def preview_raw_payload(here: Here, agent_id: str, body: SendRequest) -> Json:
+async def preview_raw_payload(context: RequestContext, agent_id: str, body: SendRequest) -> Json:
     """The JSON that the agent's model would get for these messages. Nothing is sent, and nothing is stored."""
-    turn = await preview_turn(here.runtime, await turn_request(here, agent_id, body))
+    turn = await preview_turn(context.runtime, await turn_request(context, agent_id, body))
     asked = build_request(turn, offer_tools(turn), is_first=True)
     exchange = Exchange(is_preview=True)
     info = turn.model.info
@@ -134,11 +141,11 @@ async def preview_raw_payload(here: Here, agent_id: str, body: SendRequest) -> J
 
 @router.post("/tools/add-base-tools", response_model=list[ToolResponse])
 @needs("tools:write")
-def add_base_tools(tx: Transaction, here: Here) -> Sequence[Tool]:
+def add_base_tools(tx: Transaction, context: RequestContext) -> Sequence[Tool]:
     """Bring the stored built-in tools up to date, as each start of the server does, and return them."""
-    sync_tools(tx, here.scope, here.runtime.toolbox)
+    sync_tools(tx, context.scope, context.runtime.toolbox)
     return list(
-        tools.by_names(tx, here.scope, [tool.name for tool in here.runtime.toolbox]).values()
+        tools.by_names(tx, context.scope, [tool.name for tool in context.runtime.toolbox]).values()
     )
 
 
@@ -161,20 +168,20 @@ class GenerateResponse(ResponseModel):
 
 @router.post("/agents/{agent_id}/generate", response_model=GenerateResponse)
 @needs("messages:write")
-async def generate(here: Here, agent_id: str, body: GenerateRequest) -> Json:
+async def generate(context: RequestContext, agent_id: str, body: GenerateRequest) -> Json:
     """Ask the agent's model once: without its memory and tools, and nothing of it is stored but its tokens."""
 
     def read(tx: Transaction) -> AgentState:
-        state = agents.load(tx, here.scope, agent_id)
-        if has_budget(here.runtime.settings, state.agent):
-            require_budget(tx, here.runtime.settings, state.agent)
+        state = agents.load(tx, context.scope, agent_id)
+        if has_budget(context.runtime.settings, state.agent):
+            require_budget(tx, context.runtime.settings, state.agent)
         return state
 
-    agent = (await here.store.read(read)).agent
-    known = await here.runtime.organization_providers.of(here.scope.organization_id)
+    agent = (await context.store.read(read)).agent
+    known = await context.runtime.organization_providers.of(context.scope.organization_id)
     await known.require(body.override_model or agent.model)
     model = known.get(body.override_model or agent.model)
-    now, organization = here.store.clock.now(), agent.organization_id
+    now, organization = context.store.clock.now(), agent.organization_id
 
     def said(role: Role, text: str) -> Message:
         return Message(new_id("message"), agent_id, "", role, (TextPart(text),), now)
@@ -187,12 +194,12 @@ async def generate(here: Here, agent_id: str, body: GenerateRequest) -> Json:
         thinks_in_arguments=None,
     )
     reply = await whole_reply(
-        model, ModelRequest(asked, settings=settings, user_id=here.scope.user_id)
+        model, ModelRequest(asked, settings=settings, user_id=context.scope.user_id)
     )
     spent = Expense(
-        organization, "other", model.info.handle, reply.usage, agent_id, here.scope.subject
+        organization, "other", model.info.handle, reply.usage, agent_id, context.scope.subject
     )
-    await here.store.write(lambda tx: runs.add_expense(tx, spent))
+    await context.store.write(lambda tx: runs.add_expense(tx, spent))
     words = "".join(part.text for part in reply.parts if isinstance(part, TextPart))
     usage = {
         name: getattr(reply.usage, name)

@@ -7,7 +7,7 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 
 from ricordo.api.answers import answer
-from ricordo.api.call import Here, RequestContext
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json, NoteResponse
 from ricordo.api.models.tools import ToolResponse, ToolRunRequest, ToolRunResponse
 from ricordo.api.routing import Routes, needs
@@ -40,8 +40,8 @@ CALLBACK = "/v1/mcp-servers/oauth/callback"
 MOST_SERVERS = 200  # of an organization
 
 
-def runner_of(here: RequestContext) -> McpRunner:
-    return runner_in(here.runtime)
+def runner_of(context: RequestContext) -> McpRunner:
+    return runner_in(context.runtime)
 
 
 def runner_in(runtime: Runtime) -> McpRunner:
@@ -60,9 +60,9 @@ def failure(error: Unavailable) -> Response:
     )
 
 
-async def add(here: RequestContext, body: ServerRequest) -> McpServer:
+async def add(context: RequestContext, body: ServerRequest) -> McpServer:
     """Store a new server, and read its tools; one that cannot be reached is stored too, and says why."""
-    scope, settings = here.scope, here.runtime.settings
+    scope, settings = context.scope, context.runtime.settings
     blank = McpServer(
         "", scope.organization_id, body.server_name, "streamable_http", {}, created_by=scope.user_id
     )
@@ -87,18 +87,18 @@ async def add(here: RequestContext, body: ServerRequest) -> McpServer:
         queries.insert_one(tx, made)
         return made
 
-    return await refreshed(here, await here.store.write(insert))
+    return await refreshed(context, await context.store.write(insert))
 
 
-async def change(here: RequestContext, before: McpServer, body: ServerUpdate) -> McpServer:
+async def change(context: RequestContext, before: McpServer, body: ServerUpdate) -> McpServer:
     """Store a change of a server, and read its tools again."""
-    settings = here.runtime.settings
+    settings = context.runtime.settings
     server, secrets = body.applied(before, service.secrets_of(settings, before))
     service.require_usable(settings, server)
     secret = secrets.sealed(settings)
 
     def save(tx: Transaction) -> McpServer:
-        stored = queries.get(tx, here.scope, before.id)
+        stored = queries.get(tx, context.scope, before.id)
         if stored.updated_at != before.updated_at:
             raise Conflict(
                 "The MCP server was changed by another request. Read it again, then repeat the change."
@@ -108,58 +108,60 @@ async def change(here: RequestContext, before: McpServer, body: ServerUpdate) ->
             secret=secret,
             last_error=None,
             updated_at=tx.clock.now(),
-            updated_by=here.scope.user_id,
+            updated_by=context.scope.user_id,
         )
         queries.require_free(tx, changed)
         queries.save(tx, changed)
         return changed
 
-    return await refreshed(here, await here.store.write(save))
+    return await refreshed(context, await context.store.write(save))
 
 
-async def refreshed(here: RequestContext, server: McpServer) -> McpServer:
+async def refreshed(context: RequestContext, server: McpServer) -> McpServer:
     """Read the tools of a server, and return it as it is then: "new" while a slow one is still being read."""
-    await runner_of(here).read_soon(here.store, here.scope, server)
-    return await stored(here, server.id)
+    await runner_of(context).read_soon(context.store, context.scope, server)
+    return await stored(context, server.id)
 
 
-async def remove(here: RequestContext, server: McpServer) -> None:
-    await here.store.write(lambda tx: service.delete(tx, here.scope, server))
-    await runner_of(here).forget(server.id)
+async def remove(context: RequestContext, server: McpServer) -> None:
+    await context.store.write(lambda tx: service.delete(tx, context.scope, server))
+    await runner_of(context).forget(server.id)
 
 
-async def stored(here: RequestContext, server_id: str) -> McpServer:
-    return await here.store.read(lambda tx: queries.get(tx, here.scope, server_id))
+async def stored(context: RequestContext, server_id: str) -> McpServer:
+    return await context.store.read(lambda tx: queries.get(tx, context.scope, server_id))
 
 
 @router.get("/", response_model=list[ServerResponse])
-def list_servers(tx: Transaction, here: Here) -> list[Json]:
+def list_servers(tx: Transaction, context: RequestContext) -> list[Json]:
     """The organization's MCP servers, the oldest first."""
-    return [ServerResponse.from_server(server) for server in queries.every(tx, here.scope)]
+    return [ServerResponse.from_server(server) for server in queries.every(tx, context.scope)]
 
 
 @router.post("/", response_model=ServerResponse)
-async def create(here: Here, body: ServerRequest) -> Json:
+async def create(context: RequestContext, body: ServerRequest) -> Json:
     """Add an MCP server; its tools become tools that agents can be given. A server that cannot be reached is added too."""
-    return ServerResponse.from_server(await add(here, body))
+    return ServerResponse.from_server(await add(context, body))
 
 
 @router.get("/{mcp_server_id}", response_model=ServerResponse)
-def retrieve(tx: Transaction, here: Here, mcp_server_id: str) -> Json:
+def retrieve(tx: Transaction, context: RequestContext, mcp_server_id: str) -> Json:
     """One MCP server."""
-    return ServerResponse.from_server(queries.get(tx, here.scope, mcp_server_id))
+    return ServerResponse.from_server(queries.get(tx, context.scope, mcp_server_id))
 
 
 @router.patch("/{mcp_server_id}", response_model=ServerResponse)
-async def update(here: Here, mcp_server_id: str, body: ServerUpdate) -> Json:
+async def update(context: RequestContext, mcp_server_id: str, body: ServerUpdate) -> Json:
     """Change an MCP server; what is left out stays."""
-    return ServerResponse.from_server(await change(here, await stored(here, mcp_server_id), body))
+    return ServerResponse.from_server(
+        await change(context, await stored(context, mcp_server_id), body)
+    )
 
 
 @router.delete("/{mcp_server_id}", status_code=204)
-async def delete(here: Here, mcp_server_id: str) -> Response:
+async def delete(context: RequestContext, mcp_server_id: str) -> Response:
     """Delete an MCP server with its tools; agents lose them."""
-    await remove(here, await stored(here, mcp_server_id))
+    await remove(context, await stored(context, mcp_server_id))
     return Response(status_code=204)
 
 
@@ -176,67 +178,82 @@ async def finish_consent(request: Request) -> Response:
 
 
 @router.post("/{mcp_server_id}/connect", response_model=ConsentResponse)
-async def connect(here: Here, mcp_server_id: str) -> Any:
+async def connect(context: RequestContext, mcp_server_id: str) -> Any:
     """Ask the server for OAuth; whoever opens the address that comes back in a browser decides whether it may be used."""
-    server = await stored(here, mcp_server_id)
+    server = await stored(context, mcp_server_id)
     if server.kind == "stdio":
         raise Invalid("This server is a program on this machine, so nobody has to consent.")
-    callback = f"{str(here.request.base_url).rstrip('/')}{CALLBACK}"
+    callback = f"{str(context.request.base_url).rstrip('/')}{CALLBACK}"
     try:
-        address = await runner_of(here).connect(here.store, server, callback)
+        address = await runner_of(context).connect(context.store, server, callback)
     except Unavailable as error:
         return failure(error)
     return ConsentResponse.of(None, authorization_url=address)
 
 
 @router.patch("/{mcp_server_id}/refresh", response_model=dict[str, list[str]])
-async def refresh(here: Here, mcp_server_id: str, agent_id: str | None = None) -> Response:  # noqa: ARG001
+async def refresh(
+    context: RequestContext,
+    mcp_server_id: str,
+    agent_id: str | None = None,  # noqa: ARG001
+) -> Response:
     """Read the server's tools again: new ones are added, changed ones wait until they are accepted, missing ones are deleted.
 
     A missing tool that an agent has stays and says why it cannot be called. `agent_id` changes nothing.
     """
-    server = await stored(here, mcp_server_id)
+    server = await stored(context, mcp_server_id)
     try:
-        return answer(await runner_of(here).refresh(here.store, here.scope, server))
+        return answer(await runner_of(context).refresh(context.store, context.scope, server))
     except Unavailable as error:
         return failure(error)
 
 
 @router.get("/{mcp_server_id}/tools", response_model=list[ToolResponse])
-def list_tools(tx: Transaction, here: Here, mcp_server_id: str) -> list[Json]:
+def list_tools(tx: Transaction, context: RequestContext, mcp_server_id: str) -> list[Json]:
     """The server's tools, each with its health, and with the change that waits to be accepted."""
-    queries.get(tx, here.scope, mcp_server_id)
+    queries.get(tx, context.scope, mcp_server_id)
     return [tool_response(served, tool) for served, tool in queries.tools_of(tx, mcp_server_id)]
 
 
 @router.get("/{mcp_server_id}/tools/{mcp_tool_id}", response_model=ToolResponse)
-def retrieve_tool(tx: Transaction, here: Here, mcp_server_id: str, mcp_tool_id: str) -> Json:
+def retrieve_tool(
+    tx: Transaction, context: RequestContext, mcp_server_id: str, mcp_tool_id: str
+) -> Json:
     """One tool of the server."""
-    return tool_response(*service.tool_of(tx, here.scope, mcp_server_id, mcp_tool_id))
+    return tool_response(*service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id))
 
 
 @router.post("/{mcp_server_id}/tools/{mcp_tool_id}/accept", response_model=ToolResponse)
 def accept(
-    tx: Transaction, here: Here, mcp_server_id: str, mcp_tool_id: str, body: AcceptRequest
+    tx: Transaction,
+    context: RequestContext,
+    mcp_server_id: str,
+    mcp_tool_id: str,
+    body: AcceptRequest,
 ) -> Json:
     """Let models see what the server says about the tool now."""
-    service.accept(tx, here.scope, mcp_server_id, mcp_tool_id, body.fingerprint)
-    return tool_response(*service.tool_of(tx, here.scope, mcp_server_id, mcp_tool_id))
+    service.accept(tx, context.scope, mcp_server_id, mcp_tool_id, body.fingerprint)
+    return tool_response(*service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id))
 
 
 @router.post("/{mcp_server_id}/tools/{mcp_tool_id}/run", response_model=ToolRunResponse)
 async def run_tool(
-    here: Here, mcp_server_id: str, mcp_tool_id: str, body: ToolRunRequest | None = None
+    context: RequestContext,
+    mcp_server_id: str,
+    mcp_tool_id: str,
+    body: ToolRunRequest | None = None,
 ) -> Any:
     """Call the tool, as an agent would."""
-    await here.store.read(lambda tx: service.tool_of(tx, here.scope, mcp_server_id, mcp_tool_id))
-    return await run(here, mcp_tool_id, body.args if body else {})
+    await context.store.read(
+        lambda tx: service.tool_of(tx, context.scope, mcp_server_id, mcp_tool_id)
+    )
+    return await run(context, mcp_tool_id, body.args if body else {})
 
 
-async def run(here: RequestContext, tool_id: str, arguments: Json) -> Any:
+async def run(context: RequestContext, tool_id: str, arguments: Json) -> Any:
     try:
-        output = await runner_of(here).call(
-            here.store, here.scope, tool_id, arguments, user=here.scope.user_id
+        output = await runner_of(context).call(
+            context.store, context.scope, tool_id, arguments, user=context.scope.user_id
         )
     except Unavailable as error:
         return failure(error)

@@ -5,7 +5,7 @@ What answers is imported when a client first asks: the SDK takes 20 MB and a fif
 
 from fastapi import Response
 
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes, needs
 from ricordo.features.mcp_server.tools import Memory
 from ricordo.offload import import_in_thread
@@ -15,8 +15,8 @@ router = Routes(tags=["mcp"], scope="memory")
 
 @router.post("/mcp", include_in_schema=False)
 @needs("memory:read", "messages:read", "agents:read")
-async def serve_mcp(here: Here) -> Response:
+async def serve_mcp(context: RequestContext) -> Response:
     """Messages of an MCP client, by the streamable HTTP transport (https://modelcontextprotocol.io), without sessions."""
     server = await import_in_thread("ricordo.features.mcp_server.server")
-    response: Response = server.McpResponse(Memory(here.request, here))
+    response: Response = server.McpResponse(Memory(context.request, context))
     return response

@@ -32,8 +32,8 @@ class Memory:
     nothing. So a block that waits for its owner's approval waits, also where the key could approve.
     """
 
-    def __init__(self, request: Request, here: RequestContext) -> None:
-        scope = here.scope
+    def __init__(self, request: Request, context: RequestContext) -> None:
+        scope = context.scope
         self.user_id = scope.subject if scope.subject_id else scope.user_id
         allowed = frozenset(one for one in scope.scopes if one.endswith((":read", ":write")))
         self.scopes = allowed - {"users:read", "users:write", "providers:read", "providers:write"}

@@ -7,7 +7,7 @@ from fastapi import Response
 
 from ricordo.api.answers import answer
 from ricordo.api.archives import new_passage
-from ricordo.api.call import Here, RequestContext, for_user, scope_of_user
+from ricordo.api.call import RequestContext, for_user, scope_of_user
 from ricordo.api.errors import model_failure
 from ricordo.api.models.archives import PassageItem
 from ricordo.api.models.base import Json
@@ -44,31 +44,33 @@ _NEEDED = {"fact": "memory:read", "passage": "archives:read", "message": "messag
 
 @router.post("", response_model=AddResponse)
 @needs("messages:write", "memory:write")
-async def add(here: Here, user_id: str, body: AddRequest) -> Response:
+async def add(context: RequestContext, user_id: str, body: AddRequest) -> Response:
     """Add messages to a user's memory: an agent files what is worth keeping, and what the user has to approve waits.
 
     With `infer` false nothing is inferred: each text becomes a passage of the archive, as it is.
     """
     needed = "messages:write" if body.infer else "memory:write"
-    if not here.scope.may(needed):
+    if not context.scope.may(needed):
         raise Forbidden(
             f"This key lacks the scope {needed}. Ask an administrator for a key that has it."
         )
-    here = await _acting(here, user_id)
-    agent_id = await service.memory_agent(here.runtime, here.scope)
+    context = await _acting(context, user_id)
+    agent_id = await service.memory_agent(context.runtime, context.scope)
     if not body.infer:
-        kept = await here.store.write(lambda tx: _keep(tx, here, agent_id, body))
+        kept = await context.store.write(lambda tx: _keep(tx, context, agent_id, body))
         return answer(
             AddResponse.of(None, results=kept, agent_id=agent_id, conversation_id=None, run_id=None)
         )
-    done = await service.add(here.runtime, here.scope, agent_id, body)
+    done = await service.add(context.runtime, context.scope, agent_id, body)
     if done is None:
         return answer(
             AddResponse.of(None, results=[], agent_id=agent_id, conversation_id=None, run_id=None)
         )
     if done.failure:
         return model_failure(done.failure.kind, done.failure.message, done.failure.detail)
-    changes = await here.store.read(lambda tx: service.changes_of(tx, here.scope, done.run.id))
+    changes = await context.store.read(
+        lambda tx: service.changes_of(tx, context.scope, done.run.id)
+    )
     place = {"conversation_id": done.run.conversation_id, "run_id": done.run.id}
     return answer(
         AddResponse.of(None, results=list(map(_change, changes)), agent_id=agent_id, **place)
@@ -77,23 +79,23 @@ async def add(here: Here, user_id: str, body: AddRequest) -> Response:
 
 @router.post("/search", response_model=MemorySearchResponse)
 @needs(*_NEEDED.values())
-async def search(here: Here, user_id: str, body: MemorySearchRequest) -> Json:
+async def search(context: RequestContext, user_id: str, body: MemorySearchRequest) -> Json:
     """Search a user's memory: the lines of blocks, passages of archives, and what was said, each with where it comes from.
 
     Kinds of results that the key has no scope for are left out.
     """
-    here = await for_user(here, user_id)
-    kinds = [kind for kind in body.kinds if here.scope.may(_NEEDED[kind])]
+    context = await for_user(context, user_id)
+    kinds = [kind for kind in body.kinds if context.scope.may(_NEEDED[kind])]
     asked = body.model_dump(include={"query", "limit", "agent_id", "start_date", "end_date"})
     lists: list[list[Json]] = []
     if "fact" in kinds:
-        lists.append(await here.store.read(lambda tx: _facts(tx, here, user_id, body)))
+        lists.append(await context.store.read(lambda tx: _facts(tx, context, user_id, body)))
     if "passage" in kinds:
-        passages = await search_passages(here, PassageSearchRequest(**asked, tags=body.tags))
+        passages = await search_passages(context, PassageSearchRequest(**asked, tags=body.tags))
         lists.append([_passage(one) for one in passages])
     if "message" in kinds:
-        filers = service.agent_ids_of(here.scope.organization_id)
-        messages = await search_messages(here, MessageSearchRequest(**asked))
+        filers = service.agent_ids_of(context.scope.organization_id)
+        messages = await search_messages(context, MessageSearchRequest(**asked))
         lists.append(
             [
                 _message(one)
@@ -111,22 +113,23 @@ async def search(here: Here, user_id: str, body: MemorySearchRequest) -> Json:
     return {"results": merged[: body.limit]}
 
 
-async def _acting(here: RequestContext, user: str) -> RequestContext:
+async def _acting(context: RequestContext, user: str) -> RequestContext:
     """The call as this user, who is made where new. Raises Forbidden where the caller may not act for the user."""
-    if here.scope.subject_id is None and here.scope.may(IMPERSONATE):
-        await scope_of_user(here.store, here.scope, user, makes=True)
-    return await for_user(here, user, reads=False)
+    if context.scope.subject_id is None and context.scope.may(IMPERSONATE):
+        await scope_of_user(context.store, context.scope, user, makes=True)
+    return await for_user(context, user, reads=False)
 
 
-def _keep(tx: Transaction, here: RequestContext, agent_id: str, body: AddRequest) -> list[Json]:
-    state = agents.load(tx, here.scope, agent_id)
+def _keep(tx: Transaction, context: RequestContext, agent_id: str, body: AddRequest) -> list[Json]:
+    state = agents.load(tx, context.scope, agent_id)
     items = [
         PassageItem(text=one.text, tags=body.tags, metadata=body.metadata)
         for one in body.messages
         if one.role in ("user", "assistant") and one.text.strip()
     ]
     new = [
-        replace(new_passage(tx, here, item, None, ""), user_id=here.scope.subject) for item in items
+        replace(new_passage(tx, context, item, None, ""), user_id=context.scope.subject)
+        for item in items
     ]
     if new:
         file_passages(tx, state, new)
@@ -142,9 +145,9 @@ def _change(one: service.Filing) -> Json:
 
 
 def _facts(
-    tx: Transaction, here: RequestContext, user_id: str, body: MemorySearchRequest
+    tx: Transaction, context: RequestContext, user_id: str, body: MemorySearchRequest
 ) -> list[Json]:
-    blocks = user_memory.listed(tx, user_memory.open_memory(tx, here.scope, user_id))
+    blocks = user_memory.listed(tx, user_memory.open_memory(tx, context.scope, user_id))
     seen = [
         block
         for block in blocks

@@ -10,7 +10,7 @@ from fastapi import Response
 from pydantic import Field
 
 from ricordo.api.answers import answer
-from ricordo.api.call import Here, RequestContext, told
+from ricordo.api.call import RequestContext, told
 from ricordo.api.models.base import Json, ResponseModel
 from ricordo.api.routing import Routes
 from ricordo.domain.block import Block
@@ -69,26 +69,26 @@ class OpenWebUINote(ResponseModel):
 
 
 @router.get("/", response_model=list[OpenWebUINote])
-def list_notes(tx: Transaction, here: Here) -> list[Json]:
+def list_notes(tx: Transaction, context: RequestContext) -> list[Json]:
     """The caller's blocks as notes, without their versions."""
-    if here.scope.subject is None:
+    if context.scope.subject is None:
         raise Invalid(_WHOSE)
-    memory = _memory(tx, here)
+    memory = _memory(tx, context)
     return [_note(memory, block) for block in user_memory.listed(tx, memory)]
 
 
 @router.get("/{note_id}", response_model=OpenWebUINote)
-def retrieve(tx: Transaction, here: Here, note_id: str) -> Json:
+def retrieve(tx: Transaction, context: RequestContext, note_id: str) -> Json:
     """One note, with the texts that it had, the newest first."""
-    memory = _memory(tx, here)
+    memory = _memory(tx, context)
     block = _block(tx, memory, note_id)
     return _note(memory, block, _versions(tx, block))
 
 
 @router.post("/{note_id}/update", response_model=OpenWebUINote)
-def update(tx: Transaction, here: Here, note_id: str, body: NoteUpdate) -> Response:
+def update(tx: Transaction, context: RequestContext, note_id: str, body: NoteUpdate) -> Response:
     """Change the text of a note: a version by its owner. A text that is suddenly empty is refused."""
-    memory = _memory(tx, here)
+    memory = _memory(tx, context)
     block = _block(tx, memory, note_id)
     text = body.data.content.md if body.data and body.data.content else None
     options = (
@@ -100,17 +100,22 @@ def update(tx: Transaction, here: Here, note_id: str, body: NoteUpdate) -> Respo
         raise Conflict(_EMPTIED)
     wanted = block.value if text is None else _like(text, block.value)
     done = submission.put(
-        tx, memory, block.label, wanted, options, here.submission(memory.user, "Edited as a note")
+        tx,
+        memory,
+        block.label,
+        wanted,
+        options,
+        context.submission(memory.user, "Edited as a note"),
     )
     now = user_memory.require(tx, memory, block.label)
     return told(answer(_note(memory, now, _versions(tx, now))), done)
 
 
-def _memory(tx: Transaction, here: RequestContext) -> UserMemory:
+def _memory(tx: Transaction, context: RequestContext) -> UserMemory:
     """The memory of the user who asks, or for whom a service does. Raises NotFound."""
-    if here.scope.subject is None:
+    if context.scope.subject is None:
         raise NotFound(_WHOSE)
-    return user_memory.open_memory(tx, here.scope, here.scope.subject)
+    return user_memory.open_memory(tx, context.scope, context.scope.subject)
 
 
 def _block(tx: Transaction, memory: UserMemory, note_id: str) -> Block:

@@ -26,21 +26,21 @@ _LEEWAY = 60  # seconds by which its clock and ours may differ
 _LONGEST = 10_000
 
 
-async def acting(here: RequestContext) -> RequestContext:
+async def acting(context: RequestContext) -> RequestContext:
     """Return the call as that of Open WebUI's user, where the key may act for users and one is named. Raises Forbidden.
 
     From a key that may not, the headers count for nothing.
     """
-    if not here.scope.may(IMPERSONATE) or USER_HEADER.decode() in here.request.headers:
-        return here
-    name = _user_of(here.request.headers, here.store.clock.now() // SECOND)
+    if not context.scope.may(IMPERSONATE) or USER_HEADER.decode() in context.request.headers:
+        return context
+    name = _user_of(context.request.headers, context.store.clock.now() // SECOND)
     if name is None:
-        return here
+        return context
     scope = await scope_of_user(
-        here.store, here.scope, PREFIX + name, makes=here.request.method != "GET"
+        context.store, context.scope, PREFIX + name, makes=context.request.method != "GET"
     )
-    here.request.scope[ACTING_SCOPE] = scope
-    return replace(here, scope=scope or replace(here.scope, subject_id=NOBODY))
+    context.request.scope[ACTING_SCOPE] = scope
+    return replace(context, scope=scope or replace(context.scope, subject_id=NOBODY))
 
 
 def _user_of(headers: Mapping[str, str], now: int) -> str | None:

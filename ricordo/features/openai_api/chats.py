@@ -155,16 +155,16 @@ class ChatNotes:
 
 
 async def continue_chat(
-    here: RequestContext, chat: ClientChat, states: ChatStates, client_tools: Sequence[str]
+    context: RequestContext, chat: ClientChat, states: ChatStates, client_tools: Sequence[str]
 ) -> Continuation:
     """Return where the chat goes on; what is unknown here begins a conversation, with what was said before to be recalled.
 
     Raises NotFound, and Invalid for results of calls that nobody asked for.
     """
-    if known := await _known(here, chat, states.all):
+    if known := await _known(context, chat, states.all):
         new_from, state = known
         tools = () if chat.is_answer else client_tools
-        if found := state.goes_on_in or await _conversation_after(here, state.run_id, tools):
+        if found := state.goes_on_in or await _conversation_after(context, state.run_id, tools):
             return Continuation(found, new_from)
     if chat.is_answer:
         raise Invalid(
@@ -172,7 +172,7 @@ async def continue_chat(
         )
     place = chat.new_from()
     summary = {"summary": f"chat_{chat.name}"} if chat.name else {}
-    made = await create_conversation(here.runtime, here.scope, chat.agent_id, summary)
+    made = await create_conversation(context.runtime, context.scope, chat.agent_id, summary)
     earlier = [
         one
         for one in chat.messages[:place]
@@ -183,18 +183,18 @@ async def continue_chat(
             PastMessage("user" if one.role == "user" else "assistant", (one.text,))
             for one in earlier
         ]
-        await import_messages(here.store, here.scope, chat.agent_id, past, made.id)
+        await import_messages(context.store, context.scope, chat.agent_id, past, made.id)
     return Continuation(made.id, place, is_begun=False)
 
 
 async def continue_after(
-    here: RequestContext, chat: ClientChat, run_id: str, client_tools: Sequence[str]
+    context: RequestContext, chat: ClientChat, run_id: str, client_tools: Sequence[str]
 ) -> Continuation:
     """Return where a chat goes on after this run, of which all is new. Raises NotFound."""
-    run = await here.store.read(lambda tx: runs.get(tx, here.scope, run_id))
+    run = await context.store.read(lambda tx: runs.get(tx, context.scope, run_id))
     tools = () if chat.is_answer else client_tools
     found = (
-        await _conversation_after(here, run_id, tools) if run.agent_id == chat.agent_id else None
+        await _conversation_after(context, run_id, tools) if run.agent_id == chat.agent_id else None
     )
     if found is None:
         raise NotFound(
@@ -204,7 +204,7 @@ async def continue_after(
 
 
 async def _known(
-    here: RequestContext, chat: ClientChat, states: Sequence[_State]
+    context: RequestContext, chat: ClientChat, states: Sequence[_State]
 ) -> tuple[int, AnsweredState] | None:
     """The longest beginning of the chat that a run answered, and that run."""
     last = len(chat.messages)
@@ -226,7 +226,7 @@ async def _known(
             return [loose]
         return [exact, loose] if chat.name else [exact]
 
-    return await here.store.read(find) if places else None
+    return await context.store.read(find) if places else None
 
 
 def _beginnings(chat: ClientChat) -> list[int]:
@@ -236,7 +236,7 @@ def _beginnings(chat: ClientChat) -> list[int]:
 
 
 async def _conversation_after(
-    here: RequestContext, run_id: str, client_tools: Sequence[str]
+    context: RequestContext, run_id: str, client_tools: Sequence[str]
 ) -> str | None:
     """The conversation in which to go on after this run: its own, or a fork where it went on; None where that cannot be.
 
@@ -244,21 +244,21 @@ async def _conversation_after(
     """
 
     def find(tx: Transaction) -> tuple[Run, Conversation, list[str], Message | None]:
-        run = runs.get(tx, here.scope, run_id)
-        conversation = conversations.require(tx, here.scope, run.conversation_id)
+        run = runs.get(tx, context.scope, run_id)
+        conversation = conversations.require(tx, context.scope, run.conversation_id)
         last = messages.by_ids(tx, conversation.window[-1:])
         said = [one.id for one in messages.of_run(tx, run.id)]
         return run, conversation, said, last[0] if last and last[0].is_waiting else None
 
     try:
-        run, conversation, said, waiting = await here.store.read(find)
+        run, conversation, said, waiting = await context.store.read(find)
     except NotFound:
         return None
     if waiting and {call.name for call in waiting.tool_calls if call.is_gated} <= set(client_tools):
-        await cancel_conversation(here.runtime, here.scope, conversation.id)
+        await cancel_conversation(context.runtime, context.scope, conversation.id)
         return conversation.id
     if run.ended_at is None:
-        await _stop_if_left(here, run)
+        await _stop_if_left(context, run)
     is_last = bool(conversation.window) and conversation.window[-1] in said
     # What a person decided on the page goes on in the conversation itself.
     if is_last or run.ended_at is None or run.stop_reason == "requires_approval":
@@ -266,31 +266,31 @@ async def _conversation_after(
     seen = [id for id in said if id in conversation.window]
     try:
         fork = await fork_conversation(
-            here.runtime, here.scope, conversation.id, message_id=seen[-1] if seen else ""
+            context.runtime, context.scope, conversation.id, message_id=seen[-1] if seen else ""
         )
     except Invalid:  # a compaction took its messages out of view
         return None
     return fork.id
 
 
-async def continue_call(here: RequestContext, chat: ClientChat) -> Continuation:
+async def continue_call(context: RequestContext, chat: ClientChat) -> Continuation:
     """Return where a talk with a voice agent goes on: in the caller's default conversation, with what was said last.
 
     Voice stacks shorten what was interrupted, and greet on their own: what they send as said before tells nothing. Of an answer
     that they stopped reading nothing more is made once the next words are there.
     """
-    scope, runtime = here.scope, here.runtime
+    scope, runtime = context.scope, context.runtime
     default = await open_conversation(runtime, scope, DEFAULT, chat.agent_id)
-    for run in await here.store.read(lambda tx: runs.open_runs(tx, conversation_id=default.id)):
-        await _stop_if_left(here, run)
+    for run in await context.store.read(lambda tx: runs.open_runs(tx, conversation_id=default.id)):
+        await _stop_if_left(context, run)
     return Continuation(default.id, chat.new_from())
 
 
-async def _stop_if_left(here: RequestContext, run: Run) -> None:
+async def _stop_if_left(context: RequestContext, run: Run) -> None:
     """Cancel the run of a chat whose client left its stream and now sends the next message.
 
     OpenAI's API has no request that stops an answer: a client that wants no more of it closes the stream.
     """
-    live = here.runtime.live.get(run.id)
+    live = context.runtime.live.get(run.id)
     if live is not None and not live.has_readers:
         await live.cancel()

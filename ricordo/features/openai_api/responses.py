@@ -10,7 +10,7 @@ import orjson
 from fastapi import Response
 
 from ricordo.agents.turn import run_turn
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
 from ricordo.api.sse import sse_response
@@ -30,21 +30,21 @@ router.route_class = OpenAIRoute
 
 
 @router.post("/responses", response_model=OpenAIAnswer)
-async def create_response(here: Here, body: ResponsesRequest) -> Json | Response:
+async def create_response(context: RequestContext, body: ResponsesRequest) -> Json | Response:
     """Let the agent answer, in a new conversation or, with `previous_response_id`, where that response was given."""
-    here = await acting(here)
-    agent = await here.store.read(lambda tx: agent_of(tx, here.scope, body.model))
+    context = await acting(context)
+    agent = await context.store.read(lambda tx: agent_of(tx, context.scope, body.model))
     earlier = body.previous_response_id
     if earlier is not None and not earlier.startswith("resp_"):
         raise NotFound(
             f'There is no response "{earlier[:80]}". Send the id of one that this server gave.'
         )
     after = f"run-{earlier.removeprefix('resp_')}" if earlier else None
-    asked = await chat_turn(here, agent, body.as_chat(), after=after)
-    reader = reader_of(here, asked)
-    turn = await run_turn(here.runtime, asked.request)
+    asked = await chat_turn(context, agent, body.as_chat(), after=after)
+    reader = reader_of(context, asked)
+    turn = await run_turn(context.runtime, asked.request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
-    keepalive = here.runtime.settings.keepalive
+    keepalive = context.runtime.settings.keepalive
     deltas = deltas_of(turn, reader, asked.note, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(_events(body, deltas, reader), CUT_OFF)

@@ -8,7 +8,7 @@ from fastapi import Response
 from fastapi.responses import RedirectResponse
 
 from ricordo.agents.turn import run_turn
-from ricordo.api.call import Here, RequestContext
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
 from ricordo.api.routing import Routes
 from ricordo.api.sse import DONE, sse_response
@@ -51,19 +51,19 @@ router.route_class = OpenAIRoute
 @router.post(
     "/chat/completions/chat/completions", response_model=OpenAIAnswer, include_in_schema=False
 )
-async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Response:
+async def create_chat_completion(context: RequestContext, body: ChatRequest) -> Json | Response:
     """Go on with a chat: the agent answers what is new in it, in the chat's own conversation."""
-    here = await acting(here)
-    agent = await here.store.read(lambda tx: agent_of(tx, here.scope, body.model))
+    context = await acting(context)
+    agent = await context.store.read(lambda tx: agent_of(tx, context.scope, body.model))
     has_usage = bool(body.stream_options and body.stream_options.include_usage)
-    if is_task(here, body):
-        whole = await _answer_task(here, agent, body)
+    if is_task(context, body):
+        whole = await _answer_task(context, agent, body)
         return sse_response(_as_chunks(whole, has_usage=has_usage)) if body.stream else whole
-    asked = await chat_turn(here, agent, body)
-    reader = reader_of(here, asked)
-    turn = await run_turn(here.runtime, asked.request)
+    asked = await chat_turn(context, agent, body)
+    reader = reader_of(context, asked)
+    turn = await run_turn(context.runtime, asked.request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
-    keepalive = here.runtime.settings.keepalive
+    keepalive = context.runtime.settings.keepalive
     deltas = deltas_of(turn, reader, asked.note, keepalive, stops_when_left=stops_when_left)
     if body.stream:
         return sse_response(
@@ -79,27 +79,29 @@ async def create_chat_completion(here: Here, body: ChatRequest) -> Json | Respon
 
 
 @router.get("/models", response_model=OpenAIModels)
-async def list_openai_models(here: Here) -> Json | Response:
+async def list_openai_models(context: RequestContext) -> Json | Response:
     """List the agents that the caller may use, as models. Clients of Letta get their own list, which ends with a slash."""
-    if here.request.headers.get("user-agent", "").startswith(("Letta/", "AsyncLetta/")):
-        return RedirectResponse(here.request.url.replace(path=f"{here.request.url.path}/"), 307)
-    here = await acting(here)
-    found = await here.store.read(lambda tx: usable_agents(tx, here.scope))
+    if context.request.headers.get("user-agent", "").startswith(("Letta/", "AsyncLetta/")):
+        return RedirectResponse(
+            context.request.url.replace(path=f"{context.request.url.path}/"), 307
+        )
+    context = await acting(context)
+    found = await context.store.read(lambda tx: usable_agents(tx, context.scope))
     return OpenAIModels.of(None, data=[_model(agent) for agent in found])
 
 
 @router.get("/models/{model_id:path}", response_model=OpenAIModel)
-async def retrieve_openai_model(here: Here, model_id: str) -> Json:
+async def retrieve_openai_model(context: RequestContext, model_id: str) -> Json:
     """Return an agent, by name or id, as a model."""
-    here = await acting(here)
-    return _model(await here.store.read(lambda tx: agent_of(tx, here.scope, model_id)))
+    context = await acting(context)
+    return _model(await context.store.read(lambda tx: agent_of(tx, context.scope, model_id)))
 
 
 @router.post("/embeddings", response_model=Embeddings)
-async def create_embeddings(here: Here, body: EmbeddingsRequest) -> Json:
+async def create_embeddings(context: RequestContext, body: EmbeddingsRequest) -> Json:
     """Turn texts into vectors, by an embedding model of this server."""
-    here = await acting(here)
-    embedders = here.runtime.models.embedders
+    context = await acting(context)
+    embedders = context.runtime.models.embedders
     handle = None if body.model == "default" else await embedders.choose(body.model)
     handle = handle or embedders.default_handle()
     if handle is None:
@@ -112,9 +114,13 @@ async def create_embeddings(here: Here, body: EmbeddingsRequest) -> Json:
         vectors = shortened(vectors, body.dimensions)
     count = sum(map(text_tokens, texts))
     spent = Expense(
-        here.scope.organization_id, "embedding", handle, Usage(count), user_id=here.scope.subject
+        context.scope.organization_id,
+        "embedding",
+        handle,
+        Usage(count),
+        user_id=context.scope.subject,
     )
-    await here.store.write(lambda tx: runs.add_expense(tx, spent))
+    await context.store.write(lambda tx: runs.add_expense(tx, spent))
     form = _packed if body.encoding_format == "base64" else list
     made = [
         {"object": "embedding", "index": place, "embedding": form(vector)}
@@ -125,20 +131,20 @@ async def create_embeddings(here: Here, body: EmbeddingsRequest) -> Json:
     )
 
 
-def reader_of(here: RequestContext, asked: ChatTurn) -> AnswerReader:
+def reader_of(context: RequestContext, asked: ChatTurn) -> AnswerReader:
     request = asked.request
-    home = str(here.request.base_url).rstrip("/")
+    home = str(context.request.base_url).rstrip("/")
     page = f"{home}/ui/agents/{request.agent_id}/chat?conversation={request.conversation_id}"
     has_form = bool(request.response_format or request.wanted_tools)
     return AnswerReader(
-        here.store.clock, {tool.name for tool in request.client_tools}, page, has_form
+        context.store.clock, {tool.name for tool in request.client_tools}, page, has_form
     )
 
 
-async def _answer_task(here: RequestContext, agent: NamedAgent, body: ChatRequest) -> Json:
-    reply = await task_reply(here, agent, body)
+async def _answer_task(context: RequestContext, agent: NamedAgent, body: ChatRequest) -> Json:
+    reply = await task_reply(context, agent, body)
     text = "\n".join(part.text for part in reply.parts if isinstance(part, TextPart))
-    now = here.store.clock.now() // SECOND
+    now = context.store.clock.now() // SECOND
     head = {"id": new_id("chatcmpl"), "created": now, "model": body.model}
     message = {
         "role": "assistant",

@@ -48,7 +48,7 @@ class ChatTurn:
 
 
 async def chat_turn(
-    here: RequestContext,
+    context: RequestContext,
     agent: NamedAgent,
     body: ChatRequest,
     *,
@@ -61,28 +61,28 @@ async def chat_turn(
     `sent` is what tells this request from others, its body as it came if nothing is given; with `is_retry`, which OpenAI's clients
     say in a header, an answer to an equal one is taken up again. Raises Invalid, Unsupported, NotFound.
     """
-    digest, is_sent_again = await sent_again(here, sent)
+    digest, is_sent_again = await sent_again(context, sent)
     is_retry = is_retry or is_sent_again
-    name = here.request.headers.get(CHAT_HEADER) or body.named("chat_id")
+    name = context.request.headers.get(CHAT_HEADER) or body.named("chat_id")
     chat = ClientChat(agent.id, name, body.user or "", body.messages, is_retry)
     if body.messages[-1].role not in ("user", "tool"):
         raise Invalid("The last message has to be the user's, or the result of a tool call.")
-    tools = client_tools(here, body)
+    tools = client_tools(context, body)
     wanted = body.wanted_tools() if tools else frozenset()
     said = [message for message in body.messages if message.role == "user"]
     parts = {id(message): parts_of(message) for message in said}  # before anything is made
     names = [tool.name for tool in tools]
-    states = ChatStates(here.scope, chat)
+    states = ChatStates(context.scope, chat)
     is_call = agent.speaks_aloud and not (after or name)
     if is_call:
-        place = await continue_call(here, chat)
+        place = await continue_call(context, chat)
     else:
         place = await (
-            continue_after(here, chat, after, names)
+            continue_after(context, chat, after, names)
             if after
-            else continue_chat(here, chat, states, names)
+            else continue_chat(context, chat, states, names)
         )
-    notes = ChatNotes(here.store, states, place.is_begun)
+    notes = ChatNotes(context.store, states, place.is_begun)
     new = body.messages[place.new_from :]
     system = () if place.is_begun else _system_messages(body.messages)
     users = tuple(
@@ -92,7 +92,7 @@ async def chat_turn(
     )
     results = tuple(_result(one) for one in new if one.role == "tool") if chat.is_answer else ()
     request = TurnRequest(
-        scope=here.scope,
+        scope=context.scope,
         agent_id=agent.id,
         messages=() if chat.is_answer else (*system, *users),
         approval=Approval(results) if results else None,
@@ -108,9 +108,9 @@ async def chat_turn(
     return ChatTurn(None if is_call else notes, request)
 
 
-def client_tools(here: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:
+def client_tools(context: RequestContext, body: ChatRequest) -> tuple[ToolSchema, ...]:
     """Return the tools that the client offers to run; none where it, or its connection, says so."""
-    if body.tool_choice == "none" or here.request.headers.get(TOOLS_HEADER, "").lower() == "off":
+    if body.tool_choice == "none" or context.request.headers.get(TOOLS_HEADER, "").lower() == "off":
         return ()
     return tuple(_schema(tool) for tool in body.tools or ())
 
@@ -122,46 +122,46 @@ def parts_of(message: ChatMessage) -> tuple[Part, ...]:
     return tuple(_part(part) for part in message.content)
 
 
-def is_task(here: RequestContext, body: ChatRequest) -> bool:
+def is_task(context: RequestContext, body: ChatRequest) -> bool:
     """Whether Open WebUI asks for a title or the like: by the header that its connection sends, else by the prompt."""
-    told = here.request.headers.get(TASK_HEADER)
+    told = context.request.headers.get(TASK_HEADER)
     if told is not None:
         return bool(told)
     return bool(body.named("task")) or body.messages[-1].text.startswith(_TASK)
 
 
-async def task_reply(here: RequestContext, agent: NamedAgent, body: ChatRequest) -> ModelReply:
+async def task_reply(context: RequestContext, agent: NamedAgent, body: ChatRequest) -> ModelReply:
     """Return what the agent's model says to a task, without memory and tools; nothing of it is kept but its cost."""
-    runtime = here.runtime
+    runtime = context.runtime
 
     def load(tx: Transaction) -> AgentState:
-        state = agents.load(tx, here.scope, agent.id)
+        state = agents.load(tx, context.scope, agent.id)
         if has_budget(runtime.settings, state.agent):
             require_budget(tx, runtime.settings, state.agent)
         return state
 
-    state = await here.store.read(load)
-    model = (await runtime.organization_providers.of(here.scope.organization_id)).get(
+    state = await context.store.read(load)
+    model = (await runtime.organization_providers.of(context.scope.organization_id)).get(
         state.agent.model
     )
     asked = tuple(
-        Message(new_id("message"), agent.id, "", "user", parts_of(one), here.store.clock.now())
+        Message(new_id("message"), agent.id, "", "user", parts_of(one), context.store.clock.now())
         for one in body.messages
         if one.role == "user"
     )
     settings = ModelSettings(response_format=body.answer_format())
     reply = await whole_reply(
-        model, ModelRequest(asked, settings=settings, user_id=here.scope.subject)
+        model, ModelRequest(asked, settings=settings, user_id=context.scope.subject)
     )
     spent = Expense(
-        here.scope.organization_id,
+        context.scope.organization_id,
         "other",
         model.info.handle,
         reply.usage,
         agent.id,
-        here.scope.subject,
+        context.scope.subject,
     )
-    await here.store.write(lambda tx: runs.add_expense(tx, spent))
+    await context.store.write(lambda tx: runs.add_expense(tx, spent))
     return reply
 
 

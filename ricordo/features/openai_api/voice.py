@@ -7,7 +7,7 @@ from fastapi import Response
 
 from ricordo.agents.request import NewMessage, TurnRequest
 from ricordo.agents.turn import run_turn
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.routing import Routes
 from ricordo.api.sse import STREAM, sse_response
 from ricordo.errors import Invalid
@@ -30,24 +30,30 @@ class VoiceRequest(LenientRequest):
 
 
 @router.post("/{agent_id}/chat/completions", response_class=Response, responses=STREAM)
-async def create_voice_completion(here: Here, agent_id: str, body: VoiceRequest) -> Response:
+async def create_voice_completion(
+    context: RequestContext, agent_id: str, body: VoiceRequest
+) -> Response:
     """Say something to a voice agent: the answer is streamed as it is made, in the caller's default conversation."""
     message = _last_message(body.messages)
-    await here.store.read(lambda tx: agents.require(tx, here.scope, agent_id))
-    place = await continue_call(here, ClientChat(agent_id, None, "", [message]))
+    await context.store.read(lambda tx: agents.require(tx, context.scope, agent_id))
+    place = await continue_call(context, ClientChat(agent_id, None, "", [message]))
     request = TurnRequest(
-        scope=here.scope,
+        scope=context.scope,
         agent_id=agent_id,
         messages=(NewMessage("user", parts_of(message)),),
         conversation_id=place.conversation_id,
         streams_tokens=True,
     )
     asked = ChatTurn(None, request)
-    reader = reader_of(here, asked)
-    turn = await run_turn(here.runtime, request)
+    reader = reader_of(context, asked)
+    turn = await run_turn(context.runtime, request)
     stops_when_left = OpenAIApiSettings.current().openai_leaving == "stop"
     deltas = deltas_of(
-        turn, reader, asked.note, here.runtime.settings.keepalive, stops_when_left=stops_when_left
+        turn,
+        reader,
+        asked.note,
+        context.runtime.settings.keepalive,
+        stops_when_left=stops_when_left,
     )
     return sse_response(completion_chunks(agent_id, deltas, reader, has_usage=False), CUT_OFF)
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Literal
 
-from ricordo.api.call import Here, RequestContext, for_user
+from ricordo.api.call import RequestContext, for_user
 from ricordo.api.models.base import Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.clock import SECOND
@@ -33,56 +33,58 @@ class OpenWebUISyncResponse(ResponseModel):
 
 
 @router.get("", response_model=OpenWebUISyncResponse)
-async def show(here: Here, user_id: str) -> Json:
+async def show(context: RequestContext, user_id: str) -> Json:
     """How the last sync of the user's workspace and memory with Open WebUI went."""
-    here = await for_user(here, user_id, reads=True)
-    return await here.store.read(lambda tx: _shown(tx, _remote(tx, here), 0))
+    context = await for_user(context, user_id, reads=True)
+    return await context.store.read(lambda tx: _shown(tx, _remote(tx, context), 0))
 
 
 @router.post("", response_model=OpenWebUISyncResponse)
-async def sync_now(here: Here, user_id: str) -> Json:
+async def sync_now(context: RequestContext, user_id: str) -> Json:
     """Sync the user's workspace and memory with Open WebUI now; where it takes long, it goes on in the background."""
-    here = await for_user(here, user_id)
-    begun = here.store.clock.now()
-    if await here.store.read(lambda tx: _remote(tx, here)) is None:
-        await _add(here)
+    context = await for_user(context, user_id)
+    begun = context.store.clock.now()
+    if await context.store.read(lambda tx: _remote(tx, context)) is None:
+        await _add(context)
 
     def ask(tx: Transaction) -> None:
-        if (remote := _remote(tx, here)) and jobs.add(tx, job := remote.job()) is None:
+        if (remote := _remote(tx, context)) and jobs.add(tx, job := remote.job()) is None:
             jobs.make_due(tx, job.kind, job.key or "")
 
-    await here.store.write(ask)
+    await context.store.write(ask)
     while True:
-        shown = await here.store.read(lambda tx: _shown(tx, _remote(tx, here), begun))
-        if shown["status"] == "synced" or here.store.clock.now() > begun + _WAITS:
+        shown = await context.store.read(lambda tx: _shown(tx, _remote(tx, context), begun))
+        if shown["status"] == "synced" or context.store.clock.now() > begun + _WAITS:
             return shown
         await asyncio.sleep(_PAUSE)
 
 
-async def _add(here: RequestContext) -> None:
+async def _add(context: RequestContext) -> None:
     """Make Open WebUI a remote of the user's memory. Raises Invalid where it cannot be."""
     url, kind, user = (
         OpenWebUISettings().openwebui_url,
-        here.runtime.remotes[sync.KIND],
-        here.scope.subject or "",
+        context.runtime.remotes[sync.KIND],
+        context.scope.subject or "",
     )
     if url is None:
         raise Invalid(
             "This server does not know Open WebUI. Set RICORDO_OPENWEBUI_URL and RICORDO_OPENWEBUI_API_KEY."
         )
-    found = await here.store.read(lambda tx: open_memory(tx, here.scope, user).user)
+    found = await context.store.read(lambda tx: open_memory(tx, context.scope, user).user)
     sync.id_there(found)
     try:
-        await service.add(here.store, here.runtime.settings, here.scope, user, kind, Access(url))
+        await service.add(
+            context.store, context.runtime.settings, context.scope, user, kind, Access(url)
+        )
     except Conflict:
         if (
-            await here.store.read(lambda tx: _remote(tx, here)) is None
+            await context.store.read(lambda tx: _remote(tx, context)) is None
         ):  # else it was added by itself a moment ago
             raise
 
 
-def _remote(tx: Transaction, here: RequestContext) -> Remote | None:
-    chain = open_memory(tx, here.scope, here.scope.subject or "").chain
+def _remote(tx: Transaction, context: RequestContext) -> Remote | None:
+    chain = open_memory(tx, context.scope, context.scope.subject or "").chain
     return next((one for one in remotes.of_chain(tx, chain.id) if one.kind == sync.KIND), None)
 
 

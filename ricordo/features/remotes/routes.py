@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pydantic import Field, SecretStr
 
-from ricordo.api.call import Here, RequestContext, note
+from ricordo.api.call import RequestContext, note
 from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.domain.remote import Access, Remote
@@ -50,9 +50,9 @@ class RemoteResponse(ResponseModel):
 
 @router.put("", response_model=RemoteResponse)
 @needs("memory:approve", "admin")
-async def add(here: Here, user_id: str, body: RemoteRequest) -> Remote:
+async def add(context: RequestContext, user_id: str, body: RemoteRequest) -> Remote:
     """Add a remote and keep it in sync from now on; the user is made where they are new. What is there is pulled first."""
-    kinds = here.runtime.remotes
+    kinds = context.runtime.remotes
     if body.kind not in kinds:
         raise Invalid(
             f'There are no remotes of the kind "{body.kind}". Use one of: {", ".join(sorted(kinds))}.'
@@ -61,21 +61,21 @@ async def add(here: Here, user_id: str, body: RemoteRequest) -> Remote:
     options = {**body.options, **({"shows_toml": True} if body.shows_toml else {})}
     asked = Access(body.address, body.username, password, options)
     return await service.add(
-        here.store, here.runtime.settings, here.scope, user_id, kinds[body.kind], asked
+        context.store, context.runtime.settings, context.scope, user_id, kinds[body.kind], asked
     )
 
 
 @router.get("", response_model=list[RemoteResponse])
-def list_remotes(tx: Transaction, here: Here, user_id: str) -> Sequence[Remote]:
+def list_remotes(tx: Transaction, context: RequestContext, user_id: str) -> Sequence[Remote]:
     """The remotes of the user's memory, the oldest first."""
-    return queries.of_chain(tx, user_memory.open_memory(tx, here.scope, user_id).chain.id)
+    return queries.of_chain(tx, user_memory.open_memory(tx, context.scope, user_id).chain.id)
 
 
 @router.post("/{remote_id}/follow", response_model=NoteResponse)
 @needs("memory:approve", "admin")
-def sync(tx: Transaction, here: Here, user_id: str, remote_id: str) -> Json:
+def sync(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
     """Sync the remote and the memory now, also where nothing changed in the memory."""
-    job = _find(tx, here, user_id, remote_id).job()
+    job = _find(tx, context, user_id, remote_id).job()
     if jobs.add(tx, job) is None:
         jobs.make_due(tx, job.kind, job.key or "")
     return note("The remote is brought up to date in the background.")
@@ -83,14 +83,14 @@ def sync(tx: Transaction, here: Here, user_id: str, remote_id: str) -> Json:
 
 @router.delete("/{remote_id}", response_model=NoteResponse)
 @needs("memory:approve", "admin")
-def remove(tx: Transaction, here: Here, user_id: str, remote_id: str) -> Json:
+def remove(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Json:
     """Remove a remote. What is there stays there."""
-    queries.remove(tx, _find(tx, here, user_id, remote_id))
+    queries.remove(tx, _find(tx, context, user_id, remote_id))
     return note("The memory is followed there no more. What is there stays there.")
 
 
-def _find(tx: Transaction, here: RequestContext, user_id: str, remote_id: str) -> Remote:
-    remote = queries.get(tx, here.scope, remote_id)
-    if remote.chain_id != user_memory.open_memory(tx, here.scope, user_id).chain.id:
+def _find(tx: Transaction, context: RequestContext, user_id: str, remote_id: str) -> Remote:
+    remote = queries.get(tx, context.scope, remote_id)
+    if remote.chain_id != user_memory.open_memory(tx, context.scope, user_id).chain.id:
         raise NotFound(f"Remote with ID {remote_id} not found")
     return remote

@@ -25,6 +25,7 @@ StoppedBy = Literal["", "time", "cpu", "memory", "output"]
 _WARM = 2  # processes that wait for a call, of each environment
 _ENVIRONMENTS = 4  # so many environments have some
 _IDLE = 300.0  # seconds after which a process that waits for a call ends
+_BESIDE = 4  # calls that may have as many processes at once as one may have
 _UNSEEN = 0.3  # seconds of processor time since it was last looked at
 _CPU_EXITS = (128 + 24, 128 + 9)  # of a program that reached its processor time
 
@@ -285,14 +286,12 @@ class Sandbox:
     ) -> AsyncIterator[None]:
         """Send the call; for as long as the block lasts it has a proxy, where it asked for one."""
         limits, has_proxy = call.limits, call.has_network or bool(call.may_call_server)
-        others = processes_of_user() if process.workspace and os.geteuid() else 0
         told = {
-            **{
-                "memory": limits.memory_mb * 2**20,
-                "cpu_seconds": limits.cpu_seconds,
-                "open_files": limits.open_files,
-            },
-            **{"processes": limits.processes + others, "file": limits.file_mb * 2**20},
+            "memory": limits.memory_mb * 2**20,
+            "cpu_seconds": limits.cpu_seconds,
+            "open_files": limits.open_files,
+            "processes": limits.processes + self._room_of_others(process, limits),
+            "file": limits.file_mb * 2**20,
         }
         listener = await process.send(call, program, told, has_proxy=has_proxy)
         if listener is None:
@@ -302,6 +301,16 @@ class Sandbox:
             listener, is_open=call.has_network, server=call.may_call_server, key=call.server_key
         ):
             yield
+
+    def _room_of_others(self, process: SandboxProcess, limits: SandboxLimits) -> int:
+        """Return how many processes the kernel's limit has to allow on top of the call's own.
+
+        The limit counts all of a user. Where the call shares its user with others, they have
+        processes now and may start some more; `watch` bounds what the call itself has.
+        """
+        if not process.workspace or os.geteuid() == 0:
+            return 0
+        return processes_of_user() + limits.processes * min(self._options.sandbox_calls, _BESIDE)
 
     async def _finish(
         self, process: SandboxProcess, call: SandboxCall, program: str

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ricordo.api.call import Here, Paged
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.messages import new_message
 from ricordo.api.models.base import Json, stamp
 from ricordo.api.routing import Routes
@@ -22,24 +22,24 @@ router = Routes(prefix="/v1/agents/{agent_id}/schedule", tags=["schedules"], sco
 
 
 @router.post("", response_model=ScheduleMadeResponse)
-def create(tx: Transaction, here: Here, agent_id: str, body: ScheduleRequest) -> Json:
+def create(tx: Transaction, context: RequestContext, agent_id: str, body: ScheduleRequest) -> Json:
     """Send messages to the agent later: once, or again and again."""
     if not all(new_message(one).parts for one in body.messages):
         raise Invalid("There is no message to answer. Send some content with each.")
     if body.callback_url:
         require_callable(
-            body.callback_url, allow_private=here.runtime.settings.allow_private_callbacks
+            body.callback_url, allow_private=context.runtime.settings.allow_private_callbacks
         )
-    row = service.create(tx, here.scope, agent_id, body)
+    row = service.create(tx, context.scope, agent_id, body)
     return ScheduleMadeResponse.of(row, next_scheduled_at=stamp(row.next_at))
 
 
 @router.get("", response_model=SchedulesResponse)
-def list_schedules(tx: Transaction, here: Here, agent_id: str, paging: Paged) -> Json:
+def list_schedules(tx: Transaction, context: RequestContext, agent_id: str, paging: Paged) -> Json:
     """What is sent to the agent later, the newest schedules first."""
-    agents.require(tx, here.scope, agent_id)
+    agents.require(tx, context.scope, agent_id)
     page = paging.page()
-    found = queries.page(tx, here.scope, replace(page, limit=page.limit + 1), agent_id)
+    found = queries.page(tx, context.scope, replace(page, limit=page.limit + 1), agent_id)
     shown = [ScheduleResponse.from_row(row) for row in found[: page.limit]]
     return SchedulesResponse.of(
         None, has_next_page=len(found) > page.limit, scheduled_messages=shown
@@ -47,16 +47,18 @@ def list_schedules(tx: Transaction, here: Here, agent_id: str, paging: Paged) ->
 
 
 @router.get("/{scheduled_message_id}", response_model=ScheduleResponse)
-def retrieve(tx: Transaction, here: Here, agent_id: str, scheduled_message_id: str) -> Json:
+def retrieve(
+    tx: Transaction, context: RequestContext, agent_id: str, scheduled_message_id: str
+) -> Json:
     """One schedule of the agent."""
-    agents.require(tx, here.scope, agent_id)
-    return ScheduleResponse.from_row(queries.get(tx, here.scope, agent_id, scheduled_message_id))
+    agents.require(tx, context.scope, agent_id)
+    return ScheduleResponse.from_row(queries.get(tx, context.scope, agent_id, scheduled_message_id))
 
 
 @router.delete("/{scheduled_message_id}", response_model=dict[str, bool])
 def delete(
-    tx: Transaction, here: Here, agent_id: str, scheduled_message_id: str
+    tx: Transaction, context: RequestContext, agent_id: str, scheduled_message_id: str
 ) -> dict[str, bool]:
     """Delete a schedule. What waits to be sent is not sent; a turn that has begun goes on."""
-    service.delete(tx, here.scope, agent_id, scheduled_message_id)
+    service.delete(tx, context.scope, agent_id, scheduled_message_id)
     return {"success": True}

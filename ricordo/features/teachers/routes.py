@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from ricordo.api.call import Here, Paged
+from ricordo.api.call import Paged, RequestContext
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes, needs
 from ricordo.features.courses import queries as courses
@@ -44,18 +44,20 @@ class StudentMemoryResponse(StudentResponse):
 @router.get("/{course_name}/students", response_model=list[StudentResponse])
 @needs("agents:write")
 def list_students(
-    tx: Transaction, here: Here, course_name: str, paging: Paged
+    tx: Transaction, context: RequestContext, course_name: str, paging: Paged
 ) -> list[queries.Student]:
     """The users who talked with an agent of the course, by default the newest users first."""
-    teacher = queries.require_teacher(here.scope)
+    teacher = queries.require_teacher(context.scope)
     return queries.students(tx, teacher, courses.get(tx, teacher, course_name), paging.page())
 
 
 @router.get("/{course_name}/students/{user_id}", response_model=StudentMemoryResponse)
 @needs("agents:write")
-def retrieve_student(tx: Transaction, here: Here, course_name: str, user_id: str) -> Json:
+def retrieve_student(
+    tx: Transaction, context: RequestContext, course_name: str, user_id: str
+) -> Json:
     """One student, and those of their blocks that both the course and the student's own block let teachers see."""
-    teacher = queries.require_teacher(here.scope)
+    teacher = queries.require_teacher(context.scope)
     course = courses.get(tx, teacher, course_name)
     one = queries.student(tx, teacher, course, user_id)
     theirs = [block for block in blocks_of(course) if not block.shared]

@@ -5,7 +5,7 @@ from functools import partial
 from fastapi import Response
 
 from ricordo.api.answers import answer
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import Json
 from ricordo.api.models.warnings import warn
 from ricordo.api.routing import Routes
@@ -21,66 +21,73 @@ router = Routes(prefix="/v1/templates", tags=["templates"], scope="agents")
 
 
 @router.post("", response_model=models.TemplateResponse)
-async def create(here: Here, body: models.TemplateRequest) -> Json:
+async def create(context: RequestContext, body: models.TemplateRequest) -> Json:
     """Make a template of an agent, which it follows from then on, or of an agent file. Its first version is saved with it."""
     name = body.name
     if isinstance(body, models.AgentTemplateRequest):
         agent_id = body.agent_id
-        of_agent = partial(service.snapshot, here=here, agent_id=agent_id)
-        made = await here.store.write(
-            lambda tx: service.create(tx, here, name, of_agent(tx), agent_id)
+        of_agent = partial(service.snapshot, context=context, agent_id=agent_id)
+        made = await context.store.write(
+            lambda tx: service.create(tx, context, name, of_agent(tx), agent_id)
         )
     else:
         file, _ = await service.read(
-            here.runtime, here.scope, body.agent_file, ImportOptions(suffix="")
+            context.runtime, context.scope, body.agent_file, ImportOptions(suffix="")
         )
         of_file = partial(
-            service.take_in, here=here, file=file, overrides=body.update_existing_tools
+            service.take_in, context=context, file=file, overrides=body.update_existing_tools
         )
-        made = await here.store.write(lambda tx: service.create(tx, here, name, of_file(tx), None))
+        made = await context.store.write(
+            lambda tx: service.create(tx, context, name, of_file(tx), None)
+        )
         warn(file.notes.lines(), _OF_FILE)
     return models.TemplateResponse.from_template(made)
 
 
 @router.patch("/{template_name}", response_model=models.TemplateChangeResponse)
-async def update(here: Here, template_name: str, body: models.TemplateUpdateRequest) -> Json:
+async def update(
+    context: RequestContext, template_name: str, body: models.TemplateUpdateRequest
+) -> Json:
     """Put an agent file in the place of what the template holds now. Saved versions stay; it follows no agent from then on."""
     file, _ = await service.read(
-        here.runtime, here.scope, body.agent_file_json, ImportOptions(suffix="")
+        context.runtime, context.scope, body.agent_file_json, ImportOptions(suffix="")
     )
 
     def change(tx: Transaction) -> queries.Template:
-        template = queries.get(tx, here.scope, template_name, locks=True)
-        content = service.take_in(tx, here, file, overrides=body.update_existing_tools)
+        template = queries.get(tx, context.scope, template_name, locks=True)
+        content = service.take_in(tx, context, file, overrides=body.update_existing_tools)
         saves = "Saved before an update" if body.save_existing_changes else None
-        return service.put(tx, here, template, content, saves=saves)
+        return service.put(tx, context, template, content, saves=saves)
 
-    made = await here.store.write(change)
+    made = await context.store.write(change)
     warn(file.notes.lines(), _OF_FILE)
     told = f"{made.name} holds the agent file now; its newest saved version is {made.version}. It follows no agent."
     return models.TemplateChangeResponse.of(None, message=told)
 
 
 @router.delete("/{template_name}", response_model=dict[str, bool])
-def delete(tx: Transaction, here: Here, template_name: str) -> Json:
+def delete(tx: Transaction, context: RequestContext, template_name: str) -> Json:
     """Delete a template with all its versions. Agents that were made from it stay."""
-    queries.delete_template(tx, queries.get(tx, here.scope, template_name, locks=True).id)
+    queries.delete_template(tx, queries.get(tx, context.scope, template_name, locks=True).id)
     return {"success": True}
 
 
 @router.post("/{template_name}/rollback", response_model=models.TemplateChangeResponse)
 def rollback(
-    tx: Transaction, here: Here, template_name: str, body: models.TemplateRollbackRequest
+    tx: Transaction,
+    context: RequestContext,
+    template_name: str,
+    body: models.TemplateRollbackRequest,
 ) -> Json:
     """Put a saved version in the place of what the template holds now; changes that are not saved become a version first."""
     if body.version in ("current", "dev"):
         raise Invalid(
             f'A template cannot go back to "{body.version}", which is what it holds now. Name a saved version.'
         )
-    template = queries.get(tx, here.scope, template_name, locks=True)
+    template = queries.get(tx, context.scope, template_name, locks=True)
     version, content = service.version_of(tx, template, body.version)
     made = service.put(
-        tx, here, template, content, saves=f"Saved before a rollback to {version.number}"
+        tx, context, template, content, saves=f"Saved before a rollback to {version.number}"
     )
     told = f"{made.name} holds version {version.number} again; its newest saved version is {made.version}. It follows no agent."
     return models.TemplateChangeResponse.of(None, message=told)
@@ -88,25 +95,27 @@ def rollback(
 
 @router.post("/{template_name}/save", response_model=models.TemplateResponse)
 def save(
-    tx: Transaction, here: Here, template_name: str, body: models.TemplateSaveRequest
+    tx: Transaction, context: RequestContext, template_name: str, body: models.TemplateSaveRequest
 ) -> Response:
     """Save what the template holds now as its next version. The job that brings its agents there is in `x-job-id`."""
-    template = queries.get(tx, here.scope, template_name, locks=True)
-    template = service.save(tx, here, template, service.current(tx, here, template), body.message)
+    template = queries.get(tx, context.scope, template_name, locks=True)
+    template = service.save(
+        tx, context, template, service.current(tx, context, template), body.message
+    )
     response = answer(models.TemplateResponse.from_template(template))
     if body.migrate_agents:
-        jobs.add(tx, job := job_of(template, here.scope.actor, body))
+        jobs.add(tx, job := job_of(template, context.scope.actor, body))
         response.headers["x-job-id"] = job.id
     return response
 
 
 @router.post("/{template_version}/agents", response_model=models.TemplateAgentsResponse)
 async def create_agents(
-    here: Here, template_version: str, body: models.TemplateAgentsRequest
+    context: RequestContext, template_version: str, body: models.TemplateAgentsRequest
 ) -> Json:
     """Make an agent from a version, which is named as `name:2`, `name:latest`, or `name:current` for what is not saved yet."""
     name, _, version = template_version.rpartition(":")
     if not name:
         raise Invalid(f'Name the version too, as in "{template_version[:100]}:latest".')
-    agent_id, deployment_id = await service.make_agent(here, name, version, body)
+    agent_id, deployment_id = await service.make_agent(context, name, version, body)
     return models.TemplateAgentsResponse.of(None, agent_ids=[agent_id], deployment_id=deployment_id)

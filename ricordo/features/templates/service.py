@@ -56,21 +56,27 @@ async def read(
     return replace(file, specs=[spec]), info
 
 
-def take_in(tx: Transaction, here: RequestContext, file: AgentImport, *, overrides: bool) -> Json:
+def take_in(
+    tx: Transaction, context: RequestContext, file: AgentImport, *, overrides: bool
+) -> Json:
     """Store the tools and folders of a file; return what a template keeps of it. Raises Conflict, Forbidden, Invalid."""
-    chain = Chain(new_id("chain"), here.scope.organization_id, "agent", "")
-    require_told_apart([new_block(tx, here.scope, block, chain) for block in file.specs[0].blocks])
-    made = agent_files.insert_shared(tx, here, file, overrides=overrides)
+    chain = Chain(new_id("chain"), context.scope.organization_id, "agent", "")
+    require_told_apart(
+        [new_block(tx, context.scope, block, chain) for block in file.specs[0].blocks]
+    )
+    made = agent_files.insert_shared(tx, context, file, overrides=overrides)
     (agent,) = file.content["agents"]
     return _kept(file.content, made.known(agent.get("folder_ids") or agent.get("source_ids") or []))
 
 
-def snapshot(tx: Transaction, here: RequestContext, agent_id: str) -> Json:
+def snapshot(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
     """Return the agent as a content: without what was said, archives, and anything that is a user's. Raises NotFound."""
-    state = agents.load_whole(tx, here.scope, agent_id)
-    of_agent = files.folders_of_agent(tx, Scope(here.scope.organization_id), agent_id)
+    state = agents.load_whole(tx, context.scope, agent_id)
+    of_agent = files.folders_of_agent(tx, Scope(context.scope.organization_id), agent_id)
     folders = [one.id for one in of_agent if one.user_id is None]
-    return _kept(outline(here, LocalIds(), state, own_blocks(tx, here.scope, agent_id)), folders)
+    return _kept(
+        outline(context, LocalIds(), state, own_blocks(tx, context.scope, agent_id)), folders
+    )
 
 
 def _kept(file: Json, folder_ids: Sequence[str]) -> Json:
@@ -96,16 +102,16 @@ def _given(item: Json, names: Sequence[str]) -> Json:
 
 
 def create(
-    tx: Transaction, here: RequestContext, name: str | None, content: Json, agent_id: str | None
+    tx: Transaction, context: RequestContext, name: str | None, content: Json, agent_id: str | None
 ) -> Template:
     """Store a template with its first version; it follows the agent, if one is given. Raises Invalid, Conflict."""
-    organization_id, by, now = here.scope.organization_id, here.scope.user_id, tx.clock.now()
-    name = _free_name(tx, here.scope, name, str(content["agents"][0]["name"]))
+    organization_id, by, now = context.scope.organization_id, context.scope.user_id, tx.clock.now()
+    name = _free_name(tx, context.scope, name, str(content["agents"][0]["name"]))
     template = Template(
         new_id("template"), organization_id, name, None, agent_id, 0, by, by, now, now
     )
     queries.insert_template(tx, template)
-    return save(tx, here, template, content, "Made")
+    return save(tx, context, template, content, "Made")
 
 
 def _free_name(tx: Transaction, scope: Scope, name: str | None, of_agent: str) -> str:
@@ -126,40 +132,47 @@ def _free_name(tx: Transaction, scope: Scope, name: str | None, of_agent: str) -
     return free
 
 
-def current(tx: Transaction, here: RequestContext, template: Template) -> Json:
+def current(tx: Transaction, context: RequestContext, template: Template) -> Json:
     """Return what the template holds now: the agent that it follows, as long as that is there, else what was put into it."""
     if template.agent_id and agents.find(tx, Scope(template.organization_id), template.agent_id):
-        return snapshot(tx, here, template.agent_id)
+        return snapshot(tx, context, template.agent_id)
     return queries.read_content(tx, template.id)
 
 
 def save(
-    tx: Transaction, here: RequestContext, template: Template, content: Json, message: str | None
+    tx: Transaction, context: RequestContext, template: Template, content: Json, message: str | None
 ) -> Template:
     """Save a content as the next version, and as what the template holds now."""
     number, now, id = template.version + 1, tx.clock.now(), new_id("template")
     version = TemplateVersion(
-        id, template.id, number, message, _digest(content), here.scope.user_id, now
+        id, template.id, number, message, _digest(content), context.scope.user_id, now
     )
     queries.insert_version(tx, version, content)
-    return _changed(tx, here, replace(template, version=number), content)
+    return _changed(tx, context, replace(template, version=number), content)
 
 
 def put(
-    tx: Transaction, here: RequestContext, template: Template, content: Json, *, saves: str | None
+    tx: Transaction,
+    context: RequestContext,
+    template: Template,
+    content: Json,
+    *,
+    saves: str | None,
 ) -> Template:
     """Put another content into the template, which follows no agent then; with the message `saves`, save what is new first."""
     if saves:
-        held = current(tx, here, template)
+        held = current(tx, context, template)
         if not queries.is_saved(tx, template.id, _digest(held)):
-            template = save(tx, here, template, held, saves)
-    return _changed(tx, here, replace(template, agent_id=None), content)
+            template = save(tx, context, template, held, saves)
+    return _changed(tx, context, replace(template, agent_id=None), content)
 
 
-def _changed(tx: Transaction, here: RequestContext, template: Template, content: Json) -> Template:
+def _changed(
+    tx: Transaction, context: RequestContext, template: Template, content: Json
+) -> Template:
     told = content["agents"][0].get("description")
     template = replace(
-        template, description=told, updated_by=here.scope.user_id, updated_at=tx.clock.now()
+        template, description=told, updated_by=context.scope.user_id, updated_at=tx.clock.now()
     )
     queries.update_template(tx, template, content)
     return template
@@ -185,22 +198,22 @@ def version_of(tx: Transaction, template: Template, version: str) -> tuple[Templ
 
 
 async def make_agent(
-    here: RequestContext, name: str, version: str, asked: TemplateAgentsRequest
+    context: RequestContext, name: str, version: str, asked: TemplateAgentsRequest
 ) -> tuple[str, str]:
     """Make an agent from a version of the template; return its id and that of its deployment. Raises NotFound, Invalid."""
 
     def find(tx: Transaction) -> tuple[Template, TemplateVersion | None, Json]:
-        template = queries.get(tx, here.scope, name)
+        template = queries.get(tx, context.scope, name)
         if version in ("current", "dev"):
-            return template, None, current(tx, here, template)
+            return template, None, current(tx, context, template)
         return (template, *version_of(tx, template, version))
 
-    template, saved, content = await here.store.read(find)
+    template, saved, content = await context.store.read(find)
     variables, sequence = asked.memory_variables, asked.initial_message_sequence
     options = ImportOptions(
         suffix="", overrides_tools=False, strips_messages=True, secrets=asked.tool_variables
     )
-    file, info = await read(here.runtime, here.scope, content, options)
+    file, info = await read(context.runtime, context.scope, content, options)
     (spec,), agent = file.specs, content["agents"][0]
     require_variables(spec.blocks, variables, "template")
     mark = {
@@ -221,15 +234,15 @@ async def make_agent(
     )
 
     def insert(tx: Transaction) -> str:
-        now = queries.get(tx, here.scope, name, locks=True)
+        now = queries.get(tx, context.scope, name, locks=True)
         # A migration that begins later finds the agent, and the newest version is not an old one by then.
         if now.id != template.id or (version == "latest" and now.version != template.version):
             raise Conflict(f'The template "{name}" was saved a moment ago. Send the request again.')
-        folders = files.folders_by_ids(tx, here.scope, agent["folder_ids"])
+        folders = files.folders_by_ids(tx, context.scope, agent["folder_ids"])
         made = replace(file, specs=[replace(spec, folder_ids=tuple(one.id for one in folders))])
-        (agent_id,) = agent_files.insert(tx, here, made, options, [info])
+        (agent_id,) = agent_files.insert(tx, context, made, options, [info])
         if asked.identity_ids:
-            agent_access.keep_to(tx, here.scope, agent_id, asked.identity_ids)
+            agent_access.keep_to(tx, context.scope, agent_id, asked.identity_ids)
         return agent_id
 
-    return await here.store.write(insert), str(mark["deployment_id"])
+    return await context.store.write(insert), str(mark["deployment_id"])

@@ -5,7 +5,7 @@ from typing import Annotated
 import orjson
 from fastapi import Query
 
-from ricordo.api.call import Here
+from ricordo.api.call import RequestContext
 from ricordo.api.models.base import From, Json, ResponseModel, Timestamp
 from ricordo.api.routing import Routes
 from ricordo.domain.run import Run, Step, Trace
@@ -74,28 +74,31 @@ class TraceResponse(ResponseModel):
     "/telemetry/{step_id}", response_model=TraceResponse, name="telemetry", summary="Telemetry"
 )
 @router.get("/steps/{step_id}/trace", response_model=TraceResponse)
-def trace_of_step(tx: Transaction, here: Here, step_id: str) -> Json:
+def trace_of_step(tx: Transaction, context: RequestContext, step_id: str) -> Json:
     """Return the request and reply of the step's model call."""
-    trace = runs.trace_of_step(tx, here.scope, step_id)
+    trace = runs.trace_of_step(tx, context.scope, step_id)
     if trace is None:
-        runs.get_step(tx, here.scope, step_id)
+        runs.get_step(tx, context.scope, step_id)
         raise NotFound(
             f"No trace of {step_id} is stored. RICORDO_TRACES says which steps have one, RICORDO_TRACE_DAYS for how long."
         )
-    step, run = runs.find_step(tx, here.scope, step_id), runs.get(tx, here.scope, trace.run_id)
+    step, run = (
+        runs.find_step(tx, context.scope, step_id),
+        runs.get(tx, context.scope, trace.run_id),
+    )
     return TraceResponse.from_trace(trace, step, run, agents.tags_of(tx, run.agent_id))
 
 
 @router.get("/runs/{run_id}/trace", response_model=list[TraceResponse])
 def traces_of_run(
     tx: Transaction,
-    here: Here,
+    context: RequestContext,
     run_id: str,
     limit: Annotated[int, Query(ge=1, le=1000, description="The most traces to return.")] = 1000,
 ) -> list[Json]:
     """Return the traces of the run's steps and summaries, oldest first."""
-    run = runs.get(tx, here.scope, run_id)
-    kept = runs.traces_of_run(tx, here.scope, run_id, limit)
+    run = runs.get(tx, context.scope, run_id)
+    kept = runs.traces_of_run(tx, context.scope, run_id, limit)
     taken = {step.id: step for step in runs.steps_by_ids(tx, [trace.step_id for trace in kept])}
     tags = agents.tags_of(tx, run.agent_id)
     return [TraceResponse.from_trace(trace, taken.get(trace.step_id), run, tags) for trace in kept]

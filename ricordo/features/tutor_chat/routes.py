@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from ricordo.agents.turn import run_turn
-from ricordo.api.call import Here, RequestContext, for_user, scope_of_user
+from ricordo.api.call import RequestContext, for_user, scope_of_user
 from ricordo.api.models.base import HealthResponse, Json
 from ricordo.api.routing import Routes, needs
 from ricordo.api.server import health as server_health
@@ -72,51 +72,55 @@ async def health() -> Json:
 
 @router.post("/chat/stream", response_class=StreamingResponse, responses=STREAM)
 @needs("messages:write")
-async def stream(here: Here, body: TutorChatRequest) -> Response:
+async def stream(context: RequestContext, body: TutorChatRequest) -> Response:
     """Go on with a chat, and stream the answer. A reader who leaves does not cut it off: `resume` takes it up again."""
-    here = await _as_student(here, body.user_id)
-    agent = await _agent(here, body.model)
+    context = await _as_student(context, body.user_id)
+    agent = await _agent(context, body.model)
     name = {"chat_id": body.chat_id} if body.chat_id else None
     chat = ChatRequest.model_construct(
         model=agent.model, messages=body.messages, stream=True, metadata=name
     )
     sent = body.model_dump_json(exclude={"resume"}).encode()
-    asked = await chat_turn(here, agent, chat, is_retry=body.resume, sent=sent)
-    usual = reader_of(here, asked)
+    asked = await chat_turn(context, agent, chat, is_retry=body.resume, sent=sent)
+    usual = reader_of(context, asked)
     reader = TutorReader(usual.clock, usual.client_tools, usual.page)
-    turn = await run_turn(here.runtime, asked.request)
+    turn = await run_turn(context.runtime, asked.request)
     deltas = deltas_of(
-        turn, reader, asked.note, here.runtime.settings.keepalive, stops_when_left=False
+        turn, reader, asked.note, context.runtime.settings.keepalive, stops_when_left=False
     )
-    return sse_response(_events(here, deltas, reader, asked.request.conversation_id or ""))
+    return sse_response(_events(context, deltas, reader, asked.request.conversation_id or ""))
 
 
-async def _as_student(here: RequestContext, user: str | None) -> RequestContext:
+async def _as_student(context: RequestContext, user: str | None) -> RequestContext:
     """The call as this student, who is made where new. Raises Forbidden, and Invalid where nobody is named."""
-    scope = here.scope
+    scope = context.scope
     if user is not None and scope.subject is None and scope.may(IMPERSONATE):
-        acting = await scope_of_user(here.store, scope, user, makes=True)
-        return replace(here, scope=acting or scope)
+        acting = await scope_of_user(context.store, scope, user, makes=True)
+        return replace(context, scope=acting or scope)
     if user is not None:
-        return await for_user(here, user, reads=False)
+        return await for_user(context, user, reads=False)
     if scope.subject is None:
         raise Invalid("Say in user_id who is chatting, or send the key of a user.")
-    return here
+    return context
 
 
-async def _agent(here: RequestContext, model: str | None) -> NamedAgent:
+async def _agent(context: RequestContext, model: str | None) -> NamedAgent:
     """The agent of a course, or the one with this name or id. Raises NotFound, Invalid.
 
     Courses change seldom: they are read again after some seconds, or where the name is not among them.
     """
-    state, place, now = here.request.app.state, here.scope.organization_id, here.store.clock.now()
+    state, place, now = (
+        context.request.app.state,
+        context.scope.organization_id,
+        context.store.clock.now(),
+    )
     recent: Mapping[str, tuple[int, Mapping[str, str]]] = getattr(state, "agents_of_courses", {})
     read_at, known = recent.get(place, (0, {}))
     if 0 <= now - read_at <= _FRESH and (found := _of_course(known, model)):
         return found
 
     def read(tx: Transaction) -> NamedAgent:
-        known = _agents_of_courses(tx, here.scope)
+        known = _agents_of_courses(tx, context.scope)
         state.agents_of_courses = {**recent, place: (now, known)}
         if found := _of_course(known, model):
             return found
@@ -125,10 +129,10 @@ async def _agent(here: RequestContext, model: str | None) -> NamedAgent:
             raise Invalid(
                 f"Say in model with which course or agent the chat is. Courses are: {names}."
             )
-        return agent_of(tx, here.scope, model)
+        return agent_of(tx, context.scope, model)
 
     try:
-        return await here.store.read(read)
+        return await context.store.read(read)
     except NotFound:
         raise NotFound(
             f'There is no course and no agent "{(model or "")[:80]}". GET /v1/models lists what there is.'
@@ -158,7 +162,7 @@ def _artifact(part: ToolReturnPart) -> Json:
 
 
 async def _events(
-    here: RequestContext,
+    context: RequestContext,
     deltas: AsyncGenerator[Json | None],
     reader: TutorReader,
     conversation_id: str,
@@ -180,9 +184,9 @@ async def _events(
     if reader.failed:
         yield data({"type": "error", "message": reader.failed.message, "kind": reader.failed.kind})
     elif run:
-        page = f"{str(here.request.base_url).rstrip('/')}/ui/people/{here.scope.subject}"
+        page = f"{str(context.request.base_url).rstrip('/')}/ui/people/{context.scope.subject}"
         filed = (
-            await here.store.read(lambda tx: changes_of(tx, here.scope, run.id))
+            await context.store.read(lambda tx: changes_of(tx, context.scope, run.id))
             if reader.has_called
             else ()
         )

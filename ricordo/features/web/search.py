@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import Request, Response
 
-from ricordo.api.call import RequestContext, for_user
+from ricordo.api.call import CallContext, for_user
 from ricordo.api.search import FoundMessageResponse, MessageSearchRequest
 from ricordo.domain.passage import GOOD_SIMILARITY
 from ricordo.domain.scope import REQUEST_SCOPE
@@ -89,18 +89,18 @@ async def _find(request: Request, api: Api, kind: str, given: dict[str, str | No
 async def _messages_of_all(request: Request, body: MessageSearchRequest) -> list[Any]:
     """The results of the API's search, with the agents that were used last where there are very many."""
     runtime = request.app.state.runtime
-    here = await for_user(
-        RequestContext(request, runtime, request.scope[REQUEST_SCOPE]), body.user_id
+    context = await for_user(
+        CallContext(request, runtime, request.scope[REQUEST_SCOPE]), body.user_id
     )
     start, end = body.span(UTC)
 
     def wanted(tx: Transaction) -> MessageFilter:
-        ids = queries.agents_used_last(tx, here.scope, _MOST_AGENTS)
+        ids = queries.agents_used_last(tx, context.scope, _MOST_AGENTS)
         return MessageFilter(
             tuple(ids),
             None,
             ("user", "assistant"),
-            here.scope.subject_id,
+            context.scope.subject_id,
             start,
             end,
             own_first=True,

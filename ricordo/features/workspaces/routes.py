@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from fastapi import Response
 
-from ricordo.api.call import Here, RequestContext, for_user, note, scope_of_user
+from ricordo.api.call import RequestContext, for_user, note, scope_of_user
 from ricordo.api.models.base import Json, NoteResponse, ResponseModel, Timestamp, binary
 from ricordo.api.models.entity_tags import IfMatch, IfNoneMatch
 from ricordo.api.routing import Routes, needs
@@ -34,21 +34,21 @@ class WorkspaceFileResponse(ResponseModel):
 
 
 @router.get(_OWN, response_model=list[WorkspaceFileResponse])
-async def list_files(here: Here, user_id: str) -> Sequence[WorkspaceFile]:
+async def list_files(context: RequestContext, user_id: str) -> Sequence[WorkspaceFile]:
     """The files of the user's workspace, by their paths."""
-    space = await _own(here, user_id)
-    return await here.store.read(lambda tx: queries.listed(tx, space))
+    space = await _own(context, user_id)
+    return await context.store.read(lambda tx: queries.listed(tx, space))
 
 
 @router.get(_OWN + "/{file_path:path}", response_class=Response, responses=binary(_BYTES))
-async def download(here: Here, user_id: str, file_path: str) -> Response:
+async def download(context: RequestContext, user_id: str, file_path: str) -> Response:
     """What a file of the user's holds."""
-    return await _content(here, await _own(here, user_id), file_path)
+    return await _content(context, await _own(context, user_id), file_path)
 
 
 @router.put(_OWN + "/{file_path:path}", response_model=WorkspaceFileResponse)
 async def upload(
-    here: Here,
+    context: RequestContext,
     user_id: str,
     file_path: str,
     if_match: IfMatch = None,
@@ -56,77 +56,84 @@ async def upload(
 ) -> WorkspaceFile:
     """Store the body of the request as a file of the user's, who is made where new. `If-Match` takes the digest that was read."""
     return await _store(
-        here, await _own(here, user_id, makes=True), file_path, if_match, if_none_match
+        context, await _own(context, user_id, makes=True), file_path, if_match, if_none_match
     )
 
 
 @router.delete(_OWN + "/{file_path:path}", response_model=NoteResponse)
-async def delete(here: Here, user_id: str, file_path: str) -> Json:
+async def delete(context: RequestContext, user_id: str, file_path: str) -> Json:
     """Delete a file of the user's."""
-    return await _remove(here, await _own(here, user_id), file_path)
+    return await _remove(context, await _own(context, user_id), file_path)
 
 
 @router.get(_SHARED, response_model=list[WorkspaceFileResponse])
 @needs("agents:read")
-async def list_shared(here: Here) -> Sequence[WorkspaceFile]:
+async def list_shared(context: RequestContext) -> Sequence[WorkspaceFile]:
     """The files that all users share, by their paths."""
-    return await here.store.read(lambda tx: queries.listed(tx, _shared(here)))
+    return await context.store.read(lambda tx: queries.listed(tx, _shared(context)))
 
 
 @router.get(_SHARED + "/{shared_path:path}", response_class=Response, responses=binary(_BYTES))
 @needs("agents:read")
-async def download_shared(here: Here, shared_path: str) -> Response:
+async def download_shared(context: RequestContext, shared_path: str) -> Response:
     """What a shared file holds."""
-    return await _content(here, _shared(here), shared_path)
+    return await _content(context, _shared(context), shared_path)
 
 
 @router.put(_SHARED + "/{shared_path:path}", response_model=WorkspaceFileResponse)
 @needs("agents:write")
 async def upload_shared(
-    here: Here, shared_path: str, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+    context: RequestContext,
+    shared_path: str,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
 ) -> WorkspaceFile:
     """Store the body of the request as a file that all users share."""
-    return await _store(here, _shared(here), shared_path, if_match, if_none_match)
+    return await _store(context, _shared(context), shared_path, if_match, if_none_match)
 
 
 @router.delete(_SHARED + "/{shared_path:path}", response_model=NoteResponse)
 @needs("agents:write")
-async def delete_shared(here: Here, shared_path: str) -> Json:
+async def delete_shared(context: RequestContext, shared_path: str) -> Json:
     """Delete a shared file."""
-    return await _remove(here, _shared(here), shared_path)
+    return await _remove(context, _shared(context), shared_path)
 
 
-async def _own(here: RequestContext, user: str, *, makes: bool = False) -> Space:
+async def _own(context: RequestContext, user: str, *, makes: bool = False) -> Space:
     """The workspace of this user. Raises NotFound, Forbidden."""
-    if makes and here.scope.subject_id is None and here.scope.may(IMPERSONATE):
-        await scope_of_user(here.store, here.scope, user, makes=True)
-    here = await for_user(here, user, reads=not makes)
-    return Space(here.scope.organization_id, here.scope.subject or "")
+    if makes and context.scope.subject_id is None and context.scope.may(IMPERSONATE):
+        await scope_of_user(context.store, context.scope, user, makes=True)
+    context = await for_user(context, user, reads=not makes)
+    return Space(context.scope.organization_id, context.scope.subject or "")
 
 
-def _shared(here: RequestContext) -> Space:
-    return Space(here.scope.organization_id)
+def _shared(context: RequestContext) -> Space:
+    return Space(context.scope.organization_id)
 
 
-async def _content(here: RequestContext, space: Space, path: str) -> Response:
+async def _content(context: RequestContext, space: Space, path: str) -> Response:
     named = service.path_of(path)
-    data = await here.store.read(lambda tx: service.read(tx, space, named))
+    data = await context.store.read(lambda tx: service.read(tx, space, named))
     return Response(
         data, headers={**_HEADERS, "etag": f'"{queries.digest_of(data)}"'}, media_type=_BYTES
     )
 
 
 async def _store(
-    here: RequestContext, space: Space, path: str, if_match: str | None, if_none_match: str | None
+    context: RequestContext,
+    space: Space,
+    path: str,
+    if_match: str | None,
+    if_none_match: str | None,
 ) -> WorkspaceFile:
-    named, data = service.path_of(path), await here.request.body()
+    named, data = service.path_of(path), await context.request.body()
     expected = if_match.strip('"') if if_match else "" if if_none_match == "*" else None
-    return await here.store.write(
+    return await context.store.write(
         lambda tx: service.write(tx, space, named, data, expected=expected)
     )
 
 
-async def _remove(here: RequestContext, space: Space, path: str) -> Json:
+async def _remove(context: RequestContext, space: Space, path: str) -> Json:
     named = service.path_of(path)
-    await here.store.write(lambda tx: service.remove(tx, space, named))
+    await context.store.write(lambda tx: service.remove(tx, space, named))
     return note(f'File "{named}" deleted.')

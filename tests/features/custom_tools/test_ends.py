@@ -13,7 +13,7 @@ from ricordo.llm.scripted import call
 from ricordo.prompt.transcript import INTERRUPTED
 from tests.features.custom_tools.conftest import Api
 from tests.seams.server import MODEL
-from tests.support.attacked_server import AttackedServer, attacked_server
+from tests.support.attacked_server import LIMIT, AttackedServer, attacked_server
 from tests.support.model_server import completion, tool_call
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
@@ -116,7 +116,7 @@ async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str
                     began.set()
 
     asking = asyncio.create_task(ask())
-    await asyncio.wait_for(began.wait(), 20)
+    await asyncio.wait_for(began.wait(), LIMIT)
     await asyncio.sleep(delay or 0)
     await asyncio.to_thread(server.process.kill)
     await asyncio.wait([asking])
@@ -139,7 +139,7 @@ async def kill_during_a_call(server: AttackedServer, delay: float | None) -> str
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
-@pytest.mark.parametrize("kills", [1, pytest.param(500, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.soak)])
 async def test_a_kill_of_the_server_leaves_no_process_and_the_call_ends_as_interrupted(
     kills: int, tmp_path: Path, helper: Helper
 ) -> None:

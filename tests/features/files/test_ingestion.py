@@ -24,7 +24,7 @@ from tests.conftest import BOTH
 from tests.features.files.test_formats import READ
 from tests.seams.stage import Stage
 from tests.seams.stores import broken, killed_after, mended
-from tests.support.attacked_server import AttackedServer, attacked_server
+from tests.support.attacked_server import LIMIT, AttackedServer, attacked_server
 from tests.support.ready import Helper
 from tests.support.server_process import CAN_FORK
 
@@ -132,7 +132,7 @@ async def test_a_full_disk_leaves_no_half_file(stage: Stage) -> None:
 
 
 @pytest.mark.skipif(not CAN_FORK, reason="the helper forks")
-@pytest.mark.parametrize("kills", [1, pytest.param(400, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [1, pytest.param(100, marks=pytest.mark.soak)])
 async def test_a_kill_of_the_server_leaves_no_half_file_and_the_next_one_goes_on(
     kills: int, tmp_path: Path, helper: Helper
 ) -> None:
@@ -159,7 +159,7 @@ async def kill_while_files_are_read(server: AttackedServer, number: int) -> None
     await asyncio.sleep(random.uniform(0, 0.6))  # noqa: S311
     await asyncio.to_thread(server.process.kill)
     await asyncio.to_thread(server.process.start)
-    end = time.monotonic() + 30
+    end = time.monotonic() + LIMIT
     while True:
         listed = (await server.http.get(f"{home}/files", params={"include_content": True})).json()
         if all(file["processing_status"] in ("completed", "error") for file in listed):

@@ -1,6 +1,7 @@
 """Programs that try to leave the sandbox or to harm what is around it. One that gets its way prints ESCAPED.
 
-`python -m tests.features.sandbox.escapes BACKEND FOLDER` runs them all as this user, and prints JSON of how each ended.
+`python -m tests.features.sandbox.escapes BACKEND FOLDER` runs them all as this user, and prints JSON of how each ended; with
+`neighbours` behind it, it runs two calls side by side instead.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +267,73 @@ async def run_all(backend: str, folder: Path, names: list[str]) -> dict[str, Any
     return ended
 
 
+# Forks as much as one call may, and waits; the other one forks only then.
+BUSY = """
+import os, time
+for _ in range({count}):
+    if os.fork() == 0:
+        time.sleep(60); os._exit(0)
+print("ready", flush=True)
+while not os.path.exists({end!r}):
+    time.sleep(0.02)
+"""
+PATIENT = """
+import os, time
+print("ready", flush=True)
+while not os.path.exists({go!r}):
+    time.sleep(0.02)
+for _ in range({count}):
+    if os.fork() == 0:
+        time.sleep(60); os._exit(0)
+print("forked", flush=True)
+"""
+
+
+async def run_neighbours(backend: str, folder: Path) -> dict[str, Any]:
+    """Run a call that forks after its neighbour has as many processes as a call may have."""
+    from ricordo.features.sandbox.options import SandboxSettings
+    from ricordo.features.sandbox.service import Sandbox, SandboxLimits, SandboxResult
+    from ricordo.settings import Settings
+
+    data, shown = folder / "data", folder / "shown"
+    for path in (data, shown):
+        path.mkdir(mode=0o755)
+    sandbox = Sandbox(Settings(data_dir=data), SandboxSettings(sandbox=backend))  # type: ignore[arg-type]
+    go, end = shown / "go", shown / "end"
+
+    async def begin(program: str) -> asyncio.Task[SandboxResult]:
+        """Start a program, and return its call once it says that it is ready."""
+        ready = asyncio.Event()
+        call = sandbox.run_python(
+            program,
+            b"",
+            limits=SandboxLimits(processes=32),
+            readable=(shown,),
+            on_output=lambda *_: ready.set(),
+        )
+        task = asyncio.create_task(call)
+        await asyncio.wait_for(ready.wait(), 60)
+        return task
+
+    try:
+        patient = await begin(PATIENT.format(go=str(go), count=20))
+        busy = await begin(BUSY.format(end=str(end), count=30))
+        go.touch()
+        results = {"patient": await patient}
+        end.touch()
+        results["busy"] = await busy
+    finally:
+        await sandbox.close()
+    return {
+        name: {
+            "out": result.stdout.decode(),
+            "err": result.stderr.decode(),
+            "reason": result.reason,
+        }
+        for name, result in results.items()
+    }
+
+
 def _is_untouched(listener: socket.socket) -> bool:
     listener.settimeout(0.05)
     try:
@@ -275,4 +344,6 @@ def _is_untouched(listener: socket.socket) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(run_all(sys.argv[1], Path(sys.argv[2]), list(ESCAPES)))))
+    _backend, _folder, *_what = sys.argv[1:]
+    _run = run_neighbours if _what else partial(run_all, names=list(ESCAPES))
+    print(json.dumps(asyncio.run(_run(_backend, Path(_folder)))))

@@ -24,7 +24,7 @@ _STOPPED = {
 }
 
 
-def attempts(backend: str, folder: Path, *, as_root: bool) -> dict[str, dict[str, str]]:
+def attempts(backend: str, folder: Path, *what: str, as_root: bool) -> dict[str, dict[str, str]]:
     bubblewrap()
     command = [sys.executable]
     environment = {"PATH": "/usr/bin:/bin", "VICTIM": SECRET, "PYTHONPATH": str(ROOT)}
@@ -50,7 +50,7 @@ def attempts(backend: str, folder: Path, *, as_root: bool) -> dict[str, dict[str
         environment["PYTHONPATH"] = f"{ROOT}:{packages}"
         environment["HOME"] = environment["TMPDIR"] = str(folder)
     done = subprocess.run(
-        [*command, "-m", "tests.features.sandbox.escapes", backend, str(folder)],
+        [*command, "-m", "tests.features.sandbox.escapes", backend, str(folder), *what],
         env=environment,
         cwd=folder,
         capture_output=True,
@@ -95,3 +95,23 @@ def test_no_way_leads_out(backend: str, as_root: bool) -> None:
     assert set(found["the folder"]) - {"ricordo.tmp"} == {"ricordo.db", "secret.key"}
     assert found["left"] == []
     assert found["connections"] is True
+
+
+@pytest.mark.parametrize(
+    ("backend", "as_root"),
+    [
+        # Only here do the calls have one user, all of whose processes the kernel counts.
+        pytest.param("landlock", False, id="landlock, as an ordinary user"),
+        pytest.param("landlock", True, id="landlock, as root", marks=pytest.mark.soak),
+        pytest.param(
+            "bubblewrap", False, id="bubblewrap, as an ordinary user", marks=pytest.mark.soak
+        ),
+    ],
+)
+def test_a_call_has_its_number_of_processes_beside_one_that_has_as_many(
+    backend: str, as_root: bool
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ricordo-escapes-") as folder:
+        ended = attempts(backend, Path(folder), "neighbours", as_root=as_root)
+    assert ended["patient"] == {"out": "ready\nforked\n", "err": "", "reason": ""}
+    assert ended["busy"] == {"out": "ready\n", "err": "", "reason": ""}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, cast
 
-from ricordo.api.call import RequestContext
+from ricordo.api.call import CallContext
 from ricordo.domain.job import Job
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.errors import Conflict
@@ -24,42 +24,44 @@ DATABASES = BOTH
 SCOPE = Scope()
 
 
-async def opened(stage: Stage) -> tuple[RequestContext, str]:
+async def opened(stage: Stage) -> tuple[CallContext, str]:
     tables = [*FILES, *TABLES]
     await stage.store.write(lambda tx: metadata.create_all(tx.connection, tables=tables))
     await stage.runtime.organization_providers.of(LOCAL_ORGANIZATION)
     agent = await stage.agent(("rules", "One."))
-    return RequestContext(cast(Any, None), stage.runtime, SCOPE), agent
+    return CallContext(cast(Any, None), stage.runtime, SCOPE), agent
 
 
-def made(tx: Transaction, here: RequestContext, agent: str, name: str | None) -> Template:
-    return service.create(tx, here, name, service.snapshot(tx, here, agent), agent)
+def made(tx: Transaction, context: CallContext, agent: str, name: str | None) -> Template:
+    return service.create(tx, context, name, service.snapshot(tx, context, agent), agent)
 
 
-def saved(tx: Transaction, here: RequestContext, name: str) -> Template:
+def saved(tx: Transaction, context: CallContext, name: str) -> Template:
     template = queries.get(tx, SCOPE, name, locks=True)
-    return service.save(tx, here, template, service.current(tx, here, template), None)
+    return service.save(tx, context, template, service.current(tx, context, template), None)
 
 
 async def test_two_at_once_make_one_template_and_two_versions(stage: Stage) -> None:
-    here, agent = await opened(stage)
+    context, agent = await opened(stage)
     one, two = await overlapped(
-        stage.store, lambda tx: made(tx, here, agent, "T"), lambda tx: made(tx, here, agent, "T")
+        stage.store,
+        lambda tx: made(tx, context, agent, "T"),
+        lambda tx: made(tx, context, agent, "T"),
     )
     assert isinstance(one, Template)
     assert isinstance(two, Conflict)
 
     def save(tx: Transaction) -> int:
-        return saved(tx, here, "T").version
+        return saved(tx, context, "T").version
 
     assert await overlapped(stage.store, save, save) == (2, 3)
 
 
 async def test_agents_are_found_by_their_template_and_brought_to_its_version(stage: Stage) -> None:
-    here, agent = await opened(stage)
-    template = await stage.store.write(lambda tx: made(tx, here, agent, None))
-    one, _ = await service.make_agent(here, template.name, "latest", TemplateAgentsRequest())
-    other, _ = await service.make_agent(here, template.name, "current", TemplateAgentsRequest())
+    context, agent = await opened(stage)
+    template = await stage.store.write(lambda tx: made(tx, context, agent, None))
+    one, _ = await service.make_agent(context, template.name, "latest", TemplateAgentsRequest())
+    other, _ = await service.make_agent(context, template.name, "current", TemplateAgentsRequest())
 
     async def found(**ids: str) -> list[str]:
         where = agents.is_made_from(**ids)
@@ -72,7 +74,7 @@ async def test_agents_are_found_by_their_template_and_brought_to_its_version(sta
 
     def change(tx: Transaction) -> Job:
         agents.update(tx, replace(agents.load(tx, SCOPE, agent).agent, system="Two."))
-        newest = saved(tx, here, template.name)
+        newest = saved(tx, context, template.name)
         options = TemplateSaveRequest(migrate_agents=True)
         return jobs.job_of(newest, SCOPE.actor, options)
 
