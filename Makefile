@@ -21,7 +21,7 @@ help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
 	@echo "make test     run the tests"
 	@echo "make soak     run the long campaigns and property tests"
-	@echo "make openwebui  install Open WebUI 0.12.4 (3 GB) beside .venv, and run what docs/open-webui.md says against it"
+	@echo "make openwebui  install Open WebUI 0.12.4 (3 GB) beside .venv, and run what docs/tutor/open-webui.md says against it"
 	@echo "make check    formatter, linter, strict types, architecture"
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
@@ -77,9 +77,9 @@ $(OPEN_WEBUI)/.installed:
 	$(PIP) install --quiet --require-hashes -r requirements/base.txt
 	@# The embedded model has no build for some platforms, and search does without it.
 	$(PIP) install --quiet --require-hashes --only-binary wordllama -r requirements/embeddings.txt \
-		|| echo "The embedded model cannot be installed here: search goes by words alone, see docs/retrieval.md."
+		|| echo "The embedded model cannot be installed here: search goes by words alone, see docs/internals/retrieval.md."
 	$(PIP) install --quiet --require-hashes --only-binary :all: -r requirements/files.txt \
-		|| echo "The parsers of files cannot be installed here: plain text is read without them, see docs/files.md."
+		|| echo "The parsers of files cannot be installed here: plain text is read without them, see docs/agents/files.md."
 	$(PIP) install --quiet --no-deps --no-build-isolation --no-index -e .
 	@$(BIN)/python -m compileall -q ricordo
 	@touch $@

@@ -464,9 +464,9 @@ _NAMES: Mapping[str, tuple[str, str]] = {
     },
 }
 _PLACES: Mapping[str, str] = {  # of those without a new name: where the thing is now
-    "USER_DATA_DIR": "Files of users are in the database: docs/workspaces.md",
-    "AGENT_WORKSPACE": 'Write workspace = "shared" into the course, and upload the files: docs/workspaces.md',
-    "DOLT_": "Memory is in the database, and a Dolt database can follow it as a remote: docs/remotes.md",
+    "USER_DATA_DIR": "Files of users are in the database: docs/agents/workspaces.md",
+    "AGENT_WORKSPACE": 'Write workspace = "shared" into the course, and upload the files: docs/agents/workspaces.md',
+    "DOLT_": "Memory is in the database, and a Dolt database can follow it as a remote: docs/people/remotes.md",
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.seams.server import ServerInThread, serving
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parent.parent / "docs" / "start"
 ADDRESS = "http://127.0.0.1:8283"
 LIMIT = 180
 

@@ -1,4 +1,4 @@
-"""The path of a message stays short, and `docs/message-path.md` tells the truth about it.
+"""The path of a message stays short, and `docs/internals/message-path.md` tells the truth about it.
 
 One real message with one tool call goes through the app (a blocking send over HTTP, with a model that calls `memory_insert`), and
 every function of ours that runs is noted with what it calls.
@@ -37,7 +37,7 @@ from tests.seams.stage import call
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ricordo"
-PAGE = ROOT / "docs" / "message-path.md"
+PAGE = ROOT / "docs" / "internals" / "message-path.md"
 BEGIN, END = "<!-- the traced path -->\n", "<!-- end -->\n"
 
 LEAST_STATEMENTS = 4

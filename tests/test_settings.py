@@ -311,7 +311,7 @@ def test_settings_of_the_older_server_are_taken_with_a_notice(
     told = "\n".join(caplog.messages)
     assert "RALPH_OPENROUTER_MODEL is an older name. Set RICORDO_MODEL instead." in told
     assert "RALPH_DOLT_HOST is a setting of an older server." in told
-    assert "docs/remotes.md" in told
+    assert "docs/people/remotes.md" in told
     assert "sk-or" not in told
     monkeypatch.setenv("RICORDO_MODEL", "openrouter/other")
     assert load_settings()[0].model == "openrouter/other"

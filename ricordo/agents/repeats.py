@@ -1,7 +1,8 @@
 """Requests that come again: a client that heard no answer sends its message once more, with the same otids or the same body.
 
 What was taken is not taken twice: who repeats it gets the answer of the run that took it, its failure too. Only where the server
-was stopped in the middle of that run is the message answered anew, by a new run that takes it over (`docs/decisions/0004`).
+was stopped in the middle of that run is the message answered anew, by a new run that takes it over
+(`docs/internals/decisions/0004`).
 An answer to calls is another matter: where its run was cancelled or failed, the calls have their results and the agent has not
 spoken yet, so the same answer lets a new run continue.
 """

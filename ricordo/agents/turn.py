@@ -2,7 +2,8 @@
 
     run_turn → start_turn (lease, window, input) → run_loop (ask the model, run tools, save) → events to every reader
 
-A turn runs as a task of its own and waits for no reader; leaving is not cancelling. `docs/message-path.md` lists the functions.
+A turn runs as a task of its own and waits for no reader; leaving is not cancelling. `docs/internals/message-path.md`
+lists the functions.
 """
 
 import asyncio

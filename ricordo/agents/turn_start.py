@@ -60,6 +60,7 @@ LEASE = 30 * SECOND
 _ATTEMPTS = 5
 # So many rejections are told in one turn; the rest in the next.
 _MOST_TOLD = 20
+_OF_GROUP = ("group_id", "speaker")
 # These two sentences are wire facts: clients of the retired Letta V1 server match them.
 NOTHING_WAITS = "No tool call is currently awaiting approval"
 STILL_WAITING = (
@@ -176,12 +177,21 @@ def _open(
         runtime, request, run, state, model, window, prompt_key, rules, limit, profile=profile
     )
     if cut_off and (said := input_of(tx, cut_off)):
+        _stay_in_group(tx, turn, cut_off)
         _take_over(tx, turn, said)
     else:
         save_input(tx, turn, runtime.settings.approval_expiry)
     if request.also_save:
         request.also_save(tx, run, ())
     return turn
+
+
+def _stay_in_group(tx: Transaction, turn: TurnContext, cut_off: Run) -> None:
+    """Keep the turn in the group in which the run that it takes over was."""
+    kept = {name: cut_off.metadata[name] for name in _OF_GROUP if name in cut_off.metadata}
+    if kept and not turn.run.metadata:
+        turn.run = replace(turn.run, metadata=kept)
+        runs.save_metadata(tx, turn.run)
 
 
 def _with_added(state: AgentState, request: TurnRequest, runtime: Runtime) -> AgentState:

@@ -167,7 +167,10 @@ async def _no_such_route(request: Request, error: HTTPException) -> Response:
     words = str(error.detail)
     if error.status_code in (404, 405):
         route = f"{request.method} {_shortened(request.url.path, _LONGEST_NAME)}"
-        words = f"There is no route {route} here. docs/compatibility.md lists the routes that are served, and those that are not."
+        words = (
+            f"There is no route {route} here. docs/develop/compatibility.md lists the routes that"
+            " are served, and those that are not."
+        )
     response = _answered(request, {"detail": words}, error.status_code)
     response.headers.update(error.headers or {})
     return response

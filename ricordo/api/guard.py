@@ -291,7 +291,7 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     if way is None:
         return (
             403,
-            "A token of a browser does not reach this route. docs/access-tokens.md lists those that it reaches.",
+            "A token of a browser does not reach this route. docs/operate/access-tokens.md lists those that it reaches.",
         )
     if unknown := [name for name, _ in query if name not in way.query]:
         return (

@@ -17,7 +17,7 @@ from ricordo.domain.clock import SECOND, Backoff
 from ricordo.domain.job import Job, JobHandler
 from ricordo.domain.redaction import redact
 from ricordo.domain.scope import LOCAL_ORGANIZATION
-from ricordo.errors import Collision, Invalid, NotFound, RicordoError
+from ricordo.errors import Busy, Collision, Invalid, NotFound, RicordoError
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
 from ricordo.storage.engine.store import Transaction
@@ -30,6 +30,7 @@ _UNKNOWN_AGAIN = 60 * SECOND
 _STOP_LIMIT = 10.0
 BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
 _PERIODIC_ATTEMPTS = 3
+_LEAST_PAUSE, _LONGEST_PAUSE = SECOND, 30 * SECOND
 _LONGEST_MESSAGE = 400
 
 
@@ -226,6 +227,12 @@ class Worker:
 
     async def _fail(self, this: _RunningJob, error: BaseException) -> None:
         job = this.job
+        if isinstance(error, Busy):
+            # To find a conversation busy is no failure: it is free before long.
+            pause = _pause_of_busy(job, self._store.clock.now())
+            log.info("a job waits for a busy conversation", extra={"job": job.id})
+            await self._save(lambda tx: jobs.put_back(tx, this.current(), pause), job)
+            return
         wait = None if isinstance(error, Invalid | NotFound) else retry_after(job.attempts)
         facts = {"job": job.id, "kind": job.kind, "attempt": job.attempts, "of": job.most_attempts}
         unexpected = None if isinstance(error, RicordoError) else error
@@ -345,6 +352,11 @@ def describe(error: BaseException) -> dict[str, str]:
 def retry_after(attempt: int) -> int:
     """Return the microseconds to wait after this attempt: 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
     return round(BACKOFF.seconds(attempt) * SECOND)
+
+
+def _pause_of_busy(job: Job, now: int) -> int:
+    """Return the microseconds until a job looks again for a free conversation: a tenth of its age, from 1 to 30 seconds."""
+    return min(max(_LEAST_PAUSE, (now - job.created_at) // 10), _LONGEST_PAUSE)
 
 
 class Schedule:

@@ -152,7 +152,7 @@ class Block:
 
 
 SHARED_POLICY: Policy = "guarded"
-"""What a shared block begins with, as users and what they quote reach it; see docs/decisions/0059."""
+"""What a shared block begins with, as users and what they quote reach it; see docs/internals/decisions/0059."""
 
 
 def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:

@@ -50,7 +50,7 @@ class Passage:
     seq: int = 0
 
 
-# By measurement (docs/retrieval.md): nearly every question about what was said has a hit that reaches one of them.
+# By measurement (docs/internals/retrieval.md): nearly every question about what was said has a hit that reaches one of them.
 GOOD_WORD_MATCH, GOOD_SIMILARITY = 0.3, 0.3
 
 

@@ -4,7 +4,7 @@
 - Names (labels, tags, names of files, users, agents): text without hidden characters that say nothing. A joiner between letters
   of scripts that need it, or between emoji, stays, as do the selectors and tags of emoji.
 
-`docs/decisions/0056-normal-form-of-text.md` says why, and where each is applied.
+`docs/internals/decisions/0056-normal-form-of-text.md` says why, and where each is applied.
 """
 
 import re

@@ -165,7 +165,7 @@ def test_unknown_routes_and_methods_are_refused(http: httpx2.Client) -> None:
     for answer, status in (*((one, 404) for one in unknown), (wrong, 405)):
         words = refused(answer, status)
         assert words.startswith(
-            f"There is no route {answer.request.method} {answer.request.url.path} here. docs/compat"
+            f"There is no route {answer.request.method} {answer.request.url.path} here. docs/develop/"
         )
 
 

@@ -1,7 +1,8 @@
 """Every route against every kind of caller who may not use it: refused before any work, and nobody is told what is another's.
 
 The routes are those of the app, and the OpenAPI document says what they take. A new route is in the matrix by itself; where it
-takes an id or a body of a new kind, the tables below need a line for it. docs/trust.md gives the number of routes and cells.
+takes an id or a body of a new kind, the tables below need a line for it. docs/operate/trust.md gives
+the number of routes and cells.
 """
 
 import re
@@ -833,7 +834,7 @@ def test_whoever_may_is_answered_by_the_very_same_requests(
 
 
 def test_the_page_about_trust_knows_how_many_there_are(cells: list[Cell]) -> None:
-    page = (ROOT / "docs" / "trust.md").read_text()
+    page = (ROOT / "docs" / "operate" / "trust.md").read_text()
     columns = len(NO_KEY) + 1 + len(ROLES) + 2 * len(OTHERS) + 1
     assert f"{len(cells)} routes" in page
     assert f"{len(cells) * columns + len(cells) - GIT + 3 * len(writes(cells)):,} cells" in page

@@ -1,6 +1,6 @@
 """The wire gate: every method of the installed `letta-client`, strict about what it reads, against a server with one of everything.
 
-It makes docs/compatibility.md: `python -m tests.api.test_wire_gate` writes the page, and a test holds it true.
+It makes docs/develop/compatibility.md: `python -m tests.api.test_wire_gate` writes the page, and a test holds it true.
 """
 
 import inspect
@@ -38,7 +38,7 @@ from tests.seams.server import MODEL
 
 __all__ = ["Api", "api", "client", "http", "running_client", "running_http", "server"]
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "compatibility.md"
+PAGE = ROOT / "docs" / "develop" / "compatibility.md"
 OLDER = ROOT / "tests" / "fixtures" / "client_routes.txt"
 # Served, with the one answer that there can be.
 NOT_THERE = {"environments.retrieve", "environments.send_message"}
@@ -341,7 +341,7 @@ def routes_by_version() -> dict[str, set[str]]:
 
 
 def page() -> str:
-    """docs/compatibility.md."""
+    """docs/develop/compatibility.md."""
     here, versions = served(), routes_by_version()
     rows = "\n".join(
         f"| {name} | {len(routes & here)} of {len(routes)} |"
@@ -433,7 +433,9 @@ effect, and a warning says where the thing is now.
 
 def test_the_page_about_compatibility_is_as_the_gate_makes_it() -> None:
     if PAGE.read_text("utf-8") != page():
-        pytest.fail("docs/compatibility.md is out of date: python -m tests.api.test_wire_gate")
+        pytest.fail(
+            "docs/develop/compatibility.md is out of date: python -m tests.api.test_wire_gate"
+        )
 
 
 if __name__ == "__main__":

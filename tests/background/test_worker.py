@@ -13,7 +13,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.ids import is_id
 from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.scope import Scope
-from ricordo.errors import Invalid
+from ricordo.errors import Busy, Invalid
 from ricordo.plugins import Plugins
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs
@@ -149,6 +149,30 @@ async def test_a_failing_job_is_tried_again_later_and_later_and_then_fails(
         "type": "RuntimeError",
         "message": "the service at http://[secret removed: password]@there said no to key=[secret removed: credential]",
     }
+
+
+async def test_a_job_that_meets_a_busy_conversation_comes_again_soon_and_spends_no_attempt(
+    store: SqliteStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    met: list[int] = []
+
+    async def run(_runtime: Runtime, job: Job, _report: Report) -> None:
+        met.append(job.attempts)
+        if len(met) <= 30:
+            raise Busy("run-1")
+
+    async with working(store, tmp_path, JobHandler("work", run)):
+        job = await add(store, most_attempts=2)
+        for number in range(1, 31):
+            while len(met) < number or (now := await get(store, job)).status != "waiting":  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            wait = now.not_before - clock.now()
+            age = clock.now() - now.created_at
+            assert wait <= max(SECOND, age // 10) + SECOND
+            assert wait <= 31 * SECOND
+            clock.advance(wait / SECOND)
+        done = await until(store, job)
+    assert (done.status, done.attempts, set(met)) == ("done", 1, {1})
 
 
 async def test_an_error_that_would_come_again_fails_at_once(

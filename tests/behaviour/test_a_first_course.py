@@ -1,4 +1,5 @@
-"""The newcomer's hour of docs/a-first-course.md: its commands as they stand, and the same with a model and two days that pass."""
+"""The newcomer's hour of docs/tutor/a-first-course.md: its commands as they stand, and the same with a model
+and two days that pass."""
 
 import os
 import re
@@ -21,7 +22,7 @@ from ricordo.storage.schema.core_tables import conversations
 from tests.seams.http import ok
 from tests.seams.server import MODEL, ServerInThread, events_of, serving
 
-PAGE = (Path(__file__).parents[2] / "docs" / "a-first-course.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "tutor" / "a-first-course.md").read_text("utf-8")
 ADDRESS = "http://127.0.0.1:8283"
 TASK = "/background/tasks/essay.think-again"
 

@@ -1,6 +1,7 @@
 """What a student has of her proposals: they wait for her, lead to the words that were said, and are for no other student.
 
-The model follows a script, everything else is real. docs/a-students-day.md tells the whole day to people, and test_docs.py runs it.
+The model follows a script, everything else is real. docs/tutor/a-students-day.md tells the whole
+day to people, and test_docs.py runs it.
 """
 
 import json

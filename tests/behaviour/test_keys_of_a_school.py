@@ -1,6 +1,6 @@
 """A student's day by keys: student, teacher and tutoring service, each with a key of their own, over REST and stock git.
 
-docs/a-students-day.md tells the same day to people, and test_docs.py runs it.
+docs/tutor/a-students-day.md tells the same day to people, and test_docs.py runs it.
 """
 
 import time

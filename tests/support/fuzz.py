@@ -265,7 +265,7 @@ class _ErrorMessage(TypedDict):
 
 @with_config(ConfigDict(extra="forbid"))
 class _ChatEvent(TypedDict, total=False):
-    """What a tutor's chat sends, as docs/courses.md says."""
+    """What a tutor's chat sends, as docs/tutor/courses.md says."""
 
     type: Required[Literal["status", "tool_call", "reasoning", "message", "error", "done"]]
     content: str

@@ -22,6 +22,7 @@ LIMIT = 240.0  # seconds for everything to come to rest
 OPEN_RUNS = "SELECT id, status FROM runs WHERE ended_at IS NULL"
 BEGUN_RUNS = f"{OPEN_RUNS} AND lease_token IS NOT NULL"
 _SOON = 1_000_000  # microseconds
+_START = 0.4  # seconds that a server takes to start on an idle machine
 C = TypeVar("C", bound="KillCampaign")
 
 
@@ -42,6 +43,11 @@ class KillCampaign:
     faults: list[str] = field(default_factory=list)
     up: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
+
+    @property
+    def slowness(self) -> float:
+        """How many times as long as on an idle machine things take now: a turn needs its time between two kills too."""
+        return max(1.0, max(server.starts[-1] for server in self.servers) / _START)
 
     def free_jobs(self, pid: int) -> None:
         """Free at once what the killed process held, where that has more than its leases."""
@@ -88,7 +94,7 @@ class KillCampaign:
         """Kill a server and start it again, so many times."""
         is_alone = len(self.servers) == 1
         for _ in range(kills):
-            await asyncio.sleep(self.luck.uniform(*self.pause))
+            await asyncio.sleep(self.luck.uniform(*self.pause) * self.slowness)
             victim = self.luck.choice(self.servers)
             if is_alone:
                 self.up.clear()

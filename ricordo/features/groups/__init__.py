@@ -11,10 +11,9 @@ class GroupsPlugin:
     requires = ("files", "web")
 
     def tables(self) -> list[Any]:
-        from ricordo.features.groups import document_queries, tables
-        from ricordo.features.groups.queries import TABLES
+        from ricordo.features.groups import document_queries, queries
 
-        return [*TABLES, *tables.TABLES, *document_queries.TABLES]
+        return [*queries.TABLES, *document_queries.TABLES]
 
     def tools(self) -> list[Any]:
         from ricordo.features.groups import agent_tools, talk_tool, voice_tools
@@ -38,20 +37,30 @@ class GroupsPlugin:
         ]
 
     def jobs(self) -> list[Any]:
-        from ricordo.features.groups import agent_jobs, documents, sleeptime, talk_record
+        from ricordo.features.groups import (
+            agent_jobs,
+            documents,
+            sleeptime,
+            talk_record,
+            talk_resume,
+        )
 
-        return [*sleeptime.HANDLERS, talk_record.HANDLER, *agent_jobs.HANDLERS, *documents.HANDLERS]
+        return [
+            *sleeptime.HANDLERS,
+            talk_record.HANDLER,
+            talk_resume.HANDLER,
+            *agent_jobs.HANDLERS,
+            *documents.HANDLERS,
+        ]
 
     async def after_turn(self, runtime: Any, run: Any) -> None:
         """Let a talk go on whose member waited for an approval, and was answered by itself."""
-        if (
-            "group_id" in run.metadata
-            and "talk_id" not in run.metadata
-            and run.stop_reason != "requires_approval"
-        ):
-            from ricordo.features.groups.talk import resume_talk
+        if "group_id" in run.metadata and "talk_id" not in run.metadata:
+            from ricordo.features.groups.talk_record import is_answer_elsewhere
+            from ricordo.features.groups.talk_resume import resume_talk
 
-            await resume_talk(runtime, run)
+            if is_answer_elsewhere(run):
+                await resume_talk(runtime, run)
 
     def commands(self) -> list[Commands]:
         return [Commands("group", "ricordo.features.groups.cli")]

@@ -57,7 +57,7 @@ def delivery_of(request: TurnRequest) -> Job:
 
 
 async def deliver(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Begin the turn, or look what became of it. While the conversation is busy, the job is tried again."""
+    """Begin the turn, or look what became of it. Raises Busy while the conversation is busy: the job soon comes again."""
     store, run_id = runtime.store, job.payload.get("run_id")
     if run_id is None:
         run = await _begun(runtime, job)

@@ -107,7 +107,16 @@ transcripts = table(
     Index("sleep_transcripts_by_user", "user_id"),
     erasure="delete",
 )
-TABLES = (groups, groups_agents, groups_blocks, sleep_counters, sleep_marks, transcripts)
+# A talk is a run in a hidden conversation of the group's leader, which holds what the user said and nothing else.
+talks = table(
+    "group_talks",
+    seq(),
+    *strings("group_id", null=False, erasure="keep"),
+    reference("conversation_id", "conversations"),
+    UniqueConstraint("conversation_id", "group_id"),
+    erasure="delete",
+)
+TABLES = (groups, groups_agents, groups_blocks, sleep_counters, sleep_marks, transcripts, talks)
 
 _GROUPS = Repository(Group, groups)
 _OF_MANAGER = (

@@ -23,7 +23,7 @@ from ricordo.domain.job import Job, JobHandler, Report
 from ricordo.domain.message import EventPart, Message
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope, background_scope
-from ricordo.errors import LeaseLost, ModelError, NotFound, RicordoError, Unavailable
+from ricordo.errors import Busy, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
 from ricordo.features.groups import queries, sleep_queries
 from ricordo.features.groups.records import ASLEEP, Group
 from ricordo.features.groups.service import buffer_of
@@ -173,7 +173,8 @@ async def carry_out(runtime: Runtime, job: Job, report: Report) -> None:
             done += 1
             report(done, done)
     if failed:
-        raise next(iter(failed.values()))
+        # A busy conversation is looked at again soon, unless something else failed.
+        raise min(failed.values(), key=lambda error: isinstance(error, Busy))
 
 
 async def _attempt(

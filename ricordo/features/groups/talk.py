@@ -37,7 +37,6 @@ from ricordo.domain.message import EventPart, Message, TextPart
 from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Conflict, Invalid, LeaseLost, NotFound, RicordoError, Unavailable
-from ricordo.features.groups import queries
 from ricordo.features.groups.agent_calls import begin_when_free
 from ricordo.features.groups.options import GroupSettings
 from ricordo.features.groups.talk_plan import Entry, EntryKind, Speaker, named_member, next_in_order
@@ -58,15 +57,10 @@ from ricordo.features.groups.talk_record import (
     with_totals,
     words_of,
 )
-from ricordo.features.groups.talk_start import (
-    StartedTalk,
-    require_leader,
-    start_talk,
-    talk_conversation,
-)
+from ricordo.features.groups.talk_start import StartedTalk, start_talk
 from ricordo.features.groups.talk_tool import ASK_ALL, SUPERVISED, SUPERVISOR_RULES, ask_all
 from ricordo.runtime import LiveTurn, Runtime
-from ricordo.storage import conversations, runs, users
+from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
@@ -89,44 +83,6 @@ async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> Liv
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
     # Once the run is stored it has to be driven, also when the caller leaves at this very moment.
     return await asyncio.shield(asyncio.ensure_future(_begin_talk(runtime, group_id, request)))
-
-
-async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
-    """Let the talk go on that waited for this run's agent, which was answered elsewhere; None where no talk waits for it."""
-    group_id = str(answered_run.metadata["group_id"])
-    for scope in await runtime.store.read(lambda tx: _scopes_of(tx, answered_run)):
-        try:
-            group = await runtime.store.read(
-                lambda tx, scope=scope: queries.get(tx, scope, group_id)
-            )  # type: ignore[misc]
-            request = TurnRequest(
-                scope, require_leader(group), conversation_id=talk_conversation(scope, group)
-            )
-            started = await start_talk(runtime, group_id, request, answered_run)
-        except RicordoError as error:
-            log.info(
-                "no talk of the group goes on", extra={"run": answered_run.id, "reason": error}
-            )
-            continue
-        if isinstance(started, StartedTalk):
-            talk = Talk(runtime, started)
-            talk.start()
-            return talk
-    return None
-
-
-def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
-    """Return the scopes in which the talk may have begun that goes on by itself; none where its user is disabled.
-
-    An agent that was made for a user talks with them also where nobody asks as that user.
-    """
-    everything = Scope(run.organization_id)
-    if run.user_id is None:
-        return [everything]
-    user = users.find(tx, everything, run.user_id)
-    if user is None or user.disabled_at is not None:
-        return []
-    return [replace(everything, role="user").acting_for(user), everything]
 
 
 async def _begin_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> LiveTurn:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.hearing import store_heard
+from ricordo.agents.repeats import was_cut_off
 from ricordo.agents.request import NewMessage
 from ricordo.api.models.messages import MessageFormat, message_responses
 from ricordo.domain.ids import unique
@@ -14,13 +15,15 @@ from ricordo.domain.message import Message, TextPart
 from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
 from ricordo.domain.usage import Usage
-from ricordo.errors import Busy, Invalid, NotFound, Unavailable
+from ricordo.errors import Busy, Invalid, NotFound
 from ricordo.features.groups.talk_plan import Entry, Speaker, TalkPlan
 from ricordo.runtime import Runtime
 from ricordo.storage import jobs, messages, runs
+from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Transaction
 
 DELIVERY = "groups.deliver"
+_MOST_ANSWERS = 20
 _INPUT = ("user", "system", "assistant")
 _SPOKEN = MessageFormat(types=frozenset(("assistant_message",)))
 
@@ -99,6 +102,60 @@ class TalkRecord:
 
 def is_talk(run: Run) -> bool:
     return "plan" in run.metadata
+
+
+def is_answer_elsewhere(run: Run) -> bool:
+    """Return whether a member ended the turn here in which a talk waited for it, answered by itself.
+
+    A turn that was cut off may still be sent again.
+    """
+    is_ours = "group_id" in run.metadata and "talk_id" not in run.metadata
+    return is_ours and _has_ended(run) and run.stop_reason != "requires_approval"
+
+
+def _has_ended(run: Run) -> bool:
+    return run.ended_at is not None and not was_cut_off(run)
+
+
+def is_resumed_by_itself(run: Run) -> bool:
+    """Return whether this talk was resumed by the end of a member's turn, so that nobody sends it again."""
+    if not is_talk(run):
+        return False
+    before = TalkRecord.from_json(run.metadata).before
+    return bool(before) and before[-1].kind == "resumed"
+
+
+def answers_elsewhere(tx: Transaction, paused: Run) -> list[Run]:
+    """Return the member's runs that took the answer a talk waits for, the oldest first; a kill may leave several."""
+    record = TalkRecord.from_json(paused.metadata)
+    waiting = runs.find(tx, Scope(paused.organization_id), record.entries[-1].run_ids[-1])
+    if waiting is None:
+        return []
+    later = runs.page(
+        tx,
+        Scope(paused.organization_id),
+        Page(limit=_MOST_ANSWERS, order="asc", after=waiting.id),
+        conversation_id=waiting.conversation_id,
+    )
+    return [
+        run
+        for run in later
+        if run.metadata.get("group_id") == record.plan.group_id and "talk_id" not in run.metadata
+    ]
+
+
+def resumable_by(tx: Transaction, organization_id: str, conversation_id: str) -> Run | None:
+    """Return the run whose end lets the newest talk of a conversation go on; None where it waits, or has ended."""
+    scope = Scope(organization_id)
+    newest = next(iter(runs.page(tx, scope, Page(limit=1), conversation_id=conversation_id)), None)
+    if newest is None or not is_talk(newest):
+        return None
+    if newest.stop_reason == "requires_approval":
+        answers = answers_elsewhere(tx, newest)
+        return answers[-1] if answers and is_answer_elsewhere(answers[-1]) else None
+    if was_cut_off(newest) and is_resumed_by_itself(newest):
+        return runs.find(tx, scope, TalkRecord.from_json(newest.metadata).before[-1].run_ids[-1])
+    return None
 
 
 def with_totals(tx: Transaction, run: Run, record: TalkRecord) -> Run:
@@ -245,9 +302,7 @@ async def _deliver_later(runtime: Runtime, job: Job, _report: Report) -> None:
     if not is_talk(run):
         raise Invalid(f"{run.id} is no talk with a group.")
     if await deliver(runtime, scope, run):
-        raise Unavailable(
-            "Agents of the group are busy. What they did not hear is told to them later."
-        )
+        raise Busy()
 
 
 HANDLER = JobHandler(DELIVERY, _deliver_later)

@@ -3,7 +3,7 @@
 from ricordo.agents.deletion import remove_messages
 from ricordo.domain.scope import Scope
 from ricordo.features.groups import queries
-from ricordo.features.groups.tables import conversations_of, ids_in
+from ricordo.features.groups.talk_queries import conversations_of, ids_in
 from ricordo.runtime import Runtime
 from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction

@@ -29,8 +29,8 @@ from ricordo.domain.message import Message
 from ricordo.domain.run import Run
 from ricordo.errors import Conflict, NotFound, Unsupported
 from ricordo.features.groups import queries
-from ricordo.features.groups.tables import page_of_said
 from ricordo.features.groups.talk import run_talk
+from ricordo.features.groups.talk_queries import page_of_said
 from ricordo.features.groups.talk_reset import reset_talks
 from ricordo.features.groups.talk_start import require_leader, talk_conversation
 from ricordo.runtime import LiveTurn, Runtime

@@ -33,9 +33,14 @@ from ricordo.domain.scope import Scope
 from ricordo.errors import Busy, Collision, Conflict, Invalid
 from ricordo.features.groups import queries
 from ricordo.features.groups.records import Group
-from ricordo.features.groups.tables import add_talks
 from ricordo.features.groups.talk_plan import TALKING, Entry, Speaker, TalkPlan
-from ricordo.features.groups.talk_record import TalkRecord, is_talk
+from ricordo.features.groups.talk_queries import add_talks
+from ricordo.features.groups.talk_record import (
+    TalkRecord,
+    answers_elsewhere,
+    is_resumed_by_itself,
+    is_talk,
+)
 from ricordo.runtime import Runtime
 from ricordo.storage import agents, conversations, messages, runs
 from ricordo.storage.engine.repository import Page
@@ -243,15 +248,18 @@ def _after_approval(
 
 
 def _after_answer(tx: Transaction, answered_run: Run, paused: Run | None) -> TalkRecord:
-    """Return the record of the talk that waited for this run's agent. Raises Conflict where none does."""
+    """Return the record of the talk that waited for this run's agent, or was cut off after it. Raises Conflict."""
+    if paused and was_cut_off(paused) and is_resumed_by_itself(paused):
+        record = TalkRecord.from_json(paused.metadata)
+        if answered_run.id in record.before[-1].run_ids:
+            return record
     if paused is None or paused.stop_reason != "requires_approval" or not is_talk(paused):
         raise Conflict("No talk of the group waits for an approval.")
     record = TalkRecord.from_json(paused.metadata)
-    agent_id = record.entries[-1].agent_id
-    waiting = runs.find(tx, Scope(paused.organization_id), record.entries[-1].run_ids[-1])
-    if waiting is None or waiting.conversation_id != answered_run.conversation_id:
+    run_ids = tuple(run.id for run in answers_elsewhere(tx, paused))
+    if answered_run.id not in run_ids:
         raise Conflict("The talk of the group waits for another agent.")
-    resumed = Entry(agent_id, "resumed", (answered_run.id,))
+    resumed = Entry(record.entries[-1].agent_id, "resumed", run_ids)
     talks = (*record.talks, (paused.id, len(record.before)))
     return TalkRecord(record.plan, before=(*record.entries, resumed), talks=talks)
 

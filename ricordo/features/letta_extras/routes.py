@@ -97,7 +97,7 @@ async def send_to_environment(connection: str) -> Json:
 
 def _no_environment(name: str) -> NotFound:
     return NotFound(
-        f'There is no environment "{name[:80]}". Tools run in the sandbox of this server (docs/sandbox.md).'
+        f'There is no environment "{name[:80]}". Tools run in the sandbox of this server (docs/agents/sandbox.md).'
     )
 
 

@@ -159,7 +159,7 @@ def _person(request: Request) -> Scope:
     caller: Scope = request.scope[REQUEST_SCOPE]
     if caller.key_id is None and not caller.caller:
         raise Invalid(
-            "This server needs no key. Connect the program without OAuth: docs/mcp-server.md shows how."
+            "This server needs no key. Connect the program without OAuth: docs/develop/mcp-server.md shows how."
         )
     if caller.key_id is None or caller.role == "service":
         raise Invalid(

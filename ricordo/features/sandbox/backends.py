@@ -226,7 +226,7 @@ def why_none(wanted: str, tried: Mapping[str, str] = MappingProxyType({})) -> st
     )
     return (
         f"Code cannot be run here: {reasons}. Install bubblewrap (apt-get install bubblewrap) with RICORDO_SANDBOX=auto, and allow "
-        "user namespaces (in a container, with --security-opt seccomp=unconfined). See docs/sandbox.md."
+        "user namespaces (in a container, with --security-opt seccomp=unconfined). See docs/agents/sandbox.md."
     )
 
 

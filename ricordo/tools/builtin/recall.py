@@ -19,7 +19,8 @@ SENT = "Sent message successfully."  # a wire fact of the retired Letta V1 serve
 # The beginning is a wire fact of the retired Letta V1 server.
 NOTHING_OUTSIDE = "No results found. What is in view was not searched: look at the messages above."
 PAGE_SIZE = 5
-MESSAGES_SHOWN = 20  # with so many, 0.87 of what answers a question is among the results, with five 0.73: docs/retrieval.md
+# With 20, 0.87 of what answers a question is among the results, with five 0.73: docs/internals/retrieval.md
+MESSAGES_SHOWN = 20
 _MOST = 100
 _SHOWN = 120  # characters of a passage that a notice repeats
 

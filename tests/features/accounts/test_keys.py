@@ -171,7 +171,7 @@ def test_a_token_of_the_operator_ends_and_needs_the_secret(
 
 
 def test_the_page_about_keys_names_every_scope_and_what_each_role_has() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "keys.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "operate" / "keys.md").read_text()
     scopes, roles = (
         page.split("| scope | allows |")[1].split("## Users")[0],
         page.split("| scope | allows |")[0],

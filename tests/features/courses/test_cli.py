@@ -9,7 +9,7 @@ from ricordo.cli import app
 from ricordo.features.courses import course_file
 from ricordo.features.courses.course_file import parse_course
 
-PAGE = (Path(__file__).parents[3] / "docs" / "courses.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "tutor" / "courses.md").read_text("utf-8")
 
 
 @pytest.fixture

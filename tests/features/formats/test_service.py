@@ -26,7 +26,7 @@ from ricordo.memory.sections import LAYOUTS, starting_text, write_sections
 from tests.memory.test_sections import LOOSE, SIGNS, STUDENT, filled
 from tests.seams.growth import repeated, require_linear
 
-PAGE = (Path(__file__).parents[3] / "docs" / "block-formats.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "people" / "block-formats.md").read_text()
 WORDS = (
     "block: x\n|format: free\n|---\n|## Name\n|## Strengths\n|## Age\n|12|body = ''|\ufeff".split(
         "|"

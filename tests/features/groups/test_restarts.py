@@ -1,10 +1,17 @@
 """A talk that was cut off by the end of a server, and is sent again."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ricordo.domain.job import Job
 from ricordo.domain.model import ModelRequest
-from tests.features.groups.talking import Api, held, panel, speaker_of
+from ricordo.features.groups import plugin, talk_resume
+from tests.features.groups.talking import Api, held, panel, speaker_of, wait_for
+from tests.features.groups.test_pauses import gated_once, paused, result
 from tests.seams.server import Gate, serving
 
 
@@ -36,3 +43,77 @@ def test_a_talk_that_a_shutdown_cut_off_goes_on_where_it_stopped(tmp_path: Path)
             "I spoke after the restart.",
         ]
         assert [len(held(api, agents[name], group)) for name in agents] == [4, 4, 4]
+
+
+@contextmanager
+def api_on(folder: Path, **settings: Any) -> Iterator[Api]:
+    with serving(folder, **settings) as server, server.client() as client, server.http() as http:
+        yield Api(server, client, http)
+
+
+def resume(api: Api) -> None:
+    """Do what a server does once in a minute."""
+    job = Job(talk_resume.KIND, "")
+    api.server.run(talk_resume.resume_talks(api.server.runtime, job, lambda _done, _all: None))
+
+
+def texts_of(api: Api, agent_id: str, group: str) -> list[str]:
+    return [one["content"] for one in held(api, agent_id, group) if "content" in one]
+
+
+@pytest.mark.parametrize("stops_at", ["the resumed talk", "the end of the member's turn"])
+def test_a_talk_that_went_on_by_itself_goes_on_after_a_restart_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops_at: str
+) -> None:
+    async def nothing(_runtime: Any, _run: Any) -> None:
+        """What a server does that is killed right after the member's turn."""
+
+    with api_on(tmp_path, shutdown_grace=0) as api:
+        group, agents, call_id = paused(api)
+        gate = Gate(api.server)
+
+        def answer(request: ModelRequest) -> Any:
+            return gate(request) if speaker_of(request) == "Cleo" else gated_once(request)
+
+        api.server.answers_with(answer)
+        if stops_at == "the end of the member's turn":
+            monkeypatch.setattr(type(plugin), "after_turn", staticmethod(nothing))
+        api.http.post(f"/v1/agents/{agents['Ben']}/messages", json=result(call_id))
+        if stops_at == "the resumed talk":
+            gate.wait()
+    monkeypatch.undo()
+    with api_on(tmp_path) as api:
+        api.server.answers_with(gated_once)
+        resume(api)
+        for name in agents:
+            texts = texts_of(api, agents[name], group)
+            assert texts[:2] == ["Hello all.", "I am Ann."]
+            assert "21 degrees" in texts[2]
+            assert texts[3:] == ["I am Cleo."]
+        resume(api)
+        assert [len(texts_of(api, agents[name], group)) for name in agents] == [4, 4, 4]
+
+
+def test_an_answer_that_was_cut_off_and_is_sent_again_lets_the_talk_go_on(tmp_path: Path) -> None:
+    with api_on(tmp_path, shutdown_grace=0) as api:
+        group, agents, call_id = paused(api)
+        gate = Gate(api.server)
+        api.server.answers_with(gate)
+        body = result(call_id)
+        api.http.post(f"/v1/agents/{agents['Ben']}/messages/async", json=body)
+        gate.wait()
+    with api_on(tmp_path) as api:
+        api.server.answers_with(gated_once)
+        resume(api)
+        assert texts_of(api, agents["Cleo"], group) == []
+        response = api.http.post(f"/v1/agents/{agents['Ben']}/messages", json=body)
+        assert response.status_code == 200, response.text
+        wait_for(lambda: "I am Cleo." in texts_of(api, agents["Ann"], group))
+        assert "21 degrees" in texts_of(api, agents["Ann"], group)[2]
+
+
+def test_a_talk_whose_member_still_waits_is_left_alone(tmp_path: Path) -> None:
+    with api_on(tmp_path) as api:
+        group, agents, _ = paused(api)
+        resume(api)
+        assert texts_of(api, agents["Cleo"], group) == []

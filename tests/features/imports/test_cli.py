@@ -32,7 +32,7 @@ def test_an_export_is_brought_for_a_user(shell: Shell) -> None:
 
 
 def test_the_commands_of_the_page_work(shell: Shell) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "moving-in.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "start" / "moving-in.md").read_text()
     commands = re.findall(
         r"^ricordo (import (?:chatgpt|claude|openwebui|mem0) (\S+) .*)$", page, re.MULTILINE
     )

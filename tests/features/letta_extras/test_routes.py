@@ -82,7 +82,7 @@ def test_older_routes_answer_as_far_as_there_is_something_to_answer(api: Api) ->
     ):
         answer = api.http.request(method, path)
         told = answer.json()["detail"]
-        assert (answer.status_code in (404, 405), "docs/compatibility.md" in told) == (
+        assert (answer.status_code in (404, 405), "docs/develop/compatibility.md" in told) == (
             True,
             True,
         ), told

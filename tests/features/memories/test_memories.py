@@ -248,7 +248,9 @@ def test_a_model_that_fails_is_told_and_nothing_is_filed(
 @pytest.mark.skipif(not shutil.which("node"), reason="there is no Node on this machine")
 def test_the_example_in_typescript_runs(tmp_path: Path) -> None:
     (program,) = re.findall(
-        r"```ts\n(.*?)```", (ROOT / "docs" / "memories.md").read_text("utf-8"), re.DOTALL
+        r"```ts\n(.*?)```",
+        (ROOT / "docs" / "develop" / "memories.md").read_text("utf-8"),
+        re.DOTALL,
     )
     with serving(tmp_path / "data") as server:
         (tmp_path / "example.mjs").write_text(

@@ -1,4 +1,6 @@
-"""Open WebUI 0.12.4 itself, in a browser and by its API: what docs/open-webui.md promises, row by row. Run it by `make openwebui`.
+"""Open WebUI 0.12.4 itself, in a browser and by its API: what docs/tutor/open-webui.md promises, row by row.
+
+Run it by `make openwebui`.
 
 It needs minutes and 3 GB of packages, so it is no part of the suite, whose tests use tests/support/open_webui.py. Where this file
 finds that the real one behaves differently, correct that one first.

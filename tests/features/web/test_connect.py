@@ -13,7 +13,7 @@ from tests.seams.http import ok
 from tests.seams.server import ServerInThread, serving
 from tests.support.browser import visit
 
-DOC = (Path(__file__).parents[3] / "docs" / "connect.md").read_text()
+DOC = (Path(__file__).parents[3] / "docs" / "start" / "connect.md").read_text()
 DOCS = "http://127.0.0.1:8283"
 OPERATOR = "the-operators-own-key"
 
@@ -45,7 +45,7 @@ def test_the_page_has_what_the_docs_have_which_tests_run(server: ServerInThread)
     assert set(shown) == of_the_docs(server.url)
     assert len(shown) == len(set(shown)) == 12
     assert "You need no key on this machine" in page
-    for name in re.findall(r"<code>docs/([a-z-]+\.md)</code>", page):
+    for name in re.findall(r"<code>docs/([a-z/-]+\.md)</code>", page):
         assert (Path(__file__).parents[3] / "docs" / name).exists()
 
 
