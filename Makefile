@@ -15,14 +15,15 @@ OPEN_WEBUI ?= .venv-openwebui
 # Modules are compiled once: the tests start hundreds of processes of ours.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install run test soak openwebui check bench bench-retrieval bench-search pictures lock dist
+.PHONY: help install run test soak openwebui check site bench bench-retrieval bench-search pictures lock dist
 DIST ?= dist
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
 	@echo "make test     run the tests"
 	@echo "make soak     run the long campaigns and property tests"
 	@echo "make openwebui  install Open WebUI 0.12.4 (3 GB) beside .venv, and run what docs/tutor/open-webui.md says against it"
-	@echo "make check    formatter, linter, strict types, architecture"
+	@echo "make check    formatter, linter, strict types, architecture, links of the docs"
+	@echo "make site     build the site of docs/ into site/, strictly"
 	@echo "make bench    measure speed and size, and print a table"
 	@echo "make bench-retrieval, make bench-search  measure what search finds, and how fast"
 	@echo "make dist     build the sdist and the wheel into dist/"
@@ -44,6 +45,9 @@ check: .venv/.developing
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q -p no:xdist tests/test_architecture.py
+	$(BIN)/zensical build --strict
+site: .venv/.developing
+	$(BIN)/zensical build --strict --clean
 bench: .venv/.developing
 	$(BIN)/python -m bench $(ARGS)
 bench-retrieval: .venv/.developing

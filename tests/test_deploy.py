@@ -86,7 +86,7 @@ def test_what_the_image_copies_exists_and_is_let_in() -> None:
     packages = (ROOT / "requirements/container.txt").read_text("utf-8")
     assert [
         name
-        for name in ("psycopg", "anthropic", "flit-core")
+        for name in ("psycopg", "anthropic", "hatchling")
         if not re.search(rf"^{name}(\[.*\])?==", packages, re.MULTILINE)
     ] == []
 

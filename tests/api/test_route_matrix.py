@@ -71,6 +71,7 @@ ALWAYS_REFUSED = {
 OTHER_ROUTES = {
     ("GET", path) for path in ("/openapi.json", "/docs", "/docs/{tag}", "/redoc", "/ui/{rest:path}")
 }
+OTHER_ROUTES |= {("GET", path) for path in ("/help", "/help/images/{name}", "/help/{name:path}")}
 OTHER_ROUTES |= {("POST", "/logout"), ("POST", "/ui/logout")}
 
 

@@ -234,7 +234,13 @@ class ServerInThread:
         self.url = f"http://127.0.0.1:{port}"
         checked = CheckedAnswers(self.app, self.faults)
         config = uvicorn.Config(
-            checked, lifespan="on", log_config=None, access_log=False, ws="none"
+            checked,
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            ws="none",
+            # Longer than clients keep a connection, as `ricordo serve` does: else a slow test's next request and its end cross.
+            timeout_keep_alive=75,
         )
         self._config, self._server = config, uvicorn.Server(config)
         self._ready = threading.Event()

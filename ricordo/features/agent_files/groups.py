@@ -6,14 +6,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from ricordo.api.models.base import Json
-from ricordo.domain.agent import ENABLE_SLEEPTIME
 from ricordo.domain.scope import Scope
 from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.features.agent_files.local_ids import LocalIds
 from ricordo.features.agent_files.tolerance import ImportNotes, without_unknown
 from ricordo.features.groups import service
 from ricordo.features.groups.models import GroupRequest
-from ricordo.features.groups.records import ASLEEP, Group
+from ricordo.features.groups.records import Group
 from ricordo.storage import blocks
 from ricordo.storage.engine.store import Transaction
 
@@ -82,13 +81,11 @@ def insert_groups(
             request.shared_block_ids = _shared(
                 tx, request, [ids[id] for id in one["shared_block_ids"] if id in ids]
             )
-            group = service.create(tx, scope, request, id=ids[one["id"]])
+            rests = request.manager_config.manager_agent_id in sleepless
+            service.create(tx, scope, request, id=ids[one["id"]], rests=rests)
         except (ValidationError, Invalid, Conflict, NotFound) as error:
             why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
             notes.add(f"Groups: one is left out; its agents are taken. {why}")
-            continue
-        if group.manager_type in ASLEEP and group.manager_agent_id in sleepless:
-            service.change_settings(tx, scope, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
 
 
 def _shared(tx: Transaction, request: GroupRequest, block_ids: list[str]) -> list[str]:

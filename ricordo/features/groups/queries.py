@@ -5,13 +5,14 @@ which there is something to read. It moves in the transaction that stores the tr
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, insert, or_, select
+from sqlalchemy import ColumnElement, Index, UniqueConstraint, delete, func, insert, or_, select
 
+from ricordo.domain.run import Run
 from ricordo.domain.scope import Scope
-from ricordo.features.groups.records import ASLEEP, Group
+from ricordo.features.groups.records import ASLEEP, Group, ManagerType
 from ricordo.storage.agent_access import may_use
 from ricordo.storage.engine.repository import Missing, Page, Repository, equal, found, one_of
 from ricordo.storage.engine.store import Transaction
@@ -26,6 +27,7 @@ from ricordo.storage.schema.columns import (
     texts,
     timestamps,
 )
+from ricordo.storage.schema.core_tables import messages
 
 groups = table(
     "groups",
@@ -118,6 +120,29 @@ talks = table(
 )
 TABLES = (groups, groups_agents, groups_blocks, sleep_counters, sleep_marks, transcripts, talks)
 
+# The user of talks without one.
+NO_USER = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTurn:
+    """What a sleeping agent needs to know of a turn: the group and its settings, the counter, and the turn's messages.
+
+    `counted` is how many turns of the user were counted before (None: none was). `first_seq` and `last_seq` are 0 where the
+    run has no message.
+    """
+
+    group_id: str
+    organization_id: str
+    manager_type: ManagerType
+    frequency: int | None
+    member_ids: tuple[str, ...]
+    counted: int | None
+    is_paused: bool
+    first_seq: int
+    last_seq: int
+
+
 _GROUPS = Repository(Group, groups)
 _OF_MANAGER = (
     _GROUPS.select.where(equal(groups, "manager_agent_id", "organization_id"))
@@ -134,12 +159,19 @@ _BLOCKS = (
     .where(one_of(groups_blocks.c.group_id, "group_ids"))
     .order_by(groups_blocks.c.seq)
 )
-_ASLEEP_FOR = (
+# The span of a run by the run alone: SQLite would read all of its conversation by that's index.
+_OF_RUN = equal(messages, "run_id")
+_AT_TURN_END = (
     select(
-        *_GROUPS.columns,
-        groups_agents.c.agent_id.label("member_id"),
+        groups.c.id,
+        groups.c.organization_id,
+        groups.c.manager_type,
+        groups.c.sleeptime_agent_frequency,
+        groups_agents.c.agent_id,
         sleep_counters.c.turns,
         sleep_counters.c.is_paused,
+        select(func.min(messages.c.seq)).where(_OF_RUN).scalar_subquery().label("first_seq"),
+        select(func.max(messages.c.seq)).where(_OF_RUN).scalar_subquery().label("last_seq"),
     )
     .select_from(groups)
     .outerjoin(groups_agents, groups_agents.c.group_id == groups.c.id)
@@ -227,19 +259,24 @@ def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | 
     return _whole(tx, [group])[0] if group else None
 
 
-def asleep_for(
-    tx: Transaction, agent_id: str, user_id: str
-) -> tuple[Group, int | None, bool] | None:
-    """Return the group of those that work on the agent's memory, without its blocks; None where there is none.
-
-    With it comes how many turns of this user were counted (None: none was), and whether the user said "not now".
-    """
-    rows = tx.all(_ASLEEP_FOR, {"manager_agent_id": agent_id, "user_id": user_id})
+def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:
+    """Return what is to be known at the end of a run whose agent has others work on its memory; None where it has none."""
+    values = {"manager_agent_id": run.agent_id, "user_id": run.user_id or NO_USER, "run_id": run.id}
+    rows = tx.all(_AT_TURN_END, values)
     if not rows:
         return None
-    group = _GROUPS.of(rows[0][: len(_GROUPS.columns)])
-    members = tuple(row.member_id for row in rows if row.member_id)
-    return replace(group, agent_ids=members), rows[0].turns, bool(rows[0].is_paused)
+    first = rows[0]
+    return EndedTurn(
+        group_id=first.id,
+        organization_id=first.organization_id,
+        manager_type=first.manager_type,
+        frequency=first.sleeptime_agent_frequency,
+        member_ids=tuple(row.agent_id for row in rows if row.agent_id),
+        counted=first.turns,
+        is_paused=bool(first.is_paused),
+        first_seq=first.first_seq or 0,
+        last_seq=first.last_seq or 0,
+    )
 
 
 def of_managers(

@@ -36,8 +36,18 @@ OF_KIND: dict[ManagerType, tuple[str, ...]] = {
 }
 
 
-def create(tx: Transaction, scope: Scope, asked: GroupRequest, *, id: str | None = None) -> Group:
-    """Make a group, with this id or a new one. Raises NotFound for agents and blocks that are not there, Invalid, Conflict."""
+def create(
+    tx: Transaction,
+    scope: Scope,
+    asked: GroupRequest,
+    *,
+    id: str | None = None,
+    rests: bool = False,
+) -> Group:
+    """Make a group, with this id or a new one. Raises NotFound for agents and blocks that are not there, Invalid, Conflict.
+
+    With `rests` a pair is made that is switched off, as one that is imported may be.
+    """
     config, now = asked.manager_config, tx.clock.now()
     kind = config.manager_type
     if kind == "swarm":
@@ -62,7 +72,10 @@ def create(tx: Transaction, scope: Scope, asked: GroupRequest, *, id: str | None
     )
     _require_buffer(group)
     found = _require_members(tx, scope, group)
-    return store_new(tx, scope, group, found, tuple(asked.shared_block_ids))
+    group = store_new(tx, scope, group, found, tuple(asked.shared_block_ids))
+    if rests and group.manager_type in ASLEEP and group.manager_agent_id:
+        change_settings(tx, scope, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
+    return group
 
 
 def store_new(

@@ -10,7 +10,8 @@ from ricordo.features.web.inside import Api
 from ricordo.features.web.shell import Pages, address_of, done, form_of, render
 
 router = Pages("/ui/sleeptime", scope="memory")
-_PAIRS, _EACH, _MOST_VOICES = 20, 30, 200
+_PAIRS, _EACH = 20, 30
+_KINDS = ("sleeptime", "voice_sleeptime")
 _reads = needs("agents:read", "memory:read")
 
 
@@ -20,26 +21,9 @@ async def list_pairs(request: Request) -> Response:
     """The agents on whose memory others work while they rest, and whether the reader said "not now"."""
     api, asked = Api(request), request.query_params
     user, after = asked.get("user") or None, asked.get("after")
-    groups: list[Any] = await api.get(
-        "/v1/groups/",
-        manager_type="sleeptime",
-        show_hidden_groups=True,
-        limit=_PAIRS + 1,
-        after=after,
-    )
-    older = (
-        address_of("/ui/sleeptime", user=user, after=groups[_PAIRS - 1]["id"])
-        if groups[_PAIRS:]
-        else ""
-    )
-    groups = groups[:_PAIRS]
-    if not after:  # voice agents are few: they are all on the first page
-        groups += await api.get(
-            "/v1/groups/",
-            manager_type="voice_sleeptime",
-            show_hidden_groups=True,
-            limit=_MOST_VOICES,
-        )
+    kind = asked.get("kind") if asked.get("kind") in _KINDS else _KINDS[0]
+    groups, next_page = await _page_of_groups(api, str(kind), after)
+    older = address_of("/ui/sleeptime", user=user, **next_page) if next_page else ""
     pairs = [
         (group, pair)
         for group in groups
@@ -57,6 +41,27 @@ async def list_pairs(request: Request) -> Response:
         older=older,
         user=user,
     )
+
+
+async def _page_of_groups(
+    api: Api, kind: str, after: str | None
+) -> tuple[list[Any], dict[str, str]]:
+    """Return one page of groups, those of one kind after those of the other, and the query of the page that follows."""
+    groups: list[Any] = []
+    for listed_kind in _KINDS[_KINDS.index(kind) :]:
+        room = _PAIRS - len(groups)
+        rows: list[Any] = await api.get(
+            "/v1/groups/",
+            manager_type=listed_kind,
+            show_hidden_groups=True,
+            limit=room + 1,
+            after=after if listed_kind == kind else None,
+        )
+        groups += rows[:room]
+        if rows[room:]:
+            cursor = {"after": groups[-1]["id"]} if rows[:room] else {}
+            return groups, {"kind": listed_kind, **cursor}
+    return groups, {}
 
 
 @router.get("/{agent_id}")

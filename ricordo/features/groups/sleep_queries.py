@@ -11,7 +11,7 @@ from typing import Any, Literal
 from sqlalchemy import bindparam, case, func, select, update
 
 from ricordo.domain.scope import Scope
-from ricordo.features.groups.queries import sleep_counters, sleep_marks, transcripts
+from ricordo.features.groups.queries import NO_USER, sleep_counters, sleep_marks, transcripts
 from ricordo.storage.engine.repository import (
     Missing,
     Page,
@@ -25,8 +25,6 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import messages
 
 TranscriptStatus = Literal["begun", "done", "failed"]
-# The user of talks without one.
-NO_USER = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +114,6 @@ _LAST_READ = (
     .where(one_of(sleep_marks.c.group_id, "group_ids"), equal(sleep_marks, "user_id"))
     .group_by(sleep_marks.c.group_id)
 )
-# By the run alone: SQLite would take the index of its conversation for the better one, and read all of that.
-_SPAN_OF_RUN = select(
-    func.min(messages.c.seq).label("first"), func.max(messages.c.seq).label("last")
-).where(equal(messages, "run_id"))
 _IDS = select(messages.c.seq, messages.c.id).where(one_of(messages.c.seq, "numbers"))
 _BEGUN = _TRANSCRIPTS.select.where(
     equal(transcripts, "agent_id"), transcripts.c.status == "begun"
@@ -211,12 +205,6 @@ def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) ->
         else {}
     )
     return {row.group_id: ids[row.read_to] for row in rows if row.read_to in ids}
-
-
-def span_of_run(tx: Transaction, run_id: str) -> tuple[int, int]:
-    """Return the seq of the first and of the last message of a run; zeros where it has none."""
-    row = tx.first(_SPAN_OF_RUN, {"run_id": run_id})
-    return (int(row.first or 0), int(row.last or 0)) if row else (0, 0)
 
 
 def begun(tx: Transaction, agent_id: str) -> list[Transcript]:

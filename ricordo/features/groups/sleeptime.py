@@ -25,9 +25,10 @@ from ricordo.domain.run import Run, StopReason
 from ricordo.domain.scope import Scope, background_scope
 from ricordo.errors import Busy, LeaseLost, ModelError, NotFound, RicordoError, Unavailable
 from ricordo.features.groups import queries, sleep_queries
+from ricordo.features.groups.queries import NO_USER
 from ricordo.features.groups.records import ASLEEP, Group
 from ricordo.features.groups.service import buffer_of
-from ricordo.features.groups.sleep_queries import NO_USER, Mark, Transcript
+from ricordo.features.groups.sleep_queries import Mark, Transcript
 from ricordo.features.groups.transcript import go_on_event, lines_of, shortened, transcript_event
 from ricordo.features.groups.voice_transcript import numbered_event, numbered_lines_of
 from ricordo.llm.tokens import text_tokens
@@ -51,46 +52,45 @@ _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> list[str]:
     """Note what was said in the turn, and plan the runs that are due; returns their ids."""
-    agent = turn.state.agent
-    if run.stop_reason == "requires_approval" or not agent.has_sleeptime:
+    if run.stop_reason == "requires_approval" or not turn.state.agent.has_sleeptime:
         return []
-    found = queries.asleep_for(tx, agent.id, run.user_id or NO_USER)
-    if found is None:
+    ended = queries.at_turn_end(tx, run)
+    if ended is None:
         return []
-    group, counted, is_paused = found
-    first, last = sleep_queries.span_of_run(tx, run.id)
     # Of a talk that nobody has read anything of, reading begins with what is in view.
     in_view = [message.seq for message in turn.window[1:] if message.seq]
-    before = min([*in_view, first]) - 1
-    said_by = run.user_id or NO_USER
+    before = min([*in_view, ended.first_seq]) - 1
     marks = [
-        Mark(group.id, member_id, run.conversation_id, said_by, before, last)
-        for member_id in group.agent_ids
+        Mark(
+            ended.group_id, id, run.conversation_id, run.user_id or NO_USER, before, ended.last_seq
+        )
+        for id in ended.member_ids
     ]
     # What a voice agent has in view is read once it leaves that.
-    is_voice = group.manager_type == "voice_sleeptime"
-    readable_to = _last_evicted(tx, turn, new) if is_voice else last
+    is_voice = ended.manager_type == "voice_sleeptime"
+    readable_to = _last_evicted(tx, turn, new) if is_voice else ended.last_seq
     for mark in marks:
         if readable_to:
             sleep_queries.say(tx, replace(mark, said_to=readable_to))
         else:
             sleep_queries.begin(tx, replace(mark, said_to=before))
     # Counted after the first turn, and then after every so many; with null after each, with 0 never.
-    frequency = group.sleeptime_agent_frequency
-    count = sleep_queries.count_turn(tx, group.id, run.user_id, frequency or 1, counted)
-    if is_paused:
+    count = sleep_queries.count_turn(
+        tx, ended.group_id, run.user_id, ended.frequency or 1, ended.counted
+    )
+    if ended.is_paused:
         for mark in marks:
             sleep_queries.say(tx, mark)  # what is in view now is not read later either
-        sleep_queries.skip(tx, group.id, run.user_id)
+        sleep_queries.skip(tx, ended.group_id, run.user_id)
     if (
-        is_paused
+        ended.is_paused
         or not readable_to
-        or frequency == 0
+        or ended.frequency == 0
         or count
         or not any(message.role != "user" for message in new)
     ):
         return []
-    planned = [_plan(tx, turn.runtime, group, member_id, run) for member_id in group.agent_ids]
+    planned = [_plan(tx, turn.runtime, ended.organization_id, id, run) for id in ended.member_ids]
     return [run_id for run_id in planned if run_id]
 
 
@@ -104,7 +104,9 @@ def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) ->
     return max(own, default=0)
 
 
-def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: Run) -> str | None:
+def _plan(
+    tx: Transaction, runtime: Runtime, organization_id: str, member_id: str, run: Run
+) -> str | None:
     """Plan a run of a sleeping agent for the user of this run, and add the job that begins it; returns the run's id.
 
     None where the sleeping agent has no conversation and cannot get one: that is no failure of the other agent's turn.
@@ -115,7 +117,7 @@ def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: 
         else conversations.default_id(member_id)
     )
     if conversations.get(tx, conversation_id) is None:
-        scope = Scope(group.organization_id, subject_id=run.user_id)
+        scope = Scope(organization_id, subject_id=run.user_id)
         try:
             begin_default(tx, runtime, scope, member_id)
         except RicordoError as error:
@@ -126,7 +128,7 @@ def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: 
             return None
     planned = Run(
         id=new_id("run"),
-        organization_id=group.organization_id,
+        organization_id=organization_id,
         agent_id=member_id,
         conversation_id=conversation_id,
         user_id=run.user_id,
@@ -137,7 +139,7 @@ def _plan(tx: Transaction, runtime: Runtime, group: Group, member_id: str, run: 
         created_at=tx.clock.now(),
     )
     runs.open_run(tx, planned)
-    add_job(tx, group.organization_id, member_id)
+    add_job(tx, organization_id, member_id)
     return planned.id
 
 

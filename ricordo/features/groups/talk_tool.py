@@ -1,7 +1,7 @@
 """The tool by which a supervisor asks all members of its group at once. It is there for the turn of a talk alone."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,10 @@ import orjson
 from ricordo.agents.conversations import DEFAULT, open_conversation
 from ricordo.agents.request import NewMessage
 from ricordo.agents.turn import Answer, collect
-from ricordo.api.models.messages import MessageFormat, messages_response
 from ricordo.domain.message import Part, TextPart
 from ricordo.domain.tool import ToolRule
 from ricordo.errors import Invalid, RicordoError
+from ricordo.features.groups.agent_calls import answer_texts
 from ricordo.features.groups.talk_plan import Speaker, TalkPlan
 from ricordo.features.groups.talk_prompts import message_of_supervisor
 from ricordo.runtime import Runtime
@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # the talk imports this module
 ASK_ALL = "send_message_to_all_agents_in_group"
 AT_ONCE = 50
 _SECONDS = 1200.0
-_SPOKEN = MessageFormat(types=frozenset(("assistant_message",)))
 # First it asks, once, and then it answers.
 SUPERVISOR_RULES = (
     ToolRule(ASK_ALL, "run_first"),
@@ -59,19 +58,24 @@ async def ask_all(talk: "Talk", plan: TalkPlan, context: ToolContext, message: s
     """Ask all members at once; returns a JSON text for each, in their order."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def ask(member: Speaker) -> Answer | str:
+    async def ask(member: Speaker) -> Answer | list[str]:
         async with gate:
             try:
                 async with asyncio.timeout(_SECONDS):
                     return await _ask(talk, plan, member, context, message)
             except TimeoutError:
-                return f"<error: no answer within {_SECONDS:g} seconds>"
+                return [f"<error: no answer within {_SECONDS:g} seconds>"]
             except RicordoError as error:
-                return f"<error: {error}>"
+                return [f"<error: {error}>"]
 
     answers = await asyncio.gather(*(ask(member) for member in plan.members))
     texts = [
-        orjson.dumps({"agent_id": member.id, "response": _spoken(answer)}).decode()
+        orjson.dumps(
+            {
+                "agent_id": member.id,
+                "response": answer if isinstance(answer, list) else answer_texts(answer),
+            }
+        ).decode()
         for member, answer in zip(plan.members, answers, strict=True)
     ]
     said = [one for answer in answers if isinstance(answer, Answer) for one in answer.messages]
@@ -110,22 +114,3 @@ async def _ask(
     except asyncio.CancelledError:
         await turn.cancel()
         raise
-
-
-def _spoken(answer: Answer | str) -> Sequence[str]:
-    """Return what a member said; of one that said nothing, what it did."""
-    if isinstance(answer, str):
-        return [answer]
-    if answer.failure:
-        return [f"<error: {answer.failure.message}>"]
-    texts = [
-        str(piece["content"])
-        for piece in messages_response(answer.messages, _SPOKEN)
-        if piece["content"]
-    ]
-    if texts:
-        return texts
-    names = [call.name for message in answer.messages for call in message.tool_calls]
-    if answer.run.stop_reason == "requires_approval":
-        return [f"(It waits for an approval of {', '.join(names)}, and has not answered.)"]
-    return [f"(It said nothing. It called {', '.join(names)}.)" if names else "(It said nothing.)"]

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
-from ricordo.domain.agent import ENABLE_SLEEPTIME
 from ricordo.errors import NotFound
 from ricordo.features.groups import service
 from ricordo.features.groups.models import GroupRequest
-from ricordo.features.groups.records import ASLEEP
 from ricordo.features.imports.letta_run import LettaRun
 from ricordo.features.imports.letta_tables import Row
 from ricordo.features.imports.queries import Outcome
@@ -75,7 +73,5 @@ def _take(
             "hidden": row["hidden"],
         }
     )
-    group = service.create(tx, run.scope, request, id=run.id("group", row["id"]))
-    if is_off and group.manager_type in ASLEEP and group.manager_agent_id:
-        service.change_settings(tx, run.scope, group.manager_agent_id, **{ENABLE_SLEEPTIME: None})
+    service.create(tx, run.scope, request, id=run.id("group", row["id"]), rests=is_off)
     out.take("groups")

@@ -1,9 +1,13 @@
 """The pages of groups and of sleeping agents: what they show and what their forms change."""
 
+import re
+from html import unescape
 from typing import Any
 
 import httpx2
+import pytest
 
+from ricordo.features.groups import sleep_pages
 from tests.features.groups.test_sleep_view import learns
 from tests.features.groups.test_sleeptime import ended, main_agent, say, set_frequency, wait_until
 from tests.seams.http import ok
@@ -68,6 +72,28 @@ def test_a_group_that_is_refused_keeps_what_was_typed(http: httpx2.Client) -> No
     assert answer.status_code == 422
     assert "manager_agent_id" in answer.text
     assert "Nobody leads." in answer.text
+
+
+def test_the_pages_of_pairs_lead_through_all_of_them_those_of_voice_agents_last(
+    http: httpx2.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sleep_pages, "_PAIRS", 2)
+    names = [f"{kind} pair {number}" for kind in ("plain", "voice") for number in range(3)]
+    for name in names:
+        kind = {"agent_type": "voice_convo_agent"} if "voice" in name else {}
+        body = {"name": name, "model": MODEL, "memory_blocks": [], "enable_sleeptime": True, **kind}
+        ok(http.post("/v1/agents/", json=body))
+    page, listed, count = http.get("/ui/sleeptime").text, [], 0
+    while True:
+        listed += re.findall(r">((?:plain|voice) pair \d)</a>", page)
+        count += 1
+        older = re.search(r'href="(/ui/sleeptime\?[^"]*(?:after|kind)[^"]*)"', page)
+        if older is None:
+            break
+        page = http.get(unescape(older[1])).text
+    assert sorted(listed) == sorted(names)
+    assert [name for name in listed if "voice" in name] == listed[3:]
+    assert count >= 3
 
 
 def test_the_page_of_a_sleeping_agent_shows_its_work_and_takes_not_now(

@@ -495,7 +495,7 @@ def test_untrusted_words_make_the_run_untrusted(
     )  # a guarded block waits
 
 
-def test_the_end_of_a_turn_costs_four_statements_more_and_one_that_nobody_follows_none(
+def test_the_end_of_a_turn_costs_three_statements_more_and_one_that_nobody_follows_none(
     server: ServerInThread, http: httpx2.Client
 ) -> None:
     server.answers_with(finishes)
@@ -509,7 +509,7 @@ def test_the_end_of_a_turn_costs_four_statements_more_and_one_that_nobody_follow
             say(http, agent, "Third.")
         said = [str(one) for one in counted.statements]
         counts[is_on] = sum("sleep_" in one or "groups" in one or "AS first" in one for one in said)
-    assert counts == {False: 0, True: 4}
+    assert counts == {False: 0, True: 3}
 
 
 def test_a_background_budget_that_is_spent_puts_it_off_and_the_turn_goes_on(

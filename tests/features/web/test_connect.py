@@ -45,8 +45,8 @@ def test_the_page_has_what_the_docs_have_which_tests_run(server: ServerInThread)
     assert set(shown) == of_the_docs(server.url)
     assert len(shown) == len(set(shown)) == 12
     assert "You need no key on this machine" in page
-    for name in re.findall(r"<code>docs/([a-z/-]+\.md)</code>", page):
-        assert (Path(__file__).parents[3] / "docs" / name).exists()
+    for name in re.findall(r'href="/help/([a-z/-]+)"', page):
+        assert (Path(__file__).parents[3] / "docs" / f"{name}.md").exists()
 
 
 def test_the_settings_for_mcp_reach_a_users_memory(server: ServerInThread) -> None:
