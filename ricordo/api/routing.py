@@ -254,13 +254,13 @@ class Routes(APIRouter):
         Raises:
             TypeError: It needs no scope that is known.
         """
+        if self._family is None and getattr(endpoint, "scopes", None) is None:
+            raise TypeError(
+                f"The route {path} needs a scope: `Routes(…, scope=…)`, or `@needs(…)` at its function."
+            )
         super().add_api_route(path, endpoint, **options)
         route = self.routes[-1]
         if isinstance(route, GuardedRoute) and route.scopes is None:
-            if self._family is None:
-                raise TypeError(
-                    f"The route {path} needs a scope: `Routes(…, scope=…)`, or `@needs(…)` at its function."
-                )
             route.scopes = (f"{self._family}:{'read' if route.methods == {'GET'} else 'write'}",)
             needs(*route.scopes)(route.endpoint)  # where another router includes this one
 
