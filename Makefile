@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 DIST ?= dist
 help:
 	@echo "make run      start the server on http://127.0.0.1:8283"
-	@echo "make test     run the tests"
+	@echo "make test     run the tests, but for those of the architecture, which make check runs"
 	@echo "make soak     run the long campaigns and property tests"
 	@echo "make openwebui  install Open WebUI 0.12.4 (3 GB) beside .venv, and run what docs/tutor/open-webui.md says against it"
 	@echo "make check    formatter, linter, strict types, architecture, links of the docs"
@@ -35,7 +35,7 @@ install: .venv/.installed
 run: .venv/.installed
 	$(BIN)/ricordo serve
 test: .venv/.developing
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --ignore=tests/test_architecture.py $(ARGS)
 soak: .venv/.developing
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m soak --hypothesis-profile=long $(ARGS)
 openwebui: .venv/.developing $(OPEN_WEBUI)/.installed
@@ -55,7 +55,7 @@ bench-retrieval: .venv/.developing
 bench-search: .venv/.developing
 	$(BIN)/python -m bench.search $(ARGS)
 pictures: .venv/.developing
-	RICORDO_PICTURES=1 $(BIN)/python -m pytest -q -p no:xdist tests/features/web/test_pictures.py
+	RICORDO_PICTURES=1 $(BIN)/python -m pytest -q -p no:xdist -m "soak or not soak" tests/features/web/test_pictures.py
 lock: .venv/.developing
 	$(LOCK) pyproject.toml requirements/base.in --extra anthropic --extra openai --extra mcp -o requirements/base.txt
 	$(LOCK) pyproject.toml -c requirements/base.txt --extra embeddings -o requirements/embeddings.txt

@@ -61,9 +61,10 @@ async def open_runtime(
     extra_models: Sequence[ChatModel | Embedder] = (),
     plugins: Plugins | None = None,
 ) -> AsyncIterator[Runtime]:
-    """A runtime that is ready for turns; on leaving, running turns may finish or are marked, and everything is closed.
+    """Open a runtime that is ready for turns, and close everything at the end.
 
-    `plugins` are the built-in features and all installed plugins where none are given.
+    At the end, running turns may finish or are marked as interrupted. Without `plugins` they are
+    the built-in features and all installed plugins.
     """
     plugins = plugins or load_plugins(FEATURES)
     toolbox = Toolbox(plugins.tools(), plugins.tool_runners(settings))
@@ -78,7 +79,8 @@ async def open_runtime(
     try:
         if (place := settings.message_vectors) not in ("native", *indexes):
             raise Invalid(
-                f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set it up, or leave it out."
+                f"RICORDO_MESSAGE_VECTORS names {place}, which is not set up. Set it up, or leave "
+                "it out."
             )
         # On SQLite this server is the only one, so whoever held these runs is gone; on PostgreSQL others may be alive.
         healed = await store.write(close_expired if settings.postgres_url else close_all)
@@ -113,18 +115,22 @@ async def open_runtime(
 
 
 async def _require_unneeded_secret(store: Store, settings: Settings) -> None:
-    """Raise Unavailable where the missing secret key opens something in the database; warn where it may have signed something."""
+    """Raise Unavailable if the database needs the missing secret key.
+
+    Only log a warning if the key may have signed something.
+    """
     require_unneeded(settings.data_dir, await store.read(keys.needing_secret))
     if await store.read(lambda tx: damage.some_conversations(tx, 0)):
         log.error(  # so that commands, which show errors alone, say it too
-            "there was no secret key beside this database, so a new one is made: callbacks and receipts are signed with another "
-            "key than before. If you have the old secret.key, stop the server and put it back.",
+            "there was no secret key beside this database, so a new one is made: callbacks and "
+            "receipts are signed with another key than before. If you have the old secret.key, "
+            "stop the server and put it back.",
             extra={"folder": str(settings.data_dir)},
         )
 
 
 def create_tables(tx: Transaction, tables: Sequence[Any]) -> None:
-    """Create the tables of plugins that are missing, where several servers may start at once."""
+    """Create missing tables of plugins; several servers may do so at once."""
     if tx.connection.dialect.name == "postgresql":
         tx.connection.exec_driver_sql(
             "SELECT pg_advisory_xact_lock(hashtext('ricordo: tables of plugins'))"
@@ -133,7 +139,7 @@ def create_tables(tx: Transaction, tables: Sequence[Any]) -> None:
 
 
 def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:
-    """Store the built-in tools as they are now, for each organization."""
+    """Store the current built-in tools for each organization."""
     for organization_id in organizations.every_id(tx):
         sync_tools(tx, Scope(organization_id), toolbox)
 
@@ -142,9 +148,10 @@ def sync_all_tools(tx: Transaction, toolbox: Toolbox) -> None:
 def open_in_thread(
     settings: Settings, providers: ProviderSettings | None = None
 ) -> Iterator[tuple[Runtime, Wait]]:
-    """Open a runtime in a thread of its own, for programs without an event loop; the second value waits for a coroutine there.
+    """Open a runtime in its own thread, for programs without an event loop.
 
-    Raises Conflict where another program has the database open.
+    The second value waits for a coroutine in that thread. Raises Conflict if another program has
+    the database open.
     """
     is_open = True
     opening = open_runtime(settings, providers or ProviderSettings())
@@ -174,7 +181,7 @@ def open_models(
     plugins: Plugins,
     extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> Models:
-    """The models of the configured providers and of plugins; nobody is called."""
+    """Return the models of the configured providers and of plugins, without any call."""
     offered = plugins.providers()
     models = Models(settings, providers, [item for item in offered if isinstance(item, Provider)])
     for model in (*(item for item in offered if not isinstance(item, Provider)), *extra_models):
@@ -192,7 +199,10 @@ def create_app(
     *,
     extra_models: Sequence[ChatModel | Embedder] = (),
 ) -> FastAPI:
-    """The whole server as an ASGI app; `extra_models` join those that settings and plugins bring."""
+    """Return the whole server as an ASGI app.
+
+    `extra_models` are added to the models from the settings and from plugins.
+    """
     plugins = load_plugins(FEATURES)
     routers = open_routers(plugins)
 
@@ -267,7 +277,7 @@ def include_plain(app: FastAPI, router: APIRouter) -> None:
 
 
 def _what_is_open(routers: Sequence[Routes]) -> dict[str, Any]:
-    """What the guard has to know of routes: which need no key, and where those who have none are sent."""
+    """Return the routes that need no key, and the pages for callers without one, for the guard."""
     return {
         "open_paths": [path for router in routers for path in router.open_paths],
         "login": next((router.login_page for router in routers if router.login_page), ""),
@@ -278,7 +288,10 @@ def _what_is_open(routers: Sequence[Routes]) -> dict[str, Any]:
 
 
 async def finish_turns(runtime: Runtime, *, must_hurry: Callable[[], bool] = lambda: False) -> None:
-    """Take no new turn, let the running ones end by themselves for a while, then stop them; each is saved with its end."""
+    """Accept no new turn, let running turns finish for a while, then stop them.
+
+    The end of each is saved.
+    """
     runtime.is_stopping = True
     if runtime.live:
         log.info("waiting for running turns", extra={"turns": len(runtime.live)})

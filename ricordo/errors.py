@@ -27,17 +27,20 @@ ModelErrorKind = Literal[
     "llm_error",
     "context_window_exceeded",
 ]
-# Why a system could not write a file: a full disk, a quota that is used up, a file system that is read-only.
+# Reasons why a file cannot be written: a full disk, a used-up quota, a read-only file system.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 DatabaseFailure = Literal["down", "full", "read-only", "damaged"]
 
 
 class RicordoError(Exception):
-    """What all our errors share: a sentence for people in `str(error)`."""
+    """The base of all our errors; `str(error)` is a sentence for people."""
 
 
 class NotFound(RicordoError):
-    """The thing does not exist, or lies outside the caller's scope; the two are told apart nowhere."""
+    """The thing does not exist, or it lies outside the caller's scope.
+
+    The caller is never told which.
+    """
 
 
 class Invalid(RicordoError):
@@ -74,8 +77,8 @@ class Busy(Conflict):
     def __init__(self, run_id: str | None = None) -> None:
         # The sentence is a wire fact: clients of the retired Letta V1 server match it.
         super().__init__(
-            "Cannot send a new message: Another request is currently being processed for this conversation. "
-            "Please wait for the current request to complete."
+            "Cannot send a new message: Another request is currently being processed for this "
+            "conversation. Please wait for the current request to complete."
         )
         self.run_id = run_id
 
@@ -97,14 +100,15 @@ class DatabaseFailed(Unavailable):
 
 
 class LeaseLost(Unavailable):
-    """The run was ended by someone else: a cancel, or a server that took over."""
+    """The run was ended elsewhere: by a cancel, or by a server that took over."""
 
 
 class ModelError(RicordoError):
-    """A provider failed. `kind` is the error type on the wire; `retry_after` is in seconds.
+    """A provider failed.
 
-    `status` and `words` are the provider's own answer, all of it. Of a request that was too long, `limit` is the window in
-    tokens that the words name, and `is_judged` says that no known words but its size told so.
+    `kind` is the error type on the wire; `retry_after` is in seconds. `status` and `words` are the
+    provider's whole answer. For a request that was too long, `limit` is the window in tokens that
+    the answer names, and `is_judged` is set if only the request's size shows that it was too long.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Log lines: text for people or one JSON object each, with what a call passes by `extra={...}` as fields.
+"""Log lines: text for people or JSON, with the `extra={...}` of a call as fields.
 
-Lines hold ids, names and numbers, never the text of a message or of memory. An error's own words may quote such a text, so they
-stand in a line only where `describe` knows that its kind quotes none: pass the error itself as a field, not its text.
+Lines hold ids, names and numbers, never the text of a message or of memory. An error's own words
+may quote such a text, so they are written only if `describe` knows that its kind quotes none: pass
+the error itself as a field, not its text.
 """
 
 import json
@@ -51,7 +52,7 @@ _OF_DATABASES = ("OperationalError", "InterfaceError")
 def set_up_logs(
     level: str = "info", format: Literal["text", "json"] = "text", *, stream: TextIO | None = None
 ) -> None:
-    """Send every logger's lines, uvicorn's too, to one place in one format."""
+    """Send the lines of all loggers, uvicorn's too, to one place in one format."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     root = logging.getLogger()
@@ -71,7 +72,7 @@ def set_up_logs(
 
 
 def describe(error: BaseException) -> str:
-    """Return an error's kind, and its first line where that cannot quote what people said or stored."""
+    """Return an error's kind, and its first line if that cannot quote a stored text."""
     kind = type(error).__name__
     if isinstance(error, ModelError):
         kind = error.kind
@@ -87,7 +88,7 @@ class TextFormatter(logging.Formatter):
     """A line for people: time, level, logger, message, then the fields as key=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, followed by the traceback where there is one."""
+        """Return the line, followed by the traceback if there is one."""
         time = datetime.fromtimestamp(record.created).astimezone().isoformat(" ", "milliseconds")
         words = [time, f"{record.levelname:<7}", record.name, _one_line(_message(record))]
         words += [f"{key}={_quoted(value)}" for key, value in _fields(record).items()]
@@ -95,10 +96,10 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the fields, and the traceback."""
+    """One JSON object a line: time, level, logger, message, fields, traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object as one line."""
+        """Return the object as one line."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),
@@ -121,7 +122,11 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """Return the record's message. Behind the first line asyncio's shows the objects at fault, with what they hold."""
+    """Return the record's message.
+
+    Of asyncio's messages only the first line is kept, since the others show objects and their
+    content.
+    """
     if record.args:
         arguments = record.args if isinstance(record.args, tuple) else (record.args,)
         shown = tuple(describe(one) if isinstance(one, BaseException) else one for one in arguments)
@@ -155,7 +160,10 @@ def _traceback(record: logging.LogRecord) -> Iterator[str]:
 
 
 def _database_failure(error: BaseException) -> BaseException | None:
-    """Return the failure of the database that an error is or came from, such as a lost connection of the queue's library."""
+    """Return the database's failure behind an error, if there is one.
+
+    An example is a lost connection of the queue's library.
+    """
     seen = set[int]()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
@@ -167,13 +175,16 @@ def _database_failure(error: BaseException) -> BaseException | None:
 
 
 def _is_of_psycopg(error: BaseException) -> bool:
-    """Return whether PostgreSQL's driver says that the server is away, full or stopping; the driver may not be installed."""
+    """Return True if PostgreSQL's driver reports a server that is away, full or stopping.
+
+    The driver may not be installed.
+    """
     kinds = ((kind.__module__.partition(".")[0], kind.__name__) for kind in type(error).__mro__)
     return ("psycopg", "OperationalError") in kinds
 
 
 def _told(error: BaseException, seen: set[int]) -> Iterator[str]:
-    """Return the places and kinds of an error and of those it came from, the oldest first."""
+    """Return the places and kinds of an error and of its causes, the oldest first."""
     seen.add(id(error))
     if error.__cause__ is not None and id(error.__cause__) not in seen:
         yield from _told(error.__cause__, seen)

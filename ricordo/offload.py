@@ -26,16 +26,19 @@ _IMPORTED: dict[str, Any] = {}
 
 
 def few_at_once(kind: str = "comparisons") -> asyncio.Semaphore:
-    """Return what lets two works of a kind hold long texts at once: `async with few_at_once(): …`; others wait.
+    """Return a lock for two works of a kind on long texts: `async with few_at_once(): …`.
 
-    Works that may be short have a kind of their own, since long ones take a second.
+    Others wait. Works that may be short need a kind of their own, since long ones take a second.
     """
     gates = _GATES.setdefault(asyncio.get_running_loop(), {})
     return gates.setdefault(kind, asyncio.Semaphore(_SEVERAL))
 
 
 async def offload(work: Callable[[], T], size: int) -> T:
-    """Return what the work returns: done at once for an input of at most `SMALL` bytes, else in a thread of its own."""
+    """Run the work, and return its result.
+
+    An input of at most `SMALL` bytes is handled at once, a larger one in a thread.
+    """
     if size <= SMALL:
         return work()
     return await asyncio.get_running_loop().run_in_executor(_THREADS, copy_context().run, work)

@@ -86,8 +86,9 @@ T = TypeVar("T")
 class Commands:
     """Commands of `ricordo`: the typer app named `app` of `module`, as the group `name`.
 
-    Where a group of that name exists already, its commands join it. An empty name adds them to `ricordo` itself. The module is
-    imported with every command, so it imports what is slow inside its functions.
+    If a group of that name exists, its commands join it. An empty name adds them to `ricordo`
+    itself. The module is imported with every command, so it imports slow modules inside its
+    functions.
     """
 
     name: str
@@ -96,7 +97,10 @@ class Commands:
 
 @dataclass(frozen=True, slots=True)
 class PluginPage:
-    """A page for people that the home page links to, for callers with one of the scopes; the plugin's `routes` serve it."""
+    """A page for people, linked on the home page for callers with one of the scopes.
+
+    The plugin's `routes` serve it.
+    """
 
     title: str
     path: str
@@ -104,7 +108,7 @@ class PluginPage:
 
 
 class Plugins:
-    """The plugins of this server, and what they offer."""
+    """The plugins of this server, and the results of their hooks."""
 
     def __init__(self, plugins: Iterable[tuple[str, Any]]) -> None:
         self._plugins = list(plugins)
@@ -128,12 +132,12 @@ class Plugins:
         return self._collect("providers")
 
     def vector_indexes(self, settings: "VectorSettings") -> "dict[str, VectorIndex]":
-        """Every vector index that is offered, by name; raises Invalid where two have one name."""
+        """The vector indexes by name. Raises Invalid if two have the same name."""
         indexes = self._collect("vector_indexes", settings)
         return _by_name("a vector index named", ((index.name, index) for index in indexes))
 
     def memory_remotes(self) -> "dict[str, RemoteKind]":
-        """Every kind of remote that is offered, by name; raises Invalid where two have one name, or one is none."""
+        """The kinds of remotes by name. Raises Invalid for a repeated name or a wrong type."""
         offered = self._collect("memory_remotes")
         for kind in offered:
             has_methods = callable(getattr(kind, "read", None)) and callable(
@@ -153,14 +157,17 @@ class Plugins:
         return self._collect("routes")
 
     def middleware(self) -> "list[Callable[[ASGIApp], ASGIApp]]":
-        """What is put around all requests, the last one outermost."""
+        """The middleware around all requests, the last one outermost."""
         return self._collect("middleware")
 
     def jobs(self) -> "list[JobHandler]":
         return self._collect("jobs")
 
     def complete_agent(self) -> "list[Callable[[Transaction, AgentState], AgentState]]":
-        """What adds to agents that are loaded for a prompt or an answer; for agents it has nothing for, without a statement."""
+        """The hooks that add to an agent loaded for a prompt or an answer.
+
+        They take no statement for agents that they have nothing for.
+        """
         return [
             plugin.complete_agent
             for _, plugin in self._plugins
@@ -170,7 +177,10 @@ class Plugins:
     def complete_agents(
         self,
     ) -> "list[Callable[[Transaction, Sequence[AgentState]], Sequence[AgentState]]]":
-        """What does that for many agents; a plugin that does it for one alone is asked for each."""
+        """The hooks that add to many agents.
+
+        A plugin that handles only single agents is called for each.
+        """
 
         def for_each(
             plugin: Any,
@@ -181,23 +191,29 @@ class Plugins:
         return [getattr(plugin, "complete_agents", None) or for_each(plugin) for plugin in able]
 
     def set_folders(self) -> "list[Callable[[Transaction, Scope, str, Sequence[str]], None]]":
-        """What gives agents folders of files."""
+        """The hooks that give agents folders of files."""
         return [plugin.set_folders for _, plugin in self._plugins if hasattr(plugin, "set_folders")]
 
     def make_folder(self) -> "list[Callable[[Transaction, Scope, Agent], None]]":
-        """What makes folders of files for new agents."""
+        """The hooks that make folders of files for new agents."""
         return [plugin.make_folder for _, plugin in self._plugins if hasattr(plugin, "make_folder")]
 
     def after_turn(self) -> list[Callable[..., Any]]:
-        """What to call when a turn has ended."""
+        """The hooks to call after a turn."""
         return [plugin.after_turn for _, plugin in self._plugins if hasattr(plugin, "after_turn")]
 
     def agent_followers(self) -> list[Any]:
-        """The AgentFollowers: what happens to other agents when one is made, changed, deleted, or ends a turn."""
+        """The AgentFollowers of plugins.
+
+        They update other agents when one is created, changed or deleted, or ends a turn.
+        """
         return self._collect("agent_followers")
 
     def at_erasure(self) -> list[Callable[..., Any]]:
-        """What to ask, with the runtime and the id of a user who is forgotten, what of them remains at other services."""
+        """The hooks that report a forgotten user's remains at other services.
+
+        They are called with the runtime and the user's id.
+        """
         return [plugin.at_erasure for _, plugin in self._plugins if hasattr(plugin, "at_erasure")]
 
     def commands(self) -> list[Commands]:
@@ -210,18 +226,18 @@ class Plugins:
         return self._collect("pages")
 
     def findings(self, settings: "Settings") -> list[tuple[str, str]]:
-        """The name of the plugin and what it says about this installation, for each thing that it says."""
+        """Yield the findings of plugins about this installation, with the plugins' names."""
         named = [(name, plugin) for name, plugin in self._plugins if hasattr(plugin, "findings")]
         return [(name, text) for name, plugin in named for text in plugin.findings(settings)]
 
     async def at_end(self, settings: "Settings") -> None:
-        """End what plugins started for the server with these settings."""
+        """Stop the plugins' background work for the server with these settings."""
         for _, plugin in self._plugins:
             if hasattr(plugin, "at_end"):
                 await plugin.at_end(settings)
 
     def _collect(self, hook: str, *given: Any) -> list[Any]:
-        """Everything that is offered by this hook."""
+        """Return all results of this hook."""
         offered: list[Sequence[Any]] = [
             getattr(plugin, hook)(*given) for _, plugin in self._plugins if hasattr(plugin, hook)
         ]
@@ -237,9 +253,10 @@ def _by_name(what: str, offered: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def load_plugins(features: Iterable[str] = ()) -> Plugins:
-    """The built-in tools, these features (folders of `ricordo.features`), then the installed plugins by name.
+    """Return the built-in tools, these features, then the installed plugins by name.
 
-    Raises Invalid with its name where one cannot be loaded.
+    Features are folders of `ricordo.features`. Raises Invalid, with its name, for a plugin that
+    cannot be loaded.
     """
     return Plugins(
         [
@@ -251,7 +268,7 @@ def load_plugins(features: Iterable[str] = ()) -> Plugins:
 
 
 def load_commands(features: Iterable[str] = ()) -> tuple[list[Commands], str | None]:
-    """The commands of features and installed plugins; and what is wrong, where an installed plugin cannot be loaded."""
+    """Return the commands of features and installed plugins, and errors of plugins."""
     built_in = _features(features)
     try:
         return Plugins([*built_in, *_installed()]).commands(), None
@@ -270,6 +287,7 @@ def _installed() -> list[tuple[str, Any]]:
             loaded.append((entry.name, entry.load()))
         except Exception as error:
             raise Invalid(
-                f'Plugin "{entry.name}" ({entry.value}) cannot be loaded: {error}. Remove it or repair it.'
+                f'Plugin "{entry.name}" ({entry.value}) cannot be loaded: {error}. Remove it or '
+                "repair it."
             ) from error
     return loaded

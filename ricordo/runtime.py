@@ -1,4 +1,4 @@
-"""The opened parts of a server, passed to whoever needs them and never imported as a global."""
+"""The opened parts of a server, which are passed as a value and never a global."""
 
 import asyncio
 import math
@@ -34,44 +34,48 @@ class LiveTurn(Protocol):
     """A turn that runs in this process."""
 
     def events(self) -> AsyncGenerator[Event]:
-        """Everything, from the start: a reader that comes late begins with what is saved already."""
+        """Return all events from the start.
+
+        A late reader first gets those that are saved already.
+        """
 
     async def cancel(self) -> None:
-        """Stop the turn; returns when its end is saved."""
+        """Stop the turn; return when its end is saved."""
 
     async def wait(self) -> None:
-        """Return when the turn has ended."""
+        """Wait for the end of the turn."""
 
     @property
     def has_readers(self) -> bool:
-        """Return whether somebody reads its events; True where that is not known."""
+        """True if its events have a reader, or if that is unknown."""
 
 
 class LiveRecording(Protocol):
-    """A stream that is being stored in this process, for readers that come and go."""
+    """A stream that is being stored in this process, for changing readers."""
 
     @property
     def changed(self) -> asyncio.Event:
-        """Set once more of it is stored than was when this was asked for, or nothing more will be."""
+        """An event that is set once more of the stream is stored, or the stream has ended."""
 
     async def finish(self) -> None:
-        """Return when all of it is stored; its turn has ended."""
+        """Return when all of it is stored, after the end of its turn."""
 
 
 class Wait(Protocol):
-    """Waits for a coroutine on the event loop of a runtime, from another thread."""
+    """A function that waits, in another thread, for a coroutine of a runtime's event loop."""
 
     def __call__(self, work: Coroutine[Any, Any, T], /) -> T:
-        """Return its result."""
+        """Return the coroutine's result."""
 
 
 @dataclass(slots=True)
 class Runtime:
-    """What a running server is made of.
+    """The parts of a running server.
 
-    `organization_providers` holds the models of organizations, those of `models` among them; `indexes` outside vector indexes
-    and `remotes` kinds of remotes, by name; `live` this process's turns by run id, `recordings` their stored streams,
-    and `unended` the runs of those whose end could not be saved.
+    `organization_providers` holds the models of organizations together with `models`. `indexes` are
+    outside vector indexes, and `remotes` kinds of remotes, by name. `live` are this process's turns
+    by run id, `recordings` their stored streams, and `unended` the runs whose end could not be
+    saved.
     """
 
     settings: Settings
@@ -109,13 +113,13 @@ class Runtime:
         self.indexing = Indexer(self.store, embedders, self.indexes, messages_index=place)
 
     def complete(self, tx: Transaction, state: AgentState) -> AgentState:
-        """Return the state with what plugins add to it, such as the folders of an agent that has some."""
+        """Return the state with the additions of plugins, such as an agent's folders."""
         for complete in self.plugins.complete_agent():
             state = complete(tx, state)
         return state
 
     def complete_all(self, tx: Transaction, states: Sequence[AgentState]) -> Sequence[AgentState]:
-        """Return the agents of a list, each as `complete` does, in a few statements for all."""
+        """Return a list of agents as `complete` does, in a few statements for all."""
         for complete in self.plugins.complete_agents():
             states = complete(tx, states)
         return states
@@ -123,7 +127,7 @@ class Runtime:
     def set_folders(
         self, tx: Transaction, scope: Scope, agent_id: str, folder_ids: Sequence[str]
     ) -> None:
-        """Give the agent these folders of files, and no others. Raises NotFound, Forbidden, Unsupported."""
+        """Replace the agent's folders of files. Raises NotFound, Forbidden, Unsupported."""
         setters = self.plugins.set_folders()
         if folder_ids and not setters:
             raise Unsupported(

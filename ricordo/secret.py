@@ -1,7 +1,8 @@
-"""The one secret of an installation: a key file in the data folder, from which every other key is made.
+"""The only secret of an installation: a key file in the data folder.
 
-It encrypts what must be read again (keys of providers), and signs what others shall be able to check (callbacks). It is no part
-of the database, so a copy of the database alone gives nothing away. Servers that share a database need the same file.
+All other keys are derived from it. It encrypts data that must be read again (keys of providers),
+and signs data that others can check (callbacks). It is not in the database, so a copy of the
+database alone reveals nothing. Servers that share a database need the same file.
 """
 
 import hmac
@@ -28,7 +29,10 @@ _OPEN_TO_OTHERS = 0o077
 
 
 def load_secret(data_dir: Path) -> bytes:
-    """The 32 bytes in `<data_dir>/secret.key`, which is made at the first call. Raises Invalid where the file holds no key."""
+    """Return the 32 bytes of `<data_dir>/secret.key`, created at the first call.
+
+    Raises Invalid if the file holds no key.
+    """
     path = data_dir / FILE
     try:
         if not path.exists():
@@ -43,20 +47,23 @@ def load_secret(data_dir: Path) -> bytes:
 
 
 def require_unneeded(data_dir: Path, needed_for: str) -> None:
-    """Raise Unavailable where a missing secret opens something in the database: `needed_for` names what, or is empty."""
+    """Raise Unavailable if the database needs a missing secret.
+
+    `needed_for` names the data that needs it; it may be empty.
+    """
     if needed_for:
         path = data_dir / FILE
         raise Unavailable(
-            f"The secret key {path} is missing, and without it the database's {needed_for} are of no use. Put back the {FILE} "
-            f"that belongs to this database. If it is lost, make one with `openssl rand -base64 32 > {path}`, then make or enter "
-            "those again."
+            f"The secret key {path} is missing, and without it the database's {needed_for} are of "
+            f"no use. Put back the {FILE} that belongs to this database. If it is lost, make one "
+            f"with `openssl rand -base64 32 > {path}`, then make or enter those again."
         )
 
 
 def operator_token(data_dir: Path) -> str | None:
-    """Return a token by which a server on this machine knows that its caller may read its data folder; None without a secret.
+    """Return a token that proves access to the data folder to a server on this machine.
 
-    It holds for a minute.
+    It is valid for a minute. None without a secret.
     """
     if not (data_dir / FILE).exists():
         return None
@@ -65,7 +72,7 @@ def operator_token(data_dir: Path) -> str | None:
 
 
 def is_operator_token(secret: "Secret", token: str) -> bool:
-    """Return whether the token was made with this secret, and holds still."""
+    """Return True if the token is valid and was made with this secret."""
     until, _, signed = token.removeprefix(OPERATOR).partition("_")
     if not (
         token.startswith(OPERATOR)
@@ -83,28 +90,34 @@ def _sign_token(secret: "Secret", until: str) -> str:
 
 
 class Secret:
-    """What the secret of a data folder is used for; the file is read, or made, when it is first needed."""
+    """The uses of a data folder's secret.
+
+    The file is read or created at the first use.
+    """
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
 
     def derive(self, purpose: str) -> bytes:
-        """A key of 32 bytes for one purpose; those of two purposes tell nothing of each other or of the secret."""
+        """Return a key of 32 bytes for one purpose.
+
+        It reveals nothing about the secret or about keys for other purposes.
+        """
         return hmac.digest(self._bytes, f"ricordo {purpose}".encode(), "sha256")
 
     def encrypt(self, text: str) -> str:
         return self._fernet.encrypt(text.encode()).decode()
 
     def decrypt(self, text: str) -> str:
-        """The mirror of `encrypt`. Raises Unavailable where it was encrypted with another secret."""
+        """Decrypt. Raises Unavailable if the text was encrypted with another secret."""
         from cryptography.fernet import InvalidToken
 
         try:
             return self._fernet.decrypt(text.encode()).decode()
         except InvalidToken:
             raise Unavailable(
-                f"This was encrypted with another secret key. Put back the {FILE} that belongs to this database, or enter it "
-                "again."
+                f"This was encrypted with another secret key. Put back the {FILE} that belongs to "
+                "this database, or enter it again."
             ) from None
 
     @cached_property
@@ -119,7 +132,7 @@ class Secret:
 
 
 def _make(path: Path) -> None:
-    """Write a new key to a file of its own and give it its name, unless another process was faster."""
+    """Create the key file atomically, unless another process was faster."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{FILE}.{secrets.token_hex(8)}")
     file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
@@ -152,7 +165,8 @@ def _read(path: Path) -> bytes:
         secret = b""
     if len(secret) != _SIZE:
         raise Invalid(
-            f"{path} holds no secret key of Ricordo. Put back the right file. Without it, stored API keys, providers' keys and "
-            "remotes' passwords are of no use; if it is lost, delete the file and start again to see which."
+            f"{path} holds no secret key of Ricordo. Put back the right file. Without it, stored "
+            "API keys, providers' keys and remotes' passwords are of no use; if it is lost, delete "
+            "the file and start again to see which."
         )
     return secret

@@ -1,6 +1,7 @@
-"""Types of settings: keys, addresses and folders that are checked when they are read, and the settings of features.
+"""Types of settings that are checked when read, and the settings of features.
 
-A feature's settings are a class of `FeatureSettings` in its `options.py`, where `ricordo settings` and the check of names find it.
+They are keys, addresses and folders. A feature's settings are a class of `FeatureSettings` in its
+`options.py`, where `ricordo settings` and the check of names find it.
 """
 
 import os
@@ -63,7 +64,10 @@ Folder = Annotated[Path, AfterValidator(absolute)]
 
 
 class FeatureSettings(BaseSettings):
-    """Settings of one feature, which it reads when it needs them. Set a field as RICORDO_<NAME>."""
+    """The settings of one feature, read when needed.
+
+    A field is set by the variable RICORDO_<NAME>.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=".env", extra="ignore", env_ignore_empty=True
@@ -72,7 +76,10 @@ class FeatureSettings(BaseSettings):
 
     @classmethod
     def current(cls) -> Self:
-        """Return the settings, read again only where their variables have changed: that takes a millisecond."""
+        """Return the settings, read again only if their variables have changed.
+
+        Reading takes a millisecond.
+        """
         values = [os.environ.get(f"{PREFIX}{name.upper()}") for name in cls.model_fields]
         if cls._latest is None or cls._latest[0] != values:
             cls._latest = values, cls()
@@ -81,7 +88,7 @@ class FeatureSettings(BaseSettings):
 
 
 def feature_settings() -> list[type[FeatureSettings]]:
-    """The settings of all features that have some, by the names of the features."""
+    """Return the settings of all features that have some, by feature."""
     for path in sorted(PACKAGE.glob("features/*/options.py")):
         import_module(f"ricordo.features.{path.parent.name}.options")
     return sorted(FeatureSettings.__subclasses__(), key=lambda kind: kind.__module__)

@@ -295,6 +295,12 @@ class Settings(BaseSettings):
     max_memory_blocks: int = about(
         "Most blocks of one user, or of one agent.", 1000, ge=1, le=100_000
     )
+    max_history_mb: int = about(
+        "Most that the history of one user's, agent's or shared block's memory may hold, in megabytes as stored.",
+        100,
+        ge=1,
+        le=1024 * 1024,
+    )
     max_listed_characters: int = about(
         "Most characters of a block's text in a list of blocks or agents; a mark says where the whole is.",
         100_000,

@@ -1,1 +1,4 @@
-"""One turn of an agent, from the message that came in to the saved answer. Start reading in `turn.py`."""
+"""One turn of an agent, from the new message to the saved answer.
+
+Start reading in `turn.py`.
+"""

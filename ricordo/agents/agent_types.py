@@ -1,4 +1,4 @@
-"""What a type of agent is: its prompt, its way of talking, the tools and rules it gets, and the messages it begins with."""
+"""Types of agents: prompt, style of talking, tools, rules, and first messages."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -56,10 +56,14 @@ StyleName = Literal["heartbeat", "native"]
 class TypeTraits:
     """One type of agent.
 
-    `begins` says what stands in a new conversation after the system message: nothing, a login, or a first word of the agent's and a
-    login. With `packs_user_messages` its model reads what users say as JSON; with `clears_buffer` each turn begins with an empty
-    window. One that `speaks_aloud` says a sentence with every call of a tool, and gets no tools that edit memory. The `rules` take
-    the place of the agent's own where it has the tools that they name.
+    Attributes:
+        begins: The messages after the system message of a new conversation: none, a login, or a
+            greeting of the agent and a login.
+        packs_user_messages: Its model reads user messages as JSON.
+        clears_buffer: Each turn begins with an empty window.
+        speaks_aloud: It says a sentence with every tool call, and gets no tools that edit
+            memory.
+        rules: They replace the agent's own rules if it has the tools that they name.
     """
 
     prompt_key: str
@@ -86,7 +90,7 @@ _NATIVE = TypeTraits(
     "empty",
     has_base_rules=False,
 )
-# First the passages, once; then the block, as often as it takes; then the end.
+# First the passages, once; then the block, any number of times; then the end.
 _VOICE_RULES = (
     ToolRule("store_memories", "run_first"),
     ToolRule(
@@ -135,7 +139,10 @@ def traits_of(agent_type: AgentType) -> TypeTraits:
 
 
 def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[str, ...]:
-    """The names of the tools that an agent of this type gets; memory is left to another agent where one works on it."""
+    """Return the names of the tools that an agent of this type gets.
+
+    Tools that edit memory are left out where another agent works on its memory.
+    """
     traits = traits_of(agent_type)
     if not has_sleeptime or traits.speaks_aloud:
         return traits.base_tools
@@ -144,7 +151,10 @@ def base_tools(agent_type: AgentType, *, has_sleeptime: bool = False) -> tuple[s
 
 
 def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
-    """The rules that tools of ours bring along (blueprint §7.4): speaking and finishing end a turn, the others let it go on."""
+    """Return the rules of our own tools (blueprint §7.4).
+
+    Speaking and finishing end a turn, other tools let it continue.
+    """
     names = list(dict.fromkeys(tool_names))
     return (
         *(ToolRule(name, "exit_loop") for name in names if name in _ENDING),
@@ -153,17 +163,21 @@ def base_rules(tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
 
 
 def rules_in_force(agent: Agent, tool_names: Iterable[str]) -> tuple[ToolRule, ...]:
-    """Return the rules of the agent's type where it has their tools, and else its own; requests for approval always count."""
-    fixed = traits_of(agent.agent_type).rules
-    if not fixed or {rule.tool_name for rule in fixed} - set(tool_names):
+    """Return the rules of the agent's type if it has their tools, else its own.
+
+    Requests for approval always count.
+    """
+    type_rules = traits_of(agent.agent_type).rules
+    if not type_rules or {rule.tool_name for rule in type_rules} - set(tool_names):
         return agent.tool_rules
-    return (*fixed, *(rule for rule in agent.tool_rules if rule.type == "requires_approval"))
+    return (*type_rules, *(rule for rule in agent.tool_rules if rule.type == "requires_approval"))
 
 
 def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Message]:
-    """The messages of a new conversation after its system message, as the agent's type wants them.
+    """Return the messages of a new conversation after its system message.
 
-    `provider` is the model's. An agent that cannot call `send_message` does not begin with a call of it.
+    `provider` is the model's. An agent that cannot call `send_message` does not begin with a call
+    of it.
     """
     begins = traits_of(state.agent.agent_type).begins
     if begins == "empty":
@@ -172,35 +186,43 @@ def initial_messages(state: AgentState, clock: Clock, provider: str) -> list[Mes
     login = state.conversation.new_message("user", (event,), clock.now())
     if begins == "login" or all(tool.name != SPEECH for tool in state.tools):
         return [login]
-    spoken = _spoken(
+    greeting = _speech_call(
         state.conversation, clock, FIRST_WORDS, ReasoningPart(FIRST_THOUGHT, native=False)
     )
     if provider in _LOGIN_FIRST:
-        return [login, *spoken]
-    return [*spoken, replace(login, created_at=clock.now())]
+        return [login, *greeting]
+    return [*greeting, replace(login, created_at=clock.now())]
 
 
-def given_messages(state: AgentState, clock: Clock, given: Sequence[NewMessage]) -> list[Message]:
-    """A client's own first messages, in the place of `initial_messages`.
+def given_messages(
+    state: AgentState, clock: Clock, new_messages: Sequence[NewMessage]
+) -> list[Message]:
+    """Return a client's own first messages, in place of `initial_messages`.
 
-    What the assistant says in them is a call of `send_message` for an agent that speaks by calls.
+    Messages of the assistant become calls of `send_message` for an agent that speaks by calls.
     """
     speaks_by_calls = traits_of(state.agent.agent_type).style == "heartbeat"
-    made: list[Message] = []
-    for item in given:
-        if item.role == "assistant" and speaks_by_calls:
-            words = "\n".join(part.text for part in item.parts if isinstance(part, TextPart))
-            made += _spoken(state.conversation, clock, words)
-        else:
-            made.append(
-                item.signed(state.conversation.new_message(item.role, item.parts, clock.now()))
+    first_messages: list[Message] = []
+    for new_message in new_messages:
+        if new_message.role == "assistant" and speaks_by_calls:
+            speech = "\n".join(
+                part.text for part in new_message.parts if isinstance(part, TextPart)
             )
-    return made
+            first_messages += _speech_call(state.conversation, clock, speech)
+        else:
+            first_messages.append(
+                new_message.signed(
+                    state.conversation.new_message(new_message.role, new_message.parts, clock.now())
+                )
+            )
+    return first_messages
 
 
-def _spoken(conversation: Conversation, clock: Clock, words: str, *thoughts: Part) -> list[Message]:
+def _speech_call(
+    conversation: Conversation, clock: Clock, speech: str, *thoughts: Part
+) -> list[Message]:
     call_id = new_id("call")
-    call = ToolCallPart(call_id, SPEECH, orjson.dumps({"message": words}).decode())
+    call = ToolCallPart(call_id, SPEECH, orjson.dumps({"message": speech}).decode())
     result = ToolReturnPart(call_id, SPEECH, "success", SENT)
     return [
         conversation.new_message("assistant", (*thoughts, call), clock.now()),
@@ -208,32 +230,38 @@ def _spoken(conversation: Conversation, clock: Clock, words: str, *thoughts: Par
     ]
 
 
-def chosen_system(system: str | None, usual: str, data_dir: Path) -> str:
-    """The system prompt that was asked for: its words, `prompt:<key>` for one kept by that key, None for the `usual` key's.
+def chosen_system(system: str | None, default_key: str, data_dir: Path) -> str:
+    """Return the chosen system prompt.
 
-    Raises what `system_text` does.
+    `system` is the text, or `prompt:<key>`; None is for the key `usual`. Raises what `system_text`
+    raises.
     """
     if system is not None and not system.startswith(REFERENCE):
         return system
     return system_text(
-        usual if system is None else system.removeprefix(REFERENCE).strip(), data_dir / FOLDER
+        default_key if system is None else system.removeprefix(REFERENCE).strip(), data_dir / FOLDER
     )
 
 
 def system_text(key: str, folder: Path) -> str:
-    """The prompt with this key: a built-in one, else `<folder>/<key>.txt`. Raises NotFound, Invalid, Unavailable."""
+    """Return the prompt with this key: a built-in one, else `<folder>/<key>.txt`.
+
+    Raises NotFound, Invalid, Unavailable.
+    """
     if key in BUILT_IN:
         return text(key)
     if not _KEY.fullmatch(key):
         raise Invalid(
-            f'"{key[:80]}" cannot be the key of a system prompt. Use letters, digits, "_", "-" and ".", at most 100 of them.'
+            f'"{key[:80]}" cannot be the key of a system prompt. '
+            'Use letters, digits, "_", "-" and ".", at most 100 of them.'
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         custom = (folder / f"{key}.txt").read_text("utf-8").strip()
     except FileNotFoundError:
         raise NotFound(
-            f'There is no system prompt "{key}". Put it into {FOLDER}/{key}.txt in the data folder, or use one of: '
+            f'There is no system prompt "{key}". Put it into {FOLDER}/{key}.txt in the data '
+            "folder, or use one of: "
             f"{', '.join(BUILT_IN)}."
         ) from None
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
-"""Budgets: how many tokens may be used in a day (UTC), by everybody together and by one agent.
+"""Daily budgets of tokens (UTC), for all users together and for one agent.
 
-Work that nobody waits for stops first, at 80 %; from 100 % on no turn begins. A turn that runs is never stopped by a budget. Where
-no budget is set, looking costs nothing.
+Background work stops first, at 80 %; from 100 % on no turn begins. A budget never stops a running
+turn. Where no budget is set, the check costs nothing.
 """
 
 from collections.abc import Iterator
@@ -21,20 +21,23 @@ from ricordo.storage.engine.store import Transaction
 
 DAILY_TOKENS = "daily_tokens"  # among an agent's settings
 BACKGROUND_PERCENT = 80
-# Far from the limit, the usage of all users is added up only this often, because it can be many rows on a busy day.
-_FRESH = 5 * SECOND
-_MEMORY = "tokens used today"
+# Far from the limit, the usage of all users is added up only this often, because it can be many
+# rows on a busy day.
+_CACHE_TIME = 5 * SECOND
+_CACHE_KEY = "tokens used today"
 
 
 class BudgetSpent(ModelError):
-    """A budget is used up; `resets_at` (microseconds) is when the next day begins."""
+    """A budget is used up; `resets_at` (microseconds) is the start of the next day."""
 
-    def __init__(self, whose: str, budget: Budget, percent: int) -> None:
+    def __init__(self, owner: str, budget: Budget, percent: int) -> None:
         share = "" if percent == 100 else f" to {percent} %"
         super().__init__(
             "llm_insufficient_credits",
-            f"The budget of {whose}, {budget.limit:,} tokens a day, is used up{share} ({budget.used:,} tokens). It resets "
-            f"at {to_datetime(budget.resets_at):%Y-%m-%d %H:%M} UTC. Wait until then, or raise the budget.",
+            f"The budget of {owner}, {budget.limit:,} tokens a day, is used up{share} "
+            f"({budget.used:,} tokens). It resets "
+            f"at {to_datetime(budget.resets_at):%Y-%m-%d %H:%M} UTC. "
+            "Wait until then, or raise the budget.",
         )
         self.resets_at = budget.resets_at
 
@@ -46,27 +49,29 @@ def has_budget(settings: Settings, agent: Agent) -> bool:
 def require_budget(
     tx: Transaction, settings: Settings, agent: Agent, purpose: str | None = None
 ) -> None:
-    """Raise BudgetSpent where a budget leaves no room for a turn of this agent; one with a purpose stops at 80 %.
+    """Raise BudgetSpent where a budget leaves no room for a turn of this agent.
 
-    Costs a statement for each budget that is set: ask `has_budget` first.
+    A turn with a purpose stops at 80 %. The check costs a statement for each budget: call
+    `has_budget` first.
     """
     percent = BACKGROUND_PERCENT if purpose else 100
-    for whose, budget in _budgets(tx, settings, agent.organization_id, agent):
+    for owner, budget in _budgets(tx, settings, agent.organization_id, agent):
         if budget.is_spent(percent):
-            raise BudgetSpent(whose, budget, percent)
+            raise BudgetSpent(owner, budget, percent)
 
 
 def require_common_budget(tx: Transaction, settings: Settings, organization_id: str) -> None:
-    """Raise BudgetSpent where the budget of all agents together leaves no room for a call of a model."""
-    for whose, budget in _budgets(tx, settings, organization_id, None):
+    """Raise BudgetSpent where the budget of all agents is used up."""
+    for owner, budget in _budgets(tx, settings, organization_id, None):
         if budget.is_spent(100):
-            raise BudgetSpent(whose, budget, 100)
+            raise BudgetSpent(owner, budget, 100)
 
 
 async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bool:
-    """Return whether background work must wait for the next day; if so, the job is added again for then.
+    """Postpone background work to the next day if the budget requires it.
 
-    For jobs that spend tokens: `if await put_off(runtime, job): return`. Without an agent only the common budget counts.
+    Returns whether it did; the job is then added again for that day. Jobs that spend tokens begin
+    with `if await put_off(runtime, job): return`. Without an agent only the common budget counts.
     """
 
     def resets_at(tx: Transaction) -> int | None:
@@ -91,7 +96,7 @@ async def put_off(runtime: Runtime, job: Job, agent_id: str | None = None) -> bo
 
 
 def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
-    """The agent's own budget, and what is used of it; None where it has none."""
+    """Return the agent's own budget with its usage; None where it has none."""
     limit = agent.settings.get(DAILY_TOKENS)
     if limit is None:
         return None
@@ -100,7 +105,7 @@ def budget_of(tx: Transaction, agent: Agent) -> Budget | None:
 
 
 def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) -> Agent:
-    """Give the agent a budget of so many tokens a day, or none. Raises NotFound, Invalid."""
+    """Set the agent's tokens a day; None removes the budget. Raises NotFound, Invalid."""
     if limit is not None and limit < 1:
         raise Invalid("A budget is a number of tokens above 0; null takes it away.")
     agents.lock(tx, scope, agent_id)
@@ -116,8 +121,8 @@ def set_budget(tx: Transaction, scope: Scope, agent_id: str, limit: int | None) 
 def _budgets(
     tx: Transaction, settings: Settings, organization_id: str, agent: Agent | None
 ) -> Iterator[tuple[str, Budget]]:
-    if agent and (own := budget_of(tx, agent)):
-        yield f"agent {agent.name}", own
+    if agent and (agent_budget := budget_of(tx, agent)):
+        yield f"agent {agent.name}", agent_budget
     if limit := settings.daily_tokens:
         now = tx.clock.now()
         today = day_of(now)
@@ -128,12 +133,16 @@ def _budgets(
 
 
 def _used(tx: Transaction, organization_id: str, today: int, now: int, limit: int) -> int:
-    known = tx.cache.get((_MEMORY, organization_id))
-    if known:
-        day, at, used = known
-        if day == today and now - at < _FRESH and used * 100 < limit * BACKGROUND_PERCENT:
-            return int(used)
-    used = runs.used_since(tx, organization_id, today)
-    # This transaction has added nothing to it, so it may be remembered even if that is rolled back.
-    tx.cache[_MEMORY, organization_id] = (today, now, used)
-    return used
+    cached = tx.cache.get((_CACHE_KEY, organization_id))
+    if cached:
+        day, cached_at, token_count = cached
+        if (
+            day == today
+            and now - cached_at < _CACHE_TIME
+            and token_count * 100 < limit * BACKGROUND_PERCENT
+        ):
+            return int(token_count)
+    token_count = runs.used_since(tx, organization_id, today)
+    # This transaction has added no usage, so the sum may be cached even if it is rolled back.
+    tx.cache[_CACHE_KEY, organization_id] = (today, now, token_count)
+    return token_count

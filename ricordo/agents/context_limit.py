@@ -1,6 +1,8 @@
-"""Keeping a turn within its model's context window: it is compacted before a call that would not fit, and where a provider refuses.
+"""Keep a turn within its model's context window.
 
-Sizes are our own estimate, corrected by what the provider last counted. Nothing is deleted: what leaves the window stays in recall.
+The window is compacted before a request that would not fit, and after a provider's refusal. Sizes
+are our own estimate, corrected by the provider's last count. Nothing is deleted: evicted messages
+stay in recall.
 """
 
 import logging
@@ -46,41 +48,44 @@ from ricordo.prompt.transcript import transcript
 from ricordo.prompt.truncation import fit
 
 log = logging.getLogger(__name__)
-# The librarian is no language model: an outline says more than it would.
+# The librarian is no language model: an outline is better than its summary.
 NO_WRITER = "ricordo"
-# A provider's count is believed within these bounds, in percent of our estimate, and only for prompts large enough to tell. It
-# may raise the estimate and hardly lower it: some servers cut a prompt off, or count only what their cache does not hold.
-_LEAST, _MOST = 90, 400
+# A provider's count is accepted within these bounds, in percent of our estimate, and only for large
+# prompts. It may raise the estimate, but hardly lower it: some servers cut a prompt off, or count
+# only the part that their cache lacks.
+_LOWEST_PERCENT = 90
+_HIGHEST_PERCENT = 400
 _LARGE_PROMPT = 2_000
-# What descriptions of tools and what surrounds each message take at most, in all usual cases.
-_TOOLS_AND_MORE = 12_000
-# A turn whose last compaction freed less of the window than this asks no model to write another: it could go on so at each step.
-_LITTLE = 0.1
-_FEWEST_EVICTED = 2  # messages, of a compaction that somebody asked for
+# The most tokens for tool descriptions and message overhead in usual requests.
+_TOOLS_AND_OVERHEAD = 12_000
+# If a turn's last compaction freed a smaller share of the window, no model writes its next summary:
+# otherwise each step could ask for one.
+_SMALL_GAIN = 0.1
+_FEWEST_EVICTED = 2  # messages, in a requested compaction
 # An answer gets this many tokens at least.
-_LEAST_OUTPUT = 64
-# A refusal teaches a smaller window where it is smaller than this share of what was known, in percent.
+_SMALLEST_OUTPUT = 64
+# A refusal's window counts if it is smaller than this percentage of the known one.
 _SMALLER_WINDOW = 90
-# A summary of next to nothing may still take so many tokens.
-_LEAST_SUMMARY = 60
+# A summary of very little text may take this many tokens.
+_SMALLEST_SUMMARY = 60
 
 
 def is_too_long(turn: TurnContext, request: ModelRequest) -> bool:
-    """Whether the request comes too near to the window's end."""
+    """Return whether the request is too large for the window."""
     room = _room(turn)
-    # Nearly always this alone tells that there is room, at a tenth of the cost.
-    if _most_tokens(request) * turn.limit.token_percent < room * 100:
+    # This cheap bound nearly always shows that there is room, at a tenth of the cost.
+    if _token_bound(request) * turn.limit.token_percent < room * 100:
         return False
     return _tokens(turn, request) > room
 
 
-def _most_tokens(request: ModelRequest) -> int:
-    """More tokens than the request can have: no character takes more than one."""
+def _token_bound(request: ModelRequest) -> int:
+    """Return a bound of the request's tokens: no character takes more than one."""
     messages = request.messages
     return (
-        _TOOLS_AND_MORE
+        _TOOLS_AND_OVERHEAD
         + MESSAGE_TOKENS * len(messages)
-        + sum(_size(part) for one in messages for part in one.parts)
+        + sum(_size(part) for message in messages for part in message.parts)
     )
 
 
@@ -98,7 +103,10 @@ def _size(part: Part) -> int:
 
 
 def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """The request, its longest texts cut where it is too long; raises ModelError where the system prompt alone is."""
+    """Return the request, with its longest texts cut if it is too long.
+
+    Raises ModelError where the system prompt alone is too long.
+    """
     if not is_too_long(turn, request):
         return request
     percent = turn.limit.token_percent
@@ -107,66 +115,83 @@ def fitted(turn: TurnContext, request: ModelRequest) -> ModelRequest:
 
 
 def with_fitting_budget(turn: TurnContext, request: ModelRequest) -> ModelRequest:
-    """The request with an output budget that its window has room for beside the prompt."""
-    window, budget = turn.state.agent.context_window, request.settings.max_output_tokens
+    """Return the request with an output budget that fits beside the prompt."""
+    window = turn.state.agent.context_window
+    budget = request.settings.max_output_tokens
     if (
         budget is None
-        or _most_tokens(request) * turn.limit.token_percent <= (window - budget) * 100
+        or _token_bound(request) * turn.limit.token_percent <= (window - budget) * 100
     ):
         return request
-    # What surrounds each message is not in our estimate.
-    room = max(_LEAST_OUTPUT, window - _tokens(turn, request) * 21 // 20 - window // 50)
+    # Our estimate does not include the provider's overhead for each message.
+    room = max(_SMALLEST_OUTPUT, window - _tokens(turn, request) * 21 // 20 - window // 50)
     if budget <= room:
         return request
     return replace(request, settings=replace(request.settings, max_output_tokens=room))
 
 
 def calibrate(turn: TurnContext, request: ModelRequest, usage: Usage) -> None:
-    """Learn from the provider's count how far our estimate is off, and from what it refused before how small its window is."""
-    limit, learned = turn.limit, learned_of(turn.model)
-    counted, percent = _counted_prompt(usage), 100
+    """Learn the error of our estimate from the provider's count.
+
+    After earlier refusals, learn the window's size too.
+    """
+    limit = turn.limit
+    learned_model = learned_of(turn.model)
+    counted = _counted_prompt(usage)
+    percent = 100
     # In a small window no prompt is large: a wrong count would never be corrected.
     is_large = counted >= min(_LARGE_PROMPT, turn.state.agent.context_window // 8)
     if is_large:
         estimate = request_tokens(request)
         percent = counted * 100 // max(1, estimate)
-        if learned:
-            learned.note_count(turn.run.conversation_id, estimate, counted)
-        # What it refused in this turn was longer than its window, whatever it counts for what it takes.
-        limit.token_percent = max(limit.least_percent, min(_MOST, max(_LEAST, percent)))
-    elif limit.token_percent > _MOST:
-        # A refusal taught that, and no prompt is large enough any more to tell: the model may have got more room since.
+        if learned_model:
+            learned_model.note_count(turn.run.conversation_id, estimate, counted)
+        # Never estimate below what a refusal in this turn proved.
+        limit.token_percent = max(
+            limit.least_percent, min(_HIGHEST_PERCENT, max(_LOWEST_PERCENT, percent))
+        )
+    elif limit.token_percent > _HIGHEST_PERCENT:
+        # A refusal raised the estimate, and no prompt is large enough to correct it: the model may
+        # have a larger window now.
         limit.token_percent -= limit.token_percent // 100
-    # Also of a server whose counts tell nothing: else it would refuse the same again and again.
-    if learned and limit.refused and (is_large or limit.refused[0] >= _LARGE_PROMPT):
-        _learn_window(turn, learned, percent)
+    # Learn this also from a server whose counts are useless: it would refuse the same every time.
+    if learned_model and limit.refused and (is_large or limit.refused[0] >= _LARGE_PROMPT):
+        _learn_window(turn, learned_model, percent)
     limit.was_refused = False
     limit.refused = None
 
 
 def _counted_prompt(usage: Usage) -> int:
-    """The tokens of the whole prompt: some servers count what their cache holds apart."""
+    """Return the tokens of the whole prompt.
+
+    Some servers count the part in their cache apart.
+    """
     cached = usage.cached_tokens or 0
     return usage.prompt_tokens + cached if cached > usage.prompt_tokens else usage.prompt_tokens
 
 
-def _learn_window(turn: TurnContext, learned: LearnedModel, percent: int) -> None:
-    """Remember a window that is smaller than was told: by the words of a refusal, else by the size that was refused."""
-    estimate, named = turn.limit.refused or (0, None)
-    window = named or estimate * max(100, percent) // 100 * 19 // 20
-    if window * 100 < learned.info.context_window * _SMALLER_WINDOW:
-        learned.learn_window(window)
+def _learn_window(turn: TurnContext, learned_model: LearnedModel, percent: int) -> None:
+    """Remember a window that is smaller than the known one.
+
+    Its size is named by the refusal, or estimated from the size of the refused request.
+    """
+    estimate, named_window = turn.limit.refused or (0, None)
+    window = named_window or estimate * max(100, percent) // 100 * 19 // 20
+    if window * 100 < learned_model.info.context_window * _SMALLER_WINDOW:
+        learned_model.learn_window(window)
 
 
 def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None:
-    """Take from a refusal of too long a request that the window is smaller, or that our estimate is too low."""
-    estimate, limit = request_tokens(request), turn.limit
+    """Learn from a refusal: a smaller window, or a higher estimate."""
+    estimate = request_tokens(request)
+    limit = turn.limit
     limit.was_refused = True
     smallest = min(estimate, limit.refused[0]) if limit.refused else estimate
     limit.refused = smallest, refusal.limit
-    window, tokens = turn.state.agent.context_window, _tokens(turn, request)
+    window = turn.state.agent.context_window
+    tokens = _tokens(turn, request)
     if refusal.limit is None and tokens * 2 < window:
-        # So far off is no estimate: it is the window that is another one.
+        # Our estimate is not off by a factor of two: the window is smaller than we know.
         turn.state = within_window(turn.state, tokens * 19 // 20)
         return
     if refusal.limit is not None and refusal.limit < window:
@@ -182,79 +207,100 @@ def learn(turn: TurnContext, request: ModelRequest, refusal: ModelError) -> None
 async def compact(
     turn: TurnContext, request: ModelRequest, *, stop: StopReason | None = None
 ) -> Compacted | None:
-    """Replace what leaves the window by a summary, and save the smaller window, with the run's end where `stop` says so.
+    """Replace evicted messages by a summary, and save the smaller window.
 
-    None where nothing can leave, or where it is too long only for a model that this turn alone borrows.
+    With `stop` the run's end is saved too. None where nothing can leave, or where the request is
+    too long only for a model that this turn borrows.
     """
     if _is_doubtful(turn, request):
         turn.limit.token_percent = 100
         if not is_too_long(turn, request):
             return None
-    window, percent = _kept_within(turn)
+    window, percent = _stored_window(turn)
     is_borrowed = window > turn.state.agent.context_window
     if is_borrowed and request_tokens(request) * percent <= TRIGGER * window * 100:
         return None
     settings = turn.request.compaction or turn.state.agent.compaction
-    found = _cut(turn, request, settings, window, percent)
-    if found is None:
+    evicting_cut = _cut(turn, request, settings, window, percent)
+    if evicting_cut is None:
         return None
     room = summary_room(window, percent)
     if turn.request.compaction is None:
-        # What stands for messages takes no more than they did: the window gets smaller, whatever is written.
-        room = min(room, max(_LEAST_SUMMARY, transcript_tokens(found.evicted)))
-    gains_little = turn.limit.gained is not None and turn.limit.gained < _LITTLE * window
+        # A summary is not larger than its messages, so the window gets smaller in any case.
+        room = min(room, max(_SMALLEST_SUMMARY, transcript_tokens(evicting_cut.evicted)))
+    gains_little = turn.limit.gained is not None and turn.limit.gained < _SMALL_GAIN * window
     calls = recorded_calls(turn)
     writer = None if gains_little else _writer(turn, request, settings, calls)
-    resting, agent, clock = turn.runtime.resting_writers, turn.state.agent, turn.runtime.store.clock
-    # Who asks for a compaction asks the writer too.
+    resting = turn.runtime.resting_writers
+    agent = turn.state.agent
+    clock = turn.runtime.store.clock
+    # A requested compaction asks even a writer that failed recently.
     if writer and turn.request.compaction is None and resting.holds(agent.id, writer, clock.now()):
         writer = None
-    timeout = _summary_timeout(turn, found, writer, room)
+    timeout = _summary_timeout(turn, evicting_cut, writer, room)
     summary = await summarize(
-        found.evicted, settings, writer=writer, room=room, timezone=agent.timezone, timeout=timeout
+        evicting_cut.evicted,
+        settings,
+        writer=writer,
+        room=room,
+        timezone=agent.timezone,
+        timeout=timeout,
     )
     if writer:
         resting.note(agent.id, writer, summary, clock.now())
-    found = _with_current_prompt(turn, found)
-    message = _summary_message(turn, request, found, summary)
+    evicting_cut = _with_current_prompt(turn, evicting_cut)
+    message = _summary_message(turn, request, evicting_cut, summary)
     traces = traces_of_summary(turn, calls)
-    return await save_compaction(turn, found, message, summary, traces, stop)
+    return await save_compaction(turn, evicting_cut, message, summary, traces, stop)
 
 
-def _summary_timeout(turn: TurnContext, found: Cut, writer: Writer | None, room: int) -> float:
-    """The seconds for a summary, by how fast its writer has answered so far."""
+def _summary_timeout(
+    turn: TurnContext, evicting_cut: Cut, writer: Writer | None, room: int
+) -> float:
+    """Return the seconds for a summary, by its writer's speed so far."""
     if writer is None:
         return TIMEOUT
-    read = transcript_tokens(found.evicted) + tool_tokens(writer.tools)
-    return timeout_for(turn.runtime.speeds.seconds_for(writer.model.info.handle, read, room))
+    prompt_tokens = transcript_tokens(evicting_cut.evicted) + tool_tokens(writer.tools)
+    return timeout_for(
+        turn.runtime.speeds.seconds_for(writer.model.info.handle, prompt_tokens, room)
+    )
 
 
 async def outlined(turn: TurnContext, request: ModelRequest) -> list[Message]:
-    """The window for a borrowed model with less room: an outline takes the place of what is left out. Nothing of it is saved."""
-    agent, percent = turn.state.agent, turn.limit.token_percent
-    found = _cut(turn, request, agent.compaction, agent.context_window, percent)
-    if found is None:
+    """Return the window for a borrowed model with less room.
+
+    An outline replaces the messages that are left out. Nothing is saved.
+    """
+    agent = turn.state.agent
+    percent = turn.limit.token_percent
+    evicting_cut = _cut(turn, request, agent.compaction, agent.context_window, percent)
+    if evicting_cut is None:
         return turn.window
     room = summary_room(agent.context_window, percent)
     summary = await summarize(
-        found.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone
+        evicting_cut.evicted, agent.compaction, writer=None, room=room, timezone=agent.timezone
     )
     outline = replace(
-        found.evicted[-1],
+        evicting_cut.evicted[-1],
         id="",
         role="summary",
         parts=(TextPart(summary.text),),
         otid=None,
         name=None,
     )
-    return [found.kept[0], outline, *found.kept[1:]]
+    return [evicting_cut.remaining[0], outline, *evicting_cut.remaining[1:]]
 
 
-def _with_current_prompt(turn: TurnContext, found: Cut) -> Cut:
-    """The cut with the system message of the smaller window, which says how many messages are in recall now."""
+def _with_current_prompt(turn: TurnContext, evicting_cut: Cut) -> Cut:
+    """Return the cut with the system message of the smaller window.
+
+    That message says how many messages are in recall now.
+    """
     now = turn.runtime.store.clock.now()
-    # The summary is one message more, inside of the window.
-    recall_count = turn.state.conversation.message_count + turn.unsaved - len(found.kept)
+    # The summary is one more message in the window.
+    recall_count = (
+        turn.state.conversation.message_count + turn.unsaved - len(evicting_cut.remaining)
+    )
     prompt = system_prompt(
         turn.state,
         turn.model.info.provider,
@@ -264,7 +310,7 @@ def _with_current_prompt(turn: TurnContext, found: Cut) -> Cut:
         is_brief=turn.profile != "full",
     )
     turn.refresh_system(prompt.text, prompt.key, now)
-    return replace(found, kept=(turn.window[0], *found.kept[1:]))
+    return replace(evicting_cut, remaining=(turn.window[0], *evicting_cut.remaining[1:]))
 
 
 def _cut(
@@ -282,26 +328,33 @@ def _cut(
         overhead=tool_tokens(request.tools),
         percent=percent,
         keep_from=turn.first,
-        # One summary in the place of one message gains nothing, and whoever asked would pay for it.
+        # A summary of one message gains nothing, but costs a call of the model.
         fewest=_FEWEST_EVICTED if turn.request.compaction else 1,
     )
 
 
-def _kept_within(turn: TurnContext) -> tuple[int, int]:
-    """The window that a conversation is kept within, in tokens, and what its provider counts: the larger of the two models'."""
-    window, own = turn.state.agent.context_window, turn.limit.own_window
-    if own is None or own <= window:
+def _stored_window(turn: TurnContext) -> tuple[int, int]:
+    """Return the size of the stored window, in tokens, and its provider's percentage.
+
+    If the turn borrows a model, the larger window of the two counts.
+    """
+    window = turn.state.agent.context_window
+    own_window = turn.limit.own_window
+    if own_window is None or own_window <= window:
         return window, turn.limit.token_percent
-    return own, turn.state.conversation.token_percent or 100
+    return own_window, turn.state.conversation.token_percent or 100
 
 
 def _is_doubtful(turn: TurnContext, request: ModelRequest) -> bool:
-    """Whether by what was learned in another turn not even the system prompt fits: then the provider has to say so itself."""
+    """Return whether the learned percentage says that not even the system prompt fits.
+
+    It was learned in another turn, so the provider should confirm it.
+    """
     percent = turn.limit.token_percent
     if turn.limit.was_refused or percent <= 100 or turn.request.compaction:
         return False
-    least = message_tokens(request.messages[0]) + tool_tokens(request.tools)
-    return least * percent > _room(turn) * 100
+    smallest_request = message_tokens(request.messages[0]) + tool_tokens(request.tools)
+    return smallest_request * percent > _room(turn) * 100
 
 
 def _writer(
@@ -310,17 +363,22 @@ def _writer(
     settings: CompactionSettings,
     calls: deque[Call] | None,
 ) -> Writer | None:
-    """Who writes summaries; its calls are noted in `calls`.
+    """Return the writer of summaries; its calls are recorded in `calls`.
 
-    In the modes that begin with `self_` the agent's own model, asked as the agent is, so that its provider's cache still knows the
-    beginning. Else the model that was chosen; where none was, or it is gone, the agent's own.
+    In the modes that begin with `self_` it is the agent's own model, asked as the agent is, so that
+    its provider's cache is used. Otherwise it is the chosen model or, if there is none, the agent's
+    own.
     """
-    agent, percent, user_id = turn.state.agent, turn.limit.token_percent, request.user_id
+    agent = turn.state.agent
+    percent = turn.limit.token_percent
+    user_id = request.user_id
     is_model = turn.model.info.provider != NO_WRITER
     is_own = is_model and settings.mode.startswith("self_")
 
     def recording(model: ChatModel) -> ChatModel:
-        return model if calls is None else RecordingModel(model, calls)
+        if calls is None:
+            return model
+        return RecordingModel(model, calls)
 
     if settings.model and not is_own:
         try:
@@ -354,35 +412,36 @@ def _writer(
             has_plain_results=is_plain,
         )
 
-    system, tools = request.messages[0], request.tools
+    system = request.messages[0]
+    tools = request.tools
     return replace(writer, settings=request.settings, system=system, tools=tools, render=render)
 
 
 def _summary_message(
-    turn: TurnContext, request: ModelRequest, found: Cut, summary: Summary
+    turn: TurnContext, request: ModelRequest, evicting_cut: Cut, summary: Summary
 ) -> Message:
-    """The summary as the message that takes the place of those that left, with what became of the window."""
-    # Who wrote it may have read memory too.
-    is_untrusted = any(one.is_untrusted for one in found.evicted) or any(
+    """Return the message that replaces the evicted ones, with figures of the compaction."""
+    # The writer may have read memory too.
+    is_untrusted = any(evicted.is_untrusted for evicted in evicting_cut.evicted) or any(
         block.is_untrusted for block in turn.state.blocks
     )
     message = turn.run.new_message(
         "summary", (TextPart(summary.text),), turn.runtime.store.clock.now()
     )
     message = replace(message, model=summary.model, is_untrusted=is_untrusted)
-    after = transcript_tokens([*found.kept, message]) + tool_tokens(request.tools)
-    trigger: Trigger = (
-        "request" if turn.request.compaction else "provider" if turn.limit.was_refused else "window"
-    )
+    after = transcript_tokens([*evicting_cut.remaining, message]) + tool_tokens(request.tools)
+    trigger: Trigger = "provider" if turn.limit.was_refused else "window"
+    if turn.request.compaction:
+        trigger = "request"
     part = CompactionPart(
         trigger=trigger,
-        evicted=tuple(message.id for message in found.evicted),
+        evicted=tuple(message.id for message in evicting_cut.evicted),
         tokens_before=_tokens(turn, request),
         tokens_after=after * turn.limit.token_percent // 100,
-        context_window=_kept_within(turn)[0],
+        context_window=_stored_window(turn)[0],
         messages_before=len(turn.window),
-        messages_after=len(found.kept) + 1,
-        is_whole=found.is_whole,
+        messages_after=len(evicting_cut.remaining) + 1,
+        is_whole=evicting_cut.is_whole,
     )
     turn.limit.gained = part.tokens_before - part.tokens_after
     return replace(message, parts=(*message.parts, part))
@@ -393,5 +452,6 @@ def _tokens(turn: TurnContext, request: ModelRequest) -> int:
 
 
 def _room(turn: TurnContext) -> int:
-    window, settings = turn.state.agent.context_window, turn.state.agent.model_settings
+    window = turn.state.agent.context_window
+    settings = turn.state.agent.model_settings
     return max(window // 2, min(int(TRIGGER * window), window - (settings.max_output_tokens or 0)))

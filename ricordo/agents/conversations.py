@@ -1,7 +1,8 @@
-"""An agent's conversations: made beside its default one, given a model of their own, forked, recompiled, cancelled and deleted.
+"""An agent's conversations: created, changed, forked, recompiled, cancelled and deleted.
 
-Each has its own system message, window and lease; agent, blocks and tools are the same in all of them. What is said in one is
-saved there alone, but a fork shares what was said before it, so nothing is ever copied.
+Each has its own system message, window and lease; agent, blocks and tools are the same in all of
+them. Messages are saved only in their own conversation. A fork shares the messages before it, so
+nothing is copied.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,8 +30,12 @@ DEFAULT = "default"
 
 
 def effective(state: AgentState) -> AgentState:
-    """The state with the conversation's own model, settings and window in place of the agent's, where it has such."""
-    agent, conversation = state.agent, state.conversation
+    """Return the state with the conversation's own model, settings and window.
+
+    The agent's apply where the conversation has none.
+    """
+    agent = state.agent
+    conversation = state.conversation
     if not (conversation.model or conversation.model_settings or conversation.context_window):
         return state
     state = with_model(
@@ -43,32 +48,37 @@ def effective(state: AgentState) -> AgentState:
 
 
 def with_model(state: AgentState, handle: str, context_window: int) -> AgentState:
-    """The state with another model in place of the agent's."""
-    agent, settings = state.agent, state.agent.model_settings
+    """Return the state with another model."""
+    agent = state.agent
+    settings = state.agent.model_settings
     if handle.partition("/")[0] != agent.model.partition("/")[0]:
-        # What is passed on to one provider as it is means nothing to another, which may refuse it.
+        # Raw settings of one provider mean nothing to another, which may refuse them.
         settings = replace(settings, extra={})
     changed = replace(agent, model=handle, model_settings=settings, context_window=context_window)
     return replace(state, agent=changed)
 
 
 def within_window(state: AgentState, context_window: int) -> AgentState:
-    """The state with a smaller context window."""
+    """Return the state with a smaller context window."""
     return replace(state, agent=replace(state.agent, context_window=context_window))
 
 
 def resolve_conversation(
     tx: Transaction, scope: Scope, name: str, agent_id: str | None = None
 ) -> Conversation:
-    """The conversation a caller means: its id, `default` with the agent's id, or an agent's id alone. Raises NotFound, Invalid."""
+    """Return the conversation that a caller names.
+
+    The name is its id, `default` with the agent's id, or an agent's id alone. Raises NotFound,
+    Invalid.
+    """
     if name == DEFAULT and not agent_id:
         raise Invalid(
             'Every agent has a conversation "default". Say in agent_id which one you mean.'
         )
-    if own := _agent_of(name, agent_id):
-        conversation = conversations.default_of(tx, scope, own)
+    if owner_id := _agent_of(name, agent_id):
+        conversation = conversations.default_of(tx, scope, owner_id)
         if conversation is None:
-            agents.require(tx, scope, own)
+            agents.require(tx, scope, owner_id)
         return found(conversation, "Conversation", name)
     conversation = conversations.require(tx, scope, name)
     if agent_id and conversation.agent_id != agent_id:
@@ -79,8 +89,10 @@ def resolve_conversation(
 async def open_conversation(
     runtime: Runtime, scope: Scope, name: str, agent_id: str | None = None
 ) -> Conversation:
-    """`resolve_conversation`, which begins a user's default conversation where it is missing. Raises NotFound, Invalid."""
+    """Return the conversation that a caller names; create a user's missing default one.
 
+    Names are as in `resolve_conversation`. Raises NotFound, Invalid.
+    """
     try:
         return await runtime.store.read(lambda tx: resolve_conversation(tx, scope, name, agent_id))
     except NotFound:
@@ -88,43 +100,54 @@ async def open_conversation(
             raise
     try:
         await runtime.organization_providers.of(scope.organization_id)
-        named = _agent_of(name, agent_id) or ""
-        return await runtime.store.write(lambda tx: begin_default(tx, runtime, scope, named))
+        owner_id = _agent_of(name, agent_id) or ""
+        return await runtime.store.write(lambda tx: begin_default(tx, runtime, scope, owner_id))
     except Collision:
         return await runtime.store.read(lambda tx: resolve_conversation(tx, scope, name, agent_id))
 
 
 def begin_default(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> Conversation:
-    """Return the caller's default conversation with the agent, made where it is missing. Raises NotFound, Collision."""
+    """Return the caller's default conversation with the agent; create it if missing.
+
+    Raises NotFound, Collision.
+    """
     state = agents.load(tx, scope, agent_id)
     if not state.conversation.window:
-        # Whoever makes it at this moment is waited for: a collision would undo all that is done in this transaction.
+        # Wait for a concurrent creation: a collision would undo this whole transaction.
         agents.lock(tx, scope, agent_id)
         state = agents.load(tx, scope, agent_id)
     if state.conversation.window:
         return state.conversation
     now = tx.clock.now()
     system, key = system_message(tx, runtime, state)
-    begun = replace(
+    conversation = replace(
         state.conversation, window=(system.id,), prompt_key=key, message_count=1, hidden=True
     )
     return _insert(
-        tx, replace(begun, created_by=scope.user_id, created_at=now, updated_at=now), system
+        tx, replace(conversation, created_by=scope.user_id, created_at=now, updated_at=now), system
     )
 
 
 def require_own(scope: Scope, conversation: Conversation) -> Conversation:
-    """Return the conversation; raises Forbidden where the caller may read it, but not write in it."""
+    """Return the conversation if the caller may write in it.
+
+    Raises Forbidden where the caller may only read it.
+    """
     if not scope.owns(conversation.user_id):
         raise Forbidden(
-            "This conversation is shared, and what you say in it would be too. Make one of your own: POST /v1/conversations/."
+            "This conversation is shared, and what you say in it would be too. "
+            "Make one of your own: POST /v1/conversations/."
         )
     return conversation
 
 
 def _agent_of(name: str, agent_id: str | None) -> str | None:
-    """The agent whose default conversation is named; None for another one."""
-    return agent_id if name == DEFAULT else name if name.startswith("agent-") else None
+    """Return the agent whose default conversation is named; None for another conversation."""
+    if name == DEFAULT:
+        return agent_id
+    if name.startswith("agent-"):
+        return name
+    return None
 
 
 async def create_conversation(
@@ -136,10 +159,21 @@ async def create_conversation(
     *,
     id: str | None = None,
 ) -> Conversation:
-    """Make another conversation of the agent with these values, and a system message of its own. Raises NotFound.
+    """Create another conversation of the agent, with a system message of its own.
 
-    What is not given is the agent's; `model_settings` holds only what differs. `user` is whose memory it sees, by id or by name
-    (None: the same user's as the agent's own conversation). Raises Collision where there is one with the `id`.
+    Args:
+        runtime: The server.
+        scope: The caller.
+        agent_id: The agent.
+        values: Columns of the conversation; missing ones are the agent's. `model_settings`
+            contains only differences.
+        user: The user whose memory it shows, by id or by name; None for the user of the agent's
+            own conversation.
+        id: The id of the new conversation.
+
+    Raises:
+        NotFound: The agent, the model or the user does not exist.
+        Collision: A conversation has this `id` already.
     """
     if handle := values.get("model"):
         info = await (await runtime.organization_providers.of(scope.organization_id)).require(
@@ -163,11 +197,11 @@ async def create_conversation(
             message_count=1,
         )
         user_id = scope.subject_id or conversation.user_id
-        seen = blocks.of_agent(
+        visible_blocks = blocks.of_agent(
             tx, agent_id, user_id, state.agent.course, memory_id=state.agent.memory_id
         )
         system, key = system_message(
-            tx, runtime, replace(state, conversation=conversation, blocks=seen)
+            tx, runtime, replace(state, conversation=conversation, blocks=visible_blocks)
         )
         return _insert(tx, replace(conversation, window=(system.id,), prompt_key=key), system)
 
@@ -177,13 +211,16 @@ async def create_conversation(
 async def change_conversation(
     runtime: Runtime, scope: Scope, conversation_id: str, changes: Mapping[str, Any]
 ) -> Conversation:
-    """Change these columns of the conversation; a running turn goes on with what it began with. Raises NotFound."""
+    """Change these columns of the conversation. Raises NotFound.
+
+    A running turn continues with the old values.
+    """
     conversation = await runtime.store.read(lambda tx: _own(tx, scope, conversation_id))
     if "model" in changes or ("context_window" in changes and not changes["context_window"]):
         handle = changes.get("model", conversation.model)
         models = await runtime.organization_providers.of(scope.organization_id)
         info = await models.require(handle) if handle else None
-        # The window follows the model, and what another provider counted says nothing any more.
+        # The window is the new model's, and another provider's token counts are useless now.
         window = changes.get("context_window") or (info and info.context_window)
         changes = {
             **changes,
@@ -208,28 +245,33 @@ async def fork_conversation(
     is_hidden: bool = False,
     id: str | None = None,
 ) -> Conversation:
-    """Make a conversation that goes on from this one's saved window, or from it up to this message.
+    """Create a conversation that continues this one's saved window.
 
-    Calls that have no results yet stay behind, as those that wait for approval and those of a turn that still runs: only the
-    conversation they were made in can answer them. Raises NotFound, Invalid where it cannot be forked at that message, and
-    Collision where there is one with the `id`.
+    With `message_id` it continues the window up to this message. Calls without results are left
+    out, such as calls that wait for approval or belong to a running turn: only their own
+    conversation can answer them.
+
+    Raises NotFound, Invalid where it cannot be forked at that message, and Collision where a
+    conversation has the `id`.
     """
 
     def work(tx: Transaction) -> Conversation:
-        # Nothing is saved in the conversation meanwhile, and nobody deletes it before its fork is known.
+        # The lock keeps others from saving in the conversation, and from deleting it before its
+        # fork is stored.
         conversations.lock(tx, conversation_id)
         source = conversations.require(tx, scope, conversation_id)
         state = agents.load(tx, scope, source.agent_id, source.id)
         window = messages.by_ids(tx, source.window)
         end = _end_of_fork(window, message_id)
         open_runs = runs.open_runs(tx, conversation_id=source.id)
-        not_yet = [
-            one
+        unsaved = [
+            message
             for run in open_runs
-            for one in messages.of_run(tx, run.id)
-            if one.id not in source.window
+            for message in messages.of_run(tx, run.id)
+            if message.id not in source.window
         ]
-        shared, left_out = window[1:end], [*window[max(end, 1) :], *not_yet]
+        shared = window[1:end]
+        left_out = [*window[max(end, 1) :], *unsaved]
         newest = (
             min(
                 (message.seq for message in left_out),
@@ -261,7 +303,7 @@ async def fork_conversation(
         system, key = system_message(
             tx, runtime, replace(state, conversation=fork), recall_count=recall_count
         )
-        # It stands where the source's stands, before all that is shared.
+        # It gets the time of the source's system message, before all shared messages.
         system = replace(system, created_at=window[0].created_at) if window else system
         ids = (system.id, *(message.id for message in shared))
         return _insert(tx, replace(fork, window=ids, prompt_key=key), system)
@@ -272,9 +314,12 @@ async def fork_conversation(
 async def recompile_system(
     runtime: Runtime, scope: Scope, conversation_id: str, *, is_dry: bool = False
 ) -> str:
-    """The conversation's system message as it has to be now, saved unless `is_dry`. Raises NotFound, Busy."""
+    """Render the conversation's system message anew; save it unless `is_dry`.
 
-    def compiled(tx: Transaction) -> tuple[Conversation, SystemPrompt]:
+    Raises NotFound, Busy.
+    """
+
+    def compile_prompt(tx: Transaction) -> tuple[Conversation, SystemPrompt]:
         conversation = conversations.require(tx, scope, conversation_id)
         state = agents.load(tx, scope, conversation.agent_id, conversation.id)
         return conversation, _prompt(
@@ -283,7 +328,7 @@ async def recompile_system(
 
     def work(tx: Transaction) -> str:
         conversations.lock(tx, conversation_id)
-        conversation, prompt = compiled(tx)
+        conversation, prompt = compile_prompt(tx)
         require_own(scope, conversation)
         # A turn keeps its system message in memory and saves it with its steps.
         if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
@@ -298,12 +343,15 @@ async def recompile_system(
         return prompt.text
 
     if is_dry:
-        return await runtime.store.read(lambda tx: compiled(tx)[1].text)
+        return await runtime.store.read(lambda tx: compile_prompt(tx)[1].text)
     return await runtime.store.write(work)
 
 
 async def stop_and_delete(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
-    """Stop the conversation's turn and delete it. Raises NotFound, Conflict for an agent's default one."""
+    """Stop the conversation's turn and delete it.
+
+    Raises NotFound, and Conflict for an agent's default conversation.
+    """
     conversation = await runtime.store.read(lambda tx: _own(tx, scope, conversation_id))
     if not conversations.is_any_default(conversation):
         await _cancel_open(runtime, scope, conversation_id)
@@ -313,29 +361,33 @@ async def stop_and_delete(runtime: Runtime, scope: Scope, conversation_id: str) 
 async def cancel_conversation(
     runtime: Runtime, scope: Scope, conversation_id: str
 ) -> dict[str, bool]:
-    """Cancel what runs in the conversation, and deny what waits for approval; for each run, whether that was possible.
+    """Cancel the conversation's runs, and deny its waiting calls. Raises NotFound.
 
-    Raises NotFound.
+    Returns the success for each run.
     """
     outcome = await _cancel_open(runtime, scope, conversation_id)
-    denied = await runtime.store.write(lambda tx: deny_waiting(tx, conversation_id))
-    return outcome | ({denied.run_id: True} if denied and denied.run_id else {})
+    denial = await runtime.store.write(lambda tx: deny_waiting(tx, conversation_id))
+    return outcome | ({denial.run_id: True} if denial and denial.run_id else {})
 
 
 async def cancel_run(runtime: Runtime, scope: Scope, run_id: str) -> bool:
-    """Cancel an open run, whichever process drives it; False where it ended in another way before. Raises NotFound."""
+    """Cancel an open run of any process; False where it ended otherwise before.
+
+    Raises NotFound.
+    """
     if live := runtime.live.get(run_id):
         await live.cancel()
         run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
         return run.status == "cancelled"
-    return (
-        await runtime.store.write(lambda tx: cancel_open(tx, runs.get(tx, scope, run_id)))
-        is not None
-    )
+    cancelled = await runtime.store.write(lambda tx: cancel_open(tx, runs.get(tx, scope, run_id)))
+    return cancelled is not None
 
 
 def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
-    """Deny the calls that wait in the conversation, unless a turn has taken up the answer; None where none waits."""
+    """Deny the conversation's waiting calls; None where none waits.
+
+    Nothing is denied if a turn is resuming with the answer.
+    """
     conversations.lock(tx, conversation_id)
     conversation = conversations.get(tx, conversation_id)
     if conversation is None or runs.open_runs(tx, conversation_id=conversation_id):
@@ -345,7 +397,7 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
         return None
     results = denied(tx, last[0], CANCELLED)
     insert_messages(tx, [results])
-    # The turn that asked has ended long ago; what its conversation waits for no more must not look as if it did.
+    # The turn that asked has ended long ago, so the conversation's stop reason is changed here.
     conversations.save_window(
         tx, conversation.id, [*conversation.window, results.id], conversation.prompt_key, added=1
     )
@@ -354,7 +406,10 @@ def deny_waiting(tx: Transaction, conversation_id: str) -> Message | None:
 
 
 def require_subject(tx: Transaction, scope: Scope, name: str | None) -> str | None:
-    """The id of the user whose memory a conversation shall see, made where they are new. Raises Forbidden for another's."""
+    """Return the id of the user whose memory a conversation shows.
+
+    A new user is created. Raises Forbidden for another user than the caller's.
+    """
     if name is None:
         return scope.subject
     if scope.subject_id is not None and users.find(tx, scope, name) is None:
@@ -386,8 +441,9 @@ def _prompt(
         provider = info.provider
         profile = profile_of(state.agent, info, runtime.settings.model_profile)
         state = with_profile(state, profile, runtime.toolbox)
-    except NotFound:  # an agent that was brought from elsewhere before its provider is configured
-        provider, profile = state.agent.model.partition("/")[0], "full"
+    except NotFound:  # an imported agent whose provider is not configured yet
+        provider = state.agent.model.partition("/")[0]
+        profile = "full"
     lines = rulebook(state).lines
     return system_prompt(
         state,
@@ -413,24 +469,30 @@ async def _cancel_open(runtime: Runtime, scope: Scope, conversation_id: str) -> 
 def _insert(tx: Transaction, conversation: Conversation, system: Message) -> Conversation:
     user_id = conversation.user_id
     if user_id and proposals.are_untold(tx, conversation.agent_id, user_id):
-        conversation = replace(conversation, has_untold=True)  # of a conversation that is gone
+        # Untold rejections of a deleted conversation are told in this one.
+        conversation = replace(conversation, has_untold=True)
     conversations.insert_one(tx, conversation)
     insert_messages(tx, [system])
     return conversation
 
 
 def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
-    """How much of the window a fork takes: nothing behind the message, and no call without its result."""
-    pieces, place = exchanges(window), -1
+    """Return the index where a fork's part of the window ends.
+
+    It contains nothing after the message, and no call without its result.
+    """
+    pieces = exchanges(window)
+    index = -1
     if message_id is not None:
-        place = next(
-            (place for place, message in enumerate(window) if message.id == message_id), -1
+        index = next(
+            (index for index, message in enumerate(window) if message.id == message_id), -1
         )
-        if place < 0:
+        if index < 0:
             raise Invalid(
-                f"Message {message_id} is not in view in this conversation. Fork at one of its messages in view."
+                f"Message {message_id} is not in view in this conversation. "
+                "Fork at one of its messages in view."
             )
-        pieces = [piece for piece in pieces if piece[0] <= place]
+        pieces = [piece for piece in pieces if piece[0] <= index]
     if not pieces:
         return 0
     begin, end = pieces[-1]
@@ -442,26 +504,33 @@ def _end_of_fork(window: Sequence[Message], message_id: str | None) -> int:
     }
     if all(call.call_id in results for call in window[begin].tool_calls):
         return end
-    if place >= begin:
+    if index >= begin:
         raise Invalid(
-            f"Message {message_id} belongs to a call that has no result yet. Fork at a message before it, or wait for the result."
+            f"Message {message_id} belongs to a call that has no result yet. "
+            "Fork at a message before it, or wait for the result."
         )
     return begin
 
 
 def set_window(tx: Transaction, conversation: Conversation, ids: Sequence[str]) -> None:
-    """Let the context window hold these messages of the conversation, the system message first. Raises Busy, Conflict, Invalid."""
+    """Set the context window to these messages, the system message first.
+
+    Raises Busy, Conflict, Invalid.
+    """
     conversations.lock(tx, conversation.id)
     if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
         raise Busy(open_runs[0].id)
     if conversation.waits:
         raise Conflict("Calls wait for an answer in this conversation. Answer them first.")
-    known = {
-        one.id: one for one in messages.by_ids(tx, ids) if one.conversation_id == conversation.id
+    messages_by_id = {
+        message.id: message
+        for message in messages.by_ids(tx, ids)
+        if message.conversation_id == conversation.id
     }
-    if not ids or len(known) < len(ids) or known[ids[0]].role != "system":
+    if not ids or len(messages_by_id) < len(ids) or messages_by_id[ids[0]].role != "system":
         raise Invalid(
-            "message_ids has to begin with the system message and name messages of this conversation, each once."
+            "message_ids has to begin with the system message and name messages of this "
+            "conversation, each once."
         )
-    # Its prompt is made anew at the next turn, as an older system message may stand first now.
+    # The next turn renders the prompt anew, since an older system message may be the first now.
     conversations.change(tx, conversation.id, window=list(ids), prompt_key="")

@@ -1,6 +1,7 @@
-"""Deletion of agents, archives, conversations and messages, however many rows they have: hidden at once, purged in portions.
+"""Deletion of agents, archives, conversations and messages of any size.
 
-Between two portions other writers have their turn. What a kill interrupts is finished by the job that was added with the tombstone.
+They are hidden at once, and purged in portions. Between two portions other writers have their turn.
+The job that is added with the tombstone finishes a purge after a kill.
 """
 
 import logging
@@ -30,25 +31,30 @@ async def delete_archive(runtime: Runtime, scope: Scope, archive_id: str) -> Non
 
 
 async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
-    """Delete the agent with its conversations, messages, runs and steps, and the agents that work on its memory alone.
+    """Delete the agent with its conversations, messages, runs and steps.
 
-    Raises NotFound, Conflict where it manages a group.
+    Agents that work on its memory alone are deleted too. Raises NotFound, Conflict where it manages
+    a group.
     """
 
     def hide(tx: Transaction) -> list[str]:
-        gone = [agent_id, *delete_followers(tx, runtime, scope, agents.get(tx, scope, agent_id))]
-        for id in gone:
+        deleted_ids = [
+            agent_id,
+            *delete_followers(tx, runtime, scope, agents.get(tx, scope, agent_id)),
+        ]
+        for id in deleted_ids:
             deletion.hide_agent(tx, scope, id)
-        return gone
+        return deleted_ids
 
     for id in await runtime.store.write(hide):
         await _purge_now(runtime, "agent", id)
 
 
 async def delete_conversation(runtime: Runtime, scope: Scope, conversation_id: str) -> None:
-    """Delete the conversation; what its forks share of it stays with them. Raises NotFound, Conflict for an agent's default one.
+    """Delete the conversation; messages that its forks share stay.
 
-    A turn that still runs in it is closed, and its task loses its lease: whoever can stop it should do so before.
+    Raises NotFound, and Conflict for an agent's default conversation. A running turn is closed, and
+    its task loses its lease: a caller that can stop it should do so before.
     """
 
     def hide(tx: Transaction) -> None:
@@ -62,9 +68,9 @@ async def delete_conversation(runtime: Runtime, scope: Scope, conversation_id: s
 
 
 def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> int:
-    """Delete the oldest messages of the conversation, and add a job for the rest of those it has now; returns the newest's seq.
+    """Delete the conversation's oldest messages, and add a job for the rest.
 
-    Raises Conflict where forks share them.
+    Returns the newest message's seq. Raises Conflict where forks share messages.
     """
     newest = deletion.newest_unshared(tx, scope, conversation_id)
     if purge_portion(tx, "messages", conversation_id, newest):
@@ -75,16 +81,19 @@ def empty_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> i
 def remove_messages(
     tx: Transaction, scope: Scope, conversation_id: str, message_ids: Sequence[str]
 ) -> None:
-    """Delete these messages of a conversation, and take them out of its window. Raises Busy, Conflict where forks share them."""
+    """Delete these messages of a conversation, and take them out of its window.
+
+    Raises Busy, and Conflict where forks share them.
+    """
     conversations.lock(tx, conversation_id)
     conversation = conversations.require(tx, scope, conversation_id)
     if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
         raise Busy(open_runs[0].id)
     if message_ids:
         deletion.newest_unshared(tx, scope, conversation_id)
-    gone = set(message_ids)
-    window = [id for id in conversation.window if id not in gone]
-    is_waiting = conversation.waits and conversation.window[-1] in gone
+    deleted_ids = set(message_ids)
+    window = [id for id in conversation.window if id not in deleted_ids]
+    is_waiting = conversation.waits and conversation.window[-1] in deleted_ids
     deletion.purge_these(tx, message_ids, before_purge)
     conversations.change(
         tx,
@@ -105,12 +114,15 @@ async def _purge_now(runtime: Runtime, kind: Kind, id: str) -> None:
     try:
         await purge(runtime, kind, id)
     except RicordoError as error:
-        # It is hidden from everyone, which is what was asked for; the job purges the rest once that is possible again.
+        # The deletion is complete for users; the job purges the rest once that is possible again.
         log.warning("a purge will go on later", extra={"id": id, "reason": error})
 
 
 async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:
-    """Purge what belongs to a hidden owner, or a conversation's messages with a seq up to `newest`, to the last row."""
+    """Purge all rows of a hidden owner, or a conversation's old messages.
+
+    These are its messages up to the seq `newest`.
+    """
     if kind in ("agent", "archive"):
         await drop_outside(runtime, id)
     while await runtime.store.write(lambda tx: purge_portion(tx, kind, id, newest)):
@@ -120,9 +132,10 @@ async def purge(runtime: Runtime, kind: Kind, id: str, newest: int = 0) -> None:
 def purge_portion(
     tx: Transaction, kind: Kind, id: str, newest: int = 0, counts: Counter[str] | None = None
 ) -> bool:
-    """Delete a portion of the rows of a hidden owner, at last its own, or of a conversation's messages; whether there may be more.
+    """Delete a portion of rows; return whether there may be more.
 
-    The number of deleted rows is added to `counts`, by table.
+    They are rows of a hidden owner, its own row last, or messages of a conversation. The number of
+    deleted rows is added to `counts`, by table.
     """
     counts = Counter() if counts is None else counts
     if kind == "conversation":
@@ -132,12 +145,15 @@ def purge_portion(
     if not deletion.is_hidden(tx, kind, id):
         return False
     return partitions.purge_portion(tx, id) or deletion.purge(
-        tx, deletion.OWNERS[kind], "id", [id], _keep_spent, counts
+        tx, deletion.OWNERS[kind], "id", [id], _keep_usage, counts
     )
 
 
 def before_purge(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
-    """Take rows that are about to be deleted out of the search index and out of counts; what was spent is kept."""
+    """Take rows out of the search index and out of counts before their deletion.
+
+    Their usage of tokens is kept.
+    """
     if table == "messages":
         index.unindex_messages(tx, [row.id for row in rows])
         deletion.count_fewer_messages(tx, rows)
@@ -145,30 +161,31 @@ def before_purge(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
         index.unindex_passages(tx, [row.id for row in rows])
         deletion.count_fewer_passages(tx, rows)
     else:
-        _keep_spent(tx, table, rows)
+        _keep_usage(tx, table, rows)
 
 
-def _keep_spent(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
+def _keep_usage(tx: Transaction, table: str, rows: Sequence[Any]) -> None:
     if table == "steps":
         runs.keep_spent(tx, [row.id for row in rows])
 
 
 async def drop_outside(runtime: Runtime, owner_id: str) -> None:
-    """Delete the vectors of an agent or archive from an outside index, where they are in one."""
-    models = (
-        await runtime.store.read(lambda tx: partitions.models_of(tx, owner_id))
-        if runtime.indexes
-        else []
-    )
+    """Delete the vectors of an agent or archive from an outside index."""
+    if runtime.indexes:
+        models = await runtime.store.read(lambda tx: partitions.models_of(tx, owner_id))
+    else:
+        models = []
     if not models:
         return
-    home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
-    outside = runtime.indexes.get(
-        (home.vector_db if home else None) or runtime.indexing.messages_index or ""
+    partition_owner = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
+    outside_index = runtime.indexes.get(
+        (partition_owner.vector_db if partition_owner else None)
+        or runtime.indexing.messages_index
+        or ""
     )
-    if outside is not None:
+    if outside_index is not None:
         for model in models:
-            await outside.drop(owner_id, model)
+            await outside_index.drop(owner_id, model)
 
 
 async def _finish(runtime: Runtime, job: Job, _report: Report) -> None:

@@ -1,7 +1,8 @@
-"""From one turn to its readers. The turn never waits for a reader: each has a bounded queue of its own.
+"""Events from one turn to its readers.
 
-When a queue is full, adjacent deltas are merged, then dropped; whole messages never are: a reader that fell behind reads the
-saved messages again and then goes on.
+The turn never waits for a reader: each reader has a bounded queue. When a queue is full, adjacent
+deltas are merged, then dropped. Whole messages are never dropped: a reader that fell behind reads
+the saved messages again and then continues.
 """
 
 import asyncio
@@ -30,17 +31,23 @@ from ricordo.domain.run import Run
 from ricordo.llm.argument_stream import ArgumentStream
 
 CAPACITY = 256
-# What stands between the text of a reply and what it says with a call, and between what it says with two calls.
+# The separator between a reply's text and the speech in a call, or between the speech of two calls.
 BETWEEN_WORDS = "\n\n"
 Reread = Callable[[], Awaitable[list[Message]]]
 
 
 class Deltas:
-    """Counts the parts of one message as they appear.
+    """The parts of one message as they appear, numbered.
 
-    `thoughts` names the argument in which the model writes down what it thinks: those are told as reasoning, before their call.
-    `words` names the one that holds what the user hears: that is text of the message. Calls of the tools in `held` wait for
-    approval: readers get them once they are complete and saved, as an approval request.
+    Args:
+        run_id: The run.
+        step_id: The step.
+        message_id: The message.
+        thoughts_argument: The argument in which the model writes its thoughts; they become
+            reasoning before their call.
+        speech_argument: The argument with speech for the user; it becomes text of the message.
+        gated_tools: Tools whose calls wait for approval. Readers get these calls once they are
+            complete and saved, as an approval request.
     """
 
     def __init__(
@@ -49,15 +56,15 @@ class Deltas:
         step_id: str,
         message_id: str,
         *,
-        thoughts: str | None = None,
-        words: str | None = None,
-        held: Container[str] = (),
+        thoughts_argument: str | None = None,
+        speech_argument: str | None = None,
+        gated_tools: Container[str] = (),
     ) -> None:
         self.message_id = message_id
         self._ids = run_id, step_id
-        self._told_argument = words or thoughts
-        self._tells_words = words is not None
-        self._held = held
+        self._streamed_argument = speech_argument or thoughts_argument
+        self._streams_speech = speech_argument is not None
+        self._gated_tools = gated_tools
         self._silent: set[int] = set()
         self._parts: dict[object, int] = {}
         self._call_ids: dict[int, str] = {}
@@ -66,54 +73,59 @@ class Deltas:
         self._spoken_by: set[int] = set()
 
     def events(self, chunk: Chunk) -> tuple[Delta | MessageRestarted, ...]:
-        """The events for this chunk; none for an empty one."""
+        """Return the events for this chunk; none for an empty one."""
         if isinstance(chunk, TextChunk):
-            return (TextDelta(*self._place("text"), chunk.text),) if chunk.text else ()
+            if chunk.text:
+                return (TextDelta(*self._position("text"), chunk.text),)
+            return ()
         if isinstance(chunk, ReasoningChunk):
             is_empty = not (chunk.text or chunk.signature)
-            return (
-                ()
-                if is_empty
-                else (ReasoningDelta(*self._place("reasoning"), chunk.text, chunk.signature),)
-            )
+            if is_empty:
+                return ()
+            return (ReasoningDelta(*self._position("reasoning"), chunk.text, chunk.signature),)
         if isinstance(chunk, ToolCallChunk):
-            if chunk.name is not None and chunk.name in self._held:
+            if chunk.name is not None and chunk.name in self._gated_tools:
                 self._silent.add(chunk.index)
             if chunk.index in self._silent:
                 return ()
             call_id = self._call_ids.setdefault(chunk.index, chunk.call_id or f"call_{chunk.index}")
-            if self._told_argument:
-                return self._telling_call(chunk, call_id, self._told_argument)
-            return (ToolCallDelta(*self._place(chunk.index), call_id, chunk.name, chunk.arguments),)
+            if self._streamed_argument:
+                return self._split_call(chunk, call_id, self._streamed_argument)
+            return (
+                ToolCallDelta(*self._position(chunk.index), call_id, chunk.name, chunk.arguments),
+            )
         return self._restart()
 
-    def _telling_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
-        """Split what is told in the arguments from the call, which is published once it has more than a name."""
+    def _split_call(self, chunk: ToolCallChunk, call_id: str, key: str) -> tuple[Delta, ...]:
+        """Split streamed speech or thoughts from the call.
+
+        The call is published once it has more than a name.
+        """
         if chunk.name:
             self._names[chunk.index] = chunk.name
-        told: list[Delta] = []
+        events: list[Delta] = []
         text, others = self._arguments.setdefault(chunk.index, ArgumentStream(key)).feed(
             chunk.arguments
         )
-        if text and self._tells_words:
-            told.append(self._spoken(chunk.index, text))
+        if text and self._streams_speech:
+            events.append(self._speech(chunk.index, text))
         elif text:
-            told.append(ReasoningDelta(*self._place(f"thoughts of {chunk.index}"), text))
+            events.append(ReasoningDelta(*self._position(f"thoughts of {chunk.index}"), text))
         if others:
             name = self._names.pop(chunk.index, None)
-            told.append(ToolCallDelta(*self._place(chunk.index), call_id, name, others))
-        return tuple(told)
+            events.append(ToolCallDelta(*self._position(chunk.index), call_id, name, others))
+        return tuple(events)
 
-    def _spoken(self, index: int, text: str) -> TextDelta:
-        """Return words of a call as text of the message, apart from what it says besides."""
+    def _speech(self, index: int, text: str) -> TextDelta:
+        """Return speech of a call as text of the message, separated from earlier text."""
         is_first = index not in self._spoken_by
         self._spoken_by.add(index)
-        begin = BETWEEN_WORDS if is_first and "text" in self._parts else ""
-        return TextDelta(*self._place("text"), f"{begin}{text}")
+        separator = BETWEEN_WORDS if is_first and "text" in self._parts else ""
+        return TextDelta(*self._position("text"), f"{separator}{text}")
 
     def _restart(self) -> tuple[MessageRestarted, ...]:
-        has_told = bool(self._parts)
-        for kept in (
+        has_events = bool(self._parts)
+        for collection in (
             self._parts,
             self._call_ids,
             self._names,
@@ -121,42 +133,43 @@ class Deltas:
             self._silent,
             self._spoken_by,
         ):
-            kept.clear()
-        if not has_told:
+            collection.clear()
+        if not has_events:
             return ()
-        void, self.message_id = self.message_id, new_id("message")
+        void = self.message_id
+        self.message_id = new_id("message")
         return (MessageRestarted(*self._ids, void, self.message_id),)
 
-    def _place(self, key: object) -> tuple[str, str, str, int]:
+    def _position(self, key: object) -> tuple[str, str, str, int]:
         return *self._ids, self.message_id, self._parts.setdefault(key, len(self._parts))
 
 
 @dataclass(slots=True, eq=False)
 class Feed:
-    """The events of one turn, for all who read them; `reread` gives the messages that are saved."""
+    """The events of one turn, for all its readers; `reread` returns the saved messages."""
 
     run: Run
     reread: Reread
     readers: "set[Reader]" = field(default_factory=set)
     _end: RunEnded | Failed | None = None
     _has_begun: bool = False
-    _begun: set[str] = field(default_factory=set)
+    _begun_messages: set[str] = field(default_factory=set)
 
     def publish(self, event: Event) -> None:
         """Give the event to every reader."""
         self._has_begun = True
         if isinstance(event, Delta):
-            self._begun.add(event.message_id)
+            self._begun_messages.add(event.message_id)
         if isinstance(event, RunEnded | Failed):
             self._end = event
         for reader in self.readers:
             reader.put(event)
 
     def subscribe(self, capacity: int = CAPACITY) -> "Reader":
-        """A new reader. One that comes after the first event begins with the messages that are saved already."""
-        # Of a message that is on its way it missed the beginning: it gets that one whole.
+        """Return a new reader; a late one begins with the saved messages."""
+        # The reader missed the beginning of the current message, so it gets that message whole.
         reader = Reader(
-            self, capacity, is_behind=self._has_begun, cut=set(self._begun), end=self._end
+            self, capacity, is_behind=self._has_begun, cut=set(self._begun_messages), end=self._end
         )
         self.readers.add(reader)
         return reader
@@ -168,7 +181,11 @@ class Feed:
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One reader's queue. A message in `cut` lost a delta and gets no more: what was read of it stays a beginning of the whole."""
+    """One reader's queue.
+
+    A message in `cut` lost a delta and gets no more deltas, so the reader has an unbroken beginning
+    of it.
+    """
 
     feed: Feed
     capacity: int = CAPACITY
@@ -177,10 +194,10 @@ class Reader:
     end: RunEnded | Failed | None = None
     _queue: deque[Event] = field(default_factory=deque)
     _has_more: asyncio.Event = field(default_factory=asyncio.Event)
-    _seen: set[str] = field(default_factory=set)
+    _seen_ids: set[str] = field(default_factory=set)
 
     def put(self, event: Event) -> None:
-        """Take an event; never waits and never grows beyond the capacity."""
+        """Take an event; never wait, and never grow beyond the capacity."""
         if isinstance(event, RunEnded | Failed):
             self.end = event
         elif not (isinstance(event, Delta) and event.message_id in self.cut):
@@ -194,11 +211,12 @@ class Reader:
         self._has_more.set()
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Everything from the start, to RunEnded or Failed. Leaving is not cancelling."""
+        """Yield all events from the start, to RunEnded or Failed. Leaving cancels nothing."""
         try:
             yield RunStarted(self.feed.run)
             while True:
-                # Whether the turn has ended is asked before reading again: what was saved until then is in what is read.
+                # Check for the end before reading again: then the read includes all that was saved
+                # before the end.
                 end = self.end
                 if self.is_behind:
                     self.is_behind = False
@@ -209,16 +227,12 @@ class Reader:
                     if isinstance(event, StepSaved):
                         if fresh := self._unseen(event.messages):
                             yield replace(event, messages=fresh)
-                    elif not (isinstance(event, Delta) and event.message_id in self._seen):
-                        # One that falls behind after this need not read it again.
-                        if isinstance(event, ApprovalAsked | Compacted):
-                            self._seen.add(
-                                (
-                                    event.message
-                                    if isinstance(event, ApprovalAsked)
-                                    else event.summary
-                                ).id
-                            )
+                    elif not (isinstance(event, Delta) and event.message_id in self._seen_ids):
+                        # A reader that falls behind later need not read this message again.
+                        if isinstance(event, ApprovalAsked):
+                            self._seen_ids.add(event.message.id)
+                        elif isinstance(event, Compacted):
+                            self._seen_ids.add(event.summary.id)
                         yield event
                 elif end:
                     yield end
@@ -237,29 +251,31 @@ class Reader:
             else:
                 merged.append(event)
         self._queue = merged
-        deltas = [(place, event) for place, event in enumerate(merged) if isinstance(event, Delta)]
+        deltas = [(index, event) for index, event in enumerate(merged) if isinstance(event, Delta)]
         while len(merged) > self.capacity and deltas:
-            place, dropped = deltas.pop()
+            index, dropped = deltas.pop()
             self.cut.add(dropped.message_id)
-            del merged[place]
+            del merged[index]
         if len(merged) > self.capacity:
             merged.clear()
             self.is_behind = True
 
     def _unseen(self, messages: list[Message] | tuple[Message, ...]) -> tuple[Message, ...]:
-        fresh = tuple(message for message in messages if message.id not in self._seen)
-        self._seen.update(message.id for message in fresh)
+        fresh = tuple(message for message in messages if message.id not in self._seen_ids)
+        self._seen_ids.update(message.id for message in fresh)
         return fresh
 
 
-def _joined(one: Event, other: Event) -> Event | None:
-    """Two deltas of one part as one; None for any other events."""
-    if not (isinstance(one, Delta) and isinstance(other, Delta) and type(one) is type(other)):
+def _joined(first: Event, second: Event) -> Event | None:
+    """Join two deltas of one part; None for any other events."""
+    if not (isinstance(first, Delta) and isinstance(second, Delta) and type(first) is type(second)):
         return None
-    if (one.message_id, one.part) != (other.message_id, other.part):
+    if (first.message_id, first.part) != (second.message_id, second.part):
         return None
-    if isinstance(one, ReasoningDelta) and isinstance(other, ReasoningDelta):
+    if isinstance(first, ReasoningDelta) and isinstance(second, ReasoningDelta):
         # A signature ends its thought.
-        return None if one.signature else replace(other, text=one.text + other.text)
-    name = "arguments" if isinstance(one, ToolCallDelta) else "text"
-    return replace(one, **{name: getattr(one, name) + getattr(other, name)})
+        if first.signature:
+            return None
+        return replace(second, text=first.text + second.text)
+    name = "arguments" if isinstance(first, ToolCallDelta) else "text"
+    return replace(first, **{name: getattr(first, name) + getattr(second, name)})

@@ -1,6 +1,7 @@
-"""What happens to other agents when one is made, changed, deleted, or ends a turn; plugins do it, in the same transaction.
+"""Hooks for other agents: at an agent's creation, change, deletion or end of turn.
 
-The hook costs a statement only for agents whose settings say that they have others (`Agent.has_sleeptime`, `MANAGES`).
+Plugins implement them, in the same transaction. The hooks cost a statement only for agents whose
+settings say that they have others (`Agent.has_sleeptime`, `MANAGES`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +20,21 @@ from ricordo.storage.engine.store import Transaction
 
 
 class AgentFollower(Protocol):
-    """A plugin's part in the life of agents. Every method works in the transaction of what it follows."""
+    """A plugin's hooks in the life of agents.
+
+    Every method runs in the transaction of its event.
+    """
 
     def set_sleeptime(
         self, tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
     ) -> None:
-        """Give the agent another that works on its memory, or let that rest. Raises Invalid."""
+        """Start or stop another agent's work on this one's memory. Raises Invalid."""
 
     def delete(self, tx: Transaction, scope: Scope, agent: Agent) -> Sequence[str]:
-        """Prepare for the agent's deletion; returns the ids of agents that go with it. Raises Conflict."""
+        """Prepare for the agent's deletion. Raises Conflict.
+
+        Returns the ids of agents that are deleted with it.
+        """
 
     def groups(
         self, tx: Transaction, organization_id: str, agent_ids: Sequence[str]
@@ -35,15 +42,18 @@ class AgentFollower(Protocol):
         """Return the groups that these agents manage as JSON, by the manager's id."""
 
     def end_turn(
-        self, tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]
+        self, tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]
     ) -> Sequence[str]:
-        """Plan what follows the end of a turn; returns the ids of the runs that are planned."""
+        """Plan the runs that follow the end of a turn; return their ids."""
 
 
 def set_sleeptime(
     tx: Transaction, runtime: Runtime, scope: Scope, state: AgentState, *, is_on: bool
 ) -> None:
-    """Switch on or off that another agent works on this one's memory. Raises Invalid, Unsupported."""
+    """Switch another agent's work on this one's memory on or off.
+
+    Raises Invalid, Unsupported.
+    """
     followers = runtime.plugins.agent_followers()
     if is_on and not followers:
         raise Unsupported("This server runs no agents in their sleep. Leave enable_sleeptime out.")
@@ -53,7 +63,11 @@ def set_sleeptime(
 
 def delete_followers(tx: Transaction, runtime: Runtime, scope: Scope, agent: Agent) -> list[str]:
     """Return the ids of the agents that are deleted with this one. Raises Conflict."""
-    return [id for one in runtime.plugins.agent_followers() for id in one.delete(tx, scope, agent)]
+    return [
+        id
+        for follower in runtime.plugins.agent_followers()
+        for id in follower.delete(tx, scope, agent)
+    ]
 
 
 def with_groups(
@@ -64,18 +78,23 @@ def with_groups(
     if not ids:
         return list(states)
     organization_id = states[0].agent.organization_id
-    found: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for follower in runtime.plugins.agent_followers():
-        found |= follower.groups(tx, organization_id, ids)
-    return [replace(state, group=found.get(state.agent.id)) for state in states]
+        groups |= follower.groups(tx, organization_id, ids)
+    return [replace(state, group=groups.get(state.agent.id)) for state in states]
 
 
-def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> Run:
-    """Return the ended run of an agent that has others work on its memory, with the ids of the runs that follow it."""
+def end_turn(tx: Transaction, turn: TurnContext, run: Run, new_messages: Sequence[Message]) -> Run:
+    """Plan the runs that follow an agent's turn; return its run with their ids.
+
+    The agent has others that work on its memory.
+    """
     if run.purpose is not None:
         return run
     followers = turn.runtime.plugins.agent_followers()
-    planned = [id for one in followers for id in one.end_turn(tx, turn, run, new)]
+    planned = [
+        id for follower in followers for id in follower.end_turn(tx, turn, run, new_messages)
+    ]
     run = replace(run, metadata={**run.metadata, RUN_IDS: planned})
     if planned:
         runs.save_metadata(tx, run)

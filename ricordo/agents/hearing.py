@@ -1,4 +1,7 @@
-"""Messages that an agent hears without being asked: they are stored in its conversation, and it reads them in its next turn."""
+"""Messages that an agent hears without being asked.
+
+They are stored in its conversation, and it reads them in its next turn.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,44 +17,49 @@ from ricordo.storage.engine.store import Transaction
 
 
 def store_heard(
-    tx: Transaction, scope: Scope, conversation_id: str, heard: Sequence[NewMessage]
+    tx: Transaction, scope: Scope, conversation_id: str, new_messages: Sequence[NewMessage]
 ) -> int:
-    """Store messages in the conversation and put them into its window, those whose otid it has left out.
+    """Store messages in the conversation and put them into its window.
 
-    Returns how many were stored. Raises NotFound, and Busy while a turn runs there, which holds the window.
+    Messages with a known otid are left out. Returns the number of stored messages. Raises NotFound,
+    and Busy while a turn runs there, which owns the window.
     """
     conversations.lock(tx, conversation_id)
     conversation = require_own(scope, conversations.require(tx, scope, conversation_id))
-    otids = [message.otid for message in heard if message.otid]
-    known = (
-        {message.otid for message in messages.by_otids(tx, conversation_id, otids)}
-        if otids
-        else set()
-    )
-    fresh = [message for message in heard if message.otid is None or message.otid not in known]
+    otids = [message.otid for message in new_messages if message.otid]
+    if otids:
+        known_otids = {message.otid for message in messages.by_otids(tx, conversation_id, otids)}
+    else:
+        known_otids = set()
+    fresh = [
+        message
+        for message in new_messages
+        if message.otid is None or message.otid not in known_otids
+    ]
     if not fresh:
         return 0
     if open_runs := runs.open_runs(tx, conversation_id=conversation_id):
         raise Busy(open_runs[0].id)
     now = tx.clock.now()
-    new = [
+    stored = [
         replace(
-            item.signed(conversation.new_message(item.role, item.parts, now)),
-            is_untrusted=is_others(item, scope, conversation.user_id),
+            new_message.signed(conversation.new_message(new_message.role, new_message.parts, now)),
+            is_untrusted=is_others(new_message, scope, conversation.user_id),
         )
-        for item in fresh
+        for new_message in fresh
     ]
-    insert_messages(tx, new)
-    window, ids = list(conversation.window), [message.id for message in new]
-    # A request for approval stays last, where its answer is looked for.
-    place = len(window)
+    insert_messages(tx, stored)
+    window = list(conversation.window)
+    ids = [message.id for message in stored]
+    # A request for approval stays last, since its answer is searched there.
+    index = len(window)
     if conversation.waits and (last := messages.by_ids(tx, window[-1:])) and last[0].is_waiting:
-        place -= 1
+        index -= 1
     conversations.save_window(
         tx,
         conversation_id,
-        [*window[:place], *ids, *window[place:]],
+        [*window[:index], *ids, *window[index:]],
         conversation.prompt_key,
-        added=len(new),
+        added=len(stored),
     )
-    return len(new)
+    return len(stored)

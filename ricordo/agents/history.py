@@ -1,7 +1,8 @@
-"""Past messages taken in: stored for recall, in their order and out of the window, without a turn.
+"""Import of past messages: stored for recall, out of the window, without a turn.
 
-An import touches no window and asks no model, so it needs no lease and runs beside a turn. It goes in portions, between which
-turns have theirs; with an otid on each message a repeat stores only what is missing, wherever the first try was stopped.
+An import changes no window and asks no model, so it needs no lease and runs beside a turn. It runs
+in portions, between which turns have theirs. With an otid on each message a repeated import stores
+only the missing messages, wherever the first try was stopped.
 """
 
 from collections import Counter
@@ -24,7 +25,10 @@ PORTION = 250
 
 @dataclass(frozen=True, slots=True)
 class PastMessage:
-    """One message to import. `created_at` is ISO 8601, in the agent's time zone where it names none."""
+    """One message to import.
+
+    `created_at` is ISO 8601, in the agent's time zone if it names none.
+    """
 
     role: Role
     texts: tuple[str, ...]
@@ -40,14 +44,17 @@ async def import_messages(
     past: Sequence[PastMessage],
     conversation_id: str | None = None,
 ) -> list[str]:
-    """Store the messages in the conversation (None: the agent's default one); returns their ids in order.
+    """Store the messages in the conversation; return their ids in order.
 
-    The id of a message that is stored there already, with its otid, is that of the stored one. A message without a date comes right
-    beside its neighbour in the list, and where none has one, all come right before now. Everything is checked before anything is
-    stored; raises NotFound, Invalid, Conflict where an otid stands for another message.
+    The conversation is the agent's default one if None. A message whose otid is stored there
+    already keeps the id of the stored one. A message without a date gets a time next to its
+    neighbour in the list; if none has a date, all get times right before now. Everything is checked
+    before anything is stored.
+
+    Raises NotFound, Invalid, and Conflict where an otid belongs to another message.
     """
-    counted = Counter(item.otid for item in past if item.otid)
-    if twice := next((otid for otid, count in counted.items() if count > 1), None):
+    otid_counts = Counter(past_message.otid for past_message in past if past_message.otid)
+    if twice := next((otid for otid, count in otid_counts.items() if count > 1), None):
         raise Invalid(
             f"Two of these messages have the otid {twice}. Give every message an otid of its own."
         )
@@ -56,27 +63,33 @@ async def import_messages(
     def check(tx: Transaction) -> str:
         state = agents.load(tx, scope, agent_id, id)
         require_own(scope, state.conversation)
-        if len(past) > PORTION:  # a single one is checked where it is stored
-            _stored(tx, id, past)
+        if len(past) > PORTION:  # a single portion is checked when it is stored
+            _stored_ids(tx, id, past)
         return state.agent.timezone
 
     def insert(tx: Transaction, start: int) -> list[str]:
-        # Deleted since the import began, perhaps: what belongs to nobody any more takes nothing in.
+        # The agent or conversation may have been deleted since the import began.
         agents.require(tx, scope, agent_id)
         conversation = conversations.require(tx, scope, id)
         portion = past[start : start + PORTION]
-        known = _stored(tx, id, portion)
-        new: list[Message] = []
+        stored_ids = _stored_ids(tx, id, portion)
+        new_messages: list[Message] = []
         ids: list[str] = []
-        for item, created_at in zip(portion, times[start:], strict=False):
-            if not (message_id := known.get(item.otid or "")):
-                message = conversation.new_message(item.role, map(TextPart, item.texts), created_at)
-                new.append(replace(message, otid=item.otid, name=item.name))
+        for past_message, created_at in zip(portion, times[start:], strict=False):
+            if not (message_id := stored_ids.get(past_message.otid or "")):
+                message = conversation.new_message(
+                    past_message.role, map(TextPart, past_message.texts), created_at
+                )
+                new_messages.append(
+                    replace(message, otid=past_message.otid, name=past_message.name)
+                )
                 message_id = message.id
             ids.append(message_id)
-        if new:
-            insert_messages(tx, new)
-            conversations.add_past(tx, id, len(new), max(message.created_at for message in new))
+        if new_messages:
+            insert_messages(tx, new_messages)
+            conversations.add_past(
+                tx, id, len(new_messages), max(message.created_at for message in new_messages)
+            )
         return ids
 
     times = _times(past, zone(await store.read(check)), store.clock.now())
@@ -85,41 +98,52 @@ async def import_messages(
         try:
             ids += await store.write(partial(insert, start=start))
         except Collision:
-            # On a database with several writers somebody stored one of these otids meanwhile: it is found there now.
+            # Another writer stored one of these otids meanwhile; the second try finds it.
             ids += await store.write(partial(insert, start=start))
     return ids
 
 
-def _stored(tx: Transaction, conversation_id: str, past: Sequence[PastMessage]) -> dict[str, str]:
-    """The ids, by otid, of those that stand in the conversation; raises Conflict where another message stands there instead."""
-    sent = {item.otid: item for item in past if item.otid}
-    known: dict[str, str] = {}
-    for message in messages.by_otids(tx, conversation_id, list(sent)) if sent else ():
+def _stored_ids(
+    tx: Transaction, conversation_id: str, past: Sequence[PastMessage]
+) -> dict[str, str]:
+    """Return the ids of messages that are stored in the conversation, by otid.
+
+    Raises Conflict where an otid belongs to another message.
+    """
+    past_by_otid = {past_message.otid: past_message for past_message in past if past_message.otid}
+    ids: dict[str, str] = {}
+    for message in (
+        messages.by_otids(tx, conversation_id, list(past_by_otid)) if past_by_otid else ()
+    ):
         otid = message.otid or ""
-        item = sent[otid]
+        past_message = past_by_otid[otid]
         if (message.role, message.parts, message.name) != (
-            item.role,
-            tuple(map(TextPart, item.texts)),
-            item.name,
+            past_message.role,
+            tuple(map(TextPart, past_message.texts)),
+            past_message.name,
         ):
             raise Conflict(
                 f"The otid {otid} stands for another message of this conversation, {message.id}. "
                 "Give yours an otid of its own, or send what was sent with this one before."
             )
-        known[otid] = message.id
-    return known
+        ids[otid] = message.id
+    return ids
 
 
-def _times(past: Sequence[PastMessage], where: tzinfo, now: int) -> list[int]:
-    given = [
-        None if item.created_at is None else parse_timestamp(item.created_at, where)
-        for item in past
+def _times(past: Sequence[PastMessage], timezone: tzinfo, now: int) -> list[int]:
+    dates = [
+        None
+        if past_message.created_at is None
+        else parse_timestamp(past_message.created_at, timezone)
+        for past_message in past
     ]
-    dated = next((place for place, time in enumerate(given) if time is not None), None)
-    # A microsecond apart, and none of them after what is said from now on.
-    before = now - len(given) if dated is None else (given[dated] or 0) - dated - 1
+    first_dated = next((index for index, time in enumerate(dates) if time is not None), None)
+    # Times are a microsecond apart, and all before messages from now on.
+    previous = (
+        now - len(dates) if first_dated is None else (dates[first_dated] or 0) - first_dated - 1
+    )
     times: list[int] = []
-    for time in given:
-        before = before + 1 if time is None else time
-        times.append(before)
+    for time in dates:
+        previous = previous + 1 if time is None else time
+        times.append(previous)
     return times

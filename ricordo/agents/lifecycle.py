@@ -1,9 +1,10 @@
-"""Agents from creation to deletion: made whole or not at all, changed, reset, removed."""
+"""Agents from creation to deletion: created whole or not at all, changed, reset, removed."""
 
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from ricordo.agents import deletion
@@ -58,7 +59,7 @@ _SMALL_WINDOW = 4_096  # tokens
 
 @dataclass(frozen=True, slots=True)
 class BlockSpec:
-    """A block to be made."""
+    """A block to be created."""
 
     label: str
     value: str = ""
@@ -76,7 +77,7 @@ class BlockSpec:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """An agent to be made; what is None takes its default."""
+    """An agent to be created; None takes the default."""
 
     id: str | None = None
     name: str | None = None
@@ -96,47 +97,55 @@ class AgentSpec:
     tool_names: tuple[str, ...] = ()
     tool_ids: tuple[str, ...] = ()
     has_base_tools: bool = True
-    # None: as is usual for its type.
+    # None: the default of its type.
     has_base_rules: bool | None = None
     tool_rules: tuple[ToolRule, ...] = ()
     clears_buffer: bool | None = None
     folder_ids: tuple[str, ...] = ()
     identity_ids: tuple[str, ...] = ()
-    # What the conversation begins with, in place of what is usual for its type.
+    # The conversation's first messages, in place of those of its type.
     beginning: tuple[NewMessage, ...] | None = None
     tags: tuple[str, ...] = ()
-    # Whose memory its conversation sees beside its own, by id or by name.
+    # The user whose memory its conversation shows beside its own, by id or by name.
     user: str | None = None
-    # Whether another agent works on its memory after its turns.
+    # Another agent works on its memory after its turns.
     has_sleeptime: bool = False
-    # Whether it gets an empty folder of files of its own.
+    # It gets an empty folder of files of its own.
     has_default_folder: bool = False
 
 
 async def create_agent(runtime: Runtime, scope: Scope, spec: AgentSpec) -> AgentState:
-    """Make the agent with its conversation, system message, blocks and tools. Raises NotFound, Invalid, Conflict."""
+    """Create the agent with its conversation, system message, blocks and tools.
+
+    Raises NotFound, Invalid, Conflict.
+    """
     spec, info = await prepare(runtime, scope, spec)
-    made = await runtime.store.write(lambda tx: insert_agent(tx, runtime, scope, spec, info))
-    warn_of_small_window(made.agent)
-    return made
+    state = await runtime.store.write(lambda tx: insert_agent(tx, runtime, scope, spec, info))
+    warn_of_small_window(state.agent)
+    return state
 
 
 async def prepare(runtime: Runtime, scope: Scope, spec: AgentSpec) -> tuple[AgentSpec, ModelInfo]:
-    """Return the spec with what is chosen where it says nothing, and what is known of its model. Raises NotFound, Invalid."""
+    """Return the spec with defaults chosen, and its model's description.
+
+    Raises NotFound, Invalid.
+    """
     traits_of(spec.agent_type)
     zone(spec.timezone)
     models = await runtime.organization_providers.of(scope.organization_id)
     info = await models.require(spec.model or (await runtime.models.find_default()).handle)
     spec = replace(spec, embedding=await runtime.models.embedders.choose(spec.embedding))
-    usual = traits_of(spec.agent_type).prompt_key
-    return replace(spec, system=chosen_system(spec.system, usual, runtime.settings.data_dir)), info
+    default_key = traits_of(spec.agent_type).prompt_key
+    return replace(
+        spec, system=chosen_system(spec.system, default_key, runtime.settings.data_dir)
+    ), info
 
 
 def warn_of_small_window(agent: Agent) -> None:
     if agent.context_window < _SMALL_WINDOW:
-        told = {"agent": agent.id, "tokens": agent.context_window}
+        log_fields = {"agent": agent.id, "tokens": agent.context_window}
         log.warning(
-            "the context window of an agent is small: little but its prompt fits", extra=told
+            "the context window of an agent is small: little but its prompt fits", extra=log_fields
         )
 
 
@@ -146,7 +155,10 @@ async def change_model(runtime: Runtime, agent: Agent, handle: str) -> Agent:
 
 
 async def reset_messages(runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
-    """Delete every message of the agent's own conversation and start it over. Raises NotFound, Busy."""
+    """Delete every message of the agent's own conversation and start it over.
+
+    Raises NotFound, Busy.
+    """
     if scope.subject:
         await open_conversation(runtime, scope, DEFAULT, agent_id)
     state, newest = await runtime.store.write(lambda tx: _reset(tx, runtime, scope, agent_id))
@@ -163,53 +175,62 @@ async def delete_agent(runtime: Runtime, scope: Scope, agent_id: str) -> None:
 async def cancel_runs(
     runtime: Runtime, scope: Scope, agent_id: str, run_ids: Sequence[str] | None = None
 ) -> dict[str, bool]:
-    """Cancel the agent's open runs, or those of them that are named; tells for each whether that was possible."""
+    """Cancel the agent's open runs, or the named ones; return the success for each."""
 
     def find(tx: Transaction) -> list[str]:
         agents.require(tx, scope, agent_id)
         return [run.id for run in runs.open_runs(tx, agent_id=agent_id) if scope.owns(run.user_id)]
 
-    is_open = await runtime.store.read(find)
+    open_ids = await runtime.store.read(find)
     outcome: dict[str, bool] = {}
-    for run_id in is_open if run_ids is None else run_ids:
-        outcome[run_id] = run_id in is_open and await cancel_run(runtime, scope, run_id)
+    for run_id in open_ids if run_ids is None else run_ids:
+        outcome[run_id] = run_id in open_ids and await cancel_run(runtime, scope, run_id)
     for id in await runtime.store.read(
         lambda tx: conversations.waiting_of_agent(tx, scope, agent_id)
     ):
-        denied = await runtime.store.write(lambda tx, id=id: deny_waiting(tx, id))  # type: ignore[misc]
+        denied = await runtime.store.write(partial(deny_waiting, conversation_id=id))
         if denied and denied.run_id and (run_ids is None or denied.run_id in run_ids):
             outcome[denied.run_id] = True
     return outcome
 
 
 def new_block(tx: Transaction, scope: Scope, spec: BlockSpec, chain: Chain) -> Block:
-    """A block from its spec, not yet stored. Raises Invalid for a label or a value that cannot be."""
-    given = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {
+    """Return a block from its spec, not yet stored.
+
+    Raises Invalid for an impossible label or value.
+    """
+    fields = {name: getattr(spec, name) for name in BlockSpec.__slots__} | {
         "tags": tuple(unique(spec.tags))
     }
-    # What everybody's prompt shows is not changed by what a page or a document said.
-    given["policy"] = spec.policy or (SHARED_POLICY if spec.shared else "direct")
-    block = new_in(chain, require_label(given.pop("label")), scope.user_id, tx.clock.now(), **given)
+    # Untrusted content must not change a block that everybody's prompt shows.
+    fields["policy"] = spec.policy or (SHARED_POLICY if spec.shared else "direct")
+    block = new_in(
+        chain, require_label(fields.pop("label")), scope.user_id, tx.clock.now(), **fields
+    )
     block.require_fits(block.value)
     tx.quotas.require_block(block.label, block.size)
-    # Here too, since prompts and answers are made of it; what takes a secret's place may be longer.
+    # Normalize here too, since prompts and answers use this block. The text in place of a secret
+    # may be longer than the secret.
     block = blocks.as_stored(block)
     block.require_fits(block.value)
     read_rotation(block.metadata)
     return block
 
 
-def require_told_apart(own: Sequence[Block]) -> None:
+def require_told_apart(agent_blocks: Sequence[Block]) -> None:
     """Raise Invalid where two blocks of an agent have one label."""
-    labels = [block.label for block in own]
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
+    labels = [block.label for block in agent_blocks]
+    if repeated := next((label for label in labels if labels.count(label) > 1), None):
         raise Invalid(
-            f'Two blocks are labelled "{twice}". Give each block of an agent a label of its own.'
+            f'Two blocks are labelled "{repeated}". Give each block of an agent a label of its own.'
         )
 
 
 def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) -> None:
-    """Put a block into an agent's prompt; doing it twice is the same as once. Raises NotFound, Conflict."""
+    """Put a block into an agent's prompt; a second time has no effect.
+
+    Raises NotFound, Conflict.
+    """
     agents.lock(tx, scope, agent_id)
     blocks.lock(tx, block_id)
     agents.require(tx, scope, agent_id)
@@ -219,7 +240,8 @@ def attach_block(tx: Transaction, scope: Scope, agent_id: str, block_id: str) ->
         return
     if any(other.shown_label == block.label for other in attached):
         raise Conflict(
-            f'The agent has another block labelled "{block.label}". Detach that one first, or rename one of them.'
+            f'The agent has another block labelled "{block.label}". '
+            "Detach that one first, or rename one of them."
         )
     blocks.attach(tx, agent_id, [block])
 
@@ -230,14 +252,15 @@ def insert_agent(
     """Store the agent of a prepared spec. Raises NotFound, Invalid, Conflict."""
     agent = _agent(tx, scope, spec, info)
     chain = Chain(new_id("chain"), scope.organization_id, "agent", agent.id)
-    made = [new_block(tx, scope, block, chain) for block in spec.blocks]
+    own_blocks = [new_block(tx, scope, block, chain) for block in spec.blocks]
     shared = blocks.by_ids(tx, scope, spec.block_ids) if spec.block_ids else []
-    attached = (*made, *shared)
+    attached = (*own_blocks, *shared)
     require_told_apart(attached)
-    base = (
-        base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime) if spec.has_base_tools else ()
-    )
-    given = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))
+    if spec.has_base_tools:
+        base = base_tools(spec.agent_type, has_sleeptime=spec.has_sleeptime)
+    else:
+        base = ()
+    agent_tools = tuple(tools.find(tx, scope, unique([*base, *spec.tool_names]), spec.tool_ids))
     conversation = Conversation(
         id=conversations.default_id(agent.id),
         organization_id=agent.organization_id,
@@ -248,27 +271,31 @@ def insert_agent(
         created_at=agent.created_at,
         updated_at=tx.clock.now(),
     )
-    agent = replace(agent, tool_rules=rules_of(spec, given))
+    agent = replace(agent, tool_rules=rules_of(spec, agent_tools))
     tags = tuple(sorted(set(spec.tags)))
     agents.insert_one(tx, agent, tags)
-    made = blocks.insert_all(
-        tx, made, [chain] if made else [], ChangeMetadata(scope.actor, f"Make {agent.name}")
+    own_blocks = blocks.insert_all(
+        tx,
+        own_blocks,
+        [chain] if own_blocks else [],
+        ChangeMetadata(scope.actor, f"Make {agent.name}"),
     )
-    attached = (*made, *shared)
+    attached = (*own_blocks, *shared)
     blocks.attach(tx, agent.id, attached, is_new=True)
-    seen = (
-        _seen(tx, agent, conversation.user_id, attached)
-        if shared or conversation.user_id
-        else tuple(made)
+    if shared or conversation.user_id:
+        visible_blocks = _visible_blocks(tx, agent, conversation.user_id, attached)
+    else:
+        visible_blocks = tuple(own_blocks)
+    state = AgentState(agent, conversation, visible_blocks, agent_tools, (), tags)
+    first_messages, key = _first_messages(tx, runtime, state, spec)
+    window = tuple(message.id for message in first_messages)
+    conversation = replace(
+        conversation, window=window, prompt_key=key, message_count=len(first_messages)
     )
-    state = AgentState(agent, conversation, seen, given, (), tags)
-    begun, key = _first_messages(tx, runtime, state, spec)
-    window = tuple(message.id for message in begun)
-    conversation = replace(conversation, window=window, prompt_key=key, message_count=len(begun))
     state = replace(state, conversation=conversation)
     conversations.insert_one(tx, state.conversation)
-    insert_messages(tx, begun)
-    tools.attach(tx, agent.id, [tool.id for tool in given])
+    insert_messages(tx, first_messages)
+    tools.attach(tx, agent.id, [tool.id for tool in agent_tools])
     if not (spec.folder_ids or spec.identity_ids or spec.has_sleeptime or spec.has_default_folder):
         return state
     if spec.identity_ids:
@@ -282,29 +309,32 @@ def insert_agent(
 
 
 def whole_agent(tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str) -> AgentState:
-    """Return the agent with all that the wire shows of it. Raises NotFound."""
+    """Return the agent with all parts that the wire shows. Raises NotFound."""
     state = runtime.complete(tx, agents.load_whole(tx, scope, agent_id))
     return with_groups(tx, runtime, [state])[0]
 
 
-def _seen(
+def _visible_blocks(
     tx: Transaction, agent: Agent, user_id: str | None, attached: Sequence[Block]
 ) -> tuple[Block, ...]:
-    """Return the blocks in a conversation of the new agent with this user: theirs too, and of what is attached no other user's."""
+    """Return the blocks in the new agent's conversation with this user.
+
+    They include the user's own blocks; attached blocks of other users are left out.
+    """
     tags = {block.id: block.tags for block in attached}
-    seen = blocks.of_agent(tx, agent.id, user_id, agent.course, memory_id=agent.memory_id)
-    return tuple(replace(block, tags=tags.get(block.id, ())) for block in seen)
+    visible = blocks.of_agent(tx, agent.id, user_id, agent.course, memory_id=agent.memory_id)
+    return tuple(replace(block, tags=tags.get(block.id, ())) for block in visible)
 
 
 def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> Agent:
     now = tx.clock.now()
-    given = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in Agent.__slots__}
-    given |= {"model": info.handle, "context_window": spec.context_window or info.context_window}
-    given["model_settings"] = with_usual_thinking(spec.model_settings, info)
+    fields = {name: getattr(spec, name) for name in AgentSpec.__slots__ if name in Agent.__slots__}
+    fields |= {"model": info.handle, "context_window": spec.context_window or info.context_window}
+    fields["model_settings"] = with_usual_thinking(spec.model_settings, info)
     if spec.clears_buffer is None:
-        given["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
+        fields["clears_buffer"] = traits_of(spec.agent_type).clears_buffer
     return Agent(
-        **given
+        **fields
         | {"name": spec.name or f"agent-{secrets.token_hex(3)}", "system": spec.system or ""}
         | {"id": spec.id or new_id("agent")},
         organization_id=scope.organization_id,
@@ -318,7 +348,10 @@ def _agent(tx: Transaction, scope: Scope, spec: AgentSpec, info: ModelInfo) -> A
 def _first_messages(
     tx: Transaction, runtime: Runtime, state: AgentState, spec: AgentSpec
 ) -> tuple[list[Message], str]:
-    """The first messages of a conversation, the system message first, and the key that tells from what that was made."""
+    """Return a conversation's first messages, the system message first, and its prompt key.
+
+    The key tells which prompt the system message was rendered from.
+    """
     system, key = system_message(tx, runtime, state)
     if spec.beginning is not None:
         return [system, *given_messages(state, tx.clock, spec.beginning)], key
@@ -330,44 +363,61 @@ def _first_messages(
     return [system, *initial_messages(state, tx.clock, provider)], key
 
 
-def rules_of(spec: AgentSpec, given: Sequence[Tool]) -> tuple[ToolRule, ...]:
-    """The agent's own rules, those of its base tools where it wants them, and a request for approval where a tool asks for it."""
+def rules_of(spec: AgentSpec, agent_tools: Sequence[Tool]) -> tuple[ToolRule, ...]:
+    """Return the agent's tool rules.
+
+    They are its own rules, those of its base tools if it wants them, and requests for approval that
+    its tools need.
+    """
     traits = traits_of(spec.agent_type)
-    wants_base = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules
-    named = {
+    uses_base_rules = traits.has_base_rules if spec.has_base_rules is None else spec.has_base_rules
+    ending_tools = {
         rule.tool_name for rule in spec.tool_rules if rule.type in ("exit_loop", "continue_loop")
     }
-    base = base_rules(tool.name for tool in given if tool.name not in named) if wants_base else ()
-    if wants_base and not {rule.tool_name for rule in traits.rules} - {tool.name for tool in given}:
+    base = (
+        base_rules(tool.name for tool in agent_tools if tool.name not in ending_tools)
+        if uses_base_rules
+        else ()
+    )
+    if uses_base_rules and not {rule.tool_name for rule in traits.rules} - {
+        tool.name for tool in agent_tools
+    }:
         base = (*traits.rules, *base)
-    gated = tuple(ToolRule(tool.name, "requires_approval") for tool in given if tool.needs_approval)
+    gated = tuple(
+        ToolRule(tool.name, "requires_approval") for tool in agent_tools if tool.needs_approval
+    )
     return each_once((*spec.tool_rules, *base, *gated))
 
 
 def each_once(rules: Iterable[ToolRule]) -> tuple[ToolRule, ...]:
-    """The rules in their order, without those that were there before."""
-    kept: list[ToolRule] = []
+    """Return the rules in their order, without repetitions."""
+    unique_rules: list[ToolRule] = []
     for rule in rules:
-        if rule not in kept:
-            kept.append(rule)
-    return tuple(kept)
+        if rule not in unique_rules:
+            unique_rules.append(rule)
+    return tuple(unique_rules)
 
 
 def _reset(
     tx: Transaction, runtime: Runtime, scope: Scope, agent_id: str
 ) -> tuple[AgentState, int]:
-    """Start the conversation over; of its old messages, those up to the seq that is returned may remain to be purged."""
+    """Start the conversation over.
+
+    Returns the state, and a seq: old messages up to it may remain to be purged.
+    """
     state = agents.load_whole(tx, scope, agent_id)
     conversation = require_own(scope, state.conversation)
     conversations.lock(tx, conversation.id)
     if open_runs := runs.open_runs(tx, conversation_id=conversation.id):
         raise Busy(open_runs[0].id)
-    # A conversation of the usual length is whole again with this transaction; a long one has an empty window from here on.
+    # A conversation of usual length is emptied in this transaction; of a long one only the window.
     newest = deletion.empty_conversation(tx, scope, conversation.id)
     runs.forget_bodies(tx, conversation.id)
-    begun, key = _first_messages(tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type))
-    insert_messages(tx, begun)
-    window = [message.id for message in begun]
+    first_messages, key = _first_messages(
+        tx, runtime, state, AgentSpec(agent_type=state.agent.agent_type)
+    )
+    insert_messages(tx, first_messages)
+    window = [message.id for message in first_messages]
     conversations.start_over(tx, conversation.id, window, key)
     emptied = replace(conversation, window=tuple(window), prompt_key=key, message_count=len(window))
     return replace(state, conversation=emptied), newest

@@ -1,6 +1,7 @@
-"""The loop of one turn: ask the model, run the tools it calls, save the step whole, until a step ends the turn.
+"""The loop of one turn: ask the model, run its calls, save the step.
 
-Events are yielded as they happen; whole messages only after they are saved.
+It repeats until a step ends the turn. Events are yielded as they happen; whole messages only after
+they are saved.
 """
 
 import logging
@@ -20,7 +21,7 @@ from ricordo.agents.context_limit import (
     with_fitting_budget,
 )
 from ricordo.agents.feed import Deltas
-from ricordo.agents.request import Answered, StepDraft, TurnContext
+from ricordo.agents.request import AnsweredApproval, StepDraft, TurnContext
 from ricordo.agents.step_decisions import (
     NextAction,
     OfferedTools,
@@ -34,7 +35,14 @@ from ricordo.agents.step_decisions import (
 )
 from ricordo.agents.step_save import save_calls, save_step
 from ricordo.agents.tracing import begin_exchange
-from ricordo.domain.event import ApprovalAsked, Event, RunEnded, StepSaved, ToolProgress
+from ricordo.domain.event import (
+    ApprovalAsked,
+    Compacted,
+    Event,
+    RunEnded,
+    StepSaved,
+    ToolProgress,
+)
 from ricordo.domain.message import Message, ToolCallPart, ToolReturnPart
 from ricordo.domain.model import Chunk, ModelReply, ModelRequest, Restarted
 from ricordo.errors import Invalid, ModelError
@@ -52,33 +60,31 @@ from ricordo.tools.toolbox import CallingStep, ToolContext
 log = logging.getLogger(__name__)
 _MAY_BE_A_PICTURE = ("llm_bad_request", "llm_error")
 _ATTEMPTS = 5
-# So often a request is made shorter for a refusal that only its size explains.
+# The attempts with a shorter request after refusals that only its size explains.
 _JUDGED_ATTEMPTS = 3
-# Characters of what a tool reports while it runs.
+# The longest progress report of a running tool, in characters.
 _PROGRESS_SIZE = 500
-# So many reports of a call, and so many more a second: streams are stored, and a tool may print a million lines.
-_PROGRESS_FIRST, _PROGRESS_MORE = 20, 5
+# The first reports of a call, and further ones a second. There is a limit because streams are
+# stored, and a tool may print a million lines.
+_PROGRESS_FIRST = 20
+_PROGRESS_MORE = 5
 
 
 async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
-    """Take steps until one ends the turn, or their limit is reached; the last step's save ends the run."""
+    """Take steps until one ends the turn, or their limit is reached.
+
+    The last step's save ends the run.
+    """
     if turn.request.compaction:
-        request = build_request(turn, offer_tools(turn), is_first=True)
-        compacted = await compact(turn, request, stop="end_turn")
-        if compacted is None:
-            # The beginning is a wire fact of the retired Letta V1 server.
-            raise Invalid(
-                "Summarization failed to reduce the number of messages: there is nothing that could leave the window."
-            )
-        yield compacted
+        yield await _compact_only(turn)
         yield RunEnded(turn.run)
         return
     action = NextAction()
     if turn.approval:
         saved, action = await resume_after_approval(turn, turn.approval)
         yield saved
-    most = min(turn.request.max_steps, turn.state.agent.max_steps or turn.request.max_steps)
-    for number in range(1, most + 1):
+    step_limit = min(turn.request.max_steps, turn.state.agent.max_steps or turn.request.max_steps)
+    for number in range(1, step_limit + 1):
         if action.stop:
             break
         step = _new_step(turn, number)
@@ -99,18 +105,29 @@ async def run_loop(turn: TurnContext) -> AsyncIterator[Event]:
             yield await save_calls(turn, step, reply)
         results = await run_tools(turn, step, parsed)
         action = next_action(turn, offered, reply, parsed, results, action)
-        if action.stop is None and number == most:
+        if action.stop is None and number == step_limit:
             action = NextAction("max_steps")
         saved = await save_step(turn, step, reply, action, results)
-        # The tokens would show the secrets that were taken out of the texts.
-        yield (
-            replace(saved, logprobs=reply.logprobs)
-            if reply.logprobs and not turn.removed
-            else saved
-        )
+        # Tokens would show the secrets that were removed from the texts.
+        if reply.logprobs and not turn.removed:
+            saved = replace(saved, logprobs=reply.logprobs)
+        yield saved
         if parsed.is_waiting:
             yield ApprovalAsked(turn.run.id, turn.window[-1])
     yield RunEnded(turn.run)
+
+
+async def _compact_only(turn: TurnContext) -> Compacted:
+    """Make the window smaller, as the request wants, and end the run."""
+    request = build_request(turn, offer_tools(turn), is_first=True)
+    compacted = await compact(turn, request, stop="end_turn")
+    if compacted is None:
+        # wire fact of the retired Letta V1 server: the beginning of the sentence.
+        raise Invalid(
+            "Summarization failed to reduce the number of messages: "
+            "there is nothing that could leave the window."
+        )
+    return compacted
 
 
 def _acts_outside(turn: TurnContext, call: ToolCallPart) -> bool:
@@ -128,31 +145,42 @@ def _new_step(turn: TurnContext, number: int) -> StepDraft:
 
 
 async def resume_after_approval(
-    turn: TurnContext, answer: Answered
+    turn: TurnContext, answer: AnsweredApproval
 ) -> tuple[StepSaved, NextAction]:
-    """Run the approved calls, take the client's results, and save them; returns what comes next."""
+    """Run the approved calls, and save them with the client's results.
+
+    Returns the saved step and the next action.
+    """
     step = replace(_new_step(turn, 0), id=answer.request.step_id or "")
     offered = offer_tools(turn)
     parsed = parse_approved(answer, offered)
     results = answer.results(await run_tools(turn, step, parsed))
     action = next_action(turn, offered, None, parsed, results, NextAction())
     if turn.delayed:
-        action = NextAction()  # what was said beside the answer wants an answer too
+        action = NextAction()  # messages that came with the answer need a reply too
     return await save_step(turn, step, None, action, results), action
 
 
 async def ask_model(
     turn: TurnContext, step: StepDraft, offered: OfferedTools
 ) -> AsyncIterator[Event | ModelReply]:
-    """One answer of the model. What does not fit its window, or is a picture it cannot take, is reduced and asked again."""
-    thoughts = THINKING if offered.how.thinks_in_arguments else None
-    words = SPOKEN if offered.how.spoken else None
+    """Ask the model once, and yield its events and its reply.
+
+    A request that is too long, or has a picture that the model refuses, is reduced and sent again.
+    """
+    thoughts_argument = THINKING if offered.presentation.thinks_in_arguments else None
+    speech_argument = SPOKEN if offered.presentation.spoken else None
     deltas = Deltas(
-        turn.run.id, step.id, step.message_id, thoughts=thoughts, words=words, held=offered.gated
+        turn.run.id,
+        step.id,
+        step.message_id,
+        thoughts_argument=thoughts_argument,
+        speech_argument=speech_argument,
+        gated_tools=offered.gated,
     )
     refusal: ModelError | None = None
     is_blind = False
-    judged = 0
+    judged_refusals = 0
     for attempt in range(1, _ATTEMPTS + 1):
         request = build_request(turn, offered, is_first=step.number == 1)
         if is_too_long(turn, request):
@@ -161,13 +189,14 @@ async def ask_model(
             try:
                 request = await _cut_to_fit(turn, offered)
             except SystemPromptTooLong as error:
-                raise (
-                    refusal or error
-                ) from None  # where the provider refused, its own words say more than our count
+                # If the provider refused before, its own error says more than our count.
+                raise (refusal or error) from None
         if is_blind:
             request = replace(request, messages=without_pictures(request.messages))
         request = with_fitting_budget(turn, request)
-        turn.asking, step.asked, step.asked_ns = step, request, time.monotonic_ns()
+        turn.asking = step
+        step.request = request
+        step.request_ns = time.monotonic_ns()
         EXCHANGE.set(begin_exchange(turn, step))
         try:
             async for item in _answer_of(turn, step, deltas, request):
@@ -177,12 +206,12 @@ async def ask_model(
                     for event in deltas.events(item):
                         yield event
         except ModelError as error:
-            judged += error.is_judged
-            is_last = attempt == _ATTEMPTS or judged == _JUDGED_ATTEMPTS
+            judged_refusals += error.is_judged
+            is_last = attempt == _ATTEMPTS or judged_refusals == _JUDGED_ATTEMPTS
             is_blind = _refused_a_picture(turn, request, error, is_last=is_last) or is_blind
             refusal = error if error.kind == "context_window_exceeded" else refusal
-            for void in deltas.events(Restarted()):
-                yield void
+            for restart_event in deltas.events(Restarted()):
+                yield restart_event
         else:
             return
 
@@ -190,23 +219,25 @@ async def ask_model(
 async def _answer_of(
     turn: TurnContext, step: StepDraft, deltas: Deltas, request: ModelRequest
 ) -> AsyncIterator[Chunk | ModelReply]:
-    """Ask the model, note when it answered, and learn from the provider's count."""
+    """Ask the model, note its times, and learn from the provider's count."""
     try:
         async for item in turn.model.answer(request):
-            step.first_ns = step.first_ns or time.monotonic_ns() - step.asked_ns
+            step.first_ns = step.first_ns or time.monotonic_ns() - step.request_ns
             if isinstance(item, ModelReply):
                 EXCHANGE.set(None)
-                turn.asking, step.model_ns = None, time.monotonic_ns() - step.asked_ns
+                turn.asking = None
+                step.model_ns = time.monotonic_ns() - step.request_ns
                 turn.runtime.speeds.note(turn.model.info.handle, item.usage, step.model_ns / 1e9)
                 step.message_id = deltas.message_id
                 calibrate(turn, request, item.usage)
             yield item
     except EmptyReply as error:
-        # In the background nobody waits for words, and an agent that asked is told what was done.
+        # A background run needs no text, and an agent that asked reads the results of the calls.
         is_wordless = turn.request.is_background or turn.request.callers
         if not (is_wordless and is_after_results(request)):
             raise
-        turn.asking, step.message_id = None, deltas.message_id
+        turn.asking = None
+        step.message_id = deltas.message_id
         yield error.reply
 
 
@@ -217,8 +248,13 @@ def build_request(
     is_first: bool = False,
     window: Sequence[Message] | None = None,
 ) -> ModelRequest:
-    """The model's input for this step (with this `window`); rebuilds the system message only where it has to change."""
-    agent, asked, now = turn.state.agent, turn.request, turn.runtime.store.clock.now()
+    """Return the model's input for this step, with this `window` if given.
+
+    The system message is rendered again only where it has to change.
+    """
+    agent = turn.state.agent
+    turn_request = turn.request
+    now = turn.runtime.store.clock.now()
     recall_count = turn.evicted_count()
     provider = turn.model.info.provider
     is_small = turn.profile != "full"
@@ -233,13 +269,13 @@ def build_request(
     if not prompt.is_current(turn.prompt_key, first_step=is_first):
         turn.refresh_system(prompt.text, prompt.key, now)
     window = turn.window if window is None else window
-    if asked.system is not None or asked.client_skills or asked.instructions:
-        system = window[0].text if asked.system is None else asked.system
-        system = f"{system}\n\n{asked.instructions}" if asked.instructions else system
-        window = [window[0].with_text(with_skills(system, asked.client_skills)), *window[1:]]
+    if turn_request.system is not None or turn_request.client_skills or turn_request.instructions:
+        system = window[0].text if turn_request.system is None else turn_request.system
+        system = f"{system}\n\n{turn_request.instructions}" if turn_request.instructions else system
+        window = [window[0].with_text(with_skills(system, turn_request.client_skills)), *window[1:]]
     packs = traits_of(agent.agent_type).packs_user_messages
     is_plain = turn.reads_plain_results
-    shown = transcript(
+    shown_messages = transcript(
         window,
         agent.timezone,
         agent.context_window,
@@ -249,30 +285,36 @@ def build_request(
     settings = agent.model_settings
     if settings.max_output_tokens is None:
         settings = replace(settings, max_output_tokens=turn.output_budget)
-    if asked.response_format is not None:
-        settings = replace(settings, response_format=asked.response_format)
+    if turn_request.response_format is not None:
+        settings = replace(settings, response_format=turn_request.response_format)
     if offered.tools and offered.is_ordered:
         settings = replace(settings, parallel_tool_calls=False)
-    if offered.how.response_format is not None:
-        settings = replace(settings, response_format=None)  # it is in the speaking tool's arguments
+    if offered.presentation.response_format is not None:
+        # The format is in the arguments of the tool that speaks.
+        settings = replace(settings, response_format=None)
     elif settings.response_format is not None:
-        shown = with_instruction(shown, settings.response_format)
+        shown_messages = with_instruction(shown_messages, settings.response_format)
+    if offered.presentation.thinks_in_arguments:
+        shown_messages = with_thoughts(shown_messages)
     return ModelRequest(
-        messages=with_thoughts(shown) if offered.how.thinks_in_arguments else shown,
+        messages=shown_messages,
         tools=tuple(tool for name, tool in offered.tools.items() if name not in offered.hidden),
         tool_choice=offered.choice,
         forced_tool=offered.forced,
         settings=settings,
-        stream=asked.streams_tokens,
-        user_id=asked.scope.user_id,
-        logprobs=asked.logprobs,
+        stream=turn_request.streams_tokens,
+        user_id=turn_request.scope.user_id,
+        logprobs=turn_request.logprobs,
     )
 
 
 async def run_tools(
     turn: TurnContext, step: StepDraft, parsed: ParsedReply
 ) -> list[ToolReturnPart]:
-    """The results of the step's calls, in the order of the calls; none while the reply waits."""
+    """Return the results of the step's calls, in the order of the calls.
+
+    There are none while the reply waits for an approval.
+    """
     if parsed.is_waiting:
         return []
     if not parsed.calls:
@@ -283,14 +325,14 @@ async def run_tools(
 
     def context(call_id: str) -> ToolContext:
         return ToolContext(
-            call_id,
-            turn.state,
-            step.memory,
-            turn.runtime.store,
-            turn.request.scope,
-            turn.runtime.recall,
-            turn.runtime.settings,
-            call_tool,
+            call_id=call_id,
+            state=turn.state,
+            memory=step.memory,
+            store=turn.runtime.store,
+            scope=turn.request.scope,
+            recall=turn.runtime.recall,
+            settings=turn.runtime.settings,
+            call_tool=call_tool,
             turn_began=turn.began_at,
             view_began=turn.view_began,
             report=_ProgressReports(turn, call_id),
@@ -315,18 +357,18 @@ async def run_tools(
         [call for call in parsed.calls if call.call_id not in notices], attached, context
     )
     step.tools_ns = time.monotonic_ns() - began
-    known = {result.call_id: result for result in (*results, *parsed.refused)} | notices
-    # Of a reply that waited some calls are neither: they were denied, or done by the client.
+    results_by_call = {result.call_id: result for result in (*results, *parsed.refused)} | notices
+    # Calls of a reply that waited may be missing: they were denied, or run by the client.
     return [
-        known[part.call_id]
+        results_by_call[part.call_id]
         for part in parsed.parts
-        if isinstance(part, ToolCallPart) and part.call_id in known
+        if isinstance(part, ToolCallPart) and part.call_id in results_by_call
     ]
 
 
 @dataclass(slots=True)
 class _ProgressReports:
-    """Tells the turn's readers how far a call is; of too many reports some are left out."""
+    """Publishes a call's progress to the turn's readers; surplus reports are dropped."""
 
     turn: TurnContext
     call_id: str
@@ -340,7 +382,10 @@ class _ProgressReports:
 
 
 async def _cut_to_fit(turn: TurnContext, offered: OfferedTools) -> ModelRequest:
-    """The request, with less in it where it is too long even after a compaction; what is stored stays whole."""
+    """Return the request, shortened if it is still too long after a compaction.
+
+    Stored messages stay whole.
+    """
     request = build_request(turn, offered)
     if turn.limit.own_window and is_too_long(turn, request):
         request = build_request(turn, offered, window=await outlined(turn, request))
@@ -350,8 +395,12 @@ async def _cut_to_fit(turn: TurnContext, offered: OfferedTools) -> ModelRequest:
 def _refused_a_picture(
     turn: TurnContext, request: ModelRequest, error: ModelError, *, is_last: bool
 ) -> bool:
-    """Whether the model may have refused a picture; learns from a request that was too long, and raises any other error."""
-    # Some servers answer 400 to a picture and some 500; without this one picture would silence the agent for good.
+    """Return whether the model may have refused a picture.
+
+    Learns from a request that was too long, and raises any other error.
+    """
+    # Some servers answer 400 to a picture and some 500. Without a second try one picture in the
+    # window would stop the agent for good.
     may_be_a_picture = error.kind in _MAY_BE_A_PICTURE and has_pictures(request.messages)
     if is_last or not (may_be_a_picture or error.kind == "context_window_exceeded"):
         raise error

@@ -1,7 +1,8 @@
-"""The window of an agent that keeps few messages in view, as one that speaks aloud: pure.
+"""The window of an agent that keeps few messages in view. Pure.
 
-Once a turn has ended with more than the greatest number in the window, the oldest leave it until the least number is left, from
-a user's message on. They stay in the history; an agent that works on this one's memory reads them.
+Agents that speak aloud have one. If a turn ends with more than the greatest number of messages in
+the window, the oldest leave it until the least number is left, starting at a user's message. They
+stay in the history; an agent that works on this one's memory reads them.
 """
 
 from collections.abc import Sequence
@@ -11,15 +12,20 @@ from ricordo.domain.message import Message
 
 
 def first_kept(window: Sequence[Message], agent: Agent) -> int:
-    """Return the place in the window from which messages stay; 1, right after the system message, where all do."""
+    """Return the index from which messages stay in the window.
+
+    It is 1, behind the system message, where all stay.
+    """
     buffer = agent.message_buffer
     if buffer is None or len(window) <= buffer[0]:
         return 1
     first = max(1, len(window) - buffer[1])
-    users = [place for place, message in enumerate(window) if place and message.role == "user"]
-    later = [place for place in users if place >= first]
+    users = [index for index, message in enumerate(window) if index and message.role == "user"]
+    later = [index for index in users if index >= first]
     # A turn that alone is longer than the buffer stays whole.
-    return later[0] if later else (users or [first])[-1]
+    if later:
+        return later[0]
+    return (users or [first])[-1]
 
 
 def evicted(window: Sequence[Message], agent: Agent) -> Sequence[Message]:

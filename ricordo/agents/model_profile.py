@@ -1,7 +1,9 @@
-"""Profiles of prompts and tools by the size of a model: what a small one gets in place of the usual prompt and tools.
+"""Profiles of prompts and tools by the size of a model.
 
-A profile is applied when a turn begins and stored nowhere: on the wire the agent keeps its prompt and tools, and with a larger
-model it is as any other. An agent with a prompt of its own keeps that, and one with tools chosen one by one keeps those.
+A small model gets a shorter prompt and fewer tools. A profile is applied when a turn begins, and
+stored nowhere: on the wire the agent keeps its prompt and tools, and with a larger model it works
+as usual. An agent with a prompt of its own keeps that, and one with tools chosen one by one keeps
+those.
 """
 
 from collections.abc import Sequence
@@ -16,7 +18,9 @@ from ricordo.tools.toolbox import Toolbox, unstored_tool
 
 PROFILE = "model_profile"  # among an agent's settings
 _TYPES: frozenset[AgentType] = frozenset({"letta_v1_agent", "split_thread_agent"})
-REMEMBER, CORRECT, SEARCH = "remember", "correct", "search"
+REMEMBER = "remember"
+CORRECT = "correct"
+SEARCH = "search"
 _TOOLS: dict[ModelProfile, tuple[str, ...]] = {
     "full": (),
     "small": (REMEMBER, CORRECT, SEARCH),
@@ -26,7 +30,10 @@ _PROMPTS: dict[ModelProfile, str] = {"small": "small", "notes": "small_notes"}
 
 
 def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> ModelProfile:
-    """Return the agent's profile, else the server's; by default that of the model's size and window."""
+    """Return the agent's profile, else the server's.
+
+    By default it follows from the model's size and window.
+    """
     choice: ProfileChoice = agent.settings.get(PROFILE) or of_server
     if (
         agent.agent_type not in _TYPES
@@ -34,19 +41,21 @@ def profile_of(agent: Agent, info: ModelInfo, of_server: ProfileChoice) -> Model
         or (choice == "auto" and not info.is_small)
     ):
         return "full"
-    return "small" if choice == "auto" else choice
+    if choice == "auto":
+        return "small"
+    return choice
 
 
 def with_profile(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> AgentState:
-    """Return the state with the profile's prompt and tools in place of the usual ones of its type."""
+    """Return the state with the profile's prompt and tools instead of its type's."""
     if profile == "full":
         return state
     tools = _replaced_tools(state, profile, toolbox)
     if tools is None:
         return state
     agent = state.agent
-    usual = text(traits_of(agent.agent_type).prompt_key)
-    if agent.system.strip() == usual:
+    type_prompt = text(traits_of(agent.agent_type).prompt_key)
+    if agent.system.strip() == type_prompt:
         agent = replace(agent, system=text(_PROMPTS[profile]))
     return replace(state, agent=agent, tools=tools)
 
@@ -54,28 +63,32 @@ def with_profile(state: AgentState, profile: ModelProfile, toolbox: Toolbox) -> 
 def _replaced_tools(
     state: AgentState, profile: ModelProfile, toolbox: Toolbox
 ) -> tuple[Tool, ...] | None:
-    """Return the profile's tools and those that the agent has beside the usual ones; None where its tools were chosen.
+    """Return the profile's tools and the agent's further ones; None to keep its tools.
 
-    They count as chosen where a usual one is missing, or where a rule, an approval or the agent's prompt names one of them.
+    The agent's tools are kept as chosen if a usual one is missing, or if a rule, an approval or the
+    agent's prompt names one of them.
     """
-    usual = set(traits_of(state.agent.agent_type).base_tools)
+    type_tools = set(traits_of(state.agent.agent_type).base_tools)
     by_name = {tool.name: tool for tool in state.tools}
-    if not usual <= by_name.keys() or any(by_name[name].needs_approval for name in usual):
+    if not type_tools <= by_name.keys() or any(by_name[name].needs_approval for name in type_tools):
         return None
-    if any(rule.tool_name in usual for rule in state.agent.tool_rules):
+    if any(rule.tool_name in type_tools for rule in state.agent.tool_rules):
         return None
-    if any(name in state.agent.system for name in usual):
+    if any(name in state.agent.system for name in type_tools):
         return None
-    others = [tool for tool in state.tools if tool.name not in usual and tool.name != SPEECH]
-    taken = {tool.name for tool in others}
-    if taken & {REMEMBER, CORRECT}:
+    further_tools = [
+        tool for tool in state.tools if tool.name not in type_tools and tool.name != SPEECH
+    ]
+    used_names = {tool.name for tool in further_tools}
+    if used_names & {REMEMBER, CORRECT}:
         return None
     organization_id = state.agent.organization_id
-    own = [
-        unstored_tool(toolbox.unstored(name), organization_id) for name in _wanted(profile, taken)
+    profile_tools = [
+        unstored_tool(toolbox.unstored(name), organization_id)
+        for name in _profile_names(profile, used_names)
     ]
-    return (*own, *others)
+    return (*profile_tools, *further_tools)
 
 
-def _wanted(profile: ModelProfile, taken: set[str]) -> Sequence[str]:
-    return [name for name in _TOOLS[profile] if name not in taken]
+def _profile_names(profile: ModelProfile, used_names: set[str]) -> Sequence[str]:
+    return [name for name in _TOOLS[profile] if name not in used_names]

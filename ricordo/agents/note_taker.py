@@ -1,12 +1,13 @@
-"""Notes taken apart from the conversation, for agents with the profile `notes`: one short call of the model for each message.
+"""Notes for agents with the profile `notes`: one short model call for each message.
 
-It runs as a job once the turn has ended, so no answer waits for it, and what goes wrong here is no failure of a turn. What it
-writes passes the same policies as an agent's own edits, and its tokens are in the ledger.
+They are taken by a job once the turn has ended, so no answer waits for them, and an error fails no
+turn. Notes pass the same policies as an agent's own edits, and their tokens are in the ledger.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 from ricordo.agents.budgets import put_off
 from ricordo.agents.conversations import effective
@@ -42,18 +43,21 @@ KIND = "take_notes"
 PURPOSE: Purpose = "notes"
 ANSWER_TOKENS = 120
 TIMEOUT = 180.0  # seconds for one call
-_ATTEMPTS = 3  # each later than the one before, as of all jobs
+_ATTEMPTS = 3  # with growing pauses, as for all jobs
 _SHORT_ANSWER = 4  # words: a message as short as this may answer a question
 _REASON = "Noted from what was said."
 
 
 def wants_notes(turn: TurnContext) -> bool:
-    """Return whether notes are taken apart on what is said in this turn."""
+    """Return whether a job takes notes on this turn's messages."""
     return turn.profile == "notes" and turn.run.purpose is None and bool(turn.request.messages)
 
 
 def add_note_job(tx: Transaction, run: Run) -> None:
-    """Let the notes on what was said in this run be taken. Jobs of one conversation never overlap, so notes keep its order."""
+    """Add the job that takes notes on this run.
+
+    Jobs of one conversation never overlap, so notes keep its order.
+    """
     jobs.add(tx, _job(run))
 
 
@@ -66,13 +70,16 @@ def _job(run: Run) -> Job:
 
 
 async def take_notes(runtime: Runtime, job: Job, report: Report) -> None:
-    """Take the notes that a job is for, unless the day's budget puts them off."""
+    """Take the notes of a job, unless the day's budget postpones them."""
     if not await put_off(runtime, job, job.payload["agent_id"]):
         await _take(runtime, job, FencedStore(runtime.store, job).write, report=report)
 
 
 async def note_run(runtime: Runtime, run: Run, *, fills_gaps: bool = True) -> None:
-    """Take notes on a run at once. Without `fills_gaps` what the model does not note is not noted."""
+    """Take notes on a run at once.
+
+    Without `fills_gaps` only the model's own notes are taken.
+    """
     await _take(runtime, _job(run), runtime.store.write, fills_gaps=fills_gaps)
 
 
@@ -84,20 +91,24 @@ async def _take(
     fills_gaps: bool = True,
     report: Report = lambda _done, _total: None,
 ) -> None:
-    """Ask the agent's model for the facts in each message of the run, and write those that are none of its inventions."""
+    """Ask the agent's model for the facts in each message of the run; write them.
+
+    Inventions of the model are dropped.
+    """
     run_id = job.payload["run_id"]
     state = await runtime.store.read(lambda tx: _load(tx, job))
-    window = await runtime.store.read(lambda tx: _around(tx, state, run_id))
+    window = await runtime.store.read(lambda tx: _messages_with_context(tx, state, run_id))
     model = (await runtime.organization_providers.of(job.organization_id)).get(state.agent.model)
     if profile_of(state.agent, model.info, runtime.settings.model_profile) != "notes":
         return
-    said = [
-        place
-        for place, one in enumerate(window)
-        if one.run_id == run_id and _is_persons(one, state)
+    indexes = [
+        index
+        for index, entry in enumerate(window)
+        if entry.run_id == run_id and _is_of_user(entry, state)
     ]
-    for number, place in enumerate(said, 1):
-        message, question = window[place], _question_before(window, place)
+    for number, index in enumerate(indexes, 1):
+        message = window[index]
+        question = _question_before(window, index)
         statements = stated(message.text)
         notes: list[str] = []
         reply: ModelReply | None = None
@@ -112,15 +123,16 @@ async def _take(
                 log.warning("no notes were taken by the model", extra={"run": run_id})
             notes += unnoted(statements, notes) if fills_gaps else []
         await write(
-            lambda tx, one=message, new=notes, reply=reply: _write(
-                tx, runtime, job, one, new, reply
-            )
-        )  # type: ignore[misc]
-        report(number, len(said))
+            partial(_write, runtime=runtime, job=job, message=message, notes=notes, reply=reply)
+        )
+        report(number, len(indexes))
 
 
-def _is_persons(message: Message, state: AgentState) -> bool:
-    """Return whether the conversation's own user said this: what others say, or a program sends, is no fact about them."""
+def _is_of_user(message: Message, state: AgentState) -> bool:
+    """Return whether the conversation's own user said this.
+
+    Messages of others, or of programs, are no facts about the user.
+    """
     return (
         message.is_said
         and bool(message.text.strip())
@@ -135,13 +147,17 @@ def _load(tx: Transaction, job: Job) -> AgentState:
     )
 
 
-def _around(tx: Transaction, state: AgentState, run_id: str) -> list[Message]:
-    """The messages of the run, behind those in view, of which the last one may hold a question."""
+def _messages_with_context(tx: Transaction, state: AgentState, run_id: str) -> list[Message]:
+    """Return the run's messages behind those in view, which may end with a question."""
     window = messages.by_ids(tx, state.conversation.window[-20:])
     of_run = messages.of_run(tx, run_id)
-    known = {message.id for message in of_run}
+    run_message_ids = {message.id for message in of_run}
     return [
-        *(message for message in window if message.id not in known and _is_before(message, of_run)),
+        *(
+            message
+            for message in window
+            if message.id not in run_message_ids and _is_before(message, of_run)
+        ),
         *of_run,
     ]
 
@@ -150,28 +166,34 @@ def _is_before(message: Message, of_run: Sequence[Message]) -> bool:
     return bool(of_run) and message.created_at < of_run[0].created_at
 
 
-def _question_before(window: Sequence[Message], place: int) -> str:
-    """The question that a message of a few words answers; "" where there is none."""
-    if len(window[place].text.split()) > _SHORT_ANSWER:
+def _question_before(window: Sequence[Message], index: int) -> str:
+    """Return the question that a short message answers; "" if there is none."""
+    if len(window[index].text.split()) > _SHORT_ANSWER:
         return ""
     before = next(
-        (one for one in reversed(window[:place]) if one.role == "assistant" and one.text.strip()),
+        (
+            message
+            for message in reversed(window[:index])
+            if message.role == "assistant" and message.text.strip()
+        ),
         None,
     )
-    words = before.text.strip() if before else ""
-    return words.replace("\n", " ").rsplit(". ", 1)[-1] if words.endswith("?") else ""
+    spoken = before.text.strip() if before else ""
+    if spoken.endswith("?"):
+        return spoken.replace("\n", " ").rsplit(". ", 1)[-1]
+    return ""
 
 
 def _request(
     state: AgentState, message: Message, statements: Sequence[str], question: str
 ) -> ModelRequest:
-    said = f"Message: {' '.join(statements)}"
+    prompt = f"Message: {' '.join(statements)}"
     if question:
-        said = f"Asked: {question}\n{said}"
+        prompt = f"Asked: {question}\n{prompt}"
     system = state.conversation.new_message(
         "system", (TextPart(text("note_taker")),), message.created_at
     )
-    user = state.conversation.new_message("user", (TextPart(said),), message.created_at)
+    user = state.conversation.new_message("user", (TextPart(prompt),), message.created_at)
     settings = ModelSettings(
         temperature=0, max_output_tokens=ANSWER_TOKENS, reasoning_effort="none"
     )
@@ -184,28 +206,30 @@ def _text(reply: ModelReply) -> str:
 
 def _write(
     tx: Transaction,
+    *,
     runtime: Runtime,
     job: Job,
     message: Message,
     notes: Sequence[str],
     reply: ModelReply | None,
 ) -> None:
-    """Write the notes on one message, and what the call for them used."""
-    state, settings = _load(tx, job), runtime.settings
+    """Write the notes on one message, and the usage of their model call."""
+    state = _load(tx, job)
+    settings = runtime.settings
     schemas = schemas_in(settings.data_dir)
     if reply and reply.usage.total_tokens:
-        spent = Expense(
-            job.organization_id,
-            PURPOSE,
-            state.agent.model,
-            reply.usage,
-            state.agent.id,
-            job.user_id,
+        expense = Expense(
+            organization_id=job.organization_id,
+            purpose=PURPOSE,
+            model=state.agent.model,
+            usage=reply.usage,
+            agent_id=state.agent.id,
+            user_id=job.user_id,
         )
-        runs.add_expense(tx, spent)
+        runs.add_expense(tx, expense)
     memory = WorkingMemory(state, schemas=schemas)
-    for words in to_forget(message.text):
-        _edit(memory, words, None)
+    for phrase in to_forget(message.text):
+        _edit(memory, phrase, None)
     for note in notes:
         _edit(memory, None, note)
     if not memory.edits:
@@ -214,7 +238,7 @@ def _write(
         Actor("agent", state.agent.id, state.agent.name),
         message.run_id,
         is_untrusted=message.is_untrusted,
-        said=(message.text,),
+        user_texts=(message.text,),
         expires_after=expiry_of(settings),
         schemas=schemas,
     )
@@ -222,12 +246,13 @@ def _write(
 
 
 def _edit(memory: WorkingMemory, old: str | None, new: str | None) -> None:
-    """Note a fact, or strike out the line that `old` names; what memory refuses is left out."""
+    """Note a fact, or remove the line that `old` names; refused edits are dropped."""
     block = person_block(memory.current())
-    value = block.value if block else ""
-    edit: FactEdit | None = (
-        with_fact(value, new or "") if old is None else with_correction(value, old, "")
-    )
+    block_text = block.value if block else ""
+    if old is None:
+        edit: FactEdit | None = with_fact(block_text, new or "")
+    else:
+        edit = with_correction(block_text, old, "")
     if edit is None:
         return
     try:
@@ -236,7 +261,7 @@ def _edit(memory: WorkingMemory, old: str | None, new: str | None) -> None:
                 block.shown_label,
                 edit.value,
                 new_id("call"),
-                shown="nothing",
+                result_kind="nothing",
                 reason=EditReason(_REASON),
             )
         elif edit.after:

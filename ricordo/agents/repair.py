@@ -1,7 +1,8 @@
-"""Repair of conversations whose rows cannot be read or name what is gone, so that their agent answers the next message.
+"""Repair of conversations with unreadable rows or missing messages.
 
-Nothing that anybody said is deleted: a message leaves the context window at most, and stays in the history. Calls without a
-result, results without a call and doubled ids need no repair: `prompt.transcript` makes every request valid.
+After it their agent answers the next message. No message is deleted: at most it leaves the context
+window, and stays in the history. Calls without a result, results without a call and repeated ids
+need no repair: `prompt.transcript` makes every request valid.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,67 +17,74 @@ from ricordo.storage import conversations, damage, runs
 from ricordo.storage.engine.store import Transaction
 
 UNAPPROVED = "The turn that asked for approval failed, so the tool call was denied."
-_CALLING, _ANSWERING = ("assistant", "approval"), ("tool", "approval")
+_CALLING = ("assistant", "approval")
+_ANSWERING = ("tool", "approval")
 _INTERRUPTED = {"type": "interrupted", "message": "The server that ran this turn has stopped."}
-# The correction of the token estimate is plausible between these, in percent.
-_LOWEST_PERCENT, _HIGHEST_PERCENT = 50, 400
+# The plausible range of the token estimate's correction, in percent.
+_LOWEST_PERCENT = 50
+_HIGHEST_PERCENT = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What was wrong with a conversation. It is left as it is while a turn runs in it (`is_busy`)."""
+    """The faults of a conversation.
+
+    It stays as it is while a turn runs in it (`is_busy`).
+    """
 
     conversation_id: str
-    found: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
     is_busy: bool = False
 
 
 @dataclass(slots=True)
 class _Examination:
-    """A conversation with its window as it should be, and the rows to write for that."""
+    """A conversation with its repaired window, and the rows to write for that."""
 
     conversation: Conversation
     window: list[Message]
-    found: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
     new: list[Message] = field(default_factory=list)
     unreadable: list[Message] = field(default_factory=list)
     values: dict[str, object] = field(default_factory=dict)
 
     def note(self, count: int, fault: str) -> None:
         if count:
-            self.found.append(f"{count} {fault}")
+            self.faults.append(f"{count} {fault}")
 
 
 def repair(
     tx: Transaction, conversation_id: str, *, is_alone: bool, is_dry: bool = False
 ) -> Repair:
-    """Repair the conversation and return what was wrong; one in which a turn runs is left as it is, and so is any with `is_dry`.
+    """Repair the conversation and return its faults.
 
-    `is_alone`: no server uses the database, so no open run is alive.
+    It stays as it is while a turn runs in it, or with `is_dry`. `is_alone`: no server uses the
+    database, so no open run is alive.
     """
     if not is_dry:
         conversations.lock(tx, conversation_id)
-    now, found = tx.clock.now(), list[str]()
+    now = tx.clock.now()
+    faults = list[str]()
     open_runs = runs.open_runs(tx, conversation_id=conversation_id)
-    dead = [run for run in open_runs if is_alone or run.lease_expires_at <= now]
-    is_busy = len(dead) < len(open_runs)
+    dead_runs = [run for run in open_runs if is_alone or run.lease_expires_at <= now]
+    is_busy = len(dead_runs) < len(open_runs)
     if damage.window_of(tx, conversation_id) is None:
-        found.append("the window was unreadable, and was rebuilt from the newest messages")
+        faults.append("the window was unreadable, and was rebuilt from the newest messages")
         if is_dry or is_busy:
-            return Repair(conversation_id, tuple(found), is_busy)
+            return Repair(conversation_id, tuple(faults), is_busy)
         conversations.change(tx, conversation_id, window=damage.newest_of(tx, conversation_id))
-    found += [f"{run.id} was left open, and was closed" for run in dead]
+    faults += [f"{run.id} was left open, and was closed" for run in dead_runs]
     if not (is_dry or is_busy):
         # Closing a run reads its messages.
-        for message in damage.unreadable_of_runs(tx, [run.id for run in dead]):
+        for message in damage.unreadable_of_runs(tx, [run.id for run in dead_runs]):
             damage.write_parts(tx, message)
-        for run in dead:
+        for run in dead_runs:
             close_run(tx, run, "error", _INTERRUPTED)
-    examined = _examined(tx, conversation_id)
-    found += examined.found
-    if found and not (is_dry or is_busy):
+    examined = _examine(tx, conversation_id)
+    faults += examined.faults
+    if faults and not (is_dry or is_busy):
         _write(tx, examined)
-    return Repair(conversation_id, tuple(found), is_busy)
+    return Repair(conversation_id, tuple(faults), is_busy)
 
 
 def _write(tx: Transaction, examined: _Examination) -> None:
@@ -93,10 +101,10 @@ def _write(tx: Transaction, examined: _Examination) -> None:
 
 
 def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
-    """Give an agent whose default conversation is missing a new one; returns its id."""
+    """Create an agent's missing default conversation; return its id."""
     organization_id, _ = damage.agent_of(tx, agent_id)
     now = tx.clock.now()
-    made = Conversation(
+    conversation = Conversation(
         conversations.default_id(agent_id),
         organization_id,
         agent_id,
@@ -104,27 +112,27 @@ def restore_default_conversation(tx: Transaction, agent_id: str) -> str:
         created_at=now,
         updated_at=now,
     )
-    system = _system(tx, made)
-    conversations.insert_one(tx, replace(made, window=(system.id,), message_count=1))
+    system = _system(tx, conversation)
+    conversations.insert_one(tx, replace(conversation, window=(system.id,), message_count=1))
     insert_messages(tx, [system])
-    return made.id
+    return conversation.id
 
 
-def _examined(tx: Transaction, conversation_id: str) -> _Examination:
+def _examine(tx: Transaction, conversation_id: str) -> _Examination:
     conversation = conversations.get(tx, conversation_id)
-    assert conversation is not None  # noqa: S101 - the caller found it
+    assert conversation is not None  # noqa: S101 - the caller has read it
     examined = _Examination(conversation, [])
     _read_window(tx, examined)
     _deny_abandoned_calls(tx, examined)
     _begin_with_system_message(tx, examined)
     rows = damage.count_rows(tx, conversation.id)
     if conversation.forked_from is None and conversation.message_count != rows:
-        examined.found.append(
+        examined.faults.append(
             f"{conversation.message_count} messages were counted where {rows} are stored"
         )
     percent = conversation.token_percent
     if percent is not None and not _LOWEST_PERCENT <= percent <= _HIGHEST_PERCENT:
-        examined.found.append(f"tokens were estimated at {percent} percent, and are at 100 now")
+        examined.faults.append(f"tokens were estimated at {percent} percent, and are at 100 now")
         examined.values["token_percent"] = None
     half_ended = damage.count_half_ended(tx, conversation.id)
     examined.note(half_ended, "ended runs were marked running, and are marked failed")
@@ -132,23 +140,26 @@ def _examined(tx: Transaction, conversation_id: str) -> _Examination:
 
 
 def _read_window(tx: Transaction, examined: _Examination) -> None:
-    """Keep what the window names once, what exists, has a known role, and belongs to the conversation or its origin."""
-    named = list(examined.conversation.window)
-    ids = list(dict.fromkeys(id for id in named if isinstance(id, str)))
-    stored = damage.by_ids(tx, ids)
+    """Keep each valid message of the window once.
+
+    It exists, has a known role, and belongs to the conversation or its origin.
+    """
+    window_ids = list(examined.conversation.window)
+    ids = list(dict.fromkeys(id for id in window_ids if isinstance(id, str)))
+    rows_by_id = damage.by_ids(tx, ids)
     lineage = {span.conversation_id for span in conversations.lineage(tx, examined.conversation)}
-    for found in (stored[id] for id in ids if id in stored):
-        message = found.message
+    for row in (rows_by_id[id] for id in ids if id in rows_by_id):
+        message = row.message
         is_foreign_prompt = (
             message.role == "system" and message.conversation_id != examined.conversation.id
         )
         if message.conversation_id not in lineage or is_foreign_prompt or not _is_sendable(message):
             continue
         examined.window.append(message)
-        if not found.is_readable:
+        if not row.is_readable:
             examined.unreadable.append(message)
     examined.note(
-        len(named) - len(examined.window),
+        len(window_ids) - len(examined.window),
         "entries of the window were doubled, missing, empty or foreign, and left it",
     )
     examined.note(
@@ -157,7 +168,10 @@ def _read_window(tx: Transaction, examined: _Examination) -> None:
 
 
 def _is_sendable(message: Message) -> bool:
-    """Whether a model can be sent the message: its role is known and may hold its parts, and it is not empty."""
+    """Return whether a model can be sent the message.
+
+    Its role is known and may have its parts, and it is not empty.
+    """
     if message.role not in get_args(Role) or (message.tool_calls and message.role not in _CALLING):
         return False
     if message.tool_returns:
@@ -168,36 +182,41 @@ def _is_sendable(message: Message) -> bool:
 
 
 def _deny_abandoned_calls(tx: Transaction, examined: _Examination) -> None:
-    """Deny calls that wait for approval although the turn that asked has failed: no client will answer them."""
+    """Deny calls that wait for approval although their turn has failed.
+
+    No client will answer them.
+    """
     last = examined.window[-1] if examined.window else None
     if last is None or not last.is_waiting:
         return
     run = runs.find(tx, Scope(last.organization_id), last.run_id) if last.run_id else None
     if run is None or run.stop_reason in (None, "requires_approval"):
         return
-    made = denied(tx, last, UNAPPROVED)
-    examined.new.append(made)
-    examined.window.append(made)
-    examined.note(len(made.parts), "calls waited for approval in a failed turn, and were denied")
+    denial = denied(tx, last, UNAPPROVED)
+    examined.new.append(denial)
+    examined.window.append(denial)
+    examined.note(len(denial.parts), "calls waited for approval in a failed turn, and were denied")
 
 
 def _begin_with_system_message(tx: Transaction, examined: _Examination) -> None:
-    own = damage.prompt_of(tx, examined.conversation.id)
+    system = damage.prompt_of(tx, examined.conversation.id)
     first = examined.window[0] if examined.window else None
     is_current = (
-        own is None or own.id not in examined.conversation.window or (first and first.id == own.id)
+        system is None
+        or system.id not in examined.conversation.window
+        or (first and first.id == system.id)
     )
     if first is not None and first.role == "system" and is_current:
         return
-    if own is None:
-        own = _system(tx, examined.conversation)
-        examined.new.append(own)
-    examined.window = [own, *(message for message in examined.window if message.id != own.id)]
+    if system is None:
+        system = _system(tx, examined.conversation)
+        examined.new.append(system)
+    examined.window = [system, *(message for message in examined.window if message.id != system.id)]
     examined.values["prompt_key"] = ""  # the next turn renders it again
-    examined.found.append("the window did not begin with the system message, and does now")
+    examined.faults.append("the window did not begin with the system message, and does now")
 
 
 def _system(tx: Transaction, conversation: Conversation) -> Message:
     organization_id, text = damage.agent_of(tx, conversation.agent_id)
-    made = conversation.new_message("system", (TextPart(text),), tx.clock.now())
-    return replace(made, organization_id=organization_id)
+    message = conversation.new_message("system", (TextPart(text),), tx.clock.now())
+    return replace(message, organization_id=organization_id)

@@ -1,6 +1,8 @@
-"""Reads that come again: a model that calls a read-only tool with the same arguments gets a notice, and at last no tools.
+"""Repeated reads: calls of a read-only tool with the same arguments in one turn.
 
-Small models search for what they were just told, find nothing, and search again. A call that changes something makes all reads new.
+Small models search for information that they just got, find nothing, and search again. A repeated
+call gets a notice, and at last the turn continues without tools. A call that changes something
+resets all counts.
 """
 
 from collections import Counter
@@ -13,16 +15,20 @@ from ricordo.domain.message import ToolCallPart, ToolReturnPart
 from ricordo.llm.loose_json import read_json
 
 NOTICE = (
-    "You made this very call before in this turn, so it was not run again: its result is above. Use that result, or answer "
+    "You made this very call before in this turn, so it was not run again: its result is above. "
+    "Use that result, or answer "
     "the user now."
 )
-# The call of this number ends the use of tools in its turn.
+# The number of equal calls that ends the use of tools in their turn.
 _LAST = 3
 
 
 @dataclass(slots=True)
 class RepeatedReads:
-    """How often each read was called in a turn; `is_over` once the turn goes on without tools."""
+    """The number of calls of each read in a turn.
+
+    `is_over` once the turn continues without tools.
+    """
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     is_over: bool = False
@@ -30,7 +36,10 @@ class RepeatedReads:
     def notices(
         self, calls: Sequence[ToolCallPart], read_only: Collection[str]
     ) -> dict[str, ToolReturnPart]:
-        """Return the results of those calls that are not run, by call id; counts all of them."""
+        """Count the calls, and return notices by call id for repeated ones.
+
+        Calls with a notice are not run.
+        """
         notices: dict[str, ToolReturnPart] = {}
         for call in calls:
             if call.name not in read_only:
@@ -45,9 +54,9 @@ class RepeatedReads:
 
 
 def _canonical(arguments: str) -> str:
-    """The arguments in one form, whatever the order of their names."""
-    value = read_json(arguments)
-    if not isinstance(value, dict):
+    """Return the arguments in one form, independent of the order of their names."""
+    parsed = read_json(arguments)
+    if not isinstance(parsed, dict):
         return arguments
-    values = {key: part for key, part in value.items() if part is not None}
-    return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
+    fields = {key: content for key, content in parsed.items() if content is not None}
+    return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()

@@ -1,4 +1,4 @@
-"""What a turn is asked for, and the state it works on."""
+"""The request for a turn, and the state of a running turn."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -27,13 +27,16 @@ from ricordo.tools.rules import FinishedCall, Rulebook
 from ricordo.tools.toolbox import failed_result
 
 DEFAULT_MAX_STEPS = 50
-# A wire fact: clients of the retired Letta V1 server match it.
+# wire fact: clients of the retired Letta V1 server match it.
 DENIED = "Error: request to call tool denied. User reason: {reason}"
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """One message as it comes in. It `is_untrusted` where it holds what somebody else wrote, such as passages of documents."""
+    """A new message.
+
+    `is_untrusted`: it contains text of somebody else, such as passages of documents.
+    """
 
     role: Role
     parts: tuple[Part, ...]
@@ -55,9 +58,10 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """The answer to calls that wait: ApprovalParts, and ToolReturnParts of the client's own tools.
+    """The answer to waiting calls: ApprovalParts, and ToolReturnParts of the client's own tools.
 
-    Older clients decide about all calls at once, by `approves` and `reason`; `request_id` is the message that asked.
+    Older clients decide about all calls at once, by `approves` and `reason`; `request_id` is the
+    message that asked.
     """
 
     parts: tuple[Part, ...] = ()
@@ -68,8 +72,11 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """A request for approval with its answer: what was decided about each call, and what the client did for its own."""
+class AnsweredApproval:
+    """A request for approval with its answer.
+
+    `decisions` are the decisions by call id; `returns` are results of the client's own tools.
+    """
 
     request: Message
     decisions: dict[str, ApprovalPart] = field(default_factory=dict)
@@ -77,17 +84,20 @@ class Answered:
     parts: tuple[Part, ...] = ()
 
     def calls_to_run(self) -> list[ToolCallPart]:
-        """The calls that may run now: those that never had to wait, and the approved ones."""
+        """Return the calls that may run now: approved and never gated ones."""
         calls = [call for call in self.request.tool_calls if call.call_id not in self.returns]
         return [
             call for call in calls if not call.is_gated or self.decisions[call.call_id].approves
         ]
 
-    def results(self, run: Sequence[ToolReturnPart]) -> list[ToolReturnPart]:
-        """The results of all calls, in their order: those that were run, the client's, and the denied."""
-        known = {result.call_id: result for result in run} | self.returns
+    def results(self, run_results: Sequence[ToolReturnPart]) -> list[ToolReturnPart]:
+        """Return the results of all calls, in their order.
+
+        They are results of this run, of the client, or denials.
+        """
+        results_by_call = {result.call_id: result for result in run_results} | self.returns
         return [
-            known.get(call.call_id)
+            results_by_call.get(call.call_id)
             or failed_result(call, DENIED.format(reason=self.decisions[call.call_id].reason))
             for call in self.request.tool_calls
         ]
@@ -95,18 +105,31 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """One turn: these messages, for this agent, in this conversation (its default where None), or an answer to calls that wait.
+    """The request for one turn: messages, or an answer to waiting calls.
 
-    `client_tools` are run by the caller, and `client_skills` shown in the prompt of this turn. `model` and `system` take the place
-    of the agent's for this turn alone. `body_hash` names the request as it was sent; with `is_retry` an equal one of the last
-    minutes is taken up again. `purpose` and `callback` are the run's (see domain/run.py). With `compaction` the turn only makes
-    the window smaller, in this way. `also_save` is called in the transaction that starts the run, and in the one that ends it,
-    with the turn's messages where a step ended it. `response_format` takes the place of the agent's for this turn, and one of
-    `wanted_tools`, the client's own, has to be called before the turn ends. With `logprobs` the probabilities of tokens are
-    wanted, and so many alternatives to each. `callers` are the agents whose calls led to this turn, the first one first.
-    `metadata` is the run's. `instructions` follow the system message, and `added_tools`, unstored ones of the server, with
-    `added_rules`, the agent's own tools: for this turn alone.
-    `planned_run` is the id of a run that was told to somebody before: this turn is it, unless that began already.
+    Attributes:
+        conversation_id: The conversation; None for the agent's default one.
+        streams_tokens: Ask the provider for tokens as they appear.
+        client_tools: Tools that the caller runs.
+        client_skills: Skills that the prompt of this turn shows.
+        model: A model in place of the agent's, for this turn.
+        system: A system prompt in place of the agent's, for this turn.
+        purpose: The run's purpose (see domain/run.py), as `callback` and `metadata` are the
+            run's.
+        compaction: With these settings the turn only makes the window smaller.
+        body_hash: The hash of the request as it was sent.
+        is_retry: An equal request of the last minutes is answered with its run.
+        also_save: Called in the transaction that starts the run, and in the one that ends it,
+            then with the turn's messages if a step ended it.
+        response_format: The response format in place of the agent's, for this turn.
+        wanted_tools: Tools of the client; one of them has to be called before the turn ends.
+        logprobs: Return probabilities of tokens, with this number of alternatives.
+        callers: The agents whose calls led to this turn, the first one first.
+        instructions: Text behind the system message, for this turn.
+        added_tools: Names of the server's unstored tools, for this turn; `added_rules` are
+            their rules.
+        planned_run: The id of a run that was announced before. This turn becomes that run,
+            unless it began already.
     """
 
     scope: Scope
@@ -141,12 +164,18 @@ class TurnRequest:
 
 @dataclass(slots=True)
 class WindowLimit:
-    """What is known of a turn's room in its model's context window (see `context_limit.py`).
+    """The limits of a turn's requests in its model's context window (see `context_limit.py`).
 
-    `token_percent` is what the provider counts, in percent of our own estimate; `least_percent` what a refusal taught for the
-    rest of the turn, and `was_refused` that no answer came since. `own_window` is the window of the conversation's own model, in
-    tokens, where this turn borrows another model; `gained` tokens were made free by the turn's last compaction. `refused` is the
-    smallest request that was refused since the last answer, by our estimate, and the window that the refusal named.
+    Attributes:
+        token_percent: The provider's tokens for a hundred of our estimate.
+        least_percent: The least `token_percent` for the rest of the turn, learned from a
+            refusal.
+        was_refused: No answer came since the last refusal.
+        own_window: The window of the conversation's own model, in tokens, if this turn borrows
+            another model.
+        gained: The tokens that the turn's last compaction freed.
+        refused: The smallest request refused since the last answer, by our estimate, and the
+            window that the refusal named.
     """
 
     token_percent: int = 100
@@ -157,18 +186,26 @@ class WindowLimit:
     refused: tuple[int, int | None] | None = None
 
     def learned_percent(self) -> int | None:
-        return self.token_percent if not self.was_refused and self.own_window is None else None
+        if not self.was_refused and self.own_window is None:
+            return self.token_percent
+        return None
 
 
 @dataclass(slots=True)
 class TurnContext:
     """A running turn's state, which each saved step advances.
 
-    `window` are the in-context messages, the system message first; `unsaved` counts those that are stored but not yet in the
-    stored window, and the turn's own begin at `first`. `finished` are the turn's finished calls, as the tool rules count them.
-    `profile` is the model's. `approval` is the answered request for approval that the turn resumes; messages that came with
-    the answer are in `delayed` until the calls have their results. `asking` is the step whose call to the model is under way.
-    `removed` are secrets that memory did not keep in this turn, with their kinds.
+    Attributes:
+        window: The messages in context, the system message first.
+        unsaved: The number of stored messages that the stored window lacks.
+        first: The index where the turn's own messages begin.
+        finished: The turn's finished calls, as the tool rules count them.
+        profile: The model's profile.
+        approval: The answered request for approval that the turn resumes.
+        delayed: Messages that came with the answer, until the calls have their results.
+        asking: The step whose call to the model is under way.
+        removed: Secrets that memory did not store in this turn, with their kinds.
+        publish: Publishes an event within a step to the turn's readers.
     """
 
     runtime: Runtime
@@ -185,12 +222,11 @@ class TurnContext:
     first: int = 0
     prompt_changed: bool = False
     finished: list[FinishedCall] = field(default_factory=list)
-    approval: Answered | None = None
+    approval: AnsweredApproval | None = None
     delayed: list[Message] = field(default_factory=list)
     asking: "StepDraft | None" = None
     removed: dict[str, str] = field(default_factory=dict)
     reads: RepeatedReads = field(default_factory=RepeatedReads)
-    # Tells the turn's readers of what happens within a step.
     publish: Callable[[Event], None] = lambda _event: None
 
     @property
@@ -200,8 +236,9 @@ class TurnContext:
 
     @property
     def output_budget(self) -> int | None:
-        """The bound of an answer for an agent that sets none."""
-        window, chosen = self.state.agent.context_window, self.runtime.settings.max_output_tokens
+        """Return the output limit for an agent that sets none."""
+        window = self.state.agent.context_window
+        chosen = self.runtime.settings.max_output_tokens
         return usual_output_tokens(
             self.model.info, window, is_small=self.profile != "full", chosen=chosen
         )
@@ -214,59 +251,71 @@ class TurnContext:
         self.prompt_changed = True
 
     def is_untrusted(self) -> bool:
-        """Whether the step's prompt holds untrusted content."""
-        is_read = any(message.is_untrusted for message in self.window)
+        """Return whether the step's prompt contains untrusted content."""
+        has_untrusted_message = any(message.is_untrusted for message in self.window)
         return (
-            is_read
+            has_untrusted_message
             or self.state.shows_files
             or any(block.is_untrusted for block in self.state.blocks)
         )
 
-    def said(self) -> tuple[str, ...]:
-        """The messages of the conversation's user in this turn, including those before the calls that waited for approval."""
-        return _trusted_words(self.window[_beginning_of(self) :])
+    def user_texts(self) -> tuple[str, ...]:
+        """Return the texts of the conversation's user in this turn.
+
+        Texts before calls that waited for approval belong to the turn too.
+        """
+        return _trusted_texts(self.window[_beginning_of(self) :])
 
     def began_at(self) -> int:
-        """When the turn's first message came, before the calls that waited for approval."""
+        """Return the time of the turn's first message.
+
+        It may stand before calls that waited for approval.
+        """
         begins = _beginning_of(self)
-        is_there = self.approval and begins and self.window[begins].is_said
-        return (
-            min(self.run.created_at, self.window[begins].created_at)
-            if is_there
-            else self.run.created_at
-        )
+        resumes_message = self.approval and begins and self.window[begins].is_said
+        if resumes_message:
+            return min(self.run.created_at, self.window[begins].created_at)
+        return self.run.created_at
 
     def view_began(self) -> int:
-        """Return when the oldest message was said that is in view."""
-        own = self.state.conversation.id
-        said = (
-            one
-            for one in self.window
-            if one.role not in ("system", "summary") and one.conversation_id == own
+        """Return the time of the oldest message in view."""
+        own_id = self.state.conversation.id
+        visible_messages = (
+            message
+            for message in self.window
+            if message.role not in ("system", "summary") and message.conversation_id == own_id
         )
-        return min((one.created_at for one in said), default=self.began_at())
+        return min((message.created_at for message in visible_messages), default=self.began_at())
 
     def evicted_count(self) -> int:
         """Return how many messages of the conversation are outside the window."""
         return max(0, self.state.conversation.message_count + self.unsaved - len(self.window))
 
     def edit_guard(self) -> EditGuard:
-        """The guard that keeps search results and the agent's own instructions out of memory."""
+        """Return the guard that keeps search results and instructions out of memory."""
 
         def read() -> GuardSources:
             system = (self.state.agent.system, self.request.system or "", self.request.instructions)
-            recalled, again = search_results(self.window)
-            # A quote, by which memory is written, has to be of this turn; that the words are the user's is true for longer.
-            return GuardSources(system, recalled, self.said(), _trusted_words(self.window), again)
+            recalled, recalled_user_texts = search_results(self.window)
+            # A quote that permits an edit has to be of this turn; as text of the user the guard
+            # accepts the whole window.
+            return GuardSources(
+                system=system,
+                recalled=recalled,
+                user_texts=self.user_texts(),
+                earlier_user_texts=_trusted_texts(self.window),
+                recalled_user_texts=recalled_user_texts,
+            )
 
         return EditGuard(read)
 
 
 @dataclass(slots=True)
 class StepDraft:
-    """A step while it is made. Times are nanoseconds; `message_id` is allocated before the model is asked.
+    """A step while it runs.
 
-    `jobs` are what its tools ask for: they are added in the transaction that saves the step.
+    Times are nanoseconds; `message_id` is allocated before the model is asked. `jobs` are requested
+    by its tools, and added in the transaction that saves the step.
     """
 
     number: int
@@ -275,10 +324,10 @@ class StepDraft:
     id: str = field(default_factory=lambda: new_id("step"))
     message_id: str = field(default_factory=lambda: new_id("message"))
     began_ns: int = field(default_factory=time.monotonic_ns)
-    # What the model was asked last, and when.
-    asked: ModelRequest | None = None
+    # The last request to the model, and its time.
+    request: ModelRequest | None = None
     exchange: Exchange | None = None
-    asked_ns: int = 0
+    request_ns: int = 0
     first_ns: int | None = None
     model_ns: int = 0
     tools_ns: int = 0
@@ -287,9 +336,12 @@ class StepDraft:
     def record(
         self, turn: TurnContext, created_at: int, stop: StopReason | None, **more: Any
     ) -> Step:
-        """The step as it is stored, whatever came of its call to the model; `more` is what is known beside."""
-        run, info = turn.run, turn.model.info
-        values: dict[str, Any] = {
+        """Return the step's record, with or without an answer of the model.
+
+        `more` are further values of the record.
+        """
+        info = turn.model.info
+        fields: dict[str, Any] = {
             "model": info.name,
             "model_handle": info.handle,
             "provider": info.provider,
@@ -301,19 +353,28 @@ class StepDraft:
             "step_ns": time.monotonic_ns() - self.began_ns,
         }
         return Step(
-            self.id, run.organization_id, run.agent_id, run.id, run.conversation_id, **values | more
+            id=self.id,
+            organization_id=turn.run.organization_id,
+            agent_id=turn.run.agent_id,
+            run_id=turn.run.id,
+            conversation_id=turn.run.conversation_id,
+            **fields | more,
         )
 
 
 def _beginning_of(turn: TurnContext) -> int:
-    """Where in the window the turn begins, with what came before the calls that waited for approval."""
+    """Return the index where the turn begins in the window.
+
+    Messages before calls that waited for approval belong to the turn.
+    """
     begins = turn.first
     if turn.approval:
-        begins = min(begins, len(turn.window) - 1)  # a compaction may have left nothing of the turn
+        # A compaction may have left nothing of the turn.
+        begins = min(begins, len(turn.window) - 1)
     while turn.approval and begins > 1 and not turn.window[begins].is_said:
         begins -= 1
     return begins
 
 
-def _trusted_words(window: Sequence[Message]) -> tuple[str, ...]:
-    return tuple(one.text for one in window if one.is_said and not one.is_untrusted)
+def _trusted_texts(window: Sequence[Message]) -> tuple[str, ...]:
+    return tuple(message.text for message in window if message.is_said and not message.is_untrusted)

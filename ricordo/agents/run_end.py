@@ -1,8 +1,9 @@
-"""Ending a run that did not end by itself: a failure, a cancel, or a server that was killed in the middle of it.
+"""End a run that did not end by itself: after a failure, cancel or kill.
 
-What the user said is put into the window, a call without a result gets one that says so, and the run is closed. After that the
-conversation is as good as any other: the next message is answered. Only what a provider refused as a bad request stays out of the
-window, though not out of the history: with it every later request would be refused too, and the agent could never answer again.
+The user's messages are put into the window, a call without a result gets one that says so, and the
+run is closed. The conversation is then usable again: the next message is answered. Only a message
+that a provider refused as a bad request stays out of the window, though not out of the history:
+every later request with it would be refused too, and the agent could never answer again.
 """
 
 import logging
@@ -39,43 +40,49 @@ def close_run(
     error: dict[str, Any] | None = None,
     failed: FailedCall | None = None,
 ) -> Run | None:
-    """End the run for this reason, whoever holds its lease; None where it had ended already.
+    """End the run for this reason; None where it had ended already.
 
-    The call to a model that failed is kept as a step.
+    Its lease does not matter. `failed` is the failed model call, which is stored as a step.
     """
-    held = runs.lock(tx, run.id)  # its progress may have been saved since `run` was read
-    if held is None or held.ended_at is not None:
+    locked_run = runs.lock(tx, run.id)  # its progress may have been saved since `run` was read
+    if locked_run is None or locked_run.ended_at is not None:
         return None
     now = tx.clock.now()
-    ended = held.ended(reason, now, error)
-    runs.end(tx, ended)
+    closed_run = locked_run.ended(reason, now, error)
+    runs.end(tx, closed_run)
     if failed:
         step, trace = failed
         runs.insert_step(tx, step)
         if trace:
             runs.insert_trace(tx, trace)
-    add_callback(tx, ended)
+    add_callback(tx, closed_run)
     conversation = conversations.get(tx, run.conversation_id)
     if conversation is None:
-        return ended
-    said = messages.of_run(tx, run.id)
-    # What was summed up meanwhile has left the window for good.
-    summed = [
-        part for message in said for part in message.parts if isinstance(part, CompactionPart)
+        return closed_run
+    run_messages = messages.of_run(tx, run.id)
+    # Messages that were summarized meanwhile stay out of the window.
+    compactions = [
+        part
+        for message in run_messages
+        for part in message.parts
+        if isinstance(part, CompactionPart)
     ]
-    known = {*conversation.window, *(gone for part in summed for gone in part.evicted)}
-    missing = [message for message in said if message.id not in known]
+    window_ids = {
+        *conversation.window,
+        *(evicted_id for part in compactions for evicted_id in part.evicted),
+    }
+    missing = [message for message in run_messages if message.id not in window_ids]
     entering = [] if error and error["type"] in _REFUSED else missing
-    why = _why_without_result(reason, error)
-    if results := _results_of_answer(tx, conversation, said, why) or _results_for_open_calls(
-        said, why
-    ):
+    call_outcome = _outcome_of_open_calls(reason, error)
+    results = _results_of_unused_answer(tx, conversation, run_messages, call_outcome)
+    results = results or _results_for_open_calls(run_messages, call_outcome)
+    if results:
         results = replace(results, id=new_id("message"), created_at=now, run_id=run.id)
         insert_messages(tx, [results])
-        # Right behind the answer they belong to, ahead of what was said beside it.
+        # The results stand right behind their answer, before other messages.
         answers = [message for message in missing if message.role == "approval"]
-        beside = [message for message in entering if message not in answers]
-        entering = [*answers, results, *beside] if answers else [*entering, results]
+        others = [message for message in entering if message not in answers]
+        entering = [*answers, results, *others] if answers else [*entering, results]
         missing = [*missing, results]
     conversations.save_window(
         tx,
@@ -83,36 +90,44 @@ def close_run(
         [*conversation.window, *(message.id for message in entering)],
         conversation.prompt_key,
         added=len(missing),
-        ended=ended,
+        ended=closed_run,
     )
-    return ended
+    return closed_run
 
 
 def cancel_open(tx: Transaction, run: Run) -> Run | None:
-    """Cancel an open run that another process may drive, with the turns of a talk; None where it had ended already."""
-    ended = close_run(tx, run, "cancelled")
-    for part in runs.by_ids(tx, run.part_ids) if ended else ():
+    """Cancel an open run of any process; None where it had ended already.
+
+    The turns of a talk are cancelled too.
+    """
+    closed_run = close_run(tx, run, "cancelled")
+    for part in runs.by_ids(tx, run.part_ids) if closed_run else ():
         close_run(tx, part, "cancelled")
-    return ended
+    return closed_run
 
 
-def _why_without_result(reason: StopReason, error: dict[str, Any] | None) -> str:
-    """Return the result of calls that were open when a run ended for this reason."""
+def _outcome_of_open_calls(reason: StopReason, error: dict[str, Any] | None) -> str:
+    """Return the result for calls that were open when the run ended."""
     if reason == "cancelled":
         return transcript.CANCELLED
     is_server_gone = error is None or error["type"] == INTERRUPTED
-    return transcript.INTERRUPTED if is_server_gone else transcript.FAILED
+    if is_server_gone:
+        return transcript.INTERRUPTED
+    return transcript.FAILED
 
 
 def heal(tx: Transaction, run: Run, *, is_gone: bool = False) -> bool:
-    """Close a run whose lease has expired, or whose holder `is_gone`. False where it ended, or its lease was renewed."""
-    held = runs.lock(tx, run.id)
-    if held is None or held.ended_at is not None:
+    """Close a run whose lease has expired, or whose holder `is_gone`.
+
+    False where it ended, or its lease was renewed.
+    """
+    locked_run = runs.lock(tx, run.id)
+    if locked_run is None or locked_run.ended_at is not None:
         return False
-    if held.lease_expires_at > tx.clock.now() and not is_gone:
+    if locked_run.lease_expires_at > tx.clock.now() and not is_gone:
         return False
     error = {"type": INTERRUPTED, "message": "The server that ran this turn is gone."}
-    return close_run(tx, held, "error", error) is not None
+    return close_run(tx, locked_run, "error", error) is not None
 
 
 def close_expired(tx: Transaction, live: Collection[str] = ()) -> list[Run]:
@@ -120,7 +135,10 @@ def close_expired(tx: Transaction, live: Collection[str] = ()) -> list[Run]:
 
 
 async def close_expired_runs(runtime: Runtime) -> int:
-    """Close the runs whose lease has expired, before anybody writes to their conversations; returns how many there were."""
+    """Close the runs whose lease has expired; return their number.
+
+    It runs before anybody writes to their conversations.
+    """
     closed = await runtime.store.write(lambda tx: close_expired(tx, frozenset(runtime.live)))
     if closed:
         log.warning("closed runs that a server left open", extra={"runs": len(closed)})
@@ -136,26 +154,37 @@ HANDLER = JobHandler("expired_runs", _run_job, every_seconds=SWEEP_SECONDS)
 
 def close_all(tx: Transaction) -> list[Run]:
     error = {"type": INTERRUPTED, "message": "The server stopped during this turn."}
-    return [ended for run in runs.open_runs(tx) if (ended := close_run(tx, run, "error", error))]
+    return [
+        closed_run
+        for run in runs.open_runs(tx)
+        if (closed_run := close_run(tx, run, "error", error))
+    ]
 
 
-def denied(tx: Transaction, request: Message, why: str) -> Message:
-    """The message that answers every call of this request with a denial; not yet stored."""
-    made = replace(
+def denied(tx: Transaction, request: Message, reason: str) -> Message:
+    """Return the message that answers every call of this request with a denial.
+
+    It is not stored yet.
+    """
+    message = replace(
         request, id=new_id("message"), role="tool", otid=None, seq=0, created_at=tx.clock.now()
     )
-    return replace(made, parts=given_up(request, why))
+    return replace(message, parts=expired_results(request, reason))
 
 
-def given_up(request: Message, why: str) -> tuple[ToolReturnPart, ...]:
-    return tuple(failed_result(call, why) for call in request.tool_calls)
+def expired_results(request: Message, reason: str) -> tuple[ToolReturnPart, ...]:
+    return tuple(failed_result(call, reason) for call in request.tool_calls)
 
 
 def add_callback(tx: Transaction, run: Run) -> None:
-    """Add the job that reports the run's end, in the transaction that ends it; none where no callback was asked for."""
+    """Add the job that reports the run's end, if a callback was requested.
+
+    The transaction that ends the run adds it.
+    """
     if run.ended_at is None or not run.callback.get("url"):
         return
-    payload, key = {"run_id": run.id}, f"{CALLBACK}:{run.id}"
+    payload = {"run_id": run.id}
+    key = f"{CALLBACK}:{run.id}"
     job = Job(
         CALLBACK,
         run.organization_id,
@@ -167,30 +196,40 @@ def add_callback(tx: Transaction, run: Run) -> None:
     jobs.add(tx, job)
 
 
-def _results_of_answer(
-    tx: Transaction, conversation: Conversation, said: list[Message], why: str
+def _results_of_unused_answer(
+    tx: Transaction, conversation: Conversation, run_messages: list[Message], call_outcome: str
 ) -> Message | None:
-    """Results for calls that waited and whose answer was taken up by this run, but not carried out: the client's own are kept."""
+    """Return results for calls whose answer this run took, but did not apply.
+
+    Results of the client's own tools are kept.
+    """
     answer = next(
-        (message for message in said if message.role == "approval" and not message.tool_calls), None
+        (
+            message
+            for message in run_messages
+            if message.role == "approval" and not message.tool_calls
+        ),
+        None,
     )
     if answer is None or answer.id in conversation.window:
         return None
     request = messages.by_ids(tx, conversation.window[-1:])
     if not request or not request[0].is_waiting:
         return None
-    given = {part.call_id: part for part in answer.tool_returns}
-    results = interrupted(request[0], list(request[0].tool_calls), why)
-    parts = tuple(given.get(part.call_id, part) for part in results.tool_returns)
+    client_results = {part.call_id: part for part in answer.tool_returns}
+    results = interrupted(request[0], list(request[0].tool_calls), call_outcome)
+    parts = tuple(client_results.get(part.call_id, part) for part in results.tool_returns)
     return replace(results, parts=parts, is_untrusted=results.is_untrusted or answer.is_untrusted)
 
 
-def _results_for_open_calls(said: list[Message], why: str) -> Message | None:
+def _results_for_open_calls(run_messages: list[Message], call_outcome: str) -> Message | None:
     answered: set[str] = set()
-    for message in reversed(said):
+    for message in reversed(run_messages):
         if message.tool_calls:
             # Only the last calls can be open; some models use the ids of earlier ones again.
             open_calls = [call for call in message.tool_calls if call.call_id not in answered]
-            return interrupted(message, open_calls, why) if open_calls else None
+            if open_calls:
+                return interrupted(message, open_calls, call_outcome)
+            return None
         answered |= {part.call_id for part in message.tool_returns}
     return None

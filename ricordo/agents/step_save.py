@@ -1,7 +1,7 @@
-"""Saving a step: one transaction with everything it causes, or nothing of it.
+"""Save a step: one transaction with all its effects, or none.
 
-In it: the run's progress under its lease, edits of memory, the changed system message, messages with their search index, the
-window, and the step's record.
+The transaction contains the run's progress under its lease, edits of memory, the changed system
+message, messages with their search index, the window, and the step's record.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from ricordo.domain.scope import Actor
 from ricordo.domain.tool import DEFAULT_RETURN_LIMIT
 from ricordo.domain.usage import Expense
 from ricordo.memory.compaction import Cut
-from ricordo.memory.edit_plan import Committed
+from ricordo.memory.edit_plan import CommitOutcome
 from ricordo.memory.proposals import expiry_of
 from ricordo.memory.schemas import schemas_in
 from ricordo.memory.step_commit import commit
@@ -55,14 +55,17 @@ log = logging.getLogger(__name__)
 
 
 async def save_calls(turn: TurnContext, step: StepDraft, reply: ModelReply) -> StepSaved:
-    """Save the assistant's message before its calls act on the outside world, so that a kill cannot hide that they may have."""
+    """Save the assistant's message before its calls act on the outside world.
+
+    After a kill the history then shows that the calls may have run.
+    """
 
     def save(tx: Transaction) -> tuple[Run, Message]:
         now = tx.clock.now()
         run = _advanced(turn.run, now)
         runs.save(tx, run)
         message = _assistant_message(turn, step, reply, now, is_untrusted=turn.is_untrusted())
-        _put(tx, turn, [message], run)
+        _insert(tx, turn, [message], run)
         return run, message
 
     turn.run, message = await _finish(turn.runtime.store.write(save))
@@ -77,21 +80,22 @@ async def save_step(
     action: NextAction,
     results: Sequence[ToolReturnPart],
 ) -> StepSaved:
-    """Save the step, and the end of the run with it where no step follows. Raises LeaseLost.
+    """Save the step, and the end of the run if no step follows.
 
-    Without a reply these are the results of calls that an earlier turn asked for.
+    Raises LeaseLost. Without a reply the results are of calls from an earlier turn.
     """
-    # What memory did not keep is not kept in what the agent says either, in this step and later ones.
+    # Secrets that memory removed are removed from the agent's messages too, from this step on.
     turn.removed |= step.memory.removed
     trace = trace_of(turn, step, reply, action.stop) if reply else None
-    agent, settings = turn.state.agent, turn.runtime.settings
+    agent = turn.state.agent
+    settings = turn.runtime.settings
     edits = EditContext(
         Actor("agent", agent.id, agent.name),
         turn.run.id,
         step.id,
         is_untrusted=turn.is_untrusted(),
         expires_after=expiry_of(settings),
-        said=turn.said(),
+        user_texts=turn.user_texts(),
         schemas=schemas_in(settings.data_dir),
     )
 
@@ -100,22 +104,24 @@ async def save_step(
         run = _advanced(_counted(turn.run, step, reply), now, action.stop)
         runs.save(tx, run)
         add_callback(tx, run)
-        committed = commit(tx, turn.state, step.memory, turn.request.scope, edits)
+        commit_outcome = commit(tx, turn.state, step.memory, turn.request.scope, edits)
         for job in step.jobs:
             jobs.add(tx, job)
-        new: list[Message] = []
+        new_messages: list[Message] = []
         if reply and turn.window[-1].id != step.message_id:
-            new.append(_assistant_message(turn, step, reply, now, is_untrusted=edits.is_untrusted))
+            new_messages.append(
+                _assistant_message(turn, step, reply, now, is_untrusted=edits.is_untrusted)
+            )
         if results:
-            outcomes = _outcomes(turn, step, results, committed)
+            outcomes = _outcomes(turn, step, results, commit_outcome)
             message = turn.run.new_message("tool", outcomes, now, step.id)
             untrusted = edits.is_untrusted or any(result.is_untrusted for result in outcomes)
-            new.append(replace(message, is_untrusted=untrusted))
+            new_messages.append(replace(message, is_untrusted=untrusted))
         if action.heartbeat is not None:
             event = heartbeat_event(action.heartbeat, local_time(now, turn.state.agent.timezone))
-            new.append(turn.run.new_message("user", (event,), now, step.id))
-        _put(tx, turn, new, run)
-        record = _record(turn, step, reply, run, edits, now) if reply else None
+            new_messages.append(turn.run.new_message("user", (event,), now, step.id))
+        _insert(tx, turn, new_messages, run)
+        record = _record(turn, step, reply, run=run, edits=edits, now=now) if reply else None
         if record:
             runs.insert_step(tx, record)
         if trace:
@@ -123,54 +129,61 @@ async def save_step(
         if run.ended_at is not None and wants_notes(turn):
             add_note_job(tx, run)
         if run.ended_at is not None and turn.state.agent.has_sleeptime:
-            run = end_turn(tx, turn, run, new)
+            run = end_turn(tx, turn, run, new_messages)
         if run.ended_at is not None and turn.request.also_save:
-            turn.request.also_save(tx, run, [*turn.window[turn.first :], *new])
-        state = replace(turn.state, blocks=committed.blocks, archives=committed.archives)
-        # A tool may have opened or closed files, as may others of whom the turn knows nothing.
-        return run, turn.runtime.complete(tx, state) if action.stop is None else state, record, new
+            turn.request.also_save(tx, run, [*turn.window[turn.first :], *new_messages])
+        state = replace(turn.state, blocks=commit_outcome.blocks, archives=commit_outcome.archives)
+        # Tools and other requests may have opened or closed files meanwhile.
+        if action.stop is None:
+            state = turn.runtime.complete(tx, state)
+        return run, state, record, new_messages
 
-    turn.run, turn.state, record, new = await _finish(turn.runtime.store.write(save))
-    _advance(turn, new)
-    return StepSaved(turn.run.id, record, tuple(new))
+    turn.run, turn.state, record, new_messages = await _finish(turn.runtime.store.write(save))
+    _advance(turn, new_messages)
+    return StepSaved(turn.run.id, record, tuple(new_messages))
 
 
 async def save_compaction(
     turn: TurnContext,
-    found: Cut,
+    cut: Cut,
     message: Message,
     summary: Summary,
-    kept: Sequence[Trace] = (),
+    traces: Sequence[Trace] = (),
     stop: StopReason | None = None,
 ) -> Compacted:
-    """Save a summary and the window it leaves, and the end of the run where `stop` says so. Raises LeaseLost.
+    """Save a summary and the window after it; with `stop` the run's end too.
 
-    What this turn was told and is not in the stored window yet stays out of it: a model may still refuse to read it.
+    Raises LeaseLost. Input of this turn that the stored window lacks stays out of it: a model may
+    still refuse it.
     """
-    window = [found.kept[0], message, *found.kept[1:]]
-    untold = {one.id for one in turn.window[turn.first :] if turn.unsaved and not one.step_id}
+    window = [cut.remaining[0], message, *cut.remaining[1:]]
+    unsaved_ids = {
+        entry.id for entry in turn.window[turn.first :] if turn.unsaved and not entry.step_id
+    }
     part = message.parts[-1]
-    assert isinstance(part, CompactionPart)  # noqa: S101 - tells the type checker what a summary ends with
+    assert isinstance(part, CompactionPart)  # noqa: S101 - a summary ends with this part
 
     def save(tx: Transaction) -> Run:
         run = replace(_advanced(turn.run, tx.clock.now(), stop), context_tokens=part.tokens_after)
         runs.save(tx, run)
         add_callback(tx, run)
         insert_messages(tx, [message])
-        _save_window(tx, turn, [one for one in window if one.id not in untold], run, added=1)
+        _save_window(
+            tx, turn, [entry for entry in window if entry.id not in unsaved_ids], run, added=1
+        )
         if summary.usage.total_tokens:
             runs.add_expense(
                 tx,
                 Expense(
-                    run.organization_id,
-                    "compaction",
-                    summary.model,
-                    summary.usage,
-                    run.agent_id,
-                    run.user_id,
+                    organization_id=run.organization_id,
+                    purpose="compaction",
+                    model=summary.model,
+                    usage=summary.usage,
+                    agent_id=run.agent_id,
+                    user_id=run.user_id,
                 ),
             )
-        for trace in kept:
+        for trace in traces:
             runs.insert_trace(tx, trace)
         return run
 
@@ -184,63 +197,67 @@ async def save_compaction(
 
 
 async def _finish(write: Awaitable[T]) -> T:
-    """Wait for a write even while being cancelled: half a wait would leave the turn's state behind the database's."""
+    """Wait for a write even while being cancelled.
+
+    Otherwise the turn's state could be behind the database.
+    """
     task = asyncio.ensure_future(write)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait([task])
-        if not task.cancelled() and (
-            error := task.exception()
-        ):  # else asyncio counts it as never retrieved
+        # asyncio complains about an exception that is never retrieved.
+        if not task.cancelled() and (error := task.exception()):
             log.info("what a cancelled turn was saving failed", extra={"error": error})
         raise
 
 
-def _advance(turn: TurnContext, new: Sequence[Message]) -> None:
-    """Bring the turn's state to what was saved."""
-    turn.window = _with_delayed(turn, new)
-    if any(message.role == "tool" for message in new):
+def _advance(turn: TurnContext, new_messages: Sequence[Message]) -> None:
+    """Update the turn's state to the saved messages."""
+    turn.window = _with_delayed(turn, new_messages)
+    if any(message.role == "tool" for message in new_messages):
         turn.delayed = []
     turn.prompt_changed = False
-    _count(turn, turn.unsaved + len(new))
+    _count(turn, turn.unsaved + len(new_messages))
     turn.unsaved = 0
 
 
 def _count(turn: TurnContext, added: int) -> None:
-    counted = turn.state.conversation.message_count + added
-    turn.state = replace(
-        turn.state, conversation=replace(turn.state.conversation, message_count=counted)
-    )
+    message_count = turn.state.conversation.message_count + added
+    conversation = replace(turn.state.conversation, message_count=message_count)
+    turn.state = replace(turn.state, conversation=conversation)
 
 
-def _with_delayed(turn: TurnContext, new: Sequence[Message]) -> list[Message]:
+def _with_delayed(turn: TurnContext, new_messages: Sequence[Message]) -> list[Message]:
     return [
         *turn.window,
-        *new,
-        *(turn.delayed if any(message.role == "tool" for message in new) else ()),
+        *new_messages,
+        *(turn.delayed if any(message.role == "tool" for message in new_messages) else ()),
     ]
 
 
-def _put(tx: Transaction, turn: TurnContext, new: Sequence[Message], run: Run) -> None:
-    insert_messages(tx, new)
-    _save_window(tx, turn, _with_delayed(turn, new), run, added=turn.unsaved + len(new))
+def _insert(tx: Transaction, turn: TurnContext, new_messages: Sequence[Message], run: Run) -> None:
+    insert_messages(tx, new_messages)
+    _save_window(
+        tx, turn, _with_delayed(turn, new_messages), run, added=turn.unsaved + len(new_messages)
+    )
 
 
 def _save_window(
     tx: Transaction, turn: TurnContext, window: Sequence[Message], run: Run, *, added: int
 ) -> None:
-    """Save the in-context ids, with the system message where it changed, and what the run's end changes of the conversation."""
+    """Save the ids in context, a changed system message, and the run's end."""
     if turn.prompt_changed:
         messages.rewrite(tx, turn.window[0])
-    ended = None if run.ended_at is None else run
-    # An agent that clears its buffer starts every turn empty; what it was told stays in recall.
+    ended_run = None if run.ended_at is None else run
+    # An agent that clears its buffer starts every turn empty; earlier messages stay in recall.
     agent = turn.state.agent
-    is_over = ended is not None and ended.stop_reason != "requires_approval"
+    is_over = ended_run is not None and ended_run.stop_reason != "requires_approval"
     if is_over and agent.clears_buffer:
         window = window[:1]
     elif is_over and agent.message_buffer and not (run.purpose and agent.has_sleeptime):
-        # The agent that keeps this one's memory is told what leaves the view, but only after turns that somebody began.
+        # The agent that keeps this one's memory reads what leaves the view, but only after turns
+        # that a person began.
         window = [*window[:1], *window[first_kept(window, agent) :]]
     conversations.save_window(
         tx,
@@ -249,21 +266,22 @@ def _save_window(
         turn.prompt_key,
         added=added,
         token_percent=turn.limit.learned_percent(),
-        ended=ended,
+        ended=ended_run,
     )
 
 
 def _counted(run: Run, step: StepDraft, reply: ModelReply | None) -> Run:
-    """The run with what the step used."""
+    """Return the run with the step's usage."""
     run = replace(run, ttft_ns=run.ttft_ns or step.first_ns)
     if reply is None:
         return run
-    usage, tokens = run.usage + reply.usage, reply.usage.total_tokens or None
+    usage = run.usage + reply.usage
+    tokens = reply.usage.total_tokens or None
     return replace(run, usage=usage, step_count=run.step_count + 1, context_tokens=tokens)
 
 
 def _advanced(run: Run, now: int, stop: StopReason | None = None) -> Run:
-    """The run with its lease renewed, and ended where there is a reason."""
+    """Return the run with its lease renewed, ended if there is a stop reason."""
     run = replace(run, lease_expires_at=now + LEASE)
     return run if stop is None else run.ended(stop, now)
 
@@ -273,18 +291,20 @@ def _assistant_message(
 ) -> Message:
     is_gated = any(isinstance(part, ToolCallPart) and part.is_gated for part in reply.parts)
     role: Role = "approval" if is_gated else "assistant"
-    parts = (
-        tuple(_without(part, turn.removed) for part in reply.parts) if turn.removed else reply.parts
-    )
-    message, model = (
-        turn.run.new_message(role, parts, now, step.id),
-        reply.model or turn.model.info.name,
-    )
+    if turn.removed:
+        parts = tuple(_without(part, turn.removed) for part in reply.parts)
+    else:
+        parts = reply.parts
+    message = turn.run.new_message(role, parts, now, step.id)
+    model = reply.model or turn.model.info.name
     return replace(message, id=step.message_id, model=model, is_untrusted=is_untrusted)
 
 
 def _without(part: Part, removed: Mapping[str, str]) -> Part:
-    """The part of a reply without these secrets; a thought that its provider signed stays as it is."""
+    """Return a reply's part without these secrets.
+
+    A thought that its provider signed stays as it is.
+    """
     match part:
         case TextPart() | ReasoningPart(signature=None):
             return replace(part, text=without(part.text, removed))
@@ -295,18 +315,22 @@ def _without(part: Part, removed: Mapping[str, str]) -> Part:
 
 
 def _outcomes(
-    turn: TurnContext, step: StepDraft, results: Sequence[ToolReturnPart], committed: Committed
+    turn: TurnContext,
+    step: StepDraft,
+    results: Sequence[ToolReturnPart],
+    commit_outcome: CommitOutcome,
 ) -> list[ToolReturnPart]:
-    """The results with what became of their calls when they were saved, and with notes for the agent."""
+    """Return the results with the outcome of their edits, and with notes."""
     limits = {tool.name: tool.return_limit for tool in turn.state.tools}
     outcomes: list[ToolReturnPart] = []
     for result in results:
-        call_id, content = result.call_id, result.content
-        if error := committed.failed.get(call_id):
+        call_id = result.call_id
+        content = result.content
+        if error := commit_outcome.failed.get(call_id):
             outcomes.append(failed_result(ToolCallPart(call_id, result.name, ""), error))
             continue
-        if (told := committed.results.get(call_id)) is not None:
-            content = truncate(told, limits.get(result.name, DEFAULT_RETURN_LIMIT))
+        if (edit_result := commit_outcome.results.get(call_id)) is not None:
+            content = truncate(edit_result, limits.get(result.name, DEFAULT_RETURN_LIMIT))
         if (notes := step.memory.notes.get(call_id)) and result.status == "success":
             content = f"{content}\n\n[{' '.join(notes)}]"
         outcomes.append(
@@ -316,17 +340,22 @@ def _outcomes(
 
 
 def _record(
-    turn: TurnContext, step: StepDraft, reply: ModelReply, run: Run, edits: EditContext, now: int
+    turn: TurnContext, step: StepDraft, reply: ModelReply, *, run: Run, edits: EditContext, now: int
 ) -> Step:
-    """The step's record, with what of memory its prompt held: versions of blocks by id, and the passages that were found."""
+    """Return the step's record, with the memory in its prompt.
+
+    That is the versions of blocks by id, and the passages that searches found.
+    """
     versions = {block.id: block.head.hex() for block in turn.state.blocks if block.head}
-    found = [
-        source
-        for message in turn.window
-        for result in message.tool_returns
-        for source in result.sources
-    ]
-    passages = [source for source in unique(found) if source.startswith("passage-")]
+    passages = unique(
+        [
+            source
+            for message in turn.window
+            for result in message.tool_returns
+            for source in result.sources
+            if source.startswith("passage-")
+        ]
+    )
     return step.record(
         turn,
         now,
@@ -335,8 +364,6 @@ def _record(
         usage=reply.usage,
         model_ns=step.model_ns,
         tools_ns=step.tools_ns,
-        memory={
-            name: held for name, held in (("blocks", versions), ("passages", passages)) if held
-        },
+        memory={name: ids for name, ids in (("blocks", versions), ("passages", passages)) if ids},
         is_untrusted=edits.is_untrusted,
     )

@@ -1,8 +1,11 @@
-"""What is kept of calls to models: a step for each that failed, and where the settings ask for it, what was sent and answered.
-Calls that write summaries belong to no step: their traces have ids of their own, and stand among those of the run.
+"""Records of model calls: steps of failed calls, and traces.
 
-A trace holds the JSON that the provider got and gave, without headers, so it has no keys; of a model that is not behind HTTP it
-holds our own request and reply. What looks like a credential is replaced, and of pictures only their size is kept.
+A trace is stored if the settings ask for it. Calls that write summaries belong to no step: their
+traces have ids of their own, and stand among those of the run.
+
+A trace contains the JSON that the provider received and sent, without headers, so it has no keys.
+For a model that is not behind HTTP it contains our own request and reply. Text that looks like a
+credential is replaced, and of pictures only the size is stored.
 """
 
 import asyncio
@@ -33,11 +36,11 @@ from ricordo.storage import runs
 log = logging.getLogger(__name__)
 Json = dict[str, Any]
 Call = tuple[Json, Json]
-"""What a model was asked, and what it answered."""
+"""The request to a model, and its answer."""
 FailedCall = tuple[Step, Trace | None]
-"""The step of a call to a model that gave no answer, and its trace where one is kept."""
-EVERY = 3600.0  # seconds between two looks for traces that have to go
-# How long a text, and how many items a list may have, tried one after the other until all of it fits.
+"""The step of a model call without an answer, and its trace if it is stored."""
+EVERY = 3600.0  # seconds between two removals of old traces
+# Limits of a text's length and a list's items, tried in this order until the whole fits.
 _REDUCTIONS = (
     (50_000, 10**9),
     (10_000, 10**9),
@@ -48,22 +51,25 @@ _REDUCTIONS = (
     (80, 4),
     (80, 1),
 )
-# Of the calls that one compaction made, as many traces are kept at most, the last ones.
-_MOST_OF_SUMMARY = 20
+# The most traces of one compaction's calls; the last ones are kept.
+_SUMMARY_TRACES = 20
 
 
 def trace_of(
     turn: TurnContext, step: StepDraft, reply: ModelReply, stop: StopReason | None
 ) -> Trace | None:
-    """The trace of an answered call, where one is to be kept; with `errors` only of an answer that ended its run as failed."""
+    """Return the trace of an answered call, if it is to be stored.
+
+    With `errors` only an answer that ended its run as failed gets one.
+    """
     is_error = stop is not None and status_after(stop) == "failed"
-    if step.asked is None or not _is_kept(turn, is_error=is_error):
+    if step.request is None or not _is_kept(turn, is_error=is_error):
         return None
-    return _trace(turn, step.id, _call(step.asked, turn.model.info, step.exchange, reply))
+    return _trace(turn, step.id, _call(step.request, turn.model.info, step.exchange, reply))
 
 
 def begin_exchange(turn: TurnContext, step: StepDraft) -> Exchange | None:
-    """Where to keep what goes to the provider and comes back; None where the settings want no trace."""
+    """Return a record for the provider's request and response; None if traces are off."""
     step.exchange = Exchange() if _is_kept(turn, is_error=True) else None
     return step.exchange
 
@@ -72,29 +78,26 @@ def _call(
     request: ModelRequest,
     info: ModelInfo,
     exchange: Exchange | None,
-    answered: ModelReply | Mapping[str, Any],
+    answer: ModelReply | Mapping[str, Any],
 ) -> Call:
-    asked = given = None
+    sent_json = None
+    received_json = None
     try:
-        asked = exchange.request() if exchange else None
-        given = (
-            exchange.response() if exchange and asked and isinstance(answered, ModelReply) else None
-        )
-    except (
-        AttributeError,
-        TypeError,
-        RecursionError,
-    ) as error:  # what a server sends may have any form
+        sent_json = exchange.request() if exchange else None
+        if exchange and sent_json and isinstance(answer, ModelReply):
+            received_json = exchange.response()
+    except (AttributeError, TypeError, RecursionError) as error:
+        # The content from a server may have any form.
         log.warning(
             "the payloads of a model's call cannot be put together",
             extra={"error": type(error).__name__},
         )
-    own = _reply_to_json(answered) if isinstance(answered, ModelReply) else dict(answered)
-    return asked or request_to_json(request, info), given or own
+    own_answer = _reply_to_json(answer) if isinstance(answer, ModelReply) else dict(answer)
+    return sent_json or request_to_json(request, info), received_json or own_answer
 
 
 class RecordingModel:
-    """A chat model whose calls are noted in `calls`, in the order they ended."""
+    """A chat model that records its calls in `calls`, in the order they ended."""
 
     def __init__(self, model: ChatModel, calls: deque[Call]) -> None:
         self._model = model
@@ -106,73 +109,75 @@ class RecordingModel:
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
         """Ask the model."""
-        answered: ModelReply | Json | None = None
+        outcome: ModelReply | Json | None = None
         exchange = Exchange()
         EXCHANGE.set(exchange)
         try:
-            async with aclosing(self._model.answer(request)) as items:  # type: ignore[type-var]
-                async for item in items:
-                    if isinstance(item, ModelReply):
-                        answered = item
-                    yield item
+            async with aclosing(self._model.answer(request)) as chunks:  # type: ignore[type-var]
+                async for chunk in chunks:
+                    if isinstance(chunk, ModelReply):
+                        outcome = chunk
+                    yield chunk
         except (Exception, asyncio.CancelledError) as error:
             kind = error.kind if isinstance(error, ModelError) else type(error).__name__
-            answered = {"error": {"type": kind, "message": str(error)}}
+            outcome = {"error": {"type": kind, "message": str(error)}}
             raise
         finally:
             EXCHANGE.set(None)
-            if answered:
-                self._calls.append(_call(request, self.info, exchange, answered))
+            if outcome:
+                self._calls.append(_call(request, self.info, exchange, outcome))
 
 
 def recorded_calls(turn: TurnContext) -> deque[Call] | None:
-    """Where to note the calls that write a summary; None where the settings want no trace."""
-    return deque(maxlen=_MOST_OF_SUMMARY) if _is_kept(turn, is_error=True) else None
+    """Return a list for the calls that write a summary; None without traces."""
+    if _is_kept(turn, is_error=True):
+        return deque(maxlen=_SUMMARY_TRACES)
+    return None
 
 
 def traces_of_summary(turn: TurnContext, calls: deque[Call] | None) -> list[Trace]:
-    wanted = [call for call in calls or () if _is_kept(turn, is_error="error" in call[1])]
-    made = (_trace(turn, new_id("step"), call) for call in wanted)
-    return [trace for trace in made if trace]
+    kept_calls = [call for call in calls or () if _is_kept(turn, is_error="error" in call[1])]
+    traces = (_trace(turn, new_id("step"), call) for call in kept_calls)
+    return [trace for trace in traces if trace]
 
 
 def failed_call(
     turn: TurnContext, reason: StopReason, error: Mapping[str, Any] | None
 ) -> FailedCall | None:
-    """The call that a turn was waiting for when it ended for this reason; None where it waited for none."""
+    """Return the model call that was under way at a turn's end, if any."""
     draft = turn.asking
-    if draft is None or draft.asked is None:
+    if draft is None or draft.request is None:
         return None
     status: StepStatus = "cancelled" if reason == "cancelled" else "failed"
-    model_ns = time.monotonic_ns() - draft.asked_ns
-    known = {"status": status, "error": dict(error) if error else None, "model_ns": model_ns}
-    step = draft.record(turn, turn.runtime.store.clock.now(), reason, **known)
+    model_ns = time.monotonic_ns() - draft.request_ns
+    fields = {"status": status, "error": dict(error) if error else None, "model_ns": model_ns}
+    step = draft.record(turn, turn.runtime.store.clock.now(), reason, **fields)
     if not _is_kept(turn, is_error=status == "failed"):
         return step, None
-    answered = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
+    answer = {"error": dict(error)} if error else {"error": {"type": "cancelled"}}
     return step, _trace(
-        turn, draft.id, _call(draft.asked, turn.model.info, draft.exchange, answered)
+        turn, draft.id, _call(draft.request, turn.model.info, draft.exchange, answer)
     )
 
 
 def _is_kept(turn: TurnContext, *, is_error: bool) -> bool:
-    which = turn.runtime.settings.traces
-    return which == "all" or (which == "errors" and is_error)
+    policy = turn.runtime.settings.traces
+    return policy == "all" or (policy == "errors" and is_error)
 
 
 def request_to_json(request: ModelRequest, info: ModelInfo) -> Json:
-    """Our request, in words that no provider's format is needed to read."""
-    asked = asdict(replace(request, messages=()))
-    asked |= {"model": info.handle, "endpoint": info.endpoint, "user": asked.pop("user_id")}
-    asked["messages"] = [
+    """Return our request as JSON, independent of any provider's format."""
+    fields = asdict(replace(request, messages=()))
+    fields |= {"model": info.handle, "endpoint": info.endpoint, "user": fields.pop("user_id")}
+    fields["messages"] = [
         {"role": message.role, "parts": _parts(message.parts)}
         | ({"name": message.name} if message.name else {})
         for message in request.messages
     ]
-    asked["settings"] = {
-        name: value for name, value in asked["settings"].items() if value not in (None, {})
+    fields["settings"] = {
+        name: value for name, value in fields["settings"].items() if value not in (None, {})
     }
-    return {name: value for name, value in asked.items() if value is not None}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _reply_to_json(reply: ModelReply) -> Json:
@@ -185,47 +190,59 @@ def _reply_to_json(reply: ModelReply) -> Json:
     }
 
 
-def shortened(value: Json, most: int) -> str:
-    """The JSON as text of at most so many bytes (1,000 at least): its longest texts are cut, then its longest lists."""
-    whole = orjson.dumps(value)
-    if len(whole) <= most:
+def shortened(content: Json, limit: int) -> str:
+    """Return the JSON as text of at most `limit` bytes (at least 1,000).
+
+    Its longest texts are cut first, then its longest lists.
+    """
+    whole = orjson.dumps(content)
+    if len(whole) <= limit:
         return whole.decode()
-    note = f"Shortened: this was {len(whole):,} bytes, of which at most {most:,} are kept."
-    for length, items in _REDUCTIONS:
-        if len(text := orjson.dumps({"note": note, **_reduced(value, length, items)})) <= most:
+    note = f"Shortened: this was {len(whole):,} bytes, of which at most {limit:,} are kept."
+    for length, list_length in _REDUCTIONS:
+        if (
+            len(text := orjson.dumps({"note": note, **_reduced(content, length, list_length)}))
+            <= limit
+        ):
             return text.decode()
     return orjson.dumps({"note": note}).decode()
 
 
 async def prune(runtime: Runtime, _job: Job, report: Report) -> None:
-    """Delete traces that are too old or too many, some at a time."""
-    settings, done = runtime.settings, 0
+    """Delete traces that are too old or too many, in portions."""
+    settings = runtime.settings
+    total = 0
     before = runtime.store.clock.now() - settings.trace_days * DAY
     while count := await runtime.store.write(
         lambda tx: runs.prune_traces(tx, before=before, kept=settings.trace_count)
     ):
-        done += count
-        report(done, done)
+        total += count
+        report(total, total)
 
 
 HANDLER = JobHandler("traces", prune, every_seconds=EVERY)
 
 
 def _trace(turn: TurnContext, step_id: str, call: Call) -> Trace | None:
-    asked, answered = call
-    most = turn.runtime.settings.trace_kb * 1000
+    request_json, response_json = call
+    byte_limit = turn.runtime.settings.trace_kb * 1000
     try:
-        request = shortened(redact_json(asked), most)
-        response = shortened(redact_json(answered), most)
+        request = shortened(redact_json(request_json), byte_limit)
+        response = shortened(redact_json(response_json), byte_limit)
     except (TypeError, ValueError, RecursionError) as error:
-        # Whatever a tool's schema or a setting holds that JSON cannot: to keep a trace is no reason to fail a turn.
+        # A tool's schema or a setting may not be JSON: a trace must not fail a turn.
         log.warning(
             "a trace cannot be written", extra={"run": turn.run.id, "error": type(error).__name__}
         )
         return None
     run = turn.run
     return Trace(
-        step_id, run.id, run.organization_id, request, response, turn.runtime.store.clock.now()
+        step_id=step_id,
+        run_id=run.id,
+        organization_id=run.organization_id,
+        request=request,
+        response=response,
+        created_at=turn.runtime.store.clock.now(),
     )
 
 
@@ -237,32 +254,33 @@ def _parts(parts: tuple[Part, ...]) -> list[Json]:
 
 
 def _picture(part: ImagePart) -> Json:
-    shown = parts_to_json([part])[0]
+    picture = parts_to_json([part])[0]
     if part.data:
-        shown["data"] = f"{len(part.data) * 3 // 4:,} bytes"
+        picture["data"] = f"{len(part.data) * 3 // 4:,} bytes"
     if part.url and part.url.startswith("data:"):
-        shown["url"] = f"{part.url.partition(',')[0]},({len(part.url):,} characters)"
-    return shown
+        picture["url"] = f"{part.url.partition(',')[0]},({len(part.url):,} characters)"
+    return picture
 
 
-def _reduced(value: Any, length: int, items: int) -> Any:
-    """The value with its longer texts and lists cut in their middle."""
-    match value:
-        case str() if len(value) > length:
+def _reduced(content: Any, length: int, list_length: int) -> Any:
+    """Return the content with longer texts and lists cut in their middle."""
+    match content:
+        case str() if len(content) > length:
             half = length // 2
             return (
-                f"{value[:half]}… ({len(value) - 2 * half:,} characters left out) …{value[-half:]}"
+                f"{content[:half]}… ({len(content) - 2 * half:,} characters left out) "
+                f"…{content[-half:]}"
             )
         case dict():
-            return {name: _reduced(item, length, items) for name, item in value.items()}
+            return {name: _reduced(part, length, list_length) for name, part in content.items()}
         case list():
-            if len(value) > items:
-                first = items // 2
-                value = [
-                    *value[:first],
-                    f"{len(value) - items:,} items left out",
-                    *value[first - items :],
+            if len(content) > list_length:
+                first = list_length // 2
+                content = [
+                    *content[:first],
+                    f"{len(content) - list_length:,} items left out",
+                    *content[first - list_length :],
                 ]
-            return [_reduced(item, length, items) for item in value]
+            return [_reduced(part, length, list_length) for part in content]
         case _:
-            return value
+            return content

@@ -1,9 +1,9 @@
-"""The path of a message. Every interface of Ricordo comes here: start reading at `run_turn`.
+"""The path of a message. Every interface of Ricordo comes here: start at `run_turn`.
 
-    run_turn → start_turn (lease, window, input) → run_loop (ask the model, run tools, save) → events to every reader
+  run_turn → start_turn (lease, window, input) → run_loop (model, tools, save) → events to readers
 
-A turn runs as a task of its own and waits for no reader; leaving is not cancelling. `docs/internals/message-path.md`
-lists the functions.
+A turn runs as a task of its own and waits for no reader; leaving does not cancel it.
+`docs/internals/message-path.md` lists the functions.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from ricordo.storage.engine.store import Transaction
 
 log = logging.getLogger(__name__)
 _POLL = 0.25
-# The type of error of a run that nobody could carry out as it was asked for.
+# The error type of a run whose request cannot be carried out.
 INVALID_REQUEST = "invalid_request"
 RENEWAL = LEASE / SECOND / 3
 _STOP_REASONS: dict[str, StopReason] = {
@@ -45,26 +45,27 @@ _STOP_REASONS: dict[str, StopReason] = {
 
 
 async def run_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
-    """Begin a turn and return it: iterate over its events, or `collect` them. Its run and input are saved when this returns.
+    """Begin a turn and return it; its run and input are saved then.
 
-    A request that was accepted before is not run again: the turn that took it is returned. Raises NotFound, Busy, Conflict,
-    Invalid; what goes wrong later comes as the event Failed.
+    Iterate over its events, or `collect` them. A request that was accepted before is not run again:
+    its turn is returned. Raises NotFound, Busy, Conflict, Invalid; later errors come as the event
+    Failed.
     """
-    is_something = request.messages or request.approval or request.compaction
-    if not is_something or not all(message.parts for message in request.messages):
+    has_content = request.messages or request.approval or request.compaction
+    if not has_content or not all(message.parts for message in request.messages):
         raise Invalid("There is no message to answer. Send at least one, with some content.")
     if runtime.is_stopping:
         raise Unavailable("The server is shutting down. Send the message again in a moment.")
-    # Once the run is stored it has to be driven, also when the caller leaves at this very moment.
+    # Once the run is stored its task has to run, even if the caller is cancelled at this moment.
     return await asyncio.shield(asyncio.ensure_future(_begin_turn(runtime, request)))
 
 
 async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
-    """The turn of this request: a new one, or that which took it before."""
+    """Return the turn of this request, new or accepted before."""
     started = await start_turn(runtime, request)
     if isinstance(started, str):
-        again = partial(run_turn, runtime, request)
-        return runtime.live.get(started) or PastTurn(runtime, request.scope, started, again)
+        begin_again = partial(run_turn, runtime, request)
+        return runtime.live.get(started) or PastTurn(runtime, request.scope, started, begin_again)
     turn = Turn(started)
     turn.start()
     return turn
@@ -72,7 +73,10 @@ async def _begin_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole turn: what the agent said and did, and how it ended. `logprobs` are of the last step's tokens (see ModelReply)."""
+    """A whole turn: its messages and its end.
+
+    `logprobs` are of the last step's tokens (see ModelReply).
+    """
 
     run: Run
     messages: tuple[Message, ...]
@@ -81,27 +85,33 @@ class Answer:
 
 
 async def collect(turn: LiveTurn, hear: Callable[[Event], None] | None = None) -> Answer:
-    """Wait for the turn to end, and let `hear` have each event; works for one that began before, or ended long ago."""
-    said: list[Message] = []
+    """Wait for the turn to end; `hear` gets each event.
+
+    It works for a turn that began before, or ended long ago.
+    """
+    new_messages: list[Message] = []
     logprobs = None
     async with aclosing(turn.events()) as events:
         async for event in events:
             if hear:
                 hear(event)
             if isinstance(event, StepSaved):
-                said += event.messages
+                new_messages += event.messages
                 logprobs = event.logprobs
             elif isinstance(event, Compacted):
-                said.append(event.summary)
+                new_messages.append(event.summary)
             elif isinstance(event, RunEnded):
-                return Answer(event.run, tuple(said), logprobs=logprobs)
+                return Answer(event.run, tuple(new_messages), logprobs=logprobs)
             elif isinstance(event, Failed):
-                return Answer(event.run, tuple(said), event)
+                return Answer(event.run, tuple(new_messages), event)
     raise RuntimeError("A turn's events ended without RunEnded or Failed.")
 
 
 async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
-    """Wait for the end of a turn that a job began. Raises Unavailable where it was cut off: the job is done again later."""
+    """Wait for the end of a turn that a job began.
+
+    Raises Unavailable where it was interrupted: the job is repeated later.
+    """
     answer = await collect(turn)
     if was_cut_off(answer.run):
         raise Unavailable(f"The server was stopped in the middle of {work}. It goes on later.")
@@ -109,16 +119,19 @@ async def collect_for_job(turn: LiveTurn, work: str) -> Answer:
 
 
 class PartFailed(Exception):
-    """Ends a run in the way in which a part of it ended: a turn of one of several agents."""
+    """Ends a run in the same way as one of its parts.
 
-    def __init__(self, ended: Failed | RunEnded) -> None:
-        super().__init__(ended.run.id)
-        self.ended = ended
+    A part is the turn of one of several agents.
+    """
+
+    def __init__(self, end_event: Failed | RunEnded) -> None:
+        super().__init__(end_event.run.id)
+        self.end_event = end_event
 
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """Why a run ends: the stop reason, the error's type on the wire and its text."""
+    """The end of a run: the stop reason, and the error's type and text."""
 
     reason: StopReason
     kind: str
@@ -129,7 +142,7 @@ class _Ending:
 class LiveRun:
     """A run of this process, with its task, its lease and its readers.
 
-    `work` does the work and yields its events, at last RunEnded once the run's end is saved.
+    `work` yields the run's events; the last one is RunEnded, once the run's end is saved.
     """
 
     def __init__(
@@ -138,22 +151,22 @@ class LiveRun:
         self._runtime = runtime
         self._run = run
         self._work = work
-        self._feed = Feed(run, self._reread)
-        # The first reader listens from the very start, however long it takes until it reads.
+        self._feed = Feed(run, self._read_saved)
+        # The first reader subscribes at the start, however late it begins to read.
         self._first: Reader | None = self._feed.subscribe()
         self._is_stopping = False
 
     def start(self) -> None:
-        """Begin the work."""
+        """Start the task."""
         self._runtime.live[self._run.id] = self
-        self._task = asyncio.create_task(self._drive(), name=self._run.id)
+        self._task = asyncio.create_task(self._run_task(), name=self._run.id)
 
-    def _is_asked_for(self, _error: RicordoError) -> bool:
-        """Return whether the caller, and no fault of the server, is the reason of the error."""
+    def _is_callers_error(self, _error: RicordoError) -> bool:
+        """Return whether the request, and no fault of the server, caused the error."""
         return False
 
     async def _after_close(self, _run: Run) -> None:
-        """Do what belongs to a run that did not end by itself, before its readers are told."""
+        """React to a forced end before the run's readers get it."""
 
     def _close_in(
         self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
@@ -162,14 +175,15 @@ class LiveRun:
         return close_run(tx, self._run, reason, error)
 
     async def _after(self, _run: Run) -> None:
-        """Do what follows the end, which its readers know already."""
+        """React to the end, after its readers got it."""
 
-    async def _reread(self) -> list[Message]:
+    async def _read_saved(self) -> list[Message]:
         return await answer_of(self._runtime, self._run)
 
     def events(self) -> AsyncGenerator[Event]:
-        # Subscribed here and not at the first iteration, so that nothing is missed in between.
-        reader, self._first = self._first or self._feed.subscribe(), None
+        # Subscribe now and not at the first iteration, so that no event is missed in between.
+        reader = self._first or self._feed.subscribe()
+        self._first = None
         return reader.events()
 
     @property
@@ -177,7 +191,8 @@ class LiveRun:
         return bool(self._feed.readers)
 
     async def cancel(self) -> None:
-        # A task that is cancelled before its first step runs none of its code, and could not close its run.
+        # A task that is cancelled before its first step runs none of its code, so it could not
+        # close its run.
         await asyncio.sleep(0)
         self._stop()
         await self.wait()
@@ -191,38 +206,38 @@ class LiveRun:
             self._is_stopping = True
             self._task.cancel()
 
-    async def _drive(self) -> None:
-        """Run the work to its end, whatever that is, and tell every reader of it."""
+    async def _run_task(self) -> None:
+        """Run the work to its end, and publish that to every reader."""
         run = self._run
         lease = asyncio.create_task(keep_lease(self._runtime, run, self._stop))
-        last: RunEnded | Failed = Failed(
+        end_event: RunEnded | Failed = Failed(
             run, "internal_error", "The turn could not be ended; the next message heals it."
         )
         try:
-            last = await self._run_to_end()
+            end_event = await self._run_to_end()
         except Exception as error:
             log.exception("a turn's end could not be saved", extra={"run": run.id})
             self._runtime.unended.add(run.id)
             if isinstance(error, DatabaseFailed):
-                last = Failed(run, INTERRUPTED, DATABASE_FAILED)
+                end_event = Failed(run, INTERRUPTED, DATABASE_FAILED)
         finally:
             self._is_stopping = True
             lease.cancel()
             self._runtime.live.pop(run.id, None)
-            self._feed.publish(last)
-        await self._after(last.run)
+            self._feed.publish(end_event)
+        await self._after(end_event.run)
 
     async def _run_to_end(self) -> RunEnded | Failed:
-        """Return the run's last event, once the work has ended; the others are published."""
-        ended: RunEnded | None = None
+        """Publish the work's events, and return the run's last event."""
+        end_event: RunEnded | None = None
         try:
             async for event in self._work():
                 if isinstance(event, RunEnded):
-                    ended = event
+                    end_event = event
                 else:
                     self._feed.publish(event)
-            if ended:
-                return ended
+            if end_event:
+                return end_event
             ending = _Ending("error", "internal_error", "The loop ended without ending its run.")
         except asyncio.CancelledError:
             ending = _Ending("cancelled", "cancelled", "The turn was stopped before it had ended.")
@@ -233,7 +248,7 @@ class LiveRun:
                     "The server stopped during this turn. Send the message again.",
                 )
         except PartFailed as error:
-            ending = _ending_of(error.ended)
+            ending = _ending_of(error.end_event)
         except ModelError as error:
             log.warning("model failed", extra={"run": self._run.id, "kind": error.kind})
             reason = _STOP_REASONS.get(error.kind, "llm_api_error")
@@ -243,7 +258,7 @@ class LiveRun:
         except DatabaseFailed:
             ending = _Ending("error", INTERRUPTED, DATABASE_FAILED)
         except RicordoError as error:
-            kind = INVALID_REQUEST if self._is_asked_for(error) else "internal_error"
+            kind = INVALID_REQUEST if self._is_callers_error(error) else "internal_error"
             ending = _Ending("error", kind, str(error))
         except Exception as error:
             log.exception("turn failed", extra={"run": self._run.id})
@@ -253,38 +268,43 @@ class LiveRun:
         return await self._close(ending)
 
     async def _close(self, ending: _Ending) -> RunEnded | Failed:
-        # It is ending: who cancels it now only waits, as stopping it here would leave its run open.
+        """Save the run's end, and return its last event."""
+        # A cancel from now on only waits: stopping the task here would leave its run open.
         self._is_stopping = True
         run = self._run
         error: dict[str, Any] | None = None
         if ending.reason != "cancelled":
             error = {"type": ending.kind, "message": ending.message}
-        ended = await self._runtime.store.write(lambda tx: self._close_in(tx, ending.reason, error))
-        if ended is None:
-            # The run ended by another hand: a cancel from another process, or a save that went through while we were stopped.
+        closed_run = await self._runtime.store.write(
+            lambda tx: self._close_in(tx, ending.reason, error)
+        )
+        if closed_run is None:
+            # The run had ended already: by a cancel from another process, or by a save that
+            # completed while this task was being cancelled.
             try:
-                ended = await self._runtime.store.read(
+                closed_run = await self._runtime.store.read(
                     lambda tx: runs.get(tx, Scope(run.organization_id), run.id)
                 )
             except NotFound:
                 return deleted(run, self._runtime)
-        await self._after_close(ended)
-        # A save that went through while we were stopped was told to nobody.
+        await self._after_close(closed_run)
+        # No reader got the messages of a save that completed while this task was being cancelled.
         self._feed.catch_up()
-        if ended.status in ("completed", "cancelled"):
-            return RunEnded(ended)
-        stored = ended.error or {}
+        if closed_run.status in ("completed", "cancelled"):
+            return RunEnded(closed_run)
+        stored_error = closed_run.error or {}
         return Failed(
-            ended,
-            stored.get("type", ending.kind),
-            stored.get("message", ending.message),
+            closed_run,
+            stored_error.get("type", ending.kind),
+            stored_error.get("message", ending.message),
             ending.detail,
         )
 
 
 async def keep_lease(runtime: Runtime, run: Run, stop: Callable[[], None]) -> None:
-    """Renew the lease of a run until it is lost; then `stop` is called."""
-    store, token = runtime.store, run.lease_token or ""
+    """Renew the run's lease until it is lost; then call `stop`."""
+    store = runtime.store
+    token = run.lease_token or ""
     while True:
         await asyncio.sleep(RENEWAL)
         until = store.clock.now() + LEASE
@@ -306,7 +326,7 @@ class Turn(LiveRun):
         self._context = context
         context.publish = self._feed.publish
 
-    def _is_asked_for(self, error: RicordoError) -> bool:
+    def _is_callers_error(self, error: RicordoError) -> bool:
         # Report Invalid only for a compaction request; inside a turn it is an internal error.
         return isinstance(error, Invalid) and self._context.request.compaction is not None
 
@@ -314,15 +334,15 @@ class Turn(LiveRun):
         self, tx: Transaction, reason: StopReason, error: dict[str, Any] | None
     ) -> Run | None:
         also_save = self._context.request.also_save
-        ended = close_run(
+        closed_run = close_run(
             tx, self._context.run, reason, error, failed_call(self._context, reason, error)
         )
-        if ended and also_save:
-            also_save(tx, ended, ())
+        if closed_run and also_save:
+            also_save(tx, closed_run, ())
         # A step that ends its turn adds the job itself.
-        if ended and ended.status == "failed" and wants_notes(self._context):
-            add_note_job(tx, ended)
-        return ended
+        if closed_run and closed_run.status == "failed" and wants_notes(self._context):
+            add_note_job(tx, closed_run)
+        return closed_run
 
     async def _after(self, run: Run) -> None:
         for after_turn in self._runtime.plugins.after_turn():
@@ -334,9 +354,10 @@ class Turn(LiveRun):
 
 @dataclass(frozen=True, slots=True)
 class PastTurn:
-    """A turn that ended, or that runs in another process: its events are read from the database.
+    """A turn that ended or runs in another process.
 
-    Where the other process is killed meanwhile, `begin_again` answers the request in a new turn.
+    Its events are read from the database. If the other process is killed meanwhile, `begin_again`
+    answers the request in a new turn.
     """
 
     runtime: Runtime
@@ -349,7 +370,7 @@ class PastTurn:
         return True
 
     async def events(self) -> AsyncGenerator[Event]:
-        """What was saved, once the run has ended."""
+        """Yield the saved messages, once the run has ended."""
         run = await self._read()
         yield RunStarted(run)
         try:
@@ -358,13 +379,13 @@ class PastTurn:
         except NotFound:
             yield deleted(run, self.runtime)
             return
-        if anew := await self._begun_anew(run):
-            async with aclosing(anew.events()) as events:
+        if new_turn := await self._restart_turn(run):
+            async with aclosing(new_turn.events()) as events:
                 async for event in events:
                     yield event
             return
-        if said := await answer_of(self.runtime, run):
-            yield StepSaved(self.run_id, None, tuple(said))
+        if saved_messages := await answer_of(self.runtime, run):
+            yield StepSaved(self.run_id, None, tuple(saved_messages))
         if run.status == "failed":
             error = run.error or {}
             yield Failed(
@@ -374,14 +395,14 @@ class PastTurn:
             tokens = await self.runtime.store.read(lambda tx: runs.context_tokens(tx, self.run_id))
             yield RunEnded(replace(run, context_tokens=tokens))
 
-    async def _begun_anew(self, run: Run) -> LiveTurn | None:
+    async def _restart_turn(self, run: Run) -> LiveTurn | None:
+        """Answer an interrupted request in a new turn; None if that is impossible."""
         if self.begin_again is None or not was_cut_off(run):
             return None
         try:
             return await self.begin_again()
-        except (
-            RicordoError
-        ):  # somebody else has the conversation by now: the reader is told of the interruption
+        except RicordoError:
+            # Another turn has the conversation now, so the reader gets the interruption.
             return None
 
     async def cancel(self) -> None:
@@ -391,7 +412,7 @@ class PastTurn:
     async def wait(self) -> None:
         """Return when the run has ended."""
         while (await self._read()).ended_at is None:
-            # Another process cannot wake us; and if it is gone, nobody but us may ever ask for this run.
+            # Another process cannot notify this one, so poll. If it is gone, close its run here.
             if not await self.runtime.store.write(
                 lambda tx: heal(tx, runs.get(tx, self.scope, self.run_id))
             ):
@@ -402,23 +423,35 @@ class PastTurn:
 
 
 def deleted(run: Run, runtime: Runtime) -> Failed:
-    """The end of a run whose agent or conversation was deleted, and the run with it."""
-    gone = replace(run, status="failed", stop_reason="error", ended_at=runtime.store.clock.now())
-    return Failed(gone, "deleted", "The agent was deleted while it answered.")
+    """Return the end of a run that was deleted with its agent or conversation."""
+    failed_run = replace(
+        run, status="failed", stop_reason="error", ended_at=runtime.store.clock.now()
+    )
+    return Failed(failed_run, "deleted", "The agent was deleted while it answered.")
 
 
 async def answer_of(runtime: Runtime, run: Run) -> list[Message]:
-    """Return the messages that the run has brought so far, without its input; a talk's are those of its turns."""
-    stored = await runtime.store.read(lambda tx: record_of(tx, run))
-    return [message for message in stored if message.step_id or message.role == "summary"]
+    """Return the run's messages so far, without its input.
+
+    A talk's messages are those of its turns.
+    """
+    all_messages = await runtime.store.read(lambda tx: record_of(tx, run))
+    return [message for message in all_messages if message.step_id or message.role == "summary"]
 
 
 def record_of(tx: Transaction, run: Run) -> list[Message]:
-    """Return the messages of a run, its input among them; what agents said in a talk's turns as if it were the talk's."""
-    stored = messages.of_runs(tx, [run.id, *run.turn_ids])
+    """Return the messages of a run, its input among them.
+
+    Agents' messages in a talk's turns get the talk's run id.
+    """
+    all_messages = messages.of_runs(tx, [run.id, *run.turn_ids])
     if not run.turn_ids:
-        return stored
-    return [replace(one, run_id=run.id) for one in stored if one.step_id or one.run_id == run.id]
+        return all_messages
+    return [
+        replace(message, run_id=run.id)
+        for message in all_messages
+        if message.step_id or message.run_id == run.id
+    ]
 
 
 def _ending_of(part: Failed | RunEnded) -> _Ending:

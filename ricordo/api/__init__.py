@@ -1,1 +1,4 @@
-"""The HTTP API. A route translates, calls what is left of it, and translates back."""
+"""The HTTP API.
+
+A route translates, calls what is left of it, and translates back.
+"""

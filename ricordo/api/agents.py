@@ -1,4 +1,4 @@
-"""Agents: created, listed, changed, deleted, and what fills their context windows."""
+"""Routes of agents: create, list, change and delete them, and show their context windows."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -53,7 +53,7 @@ _OLDER_SETTINGS = (
     ("response_format", "response_format"),
 )
 _PLAIN = ("system", "metadata", "hidden")
-_KEPT_SETTINGS = (
+_JSON_SETTINGS = (
     "max_files_open",
     "per_file_view_window_char_limit",
     "user_block_policy",
@@ -63,7 +63,7 @@ _KEPT_SETTINGS = (
 
 @router.post("/", response_model=AgentResponse)
 async def create(context: RequestContext, body: AgentRequest) -> Json:
-    """Make an agent."""
+    """Create an agent."""
     await _require_window(context, body, body.model_handle)
     if body.agent_type == "voice_convo_agent" and not body.enable_sleeptime:
         raise Unsupported(
@@ -76,7 +76,7 @@ async def create(context: RequestContext, body: AgentRequest) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class AgentFilters:
-    """The query parameters by which agents are listed."""
+    """The query parameters of a list of agents."""
 
     name: str | None = None
     query_text: Annotated[str | None, Query(description="A piece of the name.")] = None
@@ -96,7 +96,7 @@ class AgentFilters:
     created_by_id: Annotated[str | None, Query(description="Made by this user.")] = None
     last_stop_reason: Annotated[
         StopReason | None,
-        Query(description="Whose last turn, in the default conversation, ended for this reason."),
+        Query(description="The reason for the end of the last turn in the default conversation."),
     ] = None
     sort_by: Annotated[
         AgentOrder | None, Query(description="The older name of `order_by`, which goes first.")
@@ -105,7 +105,7 @@ class AgentFilters:
 
 @dataclass(frozen=True, slots=True)
 class AgentPaging(Paging):
-    """The query parameters of a list of agents, which may be ordered by other times."""
+    """The paging of a list of agents, with more orders."""
 
     order_by: Annotated[AgentOrder | None, Query(description="What to order by.")] = None  # type: ignore[assignment]
 
@@ -115,47 +115,55 @@ def list_agents(
     tx: Transaction,
     context: RequestContext,
     paging: Annotated[AgentPaging, Depends()],
-    which: Annotated[AgentFilters, Depends()],
+    filters: Annotated[AgentFilters, Depends()],
 ) -> list[Json]:
-    """Agents, by default newest first; by name, by a piece of it, by tags, or by the users they are kept to."""
-    user_ids = users.ids_of(tx, context.scope, which.identity_id, which.identifier_keys or ())
+    """List agents, by default newest first.
+
+    They may be selected by name, a piece of it, tags, or the users they are kept to.
+    """
+    user_ids = users.ids_of(tx, context.scope, filters.identity_id, filters.identifier_keys or ())
     conditions = [] if user_ids is None else [agents.is_kept_to(user_ids)]
-    if which.last_stop_reason:
-        conditions.append(agents.last_ended_for(tx, context.scope, which.last_stop_reason))
-    if made_from := given(template_id=which.template_id, base_template_id=which.base_template_id):
-        conditions.append(agents.is_made_from(**made_from))
-    if which.query_text:
-        conditions.append(agents.is_named_like(which.query_text))
-    wanted: Any = {
-        "tags": which.tags or (),
-        "all_tags": which.match_all_tags,
+    if filters.last_stop_reason:
+        conditions.append(agents.last_ended_for(tx, context.scope, filters.last_stop_reason))
+    if template := given(
+        template_id=filters.template_id, base_template_id=filters.base_template_id
+    ):
+        conditions.append(agents.is_made_from(**template))
+    if filters.query_text:
+        conditions.append(agents.is_named_like(filters.query_text))
+    options: Any = {
+        "tags": filters.tags or (),
+        "all_tags": filters.match_all_tags,
         "place": agents.place_of(
-            tx, context.scope, paging.order_by or which.sort_by or "created_at"
+            tx, context.scope, paging.order_by or filters.sort_by or "created_at"
         ),
-        **given(name=which.name, hidden=which.hidden, created_by=which.created_by_id),
+        **given(name=filters.name, hidden=filters.hidden, created_by=filters.created_by_id),
     }
-    found = agents.page(tx, context.scope, paging.page(), *conditions, **wanted)
+    states = agents.page(tx, context.scope, paging.page(), *conditions, **options)
     return [
         agent_json(context, state)
-        for state in with_groups(tx, context.runtime, context.runtime.complete_all(tx, found))
+        for state in with_groups(tx, context.runtime, context.runtime.complete_all(tx, states))
     ]
 
 
 @router.get("/count", response_model=int)
 def count(tx: Transaction, context: RequestContext) -> int:
-    """How many agents there are."""
+    """Return the number of agents."""
     return agents.count(tx, context.scope)
 
 
 @router.get("/{agent_id}", response_model=AgentResponse)
 def retrieve(tx: Transaction, context: RequestContext, agent_id: str) -> Json:
-    """One agent."""
+    """Return one agent."""
     return whole_agent(tx, context, agent_id)
 
 
 @router.patch("/{agent_id}", response_model=AgentResponse)
 async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> Json:
-    """Change an agent; fields that are left out stay. Its prompt follows at its next turn."""
+    """Change an agent; fields that are left out stay.
+
+    Its prompt follows at its next turn.
+    """
     if body.timezone:
         zone(body.timezone)
     before = await context.store.read(lambda tx: agents.load(tx, context.scope, agent_id))
@@ -166,10 +174,9 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
         )
     handle = body.model_handle
     remodelled = await change_model(context.runtime, before.agent, handle) if handle else None
-    named = body.embedding_handle
-    embedding = (
-        await context.runtime.models.embedders.choose(named) if named else before.agent.embedding
-    )
+    embedding = before.agent.embedding
+    if body.embedding_handle:
+        embedding = await context.runtime.models.embedders.choose(body.embedding_handle)
 
     def change(tx: Transaction) -> Json:
         agents.lock(tx, context.scope, agent_id)
@@ -177,9 +184,8 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
         if remodelled:
             agent = replace(agent, model=remodelled.model, context_window=remodelled.context_window)
         tags = None if body.tags is None else sorted(set(body.tags))
-        if (
-            secrets := _sealed(context.runtime, body, agent.settings.get("secrets", {}))
-        ) is not None:
+        secrets = _sealed(context.runtime, body, agent.settings.get("secrets", {}))
+        if secrets is not None:
             agent = replace(agent, settings={**agent.settings, "secrets": secrets})
         agent = _changed(tx, replace(agent, embedding=embedding), body, context.scope.user_id)
         warn_of_small_window(agent)
@@ -191,7 +197,7 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
             )
         _change_attachments(tx, context, agent_id, body)
         if body.tool_rules is not None or body.tool_ids is not None:
-            # Rules under which no turn could end are refused here, and not at the next message.
+            # Rules under which no turn could end are refused now and not at the next message.
             rulebook(agents.load(tx, context.scope, agent_id))
         return whole_agent(tx, context, agent_id)
 
@@ -200,7 +206,10 @@ async def modify(context: RequestContext, agent_id: str, body: AgentUpdate) -> J
 
 @router.delete("/{agent_id}", response_model=NoteResponse)
 async def delete(context: RequestContext, agent_id: str) -> Json:
-    """Delete an agent with its messages. Its blocks and archives stay; delete them by their own routes."""
+    """Delete an agent with its messages.
+
+    Its blocks and archives stay; delete them by their own routes.
+    """
     await delete_agent(context.runtime, context.scope, agent_id)
     return note(f"Agent id={agent_id} successfully deleted")
 
@@ -209,9 +218,9 @@ async def delete(context: RequestContext, agent_id: str) -> Json:
 async def context(
     context: RequestContext,
     agent_id: str,
-    conversation_id: Annotated[str, Query(description="Which of its conversations.")] = DEFAULT,
+    conversation_id: Annotated[str, Query(description="The conversation of the window.")] = DEFAULT,
 ) -> Json:
-    """What fills the agent's context window, in tokens by our own estimate."""
+    """Return the content of the agent's context window, in tokens by our estimate."""
     conversation = await open_conversation(
         context.runtime, context.scope, conversation_id, agent_id
     )
@@ -227,21 +236,21 @@ async def context(
 
 
 async def _require_window(context: RequestContext, body: AgentFields, handle: str | None) -> None:
-    """Raise Invalid for a context window beyond the model's, where its provider or our table says how large that is."""
+    """Raise Invalid for a context window above the model's, if that is known."""
     limit = body.context_window_limit
     if limit is None:
         return
     models = await context.runtime.organization_providers.of(context.scope.organization_id)
     info = await models.require(handle or (await context.runtime.models.find_default()).handle)
     if info.context_window != DEFAULT_CONTEXT_WINDOW and limit > info.context_window:
-        # A wire fact of the retired Letta V1 server.
+        # wire fact: this sentence comes from the retired Letta V1 server
         raise Invalid(
             f"Context window limit ({limit}) is greater than maximum of ({info.context_window})"
         )
 
 
 def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
-    """Return the agent that a body asks for. Raises Invalid."""
+    """Return the agent that a body describes. Raises Invalid."""
     sequence = body.initial_message_sequence
     settings = _settings(body)
     memory_blocks = tuple(
@@ -289,21 +298,24 @@ def spec_of(runtime: Runtime, body: AgentRequest) -> AgentSpec:
 def _sealed(
     runtime: Runtime, body: AgentFields, stored: Mapping[str, str]
 ) -> dict[str, str] | None:
-    """The agent's secrets, encrypted, by their names; None where none were sent. An empty value keeps the stored one."""
-    sent = body.all_secrets
-    if not sent:
-        return None if sent is None else {}
-    secret = Secret(runtime.settings.data_dir)
+    """Return the agent's secrets encrypted, by name; None if none were sent.
+
+    An empty value keeps the stored one.
+    """
+    secrets = body.all_secrets
+    if not secrets:
+        return secrets
+    cipher = Secret(runtime.settings.data_dir)
     return {
-        name: secret.encrypt(value) if value or name not in stored else stored[name]
-        for name, value in sent.items()
+        name: cipher.encrypt(secret) if secret or name not in stored else stored[name]
+        for name, secret in secrets.items()
     }
 
 
 def _settings(body: AgentFields, current: CompactionSettings | None = None) -> dict[str, Any]:
-    """What is kept as JSON: how files are shown, the policy of users' new blocks, and how the window is made smaller."""
+    """Return the settings stored as JSON: display of files, policy of new blocks, compaction."""
     settings = {
-        name: value for name in _KEPT_SETTINGS if (value := getattr(body, name)) is not None
+        name: setting for name in _JSON_SETTINGS if (setting := getattr(body, name)) is not None
     }
     if body.compaction_settings is not None:
         settings["compaction"] = asdict(body.compaction_settings.settings(current))
@@ -311,7 +323,7 @@ def _settings(body: AgentFields, current: CompactionSettings | None = None) -> d
 
 
 def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
-    """The settings with what was sent; null takes a setting back."""
+    """Return the settings with the sent changes; null resets a setting."""
     changes = body.llm_config.changes(current.extra) if body.llm_config else {}
     if body.model_settings:
         changes |= body.model_settings.changes(current if isinstance(body, AgentUpdate) else None)
@@ -326,16 +338,16 @@ def _model_settings(body: AgentFields, current: ModelSettings) -> ModelSettings:
 
 
 def _changed(tx: Transaction, agent: Agent, body: AgentUpdate, user_id: str) -> Agent:
-    sent = {name: value for name in _PLAIN if (value := getattr(body, name)) is not None}
+    changes = {name: field for name in _PLAIN if (field := getattr(body, name)) is not None}
     if body.tool_rules is not None:
-        sent["tool_rules"] = each_once(read_rule(rule) for rule in body.tool_rules)
+        changes["tool_rules"] = each_once(read_rule(rule) for rule in body.tool_rules)
     if body.message_buffer_autoclear is not None:
-        sent["clears_buffer"] = body.message_buffer_autoclear
+        changes["clears_buffer"] = body.message_buffer_autoclear
     if "description" in body.model_fields_set:
-        sent["description"] = body.description
+        changes["description"] = body.description
     return replace(
         agent,
-        **sent,
+        **changes,
         name=body.name or agent.name,
         timezone=body.timezone or agent.timezone,
         model_settings=_model_settings(body, agent.model_settings),
@@ -350,9 +362,9 @@ def _change_attachments(
     tx: Transaction, context: RequestContext, agent_id: str, body: AgentUpdate
 ) -> None:
     if body.tool_ids is not None:
-        wanted = tools.by_ids(tx, context.scope, list(dict.fromkeys(body.tool_ids)))
+        rows = tools.by_ids(tx, context.scope, list(dict.fromkeys(body.tool_ids)))
         tools.detach_all(tx, agent_id)
-        tools.attach(tx, agent_id, [tool.id for tool in wanted])
+        tools.attach(tx, agent_id, [tool.id for tool in rows])
     if body.block_ids is not None:
         attached = {block.id: block for block in blocks.of_agent(tx, agent_id)}
         for block_id in attached.keys() - set(body.block_ids):

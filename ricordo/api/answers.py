@@ -1,6 +1,8 @@
-"""Answers in flight: large ones are written as JSON beside the event loop, bounded each and together, and sent in pieces.
+"""Answers on their way to clients.
 
-A read whose answer finds no room is dropped, and repeated once there is some: what waits holds no memory.
+Large answers are written as JSON in worker threads, limited in size each and together, and sent in
+pieces. A read whose answer finds no room is dropped and repeated later, so that waiting requests
+hold no memory.
 """
 
 import asyncio
@@ -21,11 +23,11 @@ from ricordo.errors import TooLong
 from ricordo.offload import SMALL, offload
 from ricordo.storage.engine.store import Store, Transaction
 
-# Where a request has what its answer takes of the budget.
+# The key of a request's ticket in its ASGI scope.
 _TICKET = "ricordo.answer"
-# Bytes that are written, or sent, at once; longer ones would hold up others.
+# Bytes that are written or sent at once; longer pieces would block other requests.
 _PIECE = 256 * 1024
-# A request waits so long for room, in seconds.
+# Seconds that a request waits for room.
 WAIT = 5.0
 _JSON = "application/json"
 _JSON_HEADERS = ((b"content-type", b"application/json"),)
@@ -35,18 +37,21 @@ _TOO_MANY = "Too many large answers are on their way. Send the request again in 
 
 @dataclass(frozen=True, slots=True)
 class Headed:
-    """The content of an answer that has headers of its own."""
+    """The content of an answer with its own headers."""
 
     content: Any
     headers: Mapping[str, str]
 
 
 class AnswerBudget:
-    """The bytes of all large answers in flight, and of each caller's, who may have half of them."""
+    """The bytes of all large answers on their way.
+
+    Each caller may have half of them.
+    """
 
     def __init__(self, largest_mb: int = 32, most_mb: int = 64) -> None:
         self.largest_mb = largest_mb
-        self._most = most_mb * MEGABYTE
+        self._limit = most_mb * MEGABYTE
         self._lock = threading.Lock()
         self._total = 0
         self._of_callers: Counter[str] = Counter()
@@ -54,11 +59,14 @@ class AnswerBudget:
 
     @property
     def taken(self) -> int:
-        """How many bytes are in flight."""
+        """Return the bytes on their way."""
         return self._total
 
     def ticket(self, scope: Scope) -> "Ticket":
-        """Return what this request's answer takes, which ends with the request (`release_answer`)."""
+        """Return the ticket of this request's answer, which ends with the request.
+
+        `release_answer` ends it.
+        """
         if _TICKET not in scope:
             caller = scope.get(REQUEST_SCOPE)
             scope[_TICKET] = Ticket(self, caller.user_id if caller else "")
@@ -66,45 +74,54 @@ class AnswerBudget:
         return ticket
 
     def release(self, ticket: "Ticket") -> None:
-        """Give back what an answer took, and let those look again that wait for room."""
+        """Free the bytes of an answer, and wake the requests that wait for room."""
         self.change(ticket, 0, must=True)
-        for waiting in self._waiting:
-            if not waiting.done():
-                waiting.set_result(None)
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
 
     def change(self, ticket: "Ticket", size: int, *, must: bool) -> bool:
-        """Let the ticket take so many bytes instead of what it took, if there is room, or it `must`."""
+        """Replace the ticket's bytes by `size`, if there is room.
+
+        Return whether it was done.
+
+        With `must` it is done in any case.
+        """
         with self._lock:
             others = self._total - ticket.size
-            own = self._of_callers[ticket.caller] - ticket.size
-            # One alone may be as large as an answer may be.
-            has_room = others + size <= self._most and (not own or own + size <= self._most // 2)
+            callers_others = self._of_callers[ticket.caller] - ticket.size
+            # A caller's only answer may have the size of the largest one.
+            fits_caller = not callers_others or callers_others + size <= self._limit // 2
+            has_room = others + size <= self._limit and fits_caller
             if not (has_room or not others or must or size <= ticket.size):
                 return False
             self._total = others + size
-            self._of_callers[ticket.caller] = own + size
+            self._of_callers[ticket.caller] = callers_others + size
             if not self._of_callers[ticket.caller]:
                 del self._of_callers[ticket.caller]
             ticket.size = size
             return True
 
     async def wait(self, ticket: "Ticket", size: int) -> None:
-        """Take so many bytes once there is room. Raises HTTPException (503) where others take too long."""
+        """Take so many bytes as soon as there is room.
+
+        Raises HTTPException (503) after a wait of `WAIT` seconds.
+        """
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(WAIT):
                 while not ticket.take(size):
-                    waiting: asyncio.Future[None] = loop.create_future()
-                    self._waiting.add(waiting)
+                    future: asyncio.Future[None] = loop.create_future()
+                    self._waiting.add(future)
                     try:
-                        await waiting
+                        await future
                     finally:
-                        self._waiting.discard(waiting)
+                        self._waiting.discard(future)
         except TimeoutError:
             raise HTTPException(503, _TOO_MANY, _LATER) from None
 
     def require_one(self, size: int) -> None:
-        """Raise TooLong for an answer that is larger than one may be."""
+        """Raise TooLong for an answer above the limit of one answer."""
         if size > self.largest_mb * MEGABYTE:
             raise TooLong(
                 f"This answer would have about {-(-size // MEGABYTE):,} MB, and {self.largest_mb:,} MB are the most "
@@ -116,36 +133,40 @@ _OTHERS = AnswerBudget()
 
 
 def budget_of(app: Any) -> AnswerBudget:
-    """Return the budget of this app, or of all that have none, as those that routes are mounted in."""
+    """Return the budget of this app, or a shared one for apps without any."""
     budget: AnswerBudget = getattr(app, "answers", _OTHERS)
     return budget
 
 
 class Ticket:
-    """What one answer takes of the budget."""
+    """The share of one answer in the budget."""
 
     def __init__(self, budget: AnswerBudget, caller: str) -> None:
         self._budget = budget
-        self.caller, self.size = caller, 0
+        self.caller = caller
+        self.size = 0
 
     def take(self, size: int, *, must: bool = False) -> bool:
-        """Take so many bytes instead of what was taken; False, and nothing changes, where there is no room."""
+        """Replace the taken bytes by `size`.
+
+        Return False, without a change, if there is no room.
+        """
         return self._budget.change(self, size, must=must)
 
     def release(self) -> None:
-        """Give back what was taken."""
+        """Free the taken bytes."""
         if self.size:
             self._budget.release(self)
 
 
 def release_answer(scope: Scope) -> None:
-    """Give back what the request's answer took: it is sent, or its client is gone."""
+    """Free the bytes of the request's answer: it is sent, or its client is gone."""
     if _TICKET in scope:
         scope[_TICKET].release()
 
 
 class LargeAnswer(Response):
-    """A body in pieces, which are sent as fast as the client takes them, and let go."""
+    """A body in pieces, each sent as fast as the client takes it and then dropped."""
 
     def __init__(
         self,
@@ -156,11 +177,11 @@ class LargeAnswer(Response):
         self._pieces = deque(_joined(pieces))
         self.size = sum(map(len, self._pieces))
         super().__init__(None, status)
-        kept = [(name, value) for name, value in headers if name.lower() != b"content-length"]
-        self.raw_headers = [*kept, (b"content-length", b"%d" % self.size)]
+        others = [pair for pair in headers if pair[0].lower() != b"content-length"]
+        self.raw_headers = [*others, (b"content-length", b"%d" % self.size)]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - as of every response
-        """Send it."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - Starlette's interface
+        """Send the answer."""
         await send(
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
@@ -183,25 +204,34 @@ async def read_answer(
     work: Callable[[Transaction], Any],
     make: Callable[[Any], Any] | None,
 ) -> Response:
-    """Return the answer of a read, made in the thread that reads. Raises TooLong, HTTPException (503)."""
+    """Return the answer of a read, made in the reading thread.
+
+    Raises TooLong, HTTPException (503).
+    """
     ticket = budget.ticket(scope)
 
     def read(tx: Transaction) -> Response | int:
-        made = work(tx)
-        if isinstance(made, Response):
-            size = _size_of(made)
-            if size > SMALL and made.media_type == _JSON:
+        outcome = work(tx)
+        if isinstance(outcome, Response):
+            size = _size_of(outcome)
+            if size > SMALL and outcome.media_type == _JSON:
                 budget.require_one(size)
-            return size if size > SMALL and not ticket.take(size) else _in_pieces(made)
-        headers = made.headers if isinstance(made, Headed) else {}
-        made = made.content if isinstance(made, Headed) else made
-        content = make(made) if make else made
+            if size > SMALL and not ticket.take(size):
+                return size
+            return _in_pieces(outcome)
+        headers: Mapping[str, str] = {}
+        if isinstance(outcome, Headed):
+            headers = outcome.headers
+            outcome = outcome.content
+        content = make(outcome) if make else outcome
         size = weight(content)
-        if size > SMALL:
+        if size <= SMALL:
+            response = answer(content)
+        else:
             budget.require_one(size)
-        if size > SMALL and not ticket.take(size):
-            return size
-        response = _written(content, ticket) if size > SMALL else answer(content)
+            if not ticket.take(size):
+                return size
+            response = _written(content, ticket)
         response.headers.update(headers)
         return response
 
@@ -215,7 +245,10 @@ async def read_answer(
 async def counted_answer(
     budget: AnswerBudget, scope: Scope, response: Response, *, reads: bool
 ) -> Response:
-    """Return this answer, which counts while it is sent. Raises HTTPException (503) for a read."""
+    """Return this answer, whose bytes count while it is sent.
+
+    Raises HTTPException (503) for a read.
+    """
     if (size := _size_of(response)) > SMALL:
         ticket = budget.ticket(scope)
         if reads:
@@ -226,7 +259,10 @@ async def counted_answer(
 
 
 def _size_of(response: Response) -> int:
-    """Return the bytes of a body that is there already; 0 for one that is made while it is sent."""
+    """Return the bytes of a finished body.
+
+    0 for a body that is made while it is sent.
+    """
     return len(getattr(response, "body", b""))
 
 
@@ -237,7 +273,12 @@ def _in_pieces(response: Response) -> Response:
 
 
 async def made_answer(budget: AnswerBudget, scope: Scope, content: Any, *, reads: bool) -> Response:
-    """Return the answer with this content; that of a write is never refused. Raises TooLong, HTTPException (503)."""
+    """Return the answer with this content.
+
+    The answer of a write is never refused.
+
+    Raises TooLong, HTTPException (503).
+    """
     size = weight(content)
     if size <= SMALL:
         return answer(content)
@@ -251,67 +292,76 @@ async def made_answer(budget: AnswerBudget, scope: Scope, content: Any, *, reads
 
 
 def weight(content: Any) -> int:
-    """Return about how many bytes the content takes as JSON."""
+    """Return the approximate bytes of the content as JSON."""
     kind = type(content)
     if kind is str:
         return 2 + (len(content) if content.isascii() else 3 * len(content))
     if kind is dict:
-        return 2 + sum(len(name) + 4 + weight(value) for name, value in content.items())
+        return 2 + sum(len(name) + 4 + weight(field) for name, field in content.items())
     if kind is list or kind is tuple:
-        return 2 + sum(1 + weight(item) for item in content)
+        return 2 + sum(1 + weight(element) for element in content)
     return 8
 
 
 def _written(content: Any, ticket: Ticket) -> LargeAnswer:
-    made = LargeAnswer(json_pieces(content))
-    ticket.take(made.size, must=True)
-    return made
+    large_answer = LargeAnswer(json_pieces(content))
+    ticket.take(large_answer.size, must=True)
+    return large_answer
 
 
 def json_pieces(content: Any) -> Iterator[bytes]:
-    """Yield the content as JSON, in pieces that are each written at once, so that other threads can go on between them."""
+    """Yield the content as JSON in pieces.
+
+    Each piece is written at once; other threads can run between them.
+    """
     if not isinstance(content, dict | list) or not content or weight(content) <= _PIECE:
         yield from _cut(orjson.dumps(content))
         return
     if isinstance(content, dict):
-        sign = b"{"
-        for name, value in content.items():
-            yield sign + orjson.dumps(name) + b":"
-            yield from json_pieces(value)
-            sign = b","
+        separator = b"{"
+        for name, field in content.items():
+            yield separator + orjson.dumps(name) + b":"
+            yield from json_pieces(field)
+            separator = b","
         yield b"}"
         return
-    sign, some, size = b"[", list[Any](), 0
-    for item in content:
-        own = weight(item)
-        if some and size + own > _PIECE:
-            yield sign + orjson.dumps(some)[1:-1]
-            sign, some, size = b",", [], 0
-        if own > _PIECE:
-            yield sign
-            yield from json_pieces(item)
-            sign = b","
+    separator = b"["
+    batch: list[Any] = []
+    batch_size = 0
+    for element in content:
+        size = weight(element)
+        if batch and batch_size + size > _PIECE:
+            yield separator + orjson.dumps(batch)[1:-1]
+            separator = b","
+            batch = []
+            batch_size = 0
+        if size > _PIECE:
+            yield separator
+            yield from json_pieces(element)
+            separator = b","
         else:
-            some.append(item)
-            size += own
-    if some:
-        yield sign + orjson.dumps(some)[1:-1]
+            batch.append(element)
+            batch_size += size
+    if batch:
+        yield separator + orjson.dumps(batch)[1:-1]
     yield b"]"
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield short pieces together: each takes a call to be sent."""
-    held, size = list[bytes](), 0
+    """Yield short pieces joined, since each piece takes a call to be sent."""
+    batch: list[bytes] = []
+    size = 0
     for piece in pieces:
-        if held and size + len(piece) > _PIECE:
-            yield b"".join(held)
-            held, size = [], 0
-        held.append(piece)
+        if batch and size + len(piece) > _PIECE:
+            yield b"".join(batch)
+            batch = []
+            size = 0
+        batch.append(piece)
         size += len(piece)
-    if held:
-        yield b"".join(held)
+    if batch:
+        yield b"".join(batch)
 
 
-def _cut(data: bytes) -> Iterator[bytes]:
-    for start in range(0, len(data), _PIECE):
-        yield data[start : start + _PIECE]
+def _cut(content: bytes) -> Iterator[bytes]:
+    for start in range(0, len(content), _PIECE):
+        yield content[start : start + _PIECE]

@@ -1,4 +1,4 @@
-"""Archives and their passages: on their own, shared between agents, and as an agent's archival memory."""
+"""Routes of archives and their passages: alone, shared, and as an agent's archival memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -47,13 +47,13 @@ router = Routes(prefix="/v1", tags=["archives"], scope="archives")
 _memory = Routes(
     prefix="/v1/agents/{agent_id}/archival-memory", tags=["passages"], scope="archives"
 )
-# Rows of one transaction, so that a batch never holds up a turn for long.
+# Rows of one transaction, so that a batch never blocks a turn for long.
 _PORTION = 500
 
 
 @router.post("/archives/", response_model=ArchiveResponse)
 async def create(context: RequestContext, body: ArchiveRequest) -> Json:
-    """Make an archive; agents use it once it is attached to them."""
+    """Create an archive; agents use it after it is attached to them."""
     usable = ["native", *context.runtime.indexes]
     if body.vector_db_provider not in usable:
         raise Unsupported(
@@ -89,14 +89,14 @@ def list_archives(
     agent_id: str | None = None,
     name: str | None = None,
 ) -> list[Json]:
-    """Archives, by default newest first; those of an agent, or with this very name."""
-    found = archives.page(tx, context.scope, paging.page(), agent_id=agent_id, name=name)
-    return [_json(context, archive) for archive in found]
+    """List archives, by default newest first, also by agent or exact name."""
+    rows = archives.page(tx, context.scope, paging.page(), agent_id=agent_id, name=name)
+    return [_json(context, archive) for archive in rows]
 
 
 @router.get("/archives/{archive_id}", response_model=ArchiveResponse)
 def retrieve(tx: Transaction, context: RequestContext, archive_id: str) -> Json:
-    """One archive."""
+    """Return one archive."""
     return _json(context, archives.get(tx, context.scope, archive_id))
 
 
@@ -105,12 +105,13 @@ def modify(tx: Transaction, context: RequestContext, archive_id: str, body: Arch
     """Change an archive; fields that are left out stay."""
     archive = archives.get(tx, context.scope, archive_id)
     archives.require_changes(context.scope, archive)
+    description = archive.description
+    if "description" in body.model_fields_set:
+        description = body.description
     changed = replace(
         archive,
         name=body.name or archive.name,
-        description=body.description
-        if "description" in body.model_fields_set
-        else archive.description,
+        description=description,
         metadata=archive.metadata if body.metadata is None else body.metadata,
         updated_at=tx.clock.now(),
     )
@@ -121,7 +122,7 @@ def modify(tx: Transaction, context: RequestContext, archive_id: str, body: Arch
 
 @router.delete("/archives/{archive_id}", status_code=204, response_class=Response)
 async def delete(context: RequestContext, archive_id: str) -> Response:
-    """Delete an archive with its passages; agents that use it lose it at once."""
+    """Delete an archive with its passages; its agents lose it at once."""
     await delete_archive(context.runtime, context.scope, archive_id)
     return Response(status_code=204)
 
@@ -130,10 +131,10 @@ async def delete(context: RequestContext, archive_id: str) -> Response:
 def list_agents(
     tx: Transaction, context: RequestContext, archive_id: str, paging: Paged
 ) -> list[Json]:
-    """The agents that use the archive."""
+    """List the agents that use the archive."""
     archives.get(tx, context.scope, archive_id)
-    found = agents.page(tx, context.scope, paging.page(), agents.uses_archive(archive_id))
-    return [agent_json(context, state) for state in context.runtime.complete_all(tx, found)]
+    states = agents.page(tx, context.scope, paging.page(), agents.uses_archive(archive_id))
+    return [agent_json(context, state) for state in context.runtime.complete_all(tx, states)]
 
 
 @router.post("/archives/{archive_id}/passages", response_model=PassageResponse)
@@ -148,10 +149,10 @@ async def create_passage(context: RequestContext, archive_id: str, body: Passage
 async def create_passages(
     context: RequestContext, archive_id: str, body: PassageBatchRequest
 ) -> list[Json]:
-    """Put passages into the archive, in their order. All are checked before the first is stored.
+    """Put passages into the archive, in their order, after all were checked.
 
-    They are stored in groups of 500, each of them whole or not at all: where the server is stopped in the middle of a longer
-    request, whole groups from its beginning are there.
+    They are stored in groups of 500, each whole or not at all. If the server is stopped during a
+    longer request, whole groups from its beginning are stored.
     """
     return await _file(context, archive_id, body.passages)
 
@@ -172,7 +173,7 @@ def delete_passage(
 
 @router.patch("/agents/{agent_id}/archives/attach/{archive_id}", response_model=AgentResponse)
 def attach(tx: Transaction, context: RequestContext, agent_id: str, archive_id: str) -> Json:
-    """Let the agent use an archive; doing it twice is the same as once."""
+    """Let the agent use an archive. A second time changes nothing."""
     agents.require(tx, context.scope, agent_id)
     archives.get(tx, context.scope, archive_id)
     archives.attach(tx, agent_id, archive_id)
@@ -193,7 +194,10 @@ def detach(tx: Transaction, context: RequestContext, agent_id: str, archive_id: 
 def archive_passage(
     tx: Transaction, context: RequestContext, agent_id: str, body: PassageRequest
 ) -> list[Json]:
-    """Archive a passage; the answer is a list of it. A date without a zone is read in the agent's own."""
+    """Archive a passage, and return it as a list.
+
+    A date without a zone is read in the agent's zone.
+    """
     state = agents.load(tx, context.scope, agent_id)
     passage = new_passage(tx, context, body, body.timestamp(zone(state.agent.timezone)), "")
     passage = replace(passage, user_id=state.conversation.user_id)
@@ -208,62 +212,62 @@ async def list_passages(
     paging: Paged,
     search: TextPiece = None,
     include_embeddings: Annotated[
-        bool, Query(description="With the passages' vectors, which are computed anew.")
+        bool, Query(description="With the passages' vectors, which are computed again.")
     ] = False,
 ) -> list[Json]:
-    """The passages of the agent's archives, by default oldest first; `search` is a piece of the text."""
+    """List the passages of the agent's archives, by default oldest first.
+
+    `search` is a piece of the text.
+    """
 
     def read(tx: Transaction) -> tuple[Sequence[Archive], Sequence[Passage]]:
-        known, page = (
-            agents.load(tx, context.scope, agent_id).archives,
-            paging.page(default=100, order="asc"),
-        )
-        ids = [archive.id for archive in known]
-        return known, archives.page_of_passages(
+        attached = agents.load(tx, context.scope, agent_id).archives
+        page = paging.page(default=100, order="asc")
+        ids = [archive.id for archive in attached]
+        return attached, archives.page_of_passages(
             tx, ids, page, search_text=search, scope=context.scope
         )
 
-    known, found = await context.store.read(read)
-    shown = [_passage(context, one, known) for one in found]
+    attached, rows = await context.store.read(read)
+    passages = [_passage(context, row, attached) for row in rows]
+    if include_embeddings:
+        await _add_vectors(context, passages)
+    return passages
+
+
+async def _add_vectors(context: RequestContext, passages: Sequence[Json]) -> None:
     by_model: dict[str, list[Json]] = {}
-    for one in shown if include_embeddings else ():
-        if config := one["embedding_config"]:
-            by_model.setdefault(config["handle"], []).append(one)
-    for handle, same in by_model.items():
-        vectors = await context.runtime.models.embedders.get(handle).embed(
-            [one["text"] for one in same]
-        )
-        for one, vector in zip(same, vectors, strict=True):
-            one["embedding"] = vector
-    return shown
+    for passage in passages:
+        if config := passage["embedding_config"]:
+            by_model.setdefault(config["handle"], []).append(passage)
+    for handle, group in by_model.items():
+        embedder = context.runtime.models.embedders.get(handle)
+        vectors = await embedder.embed([passage["text"] for passage in group])
+        for passage, vector in zip(group, vectors, strict=True):
+            passage["embedding"] = vector
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivalQuery:
-    """Which passages of an agent are looked for."""
+    """The query parameters of a search in an agent's archives."""
 
     tags: Annotated[list[str] | None, Query()] = None
     tag_match_mode: Literal["any", "all"] = "any"
     top_k: Annotated[int | None, Query(ge=1, le=100)] = None
     offset: Annotated[
-        int, Query(ge=0, le=MOST_SKIPPED, description="How many of the best results to pass over.")
+        int, Query(ge=0, le=MOST_SKIPPED, description="The number of best results to skip.")
     ] = 0
     start_datetime: str | None = None
     end_datetime: str | None = None
 
     def filter(
-        self, archive_ids: tuple[str, ...], where: tzinfo, subject_id: str | None
+        self, archive_ids: tuple[str, ...], zone: tzinfo, subject_id: str | None
     ) -> PassageFilter:
-        start = (
-            parse_date(self.start_datetime, where, name="start_datetime")
-            if self.start_datetime
-            else None
-        )
-        end = (
-            parse_date(self.end_datetime, where, name="end_datetime", end=True)
-            if self.end_datetime
-            else None
-        )
+        start = end = None
+        if self.start_datetime:
+            start = parse_date(self.start_datetime, zone, name="start_datetime")
+        if self.end_datetime:
+            end = parse_date(self.end_datetime, zone, name="end_datetime", end=True)
         return PassageFilter(
             archive_ids,
             tuple(self.tags or ()),
@@ -276,20 +280,23 @@ class ArchivalQuery:
 
 @_memory.get("/search", response_model=PassageSearchResponse)
 async def search_passages(
-    context: RequestContext, agent_id: str, query: str, wanted: Annotated[ArchivalQuery, Depends()]
+    context: RequestContext, agent_id: str, query: str, options: Annotated[ArchivalQuery, Depends()]
 ) -> Json:
-    """The best matching passages of the agent's archives, best first; dates without a zone are read in the agent's own."""
+    """Search the agent's archives, best results first.
+
+    Dates without a zone are read in the agent's zone.
+    """
 
     def filter_of(tx: Transaction) -> PassageFilter:
         ids = tuple(archive.id for archive in archives.of_agent(tx, agent_id))
-        return wanted.filter(
+        return options.filter(
             ids, zone(agents.timezone(tx, context.scope, agent_id)), context.scope.subject_id
         )
 
-    found = await context.runtime.recall.passages(
-        query, filter_of, wanted.top_k or 10, offset=wanted.offset
+    hits = await context.runtime.recall.passages(
+        query, filter_of, options.top_k or 10, offset=options.offset
     )
-    return {"results": [PassageHitResponse.of(hit) for hit in found], "count": len(found)}
+    return {"results": [PassageHitResponse.of(hit) for hit in hits], "count": len(hits)}
 
 
 @_memory.delete("/{memory_id}", response_model=NoteResponse)
@@ -310,19 +317,19 @@ router.routes += _memory.routes
 async def _file(
     context: RequestContext, archive_id: str, items: Sequence[PassageItem]
 ) -> list[Json]:
-    # Read before anything is stored: a date that is none refuses all of them.
+    # Dates are read before anything is stored: a malformed one refuses the whole request.
     dated = [(item, item.timestamp(UTC)) for item in items]
-    made: list[Json] = []
+    responses: list[Json] = []
 
-    def insert(tx: Transaction, some: Sequence[tuple[PassageItem, int | None]]) -> list[Json]:
+    def insert(tx: Transaction, group: Sequence[tuple[PassageItem, int | None]]) -> list[Json]:
         archive = archives.get(tx, context.scope, archive_id)
-        new = [new_passage(tx, context, item, timestamp, archive_id) for item, timestamp in some]
+        new = [new_passage(tx, context, item, timestamp, archive_id) for item, timestamp in group]
         insert_passages(tx, archive, new)
-        return [_passage(context, one, [archive]) for one in new]
+        return [_passage(context, passage, [archive]) for passage in new]
 
-    for some in portions(dated, _PORTION):
-        made += await context.store.write(partial(insert, some=some))
-    return made
+    for group in portions(dated, _PORTION):
+        responses += await context.store.write(partial(insert, group=group))
+    return responses
 
 
 def new_passage(
@@ -332,7 +339,7 @@ def new_passage(
     timestamp: int | None,
     archive_id: str,
 ) -> Passage:
-    """A passage as it was sent, not yet stored; made at `timestamp`, else now."""
+    """Return a sent passage, not yet stored, made at `timestamp` or now."""
     now = tx.clock.now()
     passage = Passage(
         id=new_id("passage"),
@@ -346,13 +353,14 @@ def new_passage(
         created_at=now if timestamp is None else timestamp,
         updated_at=now,
     )
-    # Here too, so that the answer shows what is stored.
+    # Secrets are removed here too, so that the answer shows the stored text.
     return archives.redacted([passage])[0]
 
 
-def _passage(context: RequestContext, passage: Passage, known: Sequence[Archive]) -> Json:
-    named = next((archive.embedding for archive in known if archive.id == passage.archive_id), None)
-    return PassageResponse.of(passage, embedding_config=embedding_of(context, named))
+def _passage(context: RequestContext, passage: Passage, attached: Sequence[Archive]) -> Json:
+    handles = (archive.embedding for archive in attached if archive.id == passage.archive_id)
+    embedding = embedding_of(context, next(handles, None))
+    return PassageResponse.of(passage, embedding_config=embedding)
 
 
 def _json(context: RequestContext, archive: Archive) -> Json:

@@ -1,4 +1,7 @@
-"""Proposals of changes to a block that is named by its id: an agent's own too, which the people who run the agents decide on."""
+"""Proposals for a block that is named by its id.
+
+These include proposals for an agent's own blocks, which the operators of the agents decide.
+"""
 
 from fastapi import Response
 
@@ -33,9 +36,10 @@ async def list_of_block(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for the block, newest first; by default those that wait.
+    """Proposals for the block, newest first; by default the waiting ones.
 
-    There are fewer than `limit` where their texts are long. Ask for those `after` the last one, until there are none.
+    There are fewer than `limit` if their texts are long. Ask for those `after` the last one, until
+    there are none.
     """
 
     def of_block(tx: Transaction) -> ProposalFilter:
@@ -50,18 +54,19 @@ async def list_of_block(
 async def approve(
     context: RequestContext, block_id: str, proposal_id: str, body: ApproveRequest | None = None
 ) -> Response | Json:
-    """Make what is proposed the block's next version, as for a user's block. A user's block is decided on by its owner alone."""
+    """Make the proposed text the block's next version, as for a user's block.
+
+    Only its owner decides about a user's block.
+    """
 
     def work(tx: Transaction) -> Decided | Conflicted:
         _require(tx, context, block_id, proposal_id)
-        done = approval.approve(
+        outcome = approval.approve(
             tx, context.scope, proposal_id, context.scope.actor, body=body.body if body else None
         )
-        return (
-            done
-            if isinstance(done, Conflicted)
-            else (done.proposal, done.block, waiting_for(tx, done.block))
-        )
+        if isinstance(outcome, Conflicted):
+            return outcome
+        return outcome.proposal, outcome.block, waiting_for(tx, outcome.block)
 
     return await decided(await context.store.write(work))
 
@@ -71,7 +76,7 @@ async def approve(
 async def reject(
     context: RequestContext, block_id: str, proposal_id: str, body: RejectRequest | None = None
 ) -> Response | Json:
-    """Leave the block as it is; the proposal is kept with the reason."""
+    """Leave the block as it is, and store the reason with the proposal."""
 
     def work(tx: Transaction) -> Decided:
         block = _require(tx, context, block_id, proposal_id)
@@ -88,11 +93,9 @@ async def reject(
 
 
 def _require(tx: Transaction, context: RequestContext, block_id: str, proposal_id: str) -> Block:
-    """The block, if the proposal is one for it; raises NotFound."""
-    block, proposal = (
-        blocks.get(tx, context.scope, block_id),
-        proposals.get(tx, context.scope, proposal_id),
-    )
+    """Return the block of this proposal. Raises NotFound if the proposal is for another block."""
+    block = blocks.get(tx, context.scope, block_id)
+    proposal = proposals.get(tx, context.scope, proposal_id)
     if (proposal.chain_id, proposal.label) != (block.chain_id, block.label):
         raise NotFound(f"Proposal with ID {proposal_id} not found")
     return block

@@ -1,6 +1,7 @@
-"""Blocks: on their own, as the core memory of an agent, and their versions: history, a text as it was, blame, comparison.
+"""Routes of blocks: alone, as an agent's core memory, and their versions.
 
-The routes of users' memory (users.py) show versions in the same way, of a block by its label.
+Versions have a history, earlier texts, blame and comparison. The routes of users' memory (users.py)
+show versions in the same way, by a block's label.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ from ricordo.errors import Conflict, Forbidden, Invalid, NotFound
 from ricordo.memory import submission
 from ricordo.memory.blame import Place, blame_beside
 from ricordo.memory.rotation import read_rotation
-from ricordo.memory.submission import Submitted
+from ricordo.memory.submission import SubmissionOutcome
 from ricordo.memory.user_copies import copy_of, needs_copy, users_chain
 from ricordo.offload import few_at_once, offload
 from ricordo.storage import agents, blocks, history, users, versions
@@ -63,7 +64,7 @@ To = Annotated[
 
 @router.post("/blocks/", response_model=BlockResponse)
 def create(tx: Transaction, context: RequestContext, body: BlockRequest) -> Block:
-    """Make a block of its own, to be attached to agents."""
+    """Create a block of its own, to be attached to agents."""
     chain = Chain(new_id("chain"), context.scope.organization_id, "block", "")
     block = new_block(tx, context.scope, body.spec(context.runtime.settings.data_dir), chain)
     chain = replace(chain, owner_id=block.id)
@@ -74,7 +75,7 @@ def create(tx: Transaction, context: RequestContext, body: BlockRequest) -> Bloc
 
 @dataclass(frozen=True, slots=True)
 class BlockQuery:
-    """Which blocks are wanted."""
+    """The selection of blocks."""
 
     label: str | None = None
     value_search: TextPiece = None
@@ -100,7 +101,7 @@ class BlockQuery:
     ] = None
 
     def filter(self, tx: Transaction, scope: Scope) -> blocks.BlockFilter:
-        searched = {
+        searches = {
             "label": self.label_search,
             "value": self.value_search,
             "description": self.description_search,
@@ -108,9 +109,9 @@ class BlockQuery:
         user_ids = users.ids_of(tx, scope, self.identity_id, self.identifier_keys or ())
         return blocks.BlockFilter(
             label=self.label,
-            # A block that is a template, which alone has a name, is not kept here: `is_template` is false in every answer.
+            # Only templates have names, and there are none here: `is_template` is always false.
             ids=() if self.templates_only or self.name else None,
-            pieces={name: piece for name, piece in searched.items() if piece},
+            pieces={name: piece for name, piece in searches.items() if piece},
             tags=tuple(self.tags or ()),
             all_tags=self.match_all_tags,
             user_ids=None if user_ids is None else tuple(user_ids),
@@ -124,23 +125,27 @@ class BlockQuery:
 
 @router.get("/blocks/", response_model=list[BlockResponse])
 async def list_blocks(
-    context: RequestContext, paging: Paged, which: Annotated[BlockQuery, Depends()]
+    context: RequestContext, paging: Paged, query: Annotated[BlockQuery, Depends()]
 ) -> Sequence[Block]:
-    """Blocks, by default newest first; by label, a piece of label, value or description, tags, identities, or numbers of agents."""
+    """List blocks, by default newest first.
+
+    They may be selected by label, pieces of label, value or description, tags, identities, or
+    numbers of agents.
+    """
     return await context.store.read(
-        lambda tx: blocks.listed(tx, context.scope, paging.page(), which.filter(tx, context.scope))
+        lambda tx: blocks.listed(tx, context.scope, paging.page(), query.filter(tx, context.scope))
     )
 
 
 @router.get("/blocks/count", response_model=int)
 def count(tx: Transaction, context: RequestContext) -> int:
-    """How many blocks there are."""
+    """Return the number of blocks."""
     return blocks.count(tx, context.scope)
 
 
 @router.get("/blocks/{block_id}", response_model=BlockResponse)
 def retrieve(tx: Transaction, context: RequestContext, block_id: str) -> Block:
-    """One block."""
+    """Return one block."""
     return blocks.get(tx, context.scope, block_id)
 
 
@@ -155,8 +160,8 @@ def modify(
 ) -> Response:
     """Change a block; fields that are left out stay. Agents see it at their next turn.
 
-    Where the block is a user's and its policy wants that, the change of text or label becomes a proposal: `proposal_id`, and the
-    header `x-proposal-id`, name it, and the block stays as it is.
+    If a user's block has a policy that demands it, the change of text or label becomes a proposal:
+    `proposal_id` and the header `x-proposal-id` name it, and the block stays as it is.
     """
     return _change(tx, context, _writable(tx, context.scope, block_id), body, if_match)
 
@@ -164,28 +169,28 @@ def modify(
 @router.delete("/blocks/{block_id}", response_model=NoteResponse)
 @needs("agents:write", "memory:write")
 def delete(tx: Transaction, context: RequestContext, block_id: str) -> Response:
-    """Delete a block; it leaves the prompts of all agents it is attached to."""
+    """Delete a block; it leaves the prompts of all its agents."""
     block = _writable(tx, context.scope, block_id)
-    done = submission.remove(tx, block, context.submission(reason="Delete"))
-    said = f"Block id={block_id} successfully deleted"
-    if done.proposal:
-        said = f"Proposed as {done.proposal.id}: the block stays until its owner decides."
-    return told(answer(note(said)), done)
+    outcome = submission.remove(tx, block, context.submission(reason="Delete"))
+    message = f"Block id={block_id} successfully deleted"
+    if outcome.proposal:
+        message = f"Proposed as {outcome.proposal.id}: the block stays until its owner decides."
+    return told(answer(note(message)), outcome)
 
 
 @router.get("/blocks/{block_id}/agents", response_model=list[AgentResponse])
 def list_agents(
     tx: Transaction, context: RequestContext, block_id: str, paging: Paged
 ) -> list[Json]:
-    """The agents the block is attached to."""
+    """List the agents that the block is attached to."""
     blocks.get(tx, context.scope, block_id)
-    found = agents.page(tx, context.scope, paging.page(), agents.has_block(block_id))
-    return [agent_json(context, state) for state in context.runtime.complete_all(tx, found)]
+    states = agents.page(tx, context.scope, paging.page(), agents.has_block(block_id))
+    return [agent_json(context, state) for state in context.runtime.complete_all(tx, states)]
 
 
 @router.get("/agents/{agent_id}/core-memory", response_model=CoreMemoryResponse)
 def core_memory(tx: Transaction, context: RequestContext, agent_id: str) -> AgentState:
-    """The agent's core memory."""
+    """Return the agent's core memory."""
     return context.runtime.complete(tx, agents.load_whole(tx, context.scope, agent_id))
 
 
@@ -193,9 +198,9 @@ def core_memory(tx: Transaction, context: RequestContext, agent_id: str) -> Agen
 def list_of_agent(
     tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
 ) -> Sequence[Block]:
-    """The agent's blocks, and those of the user that its conversation is about."""
-    seen = tuple(block.id for block in agents.blocks_seen(tx, context.scope, agent_id))
-    return blocks.listed(tx, context.scope, paging.page(default=100), blocks.BlockFilter(ids=seen))
+    """List the agent's blocks, and those of its conversation's user."""
+    ids = tuple(block.id for block in agents.blocks_seen(tx, context.scope, agent_id))
+    return blocks.listed(tx, context.scope, paging.page(default=100), blocks.BlockFilter(ids=ids))
 
 
 @router.get(
@@ -204,7 +209,7 @@ def list_of_agent(
 def retrieve_of_agent(
     tx: Transaction, context: RequestContext, agent_id: str, block_label: str
 ) -> Block:
-    """The agent's block with this label."""
+    """Return the agent's block with this label."""
     return _labelled(tx, agents.load(tx, context.scope, agent_id), context.scope, block_label)
 
 
@@ -242,7 +247,8 @@ def modify_of_agent(
 ) -> Response:
     """Change the agent's block with this label; fields that are left out stay.
 
-    Where the agent's conversation is about a user, a block of the agent's own that is not shared is copied for the user first.
+    If the agent's conversation belongs to a user, a block of the agent that is not shared is copied
+    for the user first.
     """
     state = agents.load(tx, context.scope, agent_id)
     block = _labelled(tx, state, context.scope, block_label)
@@ -265,7 +271,7 @@ def list_versions(
     limit: Limit = 50,
     before: Before = None,
 ) -> Sequence[BlockVersion]:
-    """The block's versions, newest first."""
+    """List the block's versions, newest first."""
     block = blocks.get(tx, context.scope, block_id)
     return page_of(tx, block.chain_id, block.label, limit, before)
 
@@ -274,7 +280,10 @@ def list_versions(
     "/blocks/{block_id}/versions/{sha}", response_model=VersionTextResponse, name="retrieve"
 )
 def retrieve_version(tx: Transaction, context: RequestContext, block_id: str, sha: str) -> Json:
-    """The block as it was at a version of its memory, named by its id or the first seven digits of it or more."""
+    """Return the block at a version of its memory.
+
+    The version is named by its id, or its first seven digits or more.
+    """
     block = blocks.get(tx, context.scope, block_id)
     return one_of(tx, block.chain_id, block.label, sha)
 
@@ -284,7 +293,7 @@ def retrieve_version(tx: Transaction, context: RequestContext, block_id: str, sh
 def restore(
     tx: Transaction, context: RequestContext, block_id: str, body: RestoreRequest
 ) -> Response:
-    """Make the text that the block had at a version its next version, or propose that, as its policy says."""
+    """Make the block's text at a version its next version, or propose that, by its policy."""
     versions.lock(tx, _writable(tx, context.scope, block_id).chain_id)
     block = blocks.get(tx, context.scope, block_id)
     version = _version_at(tx, block.chain_id, block.label, body.sha)
@@ -294,7 +303,7 @@ def restore(
     block.require_fits(text)
     reason = body.message or f"Restore {block.label} as of {version.id.hex()[:12]}"
     if text == block.value:
-        return _shown(Submitted(block))
+        return _shown(SubmissionOutcome(block))
     return _shown(
         submission.change(tx, block, replace(block, value=text), context.submission(reason=reason))
     )
@@ -302,7 +311,7 @@ def restore(
 
 @dataclass(frozen=True, slots=True)
 class LineQuery:
-    """Which lines of a long answer are wanted."""
+    """The selection of lines in a long answer."""
 
     after: Annotated[
         int, Query(ge=0, le=MAX_COUNT, description="Only lines after this number.")
@@ -314,8 +323,8 @@ class LineQuery:
         ),
     ] = None
 
-    def most(self, context: RequestContext) -> int:
-        """Return how many lines are answered at most."""
+    def bounded_limit(self, context: RequestContext) -> int:
+        """Return the most lines of the answer."""
         bound = context.runtime.settings.max_lines
         return min(self.limit or bound, bound)
 
@@ -325,7 +334,7 @@ Lines = Annotated[LineQuery, Depends()]
 
 @router.get("/blocks/{block_id}/blame", response_model=BlameResponse)
 async def list_lines(context: RequestContext, block_id: str, part: Lines, at: At = None) -> Json:
-    """The block's lines, each with the version that wrote it; a part of them where they are many."""
+    """List the block's lines, each with the version that wrote it; long blocks have pages."""
     return await lines_of(context, lambda tx: _place(tx, context, block_id), part, at)
 
 
@@ -333,7 +342,7 @@ async def list_lines(context: RequestContext, block_id: str, part: Lines, at: At
 async def compare(
     context: RequestContext, block_id: str, part: Lines, from_: From = None, to: To = None
 ) -> Json:
-    """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
+    """Compare two versions of the block, by lines and words; long answers have pages."""
     return await comparison_of(
         context, lambda tx: _place(tx, context, block_id), part, older=from_, newer=to
     )
@@ -352,10 +361,10 @@ def _labelled(tx: Transaction, state: AgentState, scope: Scope, label: str) -> B
 
 
 def _writable(tx: Transaction, scope: Scope, block_id: str) -> Block:
-    """The block, if it is a user's, or the caller may change what is everybody's."""
+    """Return the block if it is the user's, or the caller may change shared blocks."""
     block = blocks.get(tx, scope, block_id)
-    own = versions.of_owner(tx, scope, "user", scope.subject or "")
-    if own is None or own.id != block.chain_id:
+    own_chain = versions.of_owner(tx, scope, "user", scope.subject or "")
+    if own_chain is None or own_chain.id != block.chain_id:
         _require_agents(scope)
     return block
 
@@ -367,9 +376,9 @@ def _require_agents(scope: Scope) -> None:
         )
 
 
-def _shown(done: Submitted) -> Response:
-    proposal_id = done.proposal.id if done.proposal else None
-    return told(answer(BlockResponse.of(done.block, proposal_id=proposal_id)), done)
+def _shown(outcome: SubmissionOutcome) -> Response:
+    proposal_id = outcome.proposal.id if outcome.proposal else None
+    return told(answer(BlockResponse.of(outcome.block, proposal_id=proposal_id)), outcome)
 
 
 def _change(
@@ -377,13 +386,13 @@ def _change(
 ) -> Response:
     require_match(block, if_match)
     scope = context.scope
-    sent = body.model_fields_set
+    names = body.model_fields_set
     changes: dict[str, Any] = {
-        name: value
+        name: field
         for name in ("value", "limit", "read_only", "hidden", "metadata")
-        if (value := getattr(body, name)) is not None
+        if (field := getattr(body, name)) is not None
     }
-    if "description" in sent:
+    if "description" in names:
         changes["description"] = body.description
     if body.shared is not None:
         changes["shared"] = body.shared
@@ -407,13 +416,15 @@ def _change(
 
 
 def _policy_changes(tx: Transaction, block: Block, body: BlockUpdate) -> dict[str, Any]:
-    """The policy that was sent. The flag of the retired Letta V1 server overrides it, so a change of one changes the other."""
+    """Return the changes of a sent policy or read-only flag.
+
+    The flag of the retired Letta V1 server overrides the policy, so a change of one changes the
+    other.
+    """
     if body.policy is not None:
-        return (
-            {"policy": body.policy}
-            if body.read_only is not None
-            else {"policy": body.policy, "read_only": False}
-        )
+        if body.read_only is not None:
+            return {"policy": body.policy}
+        return {"policy": body.policy, "read_only": False}
     if body.read_only is False and block.policy == "read_only":
         chain = versions.lock(tx, block.chain_id)
         return {"policy": "propose" if chain and chain.owner_kind == "user" else "direct"}
@@ -438,16 +449,22 @@ def _require_free_label(tx: Transaction, scope: Scope, block: Block, label: str)
 def page_of(
     tx: Transaction, chain_id: str, label: str, limit: int, before: str | None
 ) -> Sequence[BlockVersion]:
-    """The versions of a block, newest first, also of one that was deleted. Raises NotFound where there never was one."""
+    """Return the versions of a block, newest first, even after it was deleted.
+
+    Raises NotFound if it never existed.
+    """
     end = history.get(tx, chain_id, before).number if before else None
-    found = history.page(tx, chain_id, label=label, limit=limit, before=end)
-    if not found:
+    rows = history.page(tx, chain_id, label=label, limit=limit, before=end)
+    if not rows:
         _newest(tx, chain_id, label)
-    return found
+    return rows
 
 
 def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
-    """The version that a block had at a version of its chain, with its text. Raises NotFound, Conflict."""
+    """Return the block's version at a version of its chain, with its text.
+
+    Raises NotFound, Conflict.
+    """
     version = _version_at(tx, chain_id, label, sha)
     return VersionTextResponse.of(version, body=_text_of(tx, version))
 
@@ -455,10 +472,14 @@ def one_of(tx: Transaction, chain_id: str, label: str, sha: str) -> Json:
 async def lines_of(
     context: RequestContext, find: Callable[[Transaction], Place], part: LineQuery, at: str | None
 ) -> Json:
-    """Who wrote which line of a block, now or as of a version. Raises NotFound, Conflict."""
+    """Return the author of each line of a block, now or at a version.
+
+    Raises NotFound, Conflict.
+    """
     blame = await blame_beside(context.store, find, at)
     return await offload(
-        partial(BlameResponse.from_blame, blame, part.after, part.most(context)), blame.count * 100
+        partial(BlameResponse.from_blame, blame, part.after, part.bounded_limit(context)),
+        blame.count * 100,
     )
 
 
@@ -470,7 +491,7 @@ async def comparison_of(
     older: str | None,
     newer: str | None,
 ) -> Json:
-    """Two versions of a block compared. Raises NotFound, Conflict."""
+    """Compare two versions of a block. Raises NotFound, Conflict."""
 
     def read(tx: Transaction) -> tuple[str, list[tuple[str | None, str]]]:
         chain_id, label = find(tx)
@@ -481,23 +502,24 @@ async def comparison_of(
             before = next(
                 iter(history.page(tx, chain_id, label=label, limit=1, before=after.number)), None
             )
-        both = (before, after)
-        return label, [
-            (one.id.hex(), _text_of(tx, one) or "") if one else (None, "") for one in both
+        sides: list[tuple[str | None, str]] = [
+            (version.id.hex(), _text_of(tx, version) or "") if version else (None, "")
+            for version in (before, after)
         ]
+        return label, sides
 
     async with few_at_once():
-        label, (one, other) = await context.store.read(read)
+        label, (older_side, newer_side) = await context.store.read(read)
         compare = partial(
             ComparisonResponse.from_texts,
-            one,
-            other,
+            older_side,
+            newer_side,
             label,
             after=part.after,
-            most=part.most(context),
+            limit=part.bounded_limit(context),
         )
-        # Words take longer than bytes.
-        return await offload(compare, (len(one[1]) + len(other[1])) * 16)
+        # A comparison by words takes 16 times as long as one of bytes.
+        return await offload(compare, (len(older_side[1]) + len(newer_side[1])) * 16)
 
 
 def _newest(tx: Transaction, chain_id: str, label: str) -> BlockVersion:

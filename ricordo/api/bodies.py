@@ -1,4 +1,7 @@
-"""Bodies of requests: small ones are read by FastAPI, large ones away from the event loop, decoded and checked in one go."""
+"""Bodies of requests.
+
+FastAPI reads small ones. Large ones are decoded and checked at once, outside the event loop.
+"""
 
 import json
 from collections.abc import Callable
@@ -14,39 +17,41 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ricordo.offload import SMALL, offload
 
 T = TypeVar("T")
-# Commas and brackets in a large body. A value of JSON takes up to a hundred times its bytes, and one call decodes them all: with so
-# many it takes 60 ms.
+# The most commas and brackets of a large body. A JSON value takes up to a hundred times its bytes
+# in memory, and one call decodes them all: 60 ms for so many.
 MOST_MARKS = 200_000
-# Bytes of a large body, and of all that are read and answered at once; one alone may be longer.
-_LARGE, MOST_AT_ONCE = 1024 * 1024, 36 * 1024 * 1024
-# Where a request has how many bytes its key may send at once.
+# Bytes of a large body.
+_LARGE = 1024 * 1024
+# Bytes of all large bodies in memory; a single one may be longer.
+MOST_AT_ONCE = 36 * 1024 * 1024
+# The key in the ASGI scope of the most bytes that a body of this key may have.
 MOST_BYTES = "ricordo.most_bytes"
 Check = Callable[[Any], tuple[Any, list[dict[str, Any]]]]
 
 
 class LargeBodies:
-    """Counts the large bodies in memory, and refuses what is too much of them."""
+    """Counts the large bodies in memory, and refuses more than `MOST_AT_ONCE`."""
 
     def __init__(self) -> None:
         self._taken = 0
 
     async def serve(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on; its body counts until its answer begins."""
-        own = 0
+        body_size = 0
 
-        def give_back() -> None:
-            nonlocal own
-            self._taken -= own if own > _LARGE else 0
-            own = 0
+        def release() -> None:
+            nonlocal body_size
+            self._taken -= body_size if body_size > _LARGE else 0
+            body_size = 0
 
-        async def take() -> Message:
-            nonlocal own
+        async def receive_counted() -> Message:
+            nonlocal body_size
             message = await receive()
             size = len(message.get("body", b""))
-            if own + size > _LARGE:
-                self._taken += size if own > _LARGE else own + size
-            own += size
-            if own > _LARGE and own < self._taken > MOST_AT_ONCE:
+            if body_size + size > _LARGE:
+                self._taken += size if body_size > _LARGE else body_size + size
+            body_size += size
+            if body_size > _LARGE and body_size < self._taken > MOST_AT_ONCE:
                 raise HTTPException(
                     503,
                     "Too many large requests are read at once. Send it again in a moment.",
@@ -54,37 +59,41 @@ class LargeBodies:
                 )
             return message
 
-        async def answer(message: Message) -> None:
-            give_back()
+        async def send_released(message: Message) -> None:
+            release()
             await send(message)
 
         try:
-            await app(scope, take, answer)
+            await app(scope, receive_counted, send_released)
         finally:
-            give_back()
+            release()
 
 
 _LATER = {"retry-after": "1"}
 LARGE_BODIES = LargeBodies()
 
 
-def limit_body(scope: Scope, receive: Receive, most: int) -> Receive:
-    """Return what receives a body of so many bytes at most, and raises HTTPException for a longer one."""
-    size, scope[MOST_BYTES] = 0, most
+def limit_body(scope: Scope, receive: Receive, limit: int) -> Receive:
+    """Return a `receive` that raises HTTPException for a body above this limit of bytes."""
+    size = 0
+    scope[MOST_BYTES] = limit
 
     async def receive_limited() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > most:
-            raise HTTPException(413)  # `Application` says why
+        if size > limit:
+            raise HTTPException(413)  # `Application` adds the reason
         return message
 
     return receive_limited
 
 
 async def read_large(request: Request, check: Check) -> None:
-    """Decode and check the body where it is large, so that FastAPI finds it done. Raises RequestValidationError, HTTPException."""
+    """Decode and check a large body, so that FastAPI finds it ready.
+
+    Raises RequestValidationError, HTTPException.
+    """
     try:
         content = await request.body()
     except ClientDisconnect:
@@ -95,11 +104,14 @@ async def read_large(request: Request, check: Check) -> None:
 
 
 def decode(content: bytes) -> Any:
-    """Return what the JSON says. Raises RequestValidationError, and HTTPException for endless nesting."""
+    """Return the decoded JSON.
+
+    Raises RequestValidationError, and HTTPException for endless nesting.
+    """
     marks = sum(map(content.count, (b",", b"[", b"{"))) if len(content) > SMALL else 0
     if marks > MOST_MARKS:
-        words = f"it holds {marks} commas and brackets, and {MOST_MARKS} are the most. Send it in several requests."
-        raise RequestValidationError([{"type": "too_long", "loc": ("body",), "msg": words}])
+        message = f"it holds {marks} commas and brackets, and {MOST_MARKS} are the most. Send it in several requests."
+        raise RequestValidationError([{"type": "too_long", "loc": ("body",), "msg": message}])
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
@@ -114,10 +126,10 @@ def decode(content: bytes) -> Any:
         raise HTTPException(400, "There was an error parsing the body") from error
 
 
-def validated(model: Callable[[Any], T], sent: Any) -> T:
-    """Return the request model made of what was sent. Raises RequestValidationError."""
+def validated(model: Callable[[Any], T], body: Any) -> T:
+    """Return the request model of this body. Raises RequestValidationError."""
     try:
-        return model(sent)
+        return model(body)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_input=False)
         raise RequestValidationError(
@@ -126,7 +138,7 @@ def validated(model: Callable[[Any], T], sent: Any) -> T:
 
 
 def _checked(content: bytes, check: Check) -> Any:
-    made, faults = check(decode(content))
+    body, faults = check(decode(content))
     if faults:
         raise RequestValidationError(faults)
-    return made
+    return body

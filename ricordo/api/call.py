@@ -1,4 +1,4 @@
-"""What every route needs to know of a call: the runtime it runs in and who is asking."""
+"""The context of a call for its route: the request, the runtime and the caller's scope."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from ricordo.domain.scope import (
 )
 from ricordo.errors import Forbidden, NotFound, Unsupported
 from ricordo.memory.proposals import expiry_of
-from ricordo.memory.submission import Submission, Submitted
+from ricordo.memory.submission import Submission, SubmissionOutcome
 from ricordo.offload import offload
 from ricordo.runtime import Runtime
 from ricordo.storage import users
@@ -56,11 +56,11 @@ class CallContext:
         return Submission(author, reason, expiry_of(self.runtime.settings))
 
     def actor_for(self, user: User) -> Actor:
-        """Return the author of what the caller does in this user's memory."""
+        """Return the author of the caller's edits in this user's memory."""
         return self.scope.acting_for(user).actor
 
 
-# What some version of `letta-client` sends in queries and what changes nothing here, each with the reason.
+# Query parameters of some version of `letta-client` without effect here, each with the reason.
 IGNORED_QUERIES: Mapping[str, str] = {
     "include": "Answers have all that belongs to an agent.",
     "include_relationships": "The older name of `include`.",
@@ -71,13 +71,14 @@ IGNORED_QUERIES: Mapping[str, str] = {
     "project_id": "Everything is in one project.",
     "include_err": "Failures are told by runs and steps, and no message is left out for one.",
 }
-# What a browser's message may be: whoever holds its token is a user, and speaks as no other.
+# The roles of a browser's message: the holder of a browser's token is a user.
 _USERS_ROLES = frozenset(("user", "user_message", "approval_response_message"))
-# Where user_id selects by the user alone, without what is shared.
+# Routes where `user_id` selects only the user's own objects, without shared ones.
 _SELECT_BY_USER = {"/v1/ledger"}
 
 
-# With what the ids in paths begin. A conversation has other names too, and one of a provider is looked for as it is.
+# The prefixes of ids in paths. Conversations have other names too, and any text may be a provider's
+# id.
 ID_PREFIXES: Mapping[str, str] = {
     **{
         f"{kind}_id": kind
@@ -94,7 +95,8 @@ async def _open_context(request: Request) -> CallContext:
         _require_fields(await offload(lambda: decode(content), len(content)), request.scope[FIELDS])
     if route_path(request.scope).startswith("/v1/"):
         _require_ids(request.path_params)
-    runtime, scope = request.app.state.runtime, request.scope[REQUEST_SCOPE]
+    runtime = request.app.state.runtime
+    scope = request.scope[REQUEST_SCOPE]
     if scope.may(IMPERSONATE):
         scope = await _acting(runtime.store, scope, request)
     context = CallContext(request, runtime, scope)
@@ -111,50 +113,57 @@ async def _open_context(request: Request) -> CallContext:
 RequestContext = Annotated[CallContext, Depends(_open_context)]
 
 
-def _require_ids(named: Mapping[str, str]) -> None:
-    """Raise RequestValidationError for what cannot be an id of its kind, as the retired Letta V1 server does."""
-    for name, value in named.items():
+def _require_ids(ids: Mapping[str, str]) -> None:
+    """Raise RequestValidationError for a malformed id.
+
+    The retired Letta V1 server does the same.
+    """
+    for name, id in ids.items():
         prefix = ID_PREFIXES.get(name)
-        if prefix and not is_id(value, prefix):
-            told = f"This is no id: it is {prefix}- and a lower-case UUID of version 4"
+        if prefix and not is_id(id, prefix):
+            message = f"This is no id: it is {prefix}- and a lower-case UUID of version 4"
             raise RequestValidationError(
-                [{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": told}]
+                [{"type": "string_pattern_mismatch", "loc": ("path", name), "msg": message}]
             )
 
 
-def _require_fields(sent: Any, allowed: Collection[str]) -> None:
-    """Raise Forbidden where the body of a browser's request has anything but these fields."""
-    if not isinstance(sent, dict):
+def _require_fields(body: Any, allowed: Collection[str]) -> None:
+    """Raise Forbidden if the body of a browser's request has other fields than these."""
+    if not isinstance(body, dict):
         raise Forbidden("With a token of a browser the body has to be a JSON object.")
-    if more := sorted(sent.keys() - allowed):
+    if more := sorted(body.keys() - allowed):
         raise Forbidden(
             f"With a token of a browser the field {more[0][:80]} cannot be sent. Leave it out."
         )
-    said = sent.get("messages")
-    for message in said if isinstance(said, list) else ():
-        # By `message_type` a message may have the role of one that was answered. An answer to a call that waits has none.
-        named = (
-            [message.get("role"), message.get("message_type")] if isinstance(message, dict) else []
-        )
-        if not set(map(str, filter(None, named))) <= _USERS_ROLES:
+    messages = body.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        # A message in the form of an answer has its role in `message_type`; a decision about a
+        # waiting call has none.
+        roles: list[Any] = []
+        if isinstance(message, dict):
+            roles = [message.get("role"), message.get("message_type")]
+        if not set(map(str, filter(None, roles))) <= _USERS_ROLES:
             raise Forbidden(
                 "With a token of a browser a message has the role user. Send another role with a key."
             )
 
 
 def _require_known(request: Request) -> None:
-    """Raise Unsupported for a query parameter of no effect: without it another question would be answered than was asked."""
+    """Raise Unsupported for an unknown query parameter.
+
+    Without its effect, the answer would belong to another question.
+    """
     dependant: Dependant | None = getattr(request.scope.get("route"), "dependant", None)
     if dependant is None:
         return
-    known = {"user_id", *_query_names(dependant)}
+    names = {"user_id", *_query_names(dependant)}
     for name in request.query_params:
-        if name in IGNORED_QUERIES and name not in known:
+        if name in IGNORED_QUERIES and name not in names:
             warn([name], IGNORED_QUERIES[name])
-        elif name not in known:
+        elif name not in names:
             raise Unsupported(
                 f"The query parameter {name[:80]} is not supported by this version of Ricordo. Leave it out. "
-                f"Here are: {', '.join(sorted(known))}."
+                f"Here are: {', '.join(sorted(names))}."
             )
 
 
@@ -167,9 +176,10 @@ def _query_names(dependant: Dependant) -> Iterator[str]:
 async def for_user(
     context: RequestContext, user: str | None, *, reads: bool = True
 ) -> RequestContext:
-    """Return the call narrowed to what is about this user, or shared (None: as it is); unless it `reads`, to act for the user.
+    """Return the context narrowed to this user's and shared objects; None narrows nothing.
 
-    Raises Forbidden where the caller may not name the user, NotFound.
+    Unless it `reads`, the caller then acts for the user. Raises NotFound, and Forbidden if the
+    caller may not name the user.
     """
     if user is None:
         return context
@@ -182,43 +192,42 @@ async def for_user(
             )
         return users.require(tx, scope, user)
 
-    named = await context.store.read(find)
-    if reads or scope.subject == named.id:
-        return replace(context, scope=replace(scope, subject_id=named.id))
-    if named.disabled_at is not None:
-        raise Forbidden(f'The user "{named.name[:80]}" is disabled.')
+    subject = await context.store.read(find)
+    if reads or scope.subject == subject.id:
+        return replace(context, scope=replace(scope, subject_id=subject.id))
+    if subject.disabled_at is not None:
+        raise Forbidden(f'The user "{subject.name[:80]}" is disabled.')
     if not scope.may(IMPERSONATE):
         raise Forbidden(
             f"Your key lacks the scope {IMPERSONATE}, so it cannot act for a user. Leave user_id out."
         )
-    return replace(context, scope=scope.acting_for(named))
+    return replace(context, scope=scope.acting_for(subject))
 
 
 async def _acting(store: Store, scope: Scope, request: Request) -> Scope:
-    """The scope of a caller who acts for the user in the header, or in the path where it sees nobody by itself.
+    """Return the scope for acting as a user.
 
-    A user who is new is made, unless the request only reads. Raises NotFound, Invalid, Forbidden.
+    The header names the user, or the path if the caller has no user of its own. A new user is
+    created unless the request only reads. Raises NotFound, Invalid, Forbidden.
     """
-    named = request.headers.get(USER_HEADER.decode())
-    name = (
-        named
-        if named is not None
-        else request.path_params.get("user_id")
-        if scope.subject_id == NOBODY
-        else None
-    )
+    header = request.headers.get(USER_HEADER.decode())
+    name = header
+    if name is None and scope.subject_id == NOBODY:
+        name = request.path_params.get("user_id")
     if name is None:
         return scope
     acting = await scope_of_user(store, scope, name, makes=request.method not in ("GET", "HEAD"))
-    if acting is None and (named is None or scope.subject_id == NOBODY):
+    if acting is None and (header is None or scope.subject_id == NOBODY):
         raise NotFound(f'There is no user "{name[:80]}". Check the name.')
-    return acting or replace(
-        scope, subject_id=NOBODY
-    )  # a user who is not there yet sees what is shared
+    # A user who does not exist yet sees only shared objects.
+    return acting or replace(scope, subject_id=NOBODY)
 
 
 async def scope_of_user(store: Store, scope: Scope, name: str, *, makes: bool) -> Scope | None:
-    """Return the scope in which the caller acts for this user, who is made where new, or None. Raises Invalid, Forbidden."""
+    """Return the scope in which the caller acts for this user; None for an unknown user.
+
+    With `makes` a new user is created. Raises Invalid, Forbidden.
+    """
     user = await store.read(lambda tx: users.named(tx, scope.organization_id, name))
     if user is None and makes:
         user = await store.write(
@@ -232,7 +241,7 @@ async def scope_of_user(store: Store, scope: Scope, name: str, *, makes: bool) -
 
 
 def require_administrator(request: Request) -> None:
-    """Raise Forbidden for all but administrators."""
+    """Raise Forbidden unless the caller is an administrator."""
     if not request.scope[REQUEST_SCOPE].may(ADMIN):
         raise Forbidden(
             f"This key lacks the scope {ADMIN}. Ask an administrator for a key that has it."
@@ -269,17 +278,21 @@ class Paging:
         )
 
     def page_by_time(self, *, default: int) -> Page:
-        """Return the page where `before` means older and `after` newer in either order: what is newest or oldest of these."""
+        """Return the page where `before` means older and `after` newer, in either order.
+
+        It holds the newest or the oldest of the selected items.
+        """
         page = self.page(default=default)
-        marks = (page.after, page.before) if page.order == "desc" else (page.before, page.after)
-        return replace(page, before=marks[0], after=marks[1], from_start=True)
+        if page.order == "desc":
+            page = replace(page, before=page.after, after=page.before)
+        return replace(page, from_start=True)
 
 
 Paged = Annotated[Paging, Depends()]
 
 
-def told(response: Response, submitted: Submitted) -> Response:
-    """Return the answer to an edit with the proposal that it became, if it did, in the header `x-proposal-id`."""
+def told(response: Response, submitted: SubmissionOutcome) -> Response:
+    """Name the proposal that an edit became in the answer's header `x-proposal-id`."""
     if submitted.proposal:
         response.headers["x-proposal-id"] = submitted.proposal.id
     return response
@@ -290,7 +303,7 @@ def note(message: str) -> Json:
 
 
 def agent_json(context: RequestContext, state: AgentState) -> Json:
-    """Return an agent, also where its model's provider is no longer configured: it can still be looked at."""
+    """Return an agent, even if its model's provider is no longer configured."""
     try:
         info = (
             context.runtime.organization_providers.known(context.scope.organization_id)
@@ -304,7 +317,10 @@ def agent_json(context: RequestContext, state: AgentState) -> Json:
 
 
 def embedding_of(context: RequestContext, handle: str | None) -> EmbeddingInfo | None:
-    """Return the embedding model with this handle, or the default; None where there is none."""
+    """Return the embedding model with this handle, or the default.
+
+    None where there is none.
+    """
     embedders = context.runtime.models.embedders
     handle = handle or embedders.default_handle()
     return embedders.info(handle) if handle else None

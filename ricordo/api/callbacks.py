@@ -1,7 +1,8 @@
-"""Callbacks: a signed request when a run has ended, tried again until it is accepted.
+"""Callbacks: a signed request after a run's end, repeated until it is accepted.
 
-The body is JSON; `X-Ricordo-Signature: t=<unix seconds>,v1=<hex>` holds the HMAC-SHA256 of `<t>.<body>` under the signing key of
-this installation. A request may come twice, as after a kill: `X-Ricordo-Delivery` is then the same.
+The body is JSON. `X-Ricordo-Signature: t=<unix seconds>,v1=<hex>` holds the HMAC-SHA256 of
+`<t>.<body>` with the signing key of this installation. A request may come twice, for example after
+a crash; both then have the same `X-Ricordo-Delivery`.
 """
 
 import asyncio
@@ -35,14 +36,18 @@ def signature(key: str, timestamp: int, body: bytes) -> str:
 
 
 async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
-    """Tell of the end of the job's run, and note with the run what came of it. Raises where it was not taken."""
-    scope, run_id = Scope(job.organization_id), job.payload["run_id"]
+    """Report the end of the job's run, and store the result with the run.
+
+    Raises the error if the request was not accepted.
+    """
+    scope = Scope(job.organization_id)
+    run_id = job.payload["run_id"]
     run = await runtime.store.read(lambda tx: runs.get(tx, scope, run_id))
     if run.callback.get("sent_at") and not run.callback.get("error"):
-        return  # killed right after it was noted
-    # A wire fact of the retired Letta V1 server: what came in is among the messages, as in the list of the run's messages.
-    said = await runtime.store.read(lambda tx: record_of(tx, run))
-    body = _body(run, turn_json(Answer(run, tuple(said)), run_view(run)))
+        return  # the process was killed right after it stored the result
+    # wire fact: incoming messages are included, as in the retired Letta V1 server's list of a run
+    messages = await runtime.store.read(lambda tx: record_of(tx, run))
+    body = _body(run, turn_json(Answer(run, tuple(messages)), run_view(run)))
     changes, failure = await deliver(runtime, job, run.callback["url"], body)
     await runtime.store.write(lambda tx: runs.note_callback(tx, run_id, changes))
     if failure:
@@ -52,7 +57,10 @@ async def call_back(runtime: Runtime, job: Job, _report: Report) -> None:
 async def deliver(
     runtime: Runtime, job: Job, url: str, body: bytes
 ) -> tuple[Json, RicordoError | None]:
-    """Send a signed body to the address; returns what to note of it, and why it was not taken."""
+    """Send a signed body to the address.
+
+    Returns the result to store, and the error if the request was not accepted.
+    """
     now = runtime.store.clock.now()
     key = await asyncio.to_thread(signing_key, runtime.settings.data_dir)
     headers = {
@@ -81,7 +89,7 @@ async def deliver(
 
 
 def _body(run: Run, result: Json) -> bytes:
-    ended = to_datetime(run.ended_at).isoformat() if run.ended_at is not None else None
+    ended_at = to_datetime(run.ended_at).isoformat() if run.ended_at is not None else None
     return orjson.dumps(
         {
             "run_id": run.id,
@@ -89,7 +97,7 @@ def _body(run: Run, result: Json) -> bytes:
             "conversation_id": run.conversation_id,
             "status": run.status,
             "stop_reason": run.stop_reason,
-            "completed_at": ended,
+            "completed_at": ended_at,
             "metadata": {
                 **run.metadata,
                 **({"error": run.error} if run.error else {}),

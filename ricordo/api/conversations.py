@@ -1,6 +1,7 @@
-"""Conversations of an agent: made, listed, changed, forked, compacted and deleted, and messages in them.
+"""Routes of conversations: create, list, change, fork, compact and delete, and their messages.
 
-Everywhere a conversation is named by its id, as `default` with `agent_id`, or, as older clients do, by the agent's id alone.
+A conversation is named by its id, by `default` with `agent_id`, or, by older clients, by the
+agent's id alone.
 """
 
 from dataclasses import dataclass
@@ -64,13 +65,14 @@ router = Routes(prefix="/v1", tags=["conversations"], scope="messages")
 _compaction = Routes(prefix="/v1", tags=["messages"], scope="messages")
 _ONE = "/conversations/{conversation_id}"
 _IS_ARCHIVED = {"unarchived": False, "archived": True, "all": None}
-AgentId = Annotated[
-    str | None, Query(description='Whose conversation, where it is named "default".')
-]
+AgentId = Annotated[str | None, Query(description='The agent of the conversation "default".')]
 
 
 class IsolationFields(RequestModel):
-    """Refuses blocks of a conversation's own, wherever a conversation is made or changed: without them it would share."""
+    """Refuses a conversation's own blocks when a conversation is created or changed.
+
+    Without the refusal it would silently share its blocks.
+    """
 
     unsupported = ("isolated_block_labels",)
     reasons = {  # noqa: RUF012 - a class variable of the base
@@ -93,62 +95,71 @@ class ConversationFields(IsolationFields):
     hidden: bool | None = None
 
     def changes(self, now: int) -> dict[str, Any]:
-        """Return the columns that are given. `now` is in microseconds UTC; raises Invalid, Unsupported."""
+        """Return the columns that are sent; `now` is in microseconds UTC.
+
+        Raises Invalid, Unsupported.
+        """
         self.refuse_unsupported()
-        sent = self.model_fields_set
-        values: dict[str, Any] = {
+        names = self.model_fields_set
+        columns: dict[str, Any] = {
             name: getattr(self, name)
             for name in ("summary", "description", "model")
-            if name in sent
+            if name in names
         }
-        if "model_settings" in sent:
-            values["model_settings"] = self.model_settings.changes() if self.model_settings else {}
-        if "context_window_limit" in sent:
-            values["context_window"] = self.context_window_limit
+        if "model_settings" in names:
+            columns["model_settings"] = self.model_settings.changes() if self.model_settings else {}
+        if "context_window_limit" in names:
+            columns["context_window"] = self.context_window_limit
         if self.hidden is not None:
-            values["hidden"] = self.hidden
+            columns["hidden"] = self.hidden
         if self.archived is not None:
-            values["archived_at"] = now if self.archived else None
-        return values
+            columns["archived_at"] = now if self.archived else None
+        return columns
 
 
 class ConversationRequest(ConversationFields):
-    """A conversation to create; with `user_id` it sees that user's memory, else that of the user the agent was made for."""
+    """A conversation to create.
+
+    It sees the memory of `user_id`, or of the user the agent was created for.
+    """
 
     user_id: str | None = Field(None, min_length=1, max_length=255)
 
 
 class ConversationUpdate(ConversationFields):
-    """What changes of a conversation. A field that is left out stays, and null takes the agent's own again."""
+    """The changes of a conversation.
+
+    A field that is left out stays, and null resets it to the agent's own.
+    """
 
     last_message_at: str | None = None
 
     def changes(self, now: int) -> dict[str, Any]:
         last = self.last_message_at
-        values = super().changes(now)
+        columns = super().changes(now)
         if "last_message_at" in self.model_fields_set:
-            values["last_message_at"] = (
-                None if last is None else parse_timestamp(last, UTC, name="last_message_at")
-            )
-        return values
+            columns["last_message_at"] = None
+            if last is not None:
+                columns["last_message_at"] = parse_timestamp(last, UTC, name="last_message_at")
+        return columns
 
 
 class ForkRequest(IsolationFields):
-    """What may also be said in the query of a fork, which goes first."""
+    """The options of a fork; the same options in the query take precedence."""
 
     message_id: str | None = None
     hidden: bool = False
 
 
 class ConversationSendRequest(SendRequest):
-    """Messages for a conversation, and how the answer is wanted: as a stream, unless it says otherwise."""
+    """Messages for a conversation; the answer is streamed by default."""
 
     agent_id: str | None = None
     streaming: bool = True
 
 
 class RecompileRequest(RequestModel):
-    """Which agent's own conversation is meant."""
+    """The agent whose own conversation is recompiled."""
 
     ignored: ClassVar = {"compaction_settings": "Recompiling a prompt compacts nothing."}
 
@@ -157,7 +168,7 @@ class RecompileRequest(RequestModel):
 
 @dataclass(frozen=True, slots=True)
 class ConversationQuery:
-    """Which conversations are wanted, and in which order."""
+    """The selection and order of conversations."""
 
     agent_id: str | None = None
     archive_status: Literal["unarchived", "archived", "all"] = "unarchived"
@@ -174,7 +185,7 @@ class ConversationQuery:
     after: Annotated[str | None, Query(description="Only items after the one with this id.")] = None
     limit: Annotated[int, Query(ge=1, le=1000, description="How many items at most.")] = 50
     order: Annotated[Literal["asc", "desc"], Query(description="Oldest or newest first.")] = "desc"
-    order_by: Annotated[OrderBy, Query(description="By which time.")] = "last_message_at"
+    order_by: Annotated[OrderBy, Query(description="The time to order by.")] = "last_message_at"
 
     def page(self) -> Page:
         return Page(self.limit, self.before, self.after, self.order)
@@ -190,7 +201,7 @@ class ConversationQuery:
 class ConversationResponse(AuthorFields):
     """A conversation with an agent, which sees the memory of the user `user_id`.
 
-    `model`, `model_settings` and `context_window_limit` are null where it uses the agent's.
+    `model`, `model_settings` and `context_window_limit` are null if it uses the agent's.
     """
 
     id: str
@@ -218,32 +229,34 @@ ConversationFields.take_back(ConversationResponse)
 async def create(
     context: RequestContext, agent_id: str, body: ConversationRequest | None = None
 ) -> Json:
-    """Make another conversation of the agent, which shares its memory and tools."""
-    given = body or ConversationRequest()
-    values = given.changes(context.store.clock.now())
-    return await _shown(
-        context,
-        await create_conversation(context.runtime, context.scope, agent_id, values, given.user_id),
+    """Create another conversation of the agent, with the same memory and tools."""
+    request = body or ConversationRequest()
+    columns = request.changes(context.store.clock.now())
+    conversation = await create_conversation(
+        context.runtime, context.scope, agent_id, columns, request.user_id
     )
+    return await _response(context, conversation)
 
 
 @router.get("/conversations/", response_model=list[ConversationResponse])
 def list_conversations(
-    tx: Transaction, context: RequestContext, which: Annotated[ConversationQuery, Depends()]
+    tx: Transaction, context: RequestContext, query: Annotated[ConversationQuery, Depends()]
 ) -> list[Json]:
-    """Conversations, by default the most recent message first; without agents' own and hidden ones."""
-    if which.agent_id:
-        agents.require(tx, context.scope, which.agent_id)
+    """List conversations, most recent message first, without agents' own and hidden ones."""
+    if query.agent_id:
+        agents.require(tx, context.scope, query.agent_id)
     return [
-        _json(tx, context, one)
-        for one in conversations.page(tx, context.scope, which.page(), which.filter(context.scope))
+        _json(tx, context, conversation)
+        for conversation in conversations.page(
+            tx, context.scope, query.page(), query.filter(context.scope)
+        )
     ]
 
 
 @router.get(_ONE, response_model=ConversationResponse)
 async def retrieve(context: RequestContext, conversation_id: str, agent_id: AgentId = None) -> Json:
-    """One conversation."""
-    return await _shown(context, await _named(context, conversation_id, agent_id))
+    """Return one conversation."""
+    return await _response(context, await _open(context, conversation_id, agent_id))
 
 
 @router.patch(_ONE, response_model=ConversationResponse)
@@ -254,17 +267,20 @@ async def modify(
     agent_id: AgentId = None,
 ) -> Json:
     """Change a conversation; fields that are left out stay. Its next turn follows."""
-    conversation = await _named(context, conversation_id, agent_id)
+    conversation = await _open(context, conversation_id, agent_id)
     changes = body.changes(context.store.clock.now())
-    return await _shown(
+    return await _response(
         context, await change_conversation(context.runtime, context.scope, conversation.id, changes)
     )
 
 
 @router.delete(_ONE, response_model=NoteResponse)
 async def delete(context: RequestContext, conversation_id: str, agent_id: AgentId = None) -> Json:
-    """Delete a conversation, whatever runs in it. What was forked from it keeps what it shares."""
-    conversation = await _named(context, conversation_id, agent_id)
+    """Delete a conversation, even while a turn runs in it.
+
+    Its forks keep the messages that they share with it.
+    """
+    conversation = await _open(context, conversation_id, agent_id)
     await stop_and_delete(context.runtime, context.scope, conversation.id)
     return note(f"Conversation id={conversation.id} successfully deleted")
 
@@ -278,18 +294,21 @@ async def fork(
     message_id: str | None = None,
     hidden: bool | None = None,
 ) -> Json:
-    """Make a conversation that goes on from what is in view in this one, or from it up to a message; nothing is copied."""
-    asked = body or ForkRequest()
-    asked.refuse_unsupported()
-    conversation = await _named(context, conversation_id, agent_id)
-    made = await fork_conversation(
+    """Create a conversation that continues this one, from its window or up to a message.
+
+    Nothing is copied.
+    """
+    request = body or ForkRequest()
+    request.refuse_unsupported()
+    conversation = await _open(context, conversation_id, agent_id)
+    forked = await fork_conversation(
         context.runtime,
         context.scope,
         conversation.id,
-        message_id=message_id or asked.message_id,
-        is_hidden=asked.hidden if hidden is None else hidden,
+        message_id=message_id or request.message_id,
+        is_hidden=request.hidden if hidden is None else hidden,
     )
-    return await _shown(context, made)
+    return await _response(context, forked)
 
 
 @router.post(_ONE + "/recompile", response_model=str)
@@ -300,16 +319,22 @@ async def recompile(
     dry_run: bool = False,
     agent_id: AgentId = None,
 ) -> str:
-    """Rebuild the conversation's system message and return it; with `dry_run` it is not saved."""
-    asked = body or RecompileRequest()
-    conversation = await _named(context, conversation_id, asked.agent_id or agent_id)
+    """Rebuild the conversation's system message and return it.
+
+    With `dry_run` it is not saved.
+    """
+    request = body or RecompileRequest()
+    conversation = await _open(context, conversation_id, request.agent_id or agent_id)
     return await recompile_system(context.runtime, context.scope, conversation.id, is_dry=dry_run)
 
 
 @router.post("/agents/{agent_id}/recompile", response_model=str)
 async def recompile_own(context: RequestContext, agent_id: str, dry_run: bool = False) -> str:
-    """Rebuild the system message of the agent's own conversation and return it; with `dry_run` it is not saved."""
-    conversation = await _named(context, DEFAULT, agent_id)
+    """Rebuild the system message of the agent's own conversation and return it.
+
+    With `dry_run` it is not saved.
+    """
+    conversation = await _open(context, DEFAULT, agent_id)
     return await recompile_system(context.runtime, context.scope, conversation.id, is_dry=dry_run)
 
 
@@ -317,8 +342,8 @@ async def recompile_own(context: RequestContext, agent_id: str, dry_run: bool = 
 async def cancel(
     context: RequestContext, conversation_id: str, agent_id: AgentId = None
 ) -> dict[str, str]:
-    """Cancel what runs in the conversation."""
-    conversation = await _named(context, conversation_id, agent_id)
+    """Cancel the running turn of the conversation."""
+    conversation = await _open(context, conversation_id, agent_id)
     return outcome_json(await cancel_conversation(context.runtime, context.scope, conversation.id))
 
 
@@ -326,9 +351,12 @@ async def cancel(
 async def send(
     context: RequestContext, conversation_id: str, body: ConversationSendRequest
 ) -> Response:
-    """Send messages to the conversation and read the answer as server-sent events; without `streaming`, wait for it whole."""
+    """Send messages to the conversation and read the answer as server-sent events.
+
+    Without `streaming`, wait for the whole answer.
+    """
     body.require_streaming()
-    conversation = await _named(context, conversation_id, body.agent_id)
+    conversation = await _open(context, conversation_id, body.agent_id)
     if body.streaming:
         return await stream_turn(context, conversation.agent_id, body, conversation.id)
     turn = await run_turn(
@@ -346,25 +374,32 @@ async def list_messages(
     include_return_message_types: Types = None,
     group_id: str | None = None,
 ) -> list[Json]:
-    """The messages of the conversation, with those that it shares with the ones it was forked from; by default newest first."""
+    """List the messages of the conversation, by default newest first.
+
+    They include the messages that it shares with its origin.
+    """
     view = MessageFormat(types=types_of(include_return_message_types))
-    page, has_piece = paging.page(default=100), keeps_some(view)
+    page = paging.page(default=100)
+    has_piece = keeps_some(view)
 
     def keeps(message: Message) -> bool:
         return group_id in (None, message.group_id) and has_piece(message)
 
-    conversation = await _named(context, conversation_id, agent_id)
-    found = await context.store.read(
+    conversation = await _open(context, conversation_id, agent_id)
+    rows = await context.store.read(
         lambda tx: conversations.page_of_history(tx, context.scope, conversation, page, keeps)
     )
-    return messages_response(found, view)
+    return messages_response(rows, view)
 
 
 @_compaction.post("/agents/{agent_id}/summarize", response_model=CompactResponse)
 async def compact_own(
     context: RequestContext, agent_id: str, body: CompactRequest | None = None
 ) -> Response | Json:
-    """Summarize the older part of the agent's default conversation; the messages stay in its history."""
+    """Summarize the older part of the agent's default conversation.
+
+    The messages stay in its history.
+    """
     return await _compact(context, DEFAULT, agent_id, body or CompactRequest())
 
 
@@ -375,19 +410,22 @@ async def compact(
     body: CompactRequest | None = None,
     agent_id: str | None = None,
 ) -> Response | Json:
-    """Summarize the older part of a conversation; the messages stay in its history."""
-    asked = body or CompactRequest()
-    return await _compact(context, conversation_id, asked.agent_id or agent_id, asked)
+    """Summarize the older part of a conversation.
+
+    The messages stay in its history.
+    """
+    request = body or CompactRequest()
+    return await _compact(context, conversation_id, request.agent_id or agent_id, request)
 
 
 router.routes += _compaction.routes
 
 
-async def _named(context: RequestContext, name: str, agent_id: str | None) -> Conversation:
+async def _open(context: RequestContext, name: str, agent_id: str | None) -> Conversation:
     return await open_conversation(context.runtime, context.scope, name, agent_id)
 
 
-async def _shown(context: RequestContext, conversation: Conversation) -> Json:
+async def _response(context: RequestContext, conversation: Conversation) -> Json:
     return await context.store.read(lambda tx: _json(tx, context, conversation))
 
 
@@ -395,23 +433,25 @@ def _json(tx: Transaction, context: RequestContext, conversation: Conversation) 
     if not conversation.model_settings:
         return ConversationResponse.of(conversation, model_settings=None)
     model = conversation.model or agents.load(tx, context.scope, conversation.agent_id).agent.model
-    known = context.runtime.organization_providers.known(context.scope.organization_id)
+    models = context.runtime.organization_providers.known(context.scope.organization_id)
     try:
-        kind = known.get(model).info.endpoint_type
+        kind = models.get(model).info.endpoint_type
     except NotFound:
-        kind = "openai"  # its provider is configured no more; it can still be looked at
-    own = settings_response(ModelSettings(**conversation.model_settings), kind)
-    return ConversationResponse.of(conversation, model_settings=own)
+        kind = "openai"  # the model's provider is no longer configured
+    settings = settings_response(ModelSettings(**conversation.model_settings), kind)
+    return ConversationResponse.of(conversation, model_settings=settings)
 
 
 async def _compact(
     context: RequestContext, conversation_id: str, agent_id: str | None, body: CompactRequest
 ) -> Response | Json:
-    conversation = await _named(context, conversation_id, agent_id)
-    usual = (
-        await context.store.read(lambda tx: agents.load(tx, context.scope, conversation.agent_id))
-    ).agent.compaction
-    settings = body.compaction_settings.settings(usual) if body.compaction_settings else usual
+    conversation = await _open(context, conversation_id, agent_id)
+    state = await context.store.read(
+        lambda tx: agents.load(tx, context.scope, conversation.agent_id)
+    )
+    settings = state.agent.compaction
+    if body.compaction_settings:
+        settings = body.compaction_settings.settings(settings)
     request = TurnRequest(
         context.scope,
         conversation.agent_id,
@@ -419,11 +459,11 @@ async def _compact(
         compaction=settings,
         purpose="compaction",
     )
-    result = await collect(await run_turn(context.runtime, request))
-    if result.failure:
-        if result.failure.kind == INVALID_REQUEST:
-            raise Invalid(result.failure.message)
-        return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
-    summary = result.messages[-1]
+    turn = await collect(await run_turn(context.runtime, request))
+    if turn.failure:
+        if turn.failure.kind == INVALID_REQUEST:
+            raise Invalid(turn.failure.message)
+        return model_failure(turn.failure.kind, turn.failure.message, turn.failure.detail)
+    summary = turn.messages[-1]
     part = next(part for part in summary.parts if isinstance(part, CompactionPart))
     return CompactResponse.of(part, summary=summary.text)

@@ -1,4 +1,7 @@
-"""Errors as clients of the retired Letta V1 server know them: `{"detail": "NOT_FOUND: …"}`, and `{"error": …}` for models."""
+"""Errors in the form of the retired Letta V1 server.
+
+They are `{"detail": "NOT_FOUND: …"}`, and `{"error": …}` for failures of models.
+"""
 
 import logging
 from collections.abc import Mapping
@@ -41,9 +44,12 @@ MODEL_STATUS: Mapping[str, int] = {
     "llm_empty_response": 500,
     "llm_error": 500,
 }
-# Of a request with many faults the first ones are told.
-_MOST_FAULTS, _DEEPEST, _LONGEST_NAME, _LONGEST_WORDS = 20, 20, 100, 300
-# The first that fits.
+# Limits of an answer: the faults of a request, the depth of a path, and characters.
+_MOST_FAULTS = 20
+_DEEPEST = 20
+_LONGEST_NAME = 100
+_LONGEST_MESSAGE = 300
+# The first matching type counts.
 _STATUS: Mapping[type[RicordoError], tuple[int, str]] = {
     NotFound: (404, "NOT_FOUND"),
     TooLong: (422, "INVALID_ARGUMENT"),
@@ -58,8 +64,8 @@ _STATUS: Mapping[type[RicordoError], tuple[int, str]] = {
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Make the app answer errors and bad requests so, and document it."""
-    app.router.responses.update(REFUSALS)  # for the routes of plugins; ours have it already
+    """Let the app answer errors and bad requests in this form, and document it."""
+    app.router.responses.update(REFUSALS)  # for the routes of plugins; ours have them already
     app.exception_handler(RicordoError)(_ours)
     app.exception_handler(RequestValidationError)(_invalid_request)
     app.exception_handler(ClientDisconnect)(_disconnected)
@@ -73,18 +79,18 @@ async def _ours(_request: Request, error: RicordoError) -> Response:
     if isinstance(error, Busy):
         return _refused({"detail": str(error), "run_id": error.run_id}, 409)
     status, code = _answer_of(error)
-    words = _encodable(str(error))
-    response = _refused({"detail": f"{code}: {words}" if code else words}, status)
+    message = _encodable(str(error))
+    response = _refused({"detail": f"{code}: {message}" if code else message}, status)
     if isinstance(error, DatabaseFailed):
         response.headers["retry-after"] = RETRY_AFTER
     return response
 
 
 def status_of(error: RicordoError) -> int:
-    """Return the HTTP status that the API answers this error with."""
-    return (
-        MODEL_STATUS.get(error.kind, 500) if isinstance(error, ModelError) else _answer_of(error)[0]
-    )
+    """Return the HTTP status of this error."""
+    if isinstance(error, ModelError):
+        return MODEL_STATUS.get(error.kind, 500)
+    return _answer_of(error)[0]
 
 
 def _answer_of(error: RicordoError) -> tuple[int, str]:
@@ -92,7 +98,7 @@ def _answer_of(error: RicordoError) -> tuple[int, str]:
 
 
 def model_failure(kind: str, message: str, detail: str | None = None) -> Response:
-    """Return a provider's failure, as an error of a run has it too."""
+    """Return a provider's failure, in the form of a run's error."""
     if kind == "context_window_exceeded":
         return _refused({"detail": f"CONTEXT_WINDOW_EXCEEDED: {message}"}, 400, is_final=True)
     if kind in MODEL_STATUS:
@@ -100,32 +106,33 @@ def model_failure(kind: str, message: str, detail: str | None = None) -> Respons
         return _refused(failure, MODEL_STATUS[kind], is_final=True)
     if kind == "deleted":
         return _refused({"detail": f"NOT_FOUND: {message}"}, 404)
-    if kind == INTERRUPTED:  # a retry is answered anew
+    if kind == INTERRUPTED:  # a retry makes a new answer
         return _refused({"detail": message}, 503)
     return _refused({"detail": message}, 500, is_final=True)
 
 
-def text_conflict(why: str | None, conflict: Json) -> Response:
-    return _refused({"detail": f"CONFLICT: {why}", "conflict": conflict}, 409)
+def text_conflict(reason: str | None, conflict: Json) -> Response:
+    return _refused({"detail": f"CONFLICT: {reason}", "conflict": conflict}, 409)
 
 
 def _refused(content: Json, status: int, *, is_final: bool = False) -> Response:
     response = answer(content, status)
     if is_final or status in (409, 412):
-        # The server has tried again already, or will give the same answer: a retry of the client's would only repeat it.
+        # A client's retry would only repeat the answer: the server has retried already, or nothing
+        # can change.
         response.headers["x-should-retry"] = "false"
     return response
 
 
 async def _invalid_request(request: Request, error: RequestValidationError) -> Response:
-    # What was sent is not repeated: it may be long, or secret.
-    every = error.errors()
-    faults = [_fault(fault) for fault in every[:_MOST_FAULTS]]
-    told = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults]
-    more = f"; and {len(every) - len(faults)} more" if len(every) > len(faults) else ""
+    # The request's content is not repeated: it may be long or secret.
+    errors = error.errors()
+    faults = [_fault(fault) for fault in errors[:_MOST_FAULTS]]
+    messages = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in faults]
+    more = f"; and {len(errors) - len(faults)} more" if len(errors) > len(faults) else ""
     content: Json = {
         "trace_id": "",
-        "detail": f"INVALID_ARGUMENT: {'; '.join(told)}{more}",
+        "detail": f"INVALID_ARGUMENT: {'; '.join(messages)}{more}",
         "errors": faults,
     }
     if any(fault["loc"][0] == "path" for fault in faults):
@@ -136,49 +143,49 @@ async def _invalid_request(request: Request, error: RequestValidationError) -> R
 
 
 def _fault(fault: Json) -> Json:
-    """Return where it is and what is wrong there, without the names of our own types, and not at length."""
-    place = [
-        each if isinstance(each, int) else _shortened(each, _LONGEST_NAME)
-        for each in fault["loc"][:_DEEPEST]
+    """Return the place and the message of a fault, shortened and without our types' names."""
+    path = [
+        key if isinstance(key, int) else _shortened(key, _LONGEST_NAME)
+        for key in fault["loc"][:_DEEPEST]
     ]
-    words = str(fault["msg"]).removeprefix("Value error, ").replace(" after validation", "")
-    if fault["type"] == "union_tag_invalid":  # pydantic's own sentence repeats what was sent
-        words = f"Input tag is none of the expected tags: {fault['ctx']['expected_tags']}"
+    message = str(fault["msg"]).removeprefix("Value error, ").replace(" after validation", "")
+    if fault["type"] == "union_tag_invalid":  # pydantic's own sentence repeats the input
+        message = f"Input tag is none of the expected tags: {fault['ctx']['expected_tags']}"
     elif fault["type"] == "extra_forbidden":
-        words = "There is no such field here. Check how it is spelled, or leave it out"
+        message = "There is no such field here. Check how it is spelled, or leave it out"
     elif fault["type"] == "json_invalid":
-        words = f"JSON decode error: {fault['ctx']['error']}"
-    return FaultResponse.of(None, loc=place, msg=_shortened(words, _LONGEST_WORDS))
+        message = f"JSON decode error: {fault['ctx']['error']}"
+    return FaultResponse.of(None, loc=path, msg=_shortened(message, _LONGEST_MESSAGE))
 
 
-def _shortened(text: str, most: int) -> str:
+def _shortened(text: str, limit: int) -> str:
     text = _encodable(text)
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def _encodable(text: str) -> str:
-    # A name that was sent may hold half a character, which no answer can.
+    # A sent name may hold a lone surrogate, which no answer can.
     return text.encode("utf-8", "replace").decode()
 
 
 async def _no_such_route(request: Request, error: HTTPException) -> Response:
     if error.status_code < 400:
         return await http_exception_handler(request, error)
-    words = str(error.detail)
+    message = str(error.detail)
     if error.status_code in (404, 405):
         route = f"{request.method} {_shortened(request.url.path, _LONGEST_NAME)}"
-        words = (
+        message = (
             f"There is no route {route} here. docs/develop/compatibility.md lists the routes that"
             " are served, and those that are not."
         )
-    response = _answered(request, {"detail": words}, error.status_code)
+    response = _answered(request, {"detail": message}, error.status_code)
     response.headers.update(error.headers or {})
     return response
 
 
 async def _disconnected(request: Request, _error: Exception) -> Response:
-    words = "The connection was closed before the request had come whole. Send it again."
-    return _answered(request, {"detail": words}, 400)
+    message = "The connection was closed before the request had come whole. Send it again."
+    return _answered(request, {"detail": message}, 400)
 
 
 async def _unknown(request: Request, error: Exception) -> Response:

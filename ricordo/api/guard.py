@@ -1,4 +1,8 @@
-"""Who may come in: whoever has a key; where there are no keys only this machine, and no web page of another origin."""
+"""The guard of the server, before all routes.
+
+It lets callers with a key in. Without any keys it lets only this machine in, and no web page of
+another origin.
+"""
 
 import re
 from base64 import b64decode
@@ -23,12 +27,12 @@ from ricordo.storage import conversations, runs
 from ricordo.storage.engine.store import Transaction
 from ricordo.storage.keys import TOKEN
 
-# What anybody may ask for, and which must not wait for the database.
+# Open routes that must not wait for the database.
 _HEALTH = ("/v1/health", "/v1/health/", "/v1/health/live", "/v1/health/ready", "/health")
-# What anybody may see: that a server is here and how to talk to it.
+# Open routes: they tell that a server is here and how to talk to it.
 OPEN_PATHS = ("/", "/v1/health", "/v1/health/")
-# Whose clients read refusals in OpenAI's shape: all that OpenAI serves, whether it is served here or not. `/v1/models/`, with a
-# slash at its end, and its list of embedding models are Letta's.
+# Paths whose clients read refusals in OpenAI's form: all of OpenAI's paths, served here or not.
+# `/v1/models/`, with a slash at its end, and the list of embedding models belong to Letta's API.
 _OPENAI_PATH = re.compile(
     r"/v1/(?:(?:chat|completions|responses|embeddings|moderations|images|audio|assistants|threads|vector_stores|fine_tuning"
     r"|files|uploads|batches|realtime)(?:/|$)|models(?:$|/(?!embedding(?:/|$))[^/]))"
@@ -43,20 +47,20 @@ _OPENAI_TYPES = {
     503: "unavailable_error",
 }
 _NOT_NOW = "The database does not answer, so it is not known who may come in. Try again in a moment; the server's log says why."
-# When to come again, in seconds, where nothing else is known.
+# Seconds until a retry, if nothing else is known.
 RETRY_AFTER = "5"
-# git sends a key as the password of any user, and only after it was asked for one.
+# git sends a key as the password of any user, and only after a 401 answer.
 _GIT_PATH = re.compile(r"/users/[^/]+/memory\.git/")
-# A login's key, which a browser sends by itself.
+# The cookie with a login's key.
 COOKIE = "ricordo_session"
-# Names the user that a service or the administrator acts for.
+# The header with the user for whom a service or the administrator acts.
 USER_HEADER = b"x-ricordo-user"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 _Refusal = tuple[int, str]
-# Where a request carries the fields that its body may have, for `call.py`.
+# The key in the ASGI scope of the fields that a body may have, for `call.py`.
 FIELDS = "ricordo.fields"
-# Headers by which proxies and networks of proxies name the address that asks; `Forwarded` (RFC 7239) has a form of its own.
-_ASKED_FOR = frozenset(
+# Headers in which proxies name the client's address; `Forwarded` (RFC 7239) has its own form.
+_CLIENT_HEADERS = frozenset(
     (
         b"x-forwarded-for",
         b"x-real-ip",
@@ -70,7 +74,11 @@ _FORWARDED_FOR = re.compile(rb'for\s{0,9}=\s{0,9}("[^"]*"|[^;,\s]*)', re.IGNOREC
 
 
 class _Way(NamedTuple):
-    """A route that tokens of browsers may use: what with, and with which query parameters and fields of the body."""
+    """A route for tokens of browsers.
+
+    `access` is the needed right; `query` and `fields` are the allowed query parameters and fields of
+    the body.
+    """
 
     access: str
     method: str
@@ -85,8 +93,9 @@ _SEND = (
     " include_return_message_types stream_tokens include_pings background client_tools enable_thinking"
     " include_compaction_messages"
 )
-# What may be done, the method, the path, and then the query parameters (with ?) and the fields of the body that may be sent.
-# Left out is whatever names other things: other agents, blocks, users, models, addresses.
+# The right, the method, the path, and then the allowed query parameters (with ?) and fields of the
+# body. Parameters that name other objects are left out: other agents, blocks, users, models,
+# addresses.
 _WAYS = """
 read_agent GET /v1/agents/<agent>
 read_agent GET /v1/agents/<agent>/core-memory/blocks ?PAGE
@@ -114,21 +123,21 @@ _IDS = {"agent": "agent", "conversation": "conv", "run": "run"}
 def _way(line: str) -> _Way:
     for name, kind in _IDS.items():
         line = line.replace(f"<{name}>", f"(?P<{name}>{pattern(kind)[1:-1]})")
-    access, method, path, *more = line.replace("?PAGE", _PAGE).replace("SEND", _SEND).split()
-    query = frozenset(one[1:] for one in more if one[0] == "?")
-    return _Way(
-        access, method, re.compile(path), query, frozenset(one for one in more if one[0] != "?")
-    )
+    access, method, path, *names = line.replace("?PAGE", _PAGE).replace("SEND", _SEND).split()
+    query = frozenset(name[1:] for name in names if name[0] == "?")
+    fields = frozenset(name for name in names if name[0] != "?")
+    return _Way(access, method, re.compile(path), query, fields)
 
 
 WAYS = tuple(map(_way, _WAYS.strip().splitlines()))
 
 
 class Guard:
-    """Finds out who a request is from before any route sees it, and refuses whoever has no key where one is needed.
+    """Identifies the caller before any route, and refuses callers without a needed key.
 
-    Without keys a browser is the only way in from outside: a page of another origin, or a name that was made to point here
-    (DNS rebinding). Both are refused by their Origin and Host. With the cookie of a login only pages of this server may write.
+    Without keys a browser is the only way in from outside: by a page of another origin, or by a
+    name that was made to point here (DNS rebinding). Both are refused by their Origin and Host.
+    With the cookie of a login only pages of this server may write.
     """
 
     def __init__(
@@ -146,11 +155,12 @@ class Guard:
         self._open_paths = frozenset((*OPEN_PATHS, *open_paths))
         self._authentication = authentication
         self._hosts = {*LOOPBACK, settings.host}
-        self._limits, self._most_bytes = RequestLimits(settings), settings.key_max_body_bytes
+        self._limits = RequestLimits(settings)
+        self._max_body_bytes = settings.key_max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or refuse it."""
-        # What this server asks of itself has its caller's scope already.
+        # Requests of this server to itself have their caller's scope already.
         if scope["type"] != "http" or REQUEST_SCOPE in scope:
             await self._app(scope, receive, send)
             return
@@ -159,16 +169,19 @@ class Guard:
             return
         send = _guarded(send)
         refusal = await _checked(self._refusal(scope))
-        caller, path = scope.get(REQUEST_SCOPE), route_path(scope) or "/"
+        caller = scope.get(REQUEST_SCOPE)
+        path = route_path(scope) or "/"
         if caller and caller.limits and path not in self._open_paths:
             if seconds := self._limits.count(caller.limits):
-                told = f"This key was used too often within a minute. Wait {seconds} s, or ask for a higher limit."
-                await refuse(429, told, {"retry-after": str(seconds)}, path=path)(
-                    scope, receive, send
+                detail = (
+                    f"This key was used too often within a minute. Wait {seconds} s, "
+                    "or ask for a higher limit."
                 )
+                response = refuse(429, detail, {"retry-after": str(seconds)}, path=path)
+                await response(scope, receive, send)
                 return
-            if most := caller.limits.max_body_bytes or self._most_bytes:
-                receive = limit_body(scope, receive, most)
+            if max_bytes := caller.limits.max_body_bytes or self._max_body_bytes:
+                receive = limit_body(scope, receive, max_bytes)
         if caller and caller.reach:
             send = _readable(scope, caller.reach, send)
             refusal = refusal or await _checked(_beyond(scope, caller, caller.reach))
@@ -177,10 +190,9 @@ class Guard:
             if status == 401 and self._login and _is_navigation(scope):
                 await self._to_login(scope)(scope, receive, send)
                 return
-            asks = status == 401 and _GIT_PATH.match(path)
-            headers = (
-                {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'} if asks else None
-            )
+            headers = None
+            if status == 401 and _GIT_PATH.match(path):
+                headers = {"www-authenticate": 'Basic realm="Ricordo", charset="UTF-8"'}
             if status == 401 and (metadata := self._resources.get(path)):
                 address = f"{str(Request(scope).base_url).rstrip('/')}{metadata}"
                 headers = {"www-authenticate": f'Bearer resource_metadata="{address}"'}
@@ -191,25 +203,19 @@ class Guard:
     async def _refusal(self, scope: Scope) -> _Refusal | None:
         headers = scope["headers"]
         runtime: Any = getattr(scope["app"].state, "runtime", None)
-        path = (
-            route_path(scope) or "/"
-        )  # without the path below which a proxy or another app serves this one
+        # Without the path under which a proxy or another app serves this one.
+        path = route_path(scope) or "/"
         is_open = path in self._open_paths
         key = _key(_header(headers, b"authorization"), is_git=bool(_GIT_PATH.match(path)))
-        # The program of a tool is nobody else, also where others need no key; nor is a page with a token.
-        is_tool = key.startswith((CALL, TOKEN))
-        if (
-            local := None
-            if is_tool
-            else await self._authentication.local(runtime, asks=path not in _HEALTH)
-        ):
-            scope[REQUEST_SCOPE] = local
-            return self._foreign(scope)
+        # A tool's program or a page with a token is never the local user, even without keys.
+        if not key.startswith((CALL, TOKEN)):
+            local = await self._authentication.local(runtime, asks=path not in _HEALTH)
+            if local:
+                scope[REQUEST_SCOPE] = local
+                return self._foreign(scope)
         cookie = "" if key or path in _HEALTH else _cookie(_header(headers, b"cookie"))
-        is_from_elsewhere = not _is_own_page(headers) and (
-            cookie or (is_open and _is_page(headers))
-        )
-        if is_from_elsewhere and scope["method"] not in _SAFE:
+        needs_own_page = cookie or (is_open and _is_page(headers))
+        if needs_own_page and not _is_own_page(headers) and scope["method"] not in _SAFE:
             return (
                 403,
                 "With a login only pages of this server may write. Programs send a key instead.",
@@ -217,29 +223,28 @@ class Guard:
         if is_open and not cookie:
             return None
         if key or cookie:
-            is_near, address = _is_near(scope), (scope.get("client") or ("",))[0]
+            address = (scope.get("client") or ("",))[0]
             await self._authentication.slow_down(address, key or cookie)
             scope[REQUEST_SCOPE] = await self._authentication.scope_of(
-                runtime, key or cookie, is_near=is_near
+                runtime, key or cookie, is_near=_is_near(scope)
             )
             if scope[REQUEST_SCOPE] is None:
                 self._authentication.note_failure(address)
         if scope.get(REQUEST_SCOPE) is None and not is_open:
-            why = "This key is unknown, expired or revoked. " if key or cookie else ""
+            reason = "This key is unknown, expired or revoked. " if key or cookie else ""
             return (
                 401,
-                f"{why}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key.",
+                f"{reason}Send this server's key as `Authorization: Bearer …`; letta-client takes it as api_key.",
             )
         return None
 
     def _to_login(self, scope: Scope) -> Response:
-        asked = "/"
-        if scope["method"] == "GET":  # what a form sent is gone, and its address may show nothing
+        target = "/"
+        if scope["method"] == "GET":  # a form's content is lost, and its address may show nothing
             query = scope["query_string"].decode("latin-1")
-            asked = quote(route_path(scope) or "/") + (f"?{query}" if query else "")
-        address = (
-            f"{scope.get('root_path', '').rstrip('/')}{self._login}?next={quote(asked, safe='')}"
-        )
+            target = quote(route_path(scope) or "/") + (f"?{query}" if query else "")
+        root = scope.get("root_path", "").rstrip("/")
+        address = f"{root}{self._login}?next={quote(target, safe='')}"
         return RedirectResponse(address, 303, {"Cache-Control": "no-store"})
 
     def _foreign(self, scope: Scope) -> _Refusal | None:
@@ -263,31 +268,32 @@ class Guard:
 
 
 async def _checked(check: Awaitable[_Refusal | None]) -> _Refusal | None:
-    """Return what a check says of a request: "not now" where the database fails in it."""
+    """Return the result of a check.
+
+    A refusal with 503 if the database fails in it.
+    """
     try:
         return await check
     except Unavailable:
-        # Its own words may name places, and nobody knows who asks.
+        # The error's text may name places, and the caller is unknown.
         return 503, _NOT_NOW
 
 
 async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None:
-    """Why a token may not ask this. Whatever is not among the WAYS is refused before anything of the request is looked at."""
+    """Return the refusal of a token's request, if it is not allowed.
+
+    Every request outside WAYS is refused before anything of it is read.
+    """
     if reach.path:
-        is_there = route_path(scope) == reach.path
-        return (
-            None
-            if is_there
-            else (403, f"This token is for {reach.path} alone. Use a key for everything else.")
-        )
+        if route_path(scope) == reach.path:
+            return None
+        return 403, f"This token is for {reach.path} alone. Use a key for everything else."
     if not _is_from(scope, reach):
         return 403, f"This token is for pages of {reach.origin} alone."
-    path, query = (
-        route_path(scope),
-        parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True),
-    )
-    found = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == scope["method"])
-    way, named = next(((way, match.groupdict()) for way, match in found if match), (None, {}))
+    path = route_path(scope)
+    query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    matches = ((way, way.path.fullmatch(path)) for way in WAYS if way.method == scope["method"])
+    way, ids = next(((way, match.groupdict()) for way, match in matches if match), (None, {}))
     if way is None:
         return (
             403,
@@ -298,11 +304,10 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
             403,
             f"With a token of a browser the query parameter {unknown[0][:80]} cannot be used. Leave it out.",
         )
-    agents = [value for name, value in query if name == "agent_id"]
-    if named:
-        agents = [
-            await scope["app"].state.runtime.store.read(lambda tx: _agent_of(tx, caller, named))
-        ]
+    agents = [agent_id for name, agent_id in query if name == "agent_id"]
+    if ids:
+        store = scope["app"].state.runtime.store
+        agents = [await store.read(lambda tx: _agent_of(tx, caller, ids))]
     if len(agents) != 1 or (agents[0], way.access) not in reach.agents:
         return (
             404,
@@ -312,25 +317,31 @@ async def _beyond(scope: Scope, caller: Caller, reach: Reach) -> _Refusal | None
     return None
 
 
-def _agent_of(tx: Transaction, caller: Caller, named: dict[str, str]) -> str | None:
-    """The agent that is named, or whose conversation or run is; None where there is none."""
-    if id := named.get("conversation"):
+def _agent_of(tx: Transaction, caller: Caller, ids: dict[str, str]) -> str | None:
+    """Return the agent of the ids in a path, also by conversation or run.
+
+    None without one.
+    """
+    if id := ids.get("conversation"):
         conversation = conversations.get(tx, id)
         return conversation.agent_id if conversation else None
-    if id := named.get("run"):
+    if id := ids.get("run"):
         run = runs.find(tx, caller, id)
         return run.agent_id if run else None
-    return named["agent"]
+    return ids["agent"]
 
 
 def _is_from(scope: Scope, reach: Reach) -> bool:
-    """Whether the page that asks, where one does, is of the token's origin."""
-    origins = [value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"]
+    """Return whether the calling page, if it is one, has the token's origin."""
+    origins = [header.decode("latin-1") for name, header in scope["headers"] if name == b"origin"]
     return all(origin_of(origin) == reach.origin for origin in origins)
 
 
 def origin_of(url: str) -> str:
-    """The origin of an address as browsers write it, without the port that goes without saying; empty where it has none."""
+    """Return an address's origin as browsers write it, without a default port.
+
+    It is empty for other addresses.
+    """
     parts = _split(url)
     try:
         port = parts.port
@@ -339,35 +350,35 @@ def origin_of(url: str) -> str:
     if parts.scheme not in _PORTS or not parts.hostname or parts.username or parts.password:
         return ""
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}" + (
-        f":{port}" if port not in (None, _PORTS[parts.scheme]) else ""
-    )
+    if port in (None, _PORTS[parts.scheme]):
+        return f"{parts.scheme}://{host}"
+    return f"{parts.scheme}://{host}:{port}"
 
 
 def _preflight(scope: Scope) -> Response | None:
-    """The answer to a browser that asks whether a page of elsewhere may send a request: to the routes of tokens it may.
+    """Return the answer to a CORS preflight request for a route of tokens.
 
-    That gives no rights, and only the answers to a token can be read there.
+    None for others.
+
+    It gives no rights: a page can read only the answers to a request with a token.
     """
-    asked = _header(scope["headers"], b"access-control-request-method").decode("latin-1")
+    method = _header(scope["headers"], b"access-control-request-method").decode("latin-1")
     path = route_path(scope)
-    if scope["method"] != "OPTIONS" or not any(
-        way.method == asked and way.path.fullmatch(path) for way in WAYS
-    ):
+    is_known = any(way.method == method and way.path.fullmatch(path) for way in WAYS)
+    if scope["method"] != "OPTIONS" or not is_known:
         return None
+    requested_headers = _header(scope["headers"], b"access-control-request-headers")
     headers = {
         "access-control-allow-origin": "*",
-        "access-control-allow-methods": asked,
-        "access-control-allow-headers": _header(
-            scope["headers"], b"access-control-request-headers"
-        ).decode("latin-1"),
+        "access-control-allow-methods": method,
+        "access-control-allow-headers": requested_headers.decode("latin-1"),
         "access-control-max-age": "600",
     }
     return Response(status_code=204, headers=headers)
 
 
 def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
-    """Return what sends an answer that pages of the token's origin can read."""
+    """Return a `send` whose answers are readable for pages of the token's origin."""
     origin = _header(scope["headers"], b"origin")
     if not origin or not _is_from(scope, reach):
         return send
@@ -382,17 +393,18 @@ def _readable(scope: Scope, reach: Reach, send: Send) -> Send:
 
 
 def _guarded(send: Send) -> Send:
-    """Return what sends an answer that no browser takes for another kind of file, and that nobody on the way keeps.
+    """Return a `send` that adds security headers to the answer.
 
-    One that says "not now" says when to come again.
+    They stop browsers from guessing another type of file, and caches from storing the answer. An
+    answer with 503 also gets a time for a retry.
     """
 
     async def send_guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = message.get("headers", ())
-            there = {name.lower() for name, _ in headers}
-            missing = [pair for pair in _GUARDED if pair[0] not in there]
-            if message["status"] == 503 and not there & {b"retry-after", b"x-should-retry"}:
+            names = {name.lower() for name, _ in headers}
+            missing = [pair for pair in _GUARDED if pair[0] not in names]
+            if message["status"] == 503 and not names & {b"retry-after", b"x-should-retry"}:
                 missing.append((b"retry-after", RETRY_AFTER.encode()))
             message = {**message, "headers": [*headers, *missing]}
         await send(message)
@@ -401,7 +413,7 @@ def _guarded(send: Send) -> Send:
 
 
 def _is_navigation(scope: Scope) -> bool:
-    """Whether a browser opens a page, or sends the form of one."""
+    """Return whether a browser opens a page or sends a page's form."""
     headers = scope["headers"]
     mode = _header(headers, b"sec-fetch-mode")
     asks_page = mode == b"navigate" or (
@@ -413,54 +425,49 @@ def _is_navigation(scope: Scope) -> bool:
 def refuse(
     status: int, detail: str, headers: dict[str, str] | None = None, *, path: str = ""
 ) -> Response:
-    """Return the answer to a request that no route sees; OpenAI's clients read what `error` says."""
+    """Return a refusal without a route; OpenAI's clients read `error` in it."""
     content = with_openai_error({"detail": detail}, status, path)
     return Response(orjson.dumps(content), status, headers, "application/json")
 
 
 def with_openai_error(content: dict[str, Any], status: int, path: str) -> dict[str, Any]:
-    """Return a refusal as the clients of this path read it: those of OpenAI under `error`."""
+    """Return the refusal in the form of the path's clients: OpenAI's under `error`."""
     if not _OPENAI_PATH.match(path):
         return content
     return content | openai_error(content["detail"], openai_type(status))
 
 
 def openai_type(status: int) -> str:
-    """Return what OpenAI's clients call a refusal of this status."""
+    """Return OpenAI's name for a refusal with this status."""
     return _OPENAI_TYPES.get(status, "invalid_request_error")
 
 
 def openai_error(
     message: str, kind: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """Return a refusal as OpenAI's clients read it."""
-    text = message.encode(
-        "utf-8", "replace"
-    ).decode()  # a name that was sent may hold half a character
+    """Return a refusal in OpenAI's form."""
+    # A name from the request may hold a lone surrogate.
+    text = message.encode("utf-8", "replace").decode()
     return {"error": {"type": kind, "message": text, "param": param, "code": code}}
 
 
 def _is_near(scope: Scope) -> bool:
-    """Whether the caller is on this machine."""
-    client, server = scope.get("client") or ("",), scope.get("server") or ("",)
-    return (
-        client[0] in LOOPBACK
-        or client[0].startswith("127.")
-        or (client[0] != "" and client[0] == server[0])
-    )
+    """Return whether the caller is on this machine."""
+    client, *_ = scope.get("client") or ("",)
+    server, *_ = scope.get("server") or ("",)
+    if client in LOOPBACK or client.startswith("127."):
+        return True
+    return client != "" and client == server
 
 
 def _is_passed_on(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Return whether a proxy says that another machine asks, or asks itself and does not say for whom."""
-    named = [value for name, value in headers if name in _ASKED_FOR]
-    named += [
-        asker
-        for name, value in headers
-        if name == b"forwarded"
-        for asker in _FORWARDED_FOR.findall(value)
-    ]
+    """Return whether a proxy names another machine as its client, or names no client."""
+    lists = [header for name, header in headers if name in _CLIENT_HEADERS]
+    for name, header in headers:
+        if name == b"forwarded":
+            lists += _FORWARDED_FOR.findall(header)
     addresses = [
-        _bare_address(each) for value in named for each in value.decode("latin-1").split(",")
+        _bare_address(address) for part in lists for address in part.decode("latin-1").split(",")
     ]
     if not addresses:
         return any(name in (b"via", b"forwarded") for name, _ in headers)
@@ -471,12 +478,14 @@ def _bare_address(text: str) -> str:
     """Return an address without blanks, quotes, brackets and port."""
     text = text.strip().strip('"')
     inside, bracket, _ = text.removeprefix("[").partition("]")
+    if bracket:
+        return inside
     host, _, port = text.rpartition(":")
-    return inside if bracket else host if host.count(".") == 3 and port.isdecimal() else text
+    return host if host.count(".") == 3 and port.isdecimal() else text
 
 
 def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a browser says that a page of this very server sends this (Fetch Metadata, or else Origin)."""
+    """Return whether a page of this server sends the request, by Fetch Metadata or Origin."""
     if site := _header(headers, b"sec-fetch-site"):
         return site == b"same-origin"
     origin = _header(headers, b"origin").decode("latin-1")
@@ -484,31 +493,35 @@ def _is_own_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _is_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether some page sends this, and no program."""
+    """Return whether any page and no program sends the request."""
     return bool(_header(headers, b"sec-fetch-site") or _header(headers, b"origin"))
 
 
 def _key(credential: bytes, *, is_git: bool) -> str:
-    """The key in an Authorization header; empty where there is none."""
-    scheme, _, given = credential.partition(b" ")
+    """Return the key in an Authorization header; empty without one."""
+    scheme, _, parameters = credential.partition(b" ")
     match scheme.lower():
         case b"bearer":
-            return given.decode("utf-8", "replace")
+            return parameters.decode("utf-8", "replace")
         case b"basic" if is_git:
             try:
-                return b64decode(given, validate=True).partition(b":")[2].decode("utf-8", "replace")
+                return (
+                    b64decode(parameters, validate=True)
+                    .partition(b":")[2]
+                    .decode("utf-8", "replace")
+                )
             except ValueError:
                 return ""
     return ""
 
 
 def _cookie(header: bytes) -> str:
-    # The standard library stops reading at the first cookie that is not as it should be, which may be another server's.
+    # The standard library stops at the first malformed cookie, which may be another server's.
     return cookie_parser(header.decode("latin-1")).get(COOKIE, "")
 
 
 def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
-    return next((value for key, value in headers if key == name), b"")
+    return next((header for key, header in headers if key == name), b"")
 
 
 _GUARDED = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
@@ -522,5 +535,5 @@ def _hostname(host: str) -> str:
 def _split(url: str) -> SplitResult:
     try:
         return urlsplit(url)
-    except ValueError:  # an address like "[::1" names nobody
+    except ValueError:  # a malformed address such as "[::1"
         return urlsplit("")

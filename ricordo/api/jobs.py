@@ -1,4 +1,4 @@
-"""Jobs: work without a request, its progress, and the queue."""
+"""Routes of jobs: work without a request, its progress, and the queue."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _OPEN: tuple[WireStatus, ...] = ("created", "running")
 
 @dataclass(frozen=True, slots=True)
 class JobQuery:
-    """Which jobs are wanted."""
+    """The selection of jobs."""
 
     active: bool = False
     statuses: Annotated[
@@ -28,48 +28,49 @@ class JobQuery:
     ] = None
     kind: Annotated[str | None, Query(description="Only jobs that do this kind of work.")] = None
 
-    def wanted(self) -> list[str] | None:
-        """The statuses that are asked for, as they are kept; None for all."""
-        named = [*(self.statuses or ()), *(_OPEN if self.active else ())]
-        return sorted({kept for status in named for kept in STATUSES[status]}) if named else None
-
-
-Which = Annotated[JobQuery, Depends()]
+    def stored_statuses(self) -> list[str] | None:
+        """Return the stored statuses of the selection; None for all."""
+        names = [*(self.statuses or ()), *(_OPEN if self.active else ())]
+        if not names:
+            return None
+        return sorted({stored for name in names for stored in STATUSES[name]})
 
 
 @router.get("/", response_model=list[JobResponse])
 def list_jobs(
-    tx: Transaction, context: RequestContext, paging: Paged, which: Which
+    tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[JobQuery, Depends()]
 ) -> Sequence[Job]:
-    """Jobs, by default newest first; all, those not ended, by status or by kind."""
-    return jobs.page(tx, context.scope, paging.page(), statuses=which.wanted(), kind=which.kind)
+    """List jobs, by default newest first: all, those not ended, by status or by kind."""
+    return jobs.page(
+        tx, context.scope, paging.page(), statuses=query.stored_statuses(), kind=query.kind
+    )
 
 
 @router.get("/active", response_model=list[JobResponse])
 def list_active_jobs(tx: Transaction, context: RequestContext, paging: Paged) -> Sequence[Job]:
-    """The jobs that have not ended."""
+    """List the jobs that have not ended."""
     return jobs.page(tx, context.scope, paging.page(), statuses=["running", "waiting"])
 
 
 @router.get("/queue", response_model=QueueResponse)
 def queue(tx: Transaction, context: RequestContext) -> Queue:
-    """The state of the queue: its depth, its oldest wait, and what failed last."""
+    """Return the state of the queue: its depth, its oldest wait and its last errors."""
     return read_queue(tx, context.scope)
 
 
 @router.get("/{job_id}", response_model=JobResponse)
 def retrieve(tx: Transaction, context: RequestContext, job_id: str) -> Job:
-    """One job."""
+    """Return one job."""
     return jobs.get(tx, context.scope, job_id)
 
 
 @router.patch("/{job_id}/cancel", response_model=JobResponse)
 def cancel(tx: Transaction, context: RequestContext, job_id: str) -> Job:
-    """End a job that has not ended; where it runs, it is stopped within seconds."""
+    """End a job that has not ended; a running one stops within seconds."""
     return jobs.cancel(tx, context.scope, job_id)
 
 
 @router.delete("/{job_id}", response_model=JobResponse)
 def delete(tx: Transaction, context: RequestContext, job_id: str) -> Job:
-    """Delete a job and its record; where it runs, it is stopped within seconds."""
+    """Delete a job and its record; a running one stops within seconds."""
     return jobs.remove(tx, context.scope, job_id)

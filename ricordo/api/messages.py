@@ -1,6 +1,6 @@
-"""Messages over HTTP: send and wait for the whole answer, or stream it; list, cancel, start again.
+"""Messages over HTTP: send and wait, stream, list, cancel, and reset.
 
-A request body becomes a turn in `turn_request`, and a turn an answer in `turn_response` or `stream_turn`.
+`turn_request` makes a turn of a request body; `turn_response` or `stream_turn` makes its answer.
 """
 
 from base64 import b64decode
@@ -62,7 +62,10 @@ router = Routes(prefix="/v1/agents/{agent_id}", tags=["messages"], scope="messag
 
 @router.post("/messages", response_model=TurnResponse)
 async def send(context: RequestContext, agent_id: str, body: SendRequest) -> Response:
-    """Send messages to the agent and wait for its whole answer; with `streaming` it comes as it is made."""
+    """Send messages to the agent and wait for its whole answer.
+
+    `streaming` streams it.
+    """
     if body.streaming:
         return await stream(context, agent_id, body)
     body.require_streaming()
@@ -78,7 +81,10 @@ async def stream(context: RequestContext, agent_id: str, body: SendRequest) -> R
 
 @router.post("/messages/async", response_model=RunResponse)
 async def send_async(context: RequestContext, agent_id: str, body: AsyncSendRequest) -> Run:
-    """Send messages to the agent and return the run at once; `callback_url` is called when it has ended."""
+    """Send messages to the agent and return the run at once.
+
+    `callback_url` is called when it has ended.
+    """
     return await begin_async(context, agent_id, body)
 
 
@@ -89,7 +95,10 @@ async def begin_async(
     conversation_id: str | None = None,
     begin: Begin = run_turn,
 ) -> Run:
-    """Begin what the body asks for in the background, and return its run. Raises Invalid for an address that is not called."""
+    """Begin the work of the body in the background, and return its run.
+
+    Raises Invalid for a forbidden callback address.
+    """
     if body.callback_url:
         require_callable(
             body.callback_url, allow_private=context.runtime.settings.allow_private_callbacks
@@ -103,7 +112,7 @@ async def begin_async(
 
 @dataclass(frozen=True, slots=True)
 class MessageViewQuery:
-    """How messages of a list are shown."""
+    """The form of the messages in a list."""
 
     use_assistant_message: bool = True
     assistant_message_tool_name: str = "send_message"
@@ -111,14 +120,17 @@ class MessageViewQuery:
     include_return_message_types: Types = None
 
     def view(self) -> MessageFormat:
-        types = types_of(self.include_return_message_types)
-        names = self.assistant_message_tool_name, self.assistant_message_tool_kwarg
-        return MessageFormat(self.use_assistant_message, *names, types)
+        return MessageFormat(
+            self.use_assistant_message,
+            self.assistant_message_tool_name,
+            self.assistant_message_tool_kwarg,
+            types_of(self.include_return_message_types),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class MessageQuery(MessageViewQuery):
-    """Which messages are wanted, and how they are shown."""
+    """The selection of messages and their form."""
 
     conversation_id: str | None = None
     group_id: str | None = None
@@ -126,26 +138,26 @@ class MessageQuery(MessageViewQuery):
 
 @router.get("/messages", response_model=list[AnyMessage])
 async def list_messages(
-    context: RequestContext, agent_id: str, paging: Paged, which: Annotated[MessageQuery, Depends()]
+    context: RequestContext, agent_id: str, paging: Paged, query: Annotated[MessageQuery, Depends()]
 ) -> list[Json]:
-    """The messages of the agent's own conversation, or of another, oldest first: by default the newest `limit`.
+    """List messages of the agent's own conversation or another, by default the newest.
 
-    `after` is for newer ones and `before` for older ones, whatever the order.
+    `after` selects newer ones and `before` older ones, in either order.
     """
-    wanted = (
-        await open_conversation(
-            context.runtime, context.scope, which.conversation_id or DEFAULT, agent_id
-        )
-    ).id
-    equal = given(conversation_id=wanted, group_id=which.group_id)
-    return await context.store.read(lambda tx: by_time(tx, context, paging, which.view(), **equal))
+    conversation_id = query.conversation_id or DEFAULT
+    conversation = await open_conversation(
+        context.runtime, context.scope, conversation_id, agent_id
+    )
+    columns = given(conversation_id=conversation.id, group_id=query.group_id)
+    view = query.view()
+    return await context.store.read(lambda tx: by_time(tx, context, paging, view, **columns))
 
 
 @router.post("/messages/cancel", response_model=dict[str, str])
 async def cancel(
     context: RequestContext, agent_id: str, body: CancelRequest | None = None
 ) -> dict[str, str]:
-    """Cancel the agent's running turns, or those that are named."""
+    """Cancel the agent's running turns, or only the named ones."""
     return outcome_json(
         await cancel_runs(context.runtime, context.scope, agent_id, body.run_ids if body else None)
     )
@@ -153,28 +165,31 @@ async def cancel(
 
 @router.patch("/reset-messages", response_model=AgentResponse)
 async def reset(context: RequestContext, agent_id: str) -> Json:
-    """Delete all messages of the agent's own conversation and start it again. Memory stays as it is."""
+    """Delete all messages of the agent's own conversation and start it again.
+
+    Memory stays as it is.
+    """
     return agent_json(context, await reset_messages(context.runtime, context.scope, agent_id))
 
 
 def by_time(
-    tx: Transaction, context: RequestContext, paging: Paging, view: MessageFormat, **equal: Any
+    tx: Transaction, context: RequestContext, paging: Paging, view: MessageFormat, **columns: Any
 ) -> list[Json]:
-    """One page of messages with these values in these columns, oldest first: by default the newest."""
+    """Return a page of messages with these column values, by default the newest, oldest first."""
     page = paging.page_by_time(default=100)
 
-    def read(reading: Page) -> list[Message]:
-        return messages.page(tx, context.scope, reading, **equal)
+    def read(part: Page) -> list[Message]:
+        return messages.page(tx, context.scope, part, **columns)
 
-    found = messages.page_of_kept(read, page, keeps_some(view))
-    return messages_response(found if page.order == "asc" else found[::-1], view)
+    rows = messages.page_of_kept(read, page, keeps_some(view))
+    return messages_response(rows if page.order == "asc" else rows[::-1], view)
 
 
 def outcome_json(outcome: Mapping[str, bool]) -> dict[str, str]:
-    """What became of the runs that were to be cancelled; raises Conflict where there are none."""
+    """Return the result of each cancelled run; raises Conflict without active runs."""
     if not outcome:
         raise Conflict("No active runs to cancel.")
-    return {run_id: "cancelled" if done else "failed" for run_id, done in outcome.items()}
+    return {run_id: "cancelled" if success else "failed" for run_id, success in outcome.items()}
 
 
 async def turn_request(
@@ -186,7 +201,10 @@ async def turn_request(
     is_background: bool = False,
     callback: Mapping[str, Any] | None = None,
 ) -> TurnRequest:
-    """The turn that a body asks for, in this conversation (None: the agent's default). Raises Unsupported and Invalid."""
+    """Return the turn of a body in this conversation (None: the agent's default).
+
+    Raises Unsupported and Invalid.
+    """
     if body.override_model:
         models = await context.runtime.organization_providers.of(context.scope.organization_id)
         await models.require(body.override_model)
@@ -201,39 +219,44 @@ async def turn_request(
     )
 
 
-async def sent_again(context: RequestContext, sent: bytes | None = None) -> tuple[str, bool]:
-    """Return the hash of what was sent, the body unless it is given, and whether the client says that it sends it again.
+async def sent_again(context: RequestContext, content: bytes | None = None) -> tuple[str, bool]:
+    """Return the hash of the request's content, and whether the client marks it as a retry.
 
-    Clients try again by themselves after a time-out; an equal body then is the same turn (design, invariant 8).
+    The content is the body unless it is given. Clients retry by themselves after a time-out, and an
+    equal body then means the same turn (design, invariant 8).
     """
-    sent = await context.request.body() if sent is None else sent
-    digest = await offload(lambda: blake2b(sent, digest_size=16).hexdigest(), len(sent))
+    hashed = await context.request.body() if content is None else content
+    digest = await offload(lambda: blake2b(hashed, digest_size=16).hexdigest(), len(hashed))
     return digest, context.request.headers.get("x-stainless-retry-count", "0") not in ("", "0")
 
 
 def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
-    """The turn that a body asks for, in the agent's default conversation. Raises Unsupported and Invalid."""
+    """Return the turn of a body in the agent's default conversation.
+
+    Raises Unsupported and Invalid.
+    """
     if (body.messages is None) == (body.input is None):
         raise Unsupported("Must specify either 'input' or 'messages'.")
-    sent = body.messages or ()
-    said = tuple(new_message(item) for item in sent if isinstance(item, MessageRequest))
-    approvals = [item for item in sent if isinstance(item, ApprovalDecisionRequest)]
+    parts = body.messages or ()
+    new_messages = tuple(new_message(part) for part in parts if isinstance(part, MessageRequest))
+    approvals = [part for part in parts if isinstance(part, ApprovalDecisionRequest)]
     if len(approvals) > 1:
         raise Invalid(
             "There are two answers to one request for approval. Send one that names all calls."
         )
     if body.input is not None:
-        said = (NewMessage("user", _parts(body.input)),)
+        new_messages = (NewMessage("user", _parts(body.input)),)
     return TurnRequest(
         scope=scope,
         agent_id=agent_id,
-        messages=said,
+        messages=new_messages,
         approval=_approval(approvals[0]) if approvals else None,
         max_steps=body.max_steps,
         streams_tokens=body.stream_tokens,
         client_tools=tuple(_client_tool(tool) for tool in body.client_tools or ()),
         client_skills=tuple(
-            ClientSkill(one.name, one.description, one.location) for one in body.client_skills or ()
+            ClientSkill(skill.name, skill.description, skill.location)
+            for skill in body.client_skills or ()
         ),
         model=body.override_model,
         system=body.override_system,
@@ -243,12 +266,12 @@ def request_of(scope: Scope, agent_id: str, body: SendRequest) -> TurnRequest:
 
 
 def message_view(body: SendRequest) -> MessageFormat:
-    """How the sender wants to read messages."""
+    """Return the form of messages that the sender wants."""
     return MessageFormat.from_json(vars(body))
 
 
 def run_view(run: Run) -> MessageFormat:
-    """The form of the run's messages: as its request asked for, with the events that came in."""
+    """Return the form of the run's messages: its request's, with incoming events."""
     return replace(MessageFormat.from_json(run.request_config), shows_events=True)
 
 
@@ -256,30 +279,24 @@ def types_of(names: Sequence[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
 
 
-def turn_response(result: Answer, body: SendRequest) -> Response:
-    """Return a turn that has ended as the answer to this body."""
-    if result.failure:
-        return model_failure(result.failure.kind, result.failure.message, result.failure.detail)
+def turn_response(turn: Answer, body: SendRequest) -> Response:
+    """Return an ended turn as the answer to this body."""
+    if turn.failure:
+        return model_failure(turn.failure.kind, turn.failure.message, turn.failure.detail)
     if body.logprobs is None:
         body.warn_of_logprobs("It has an effect together with return_logprobs.")
-    elif result.logprobs is None:
+    elif turn.logprobs is None:
         body.warn_of_logprobs(_NO_LOGPROBS)
-    return answer(turn_json(result, message_view(body)))
+    return answer(turn_json(turn, message_view(body)))
 
 
-def turn_json(result: Answer, view: MessageFormat) -> Json:
-    ending = {
-        "stop_reason": StopReasonResponse.of(result.run),
-        "usage": UsageResponse.of(result.run),
-    }
-    tokens = (
-        {name: result.logprobs.get(name) for name in ("content", "refusal")}
-        if result.logprobs
-        else None
-    )
+def turn_json(turn: Answer, view: MessageFormat) -> Json:
+    names = ("content", "refusal")
+    tokens = {name: turn.logprobs.get(name) for name in names} if turn.logprobs else None
     return {
-        "messages": messages_response(result.messages, view),
-        **ending,
+        "messages": messages_response(turn.messages, view),
+        "stop_reason": StopReasonResponse.of(turn.run),
+        "usage": UsageResponse.of(turn.run),
         "logprobs": tokens,
         "turns": None,
     }
@@ -292,7 +309,10 @@ async def stream_turn(
     conversation_id: str | None = None,
     begin: Begin = run_turn,
 ) -> Response:
-    """A turn as server-sent events, as it happens; with `background` as it is stored, so that it can be read again."""
+    """Stream a turn as server-sent events while it runs.
+
+    With `background` its stored stream is sent, which can be read again.
+    """
     body.warn_of_logprobs(NO_LOGPROBS["return_logprobs"])
     request = await turn_request(
         context, agent_id, body, conversation_id, is_background=body.background
@@ -326,13 +346,16 @@ def new_message(message: MessageRequest) -> NewMessage:
 
 
 def keeps_some(view: MessageFormat) -> Callable[[Message], bool]:
-    """Whether a stored message has any piece that the view wants; one that has none would make a page look like the last."""
+    """Return a test for messages with any piece for this view.
+
+    A page with messages that have none would look like the last one.
+    """
     return lambda message: bool(message_responses(message, view))
 
 
 def _approval(body: ApprovalDecisionRequest) -> Approval:
     if body.approvals:
-        return Approval(tuple(_decision(item) for item in body.approvals), otid=body.otid)
+        return Approval(tuple(_decision(decision) for decision in body.approvals), otid=body.otid)
     if body.approve is None:
         raise Invalid(
             "An approval needs approvals, one for each call that waits, or approve for all of them."
@@ -340,21 +363,21 @@ def _approval(body: ApprovalDecisionRequest) -> Approval:
     return Approval((), body.otid, body.approve, body.reason, body.approval_request_id)
 
 
-def _decision(item: CallDecisionRequest) -> Part:
-    if item.is_result:
-        given = _parts(item.tool_return or "")
+def _decision(decision: CallDecisionRequest) -> Part:
+    if decision.is_result:
+        parts = _parts(decision.tool_return or "")
         return ToolReturnPart(
-            item.tool_call_id,
+            decision.tool_call_id,
             "",
-            item.status,
-            "\n".join(part.text for part in given if isinstance(part, TextPart)),
-            stdout=tuple(item.stdout or ()),
-            stderr=tuple(item.stderr or ()),
-            pictures=tuple(part for part in given if isinstance(part, ImagePart)),
+            decision.status,
+            "\n".join(part.text for part in parts if isinstance(part, TextPart)),
+            stdout=tuple(decision.stdout or ()),
+            stderr=tuple(decision.stderr or ()),
+            pictures=tuple(part for part in parts if isinstance(part, ImagePart)),
         )
-    if item.approve is None:
-        raise Invalid(f"The answer to {item.tool_call_id} does not say approve: true or false.")
-    return ApprovalPart(item.tool_call_id, item.approve, item.reason)
+    if decision.approve is None:
+        raise Invalid(f"The answer to {decision.tool_call_id} does not say approve: true or false.")
+    return ApprovalPart(decision.tool_call_id, decision.approve, decision.reason)
 
 
 def _client_tool(tool: Mapping[str, Any]) -> ToolSchema:
@@ -372,13 +395,13 @@ def _client_tool(tool: Mapping[str, Any]) -> ToolSchema:
 def _parts(content: str | Sequence[TextContent | ImageContent]) -> tuple[Part, ...]:
     if isinstance(content, str):
         return (TextPart(content),)
-    return tuple(_part(item) for item in content)
+    return tuple(_part(piece) for piece in content)
 
 
-def _part(item: TextContent | ImageContent) -> Part:
-    if isinstance(item, TextContent):
-        return TextPart(item.text)
-    source = item.source
+def _part(content: TextContent | ImageContent) -> Part:
+    if isinstance(content, TextContent):
+        return TextPart(content.text)
+    source = content.source
     if not (source.data or source.url):
         raise Invalid("A picture needs data in base64, or the url where it lies.")
     if source.data:

@@ -1,4 +1,7 @@
-"""Proposals of changes to a user's memory: made by agents and programs, decided on by the owner, one by one or many at once."""
+"""Routes of proposals for a user's memory.
+
+Agents and programs propose changes; the owner decides them one by one or many at once.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -43,16 +46,17 @@ from ricordo.storage.proposals import ProposalFilter
 
 router = Routes(prefix="/users/{user_id}", tags=["users' memory"], scope="memory")
 _BLOCK = "/blocks/{label:path}"
-# Of all that wait, so many are decided on by one request.
+# The most waiting proposals that one request decides.
 DECIDED_AT_ONCE = 100
 _HOW = 'Read base, ours (the current text) and theirs (what was proposed), and approve again with a "body" of your own.'
 Status = Annotated[
     ProposalStatus | Literal["waiting", "all"],
-    Query(description="`waiting`: those that can still be decided on, open or in conflict."),
+    Query(description="`waiting`: those that can still be decided, open or in conflict."),
 ]
-# Each carries two texts and what differs between them.
+# Each has two texts and their difference.
 Limit = Annotated[int, Query(ge=1, le=100, description="How many proposals at most.")]
-# A proposal that was decided on, its block as it is then, and how many more wait for that.
+# A decided proposal, its block after the decision, and the number of proposals that still wait for
+# it.
 Decided = tuple[Proposal, Block | None, int]
 After = Annotated[str | None, Query(description="Only proposals after the one with this id.")]
 
@@ -65,9 +69,10 @@ async def list_all(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for all blocks of the user, newest first; by default those that wait.
+    """Proposals for all blocks of the user, newest first; by default the waiting ones.
 
-    There are fewer than `limit` where their texts are long. Ask for those `after` the last one, until there are none.
+    There are fewer than `limit` if their texts are long. Ask for those `after` the last one, until
+    there are none.
     """
     return await _list(
         context, user_id, None, status, Page(limit=limit, after=after, is_bounded=True)
@@ -79,9 +84,10 @@ async def list_all(
 async def approve_many(
     context: RequestContext, user_id: str, body: BulkDecisionRequest
 ) -> Response:
-    """Approve the named proposals, or the first hundred of all that wait, each by itself, and return what became of each.
+    """Approve the named or the first hundred waiting proposals, and return each result.
 
-    The header `x-waiting` says how many wait afterwards: repeat the request while there are more than collided.
+    Each is decided by itself. The header `x-waiting` has the number of proposals that still wait:
+    repeat the request while more wait than collided.
     """
     return await _decide_many(context, user_id, body, "approve")
 
@@ -89,9 +95,10 @@ async def approve_many(
 @router.post("/diffs/reject", response_model=list[OutcomeResponse])
 @needs("memory:approve", "memory:override")
 async def reject_many(context: RequestContext, user_id: str, body: BulkDecisionRequest) -> Response:
-    """Reject the named proposals, or the first hundred of all that wait, each by itself, and return what became of each.
+    """Reject the named or the first hundred waiting proposals, and return each result.
 
-    The header `x-waiting` says how many wait afterwards: repeat the request until there are none.
+    Each is decided by itself. The header `x-waiting` has the number of proposals that still wait:
+    repeat the request until none wait.
     """
     return await _decide_many(context, user_id, body, "reject")
 
@@ -99,13 +106,16 @@ async def reject_many(context: RequestContext, user_id: str, body: BulkDecisionR
 @router.post("/runs/{run_id}/undo", response_model=UndoneResponse)
 @needs("memory:approve", "memory:override")
 def undo(tx: Transaction, context: RequestContext, user_id: str, run_id: str) -> Undone:
-    """Take back what a run changed in the user's memory, as new versions; what was written since stays, and its proposals go."""
+    """Take back a run's changes of the user's memory, as new versions.
+
+    Later changes stay, and the run's waiting proposals are rejected.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     touched = any(
         version.chain_id == memory.chain.id for version in history.of_run(tx, context.scope, run_id)
     )
-    which = ProposalFilter(chain_id=memory.chain.id, run_id=run_id)
-    if not touched and not proposals.page(tx, context.scope, Page(limit=1), which):
+    filter_ = ProposalFilter(chain_id=memory.chain.id, run_id=run_id)
+    if not touched and not proposals.page(tx, context.scope, Page(limit=1), filter_):
         raise NotFound(f"Run with ID {run_id} not found")
     return approval.undo_run(tx, _scope_of(context, memory), run_id, context.actor_for(memory.user))
 
@@ -119,7 +129,10 @@ async def list_of_block(
     limit: Limit = 50,
     after: After = None,
 ) -> list[Json]:
-    """Proposals for one block of the user, newest first; by default those that wait. Pages end as those of all do."""
+    """Proposals for one block of the user, newest first; by default the waiting ones.
+
+    Pages end like those of all blocks.
+    """
     return await _list(
         context, user_id, label, status, Page(limit=limit, after=after, is_bounded=True)
     )
@@ -127,23 +140,26 @@ async def list_of_block(
 
 @router.post(_BLOCK + "/propose", response_model=ProposalResponse)
 async def propose(context: RequestContext, user_id: str, label: str, body: ProposalRequest) -> Json:
-    """Propose to the user that a piece of a block be replaced. It changes nothing until the user approves it."""
+    """Propose to the user to replace a piece of a block.
+
+    It changes nothing until the user approves it.
+    """
 
     def work(tx: Transaction) -> Proposal:
-        # With an empty old_string a new block is proposed, also the first of a person.
+        # An empty old_string proposes a new block, which may be the user's first.
         memory = user_memory.open_memory(tx, context.scope, user_id, makes=not body.old_string)
         options = ProposalOptions(
             body.reasoning, body.confidence, body.replace_all, expiry_of(context.runtime.settings)
         )
-        by = _proposer(tx, context, memory, body.agent_id)
-        made = user_memory.propose_edit(
-            tx, memory, label, body.old_string, body.new_string, by, options
+        author = _proposer(tx, context, memory, body.agent_id)
+        proposal = user_memory.propose_edit(
+            tx, memory, label, body.old_string, body.new_string, author, options
         )
         block = user_memory.find(tx, memory, label)
         if block and block.schema_ref:
             schema = schemas_in(context.runtime.settings.data_dir)(block.schema_ref)
-            require_follows(label, block.value, made.value or "", schema)
-        return made
+            require_follows(label, block.value, proposal.value or "", schema)
+        return proposal
 
     return await asyncio.to_thread(ProposalResponse.of, await context.store.write(work))
 
@@ -157,20 +173,21 @@ async def approve(
     diff_id: str,
     body: ApproveRequest | None = None,
 ) -> Response | Json:
-    """Make what is proposed the block's next version, merged by lines with what was written since.
+    """Make the proposed text the block's next version, merged by lines with later changes.
 
-    With `body`, the owner's own text takes its place. Where lines collide nothing is written: 409 returns the three texts.
+    With `body`, the owner's own text replaces it. If lines collide nothing is written, and 409
+    returns the three texts.
     """
     text = body.body if body else None
 
     def work(tx: Transaction) -> Decided | Conflicted:
         memory = _require(tx, context, user_id, label, diff_id)
-        done = approval.approve(
+        outcome = approval.approve(
             tx, _scope_of(context, memory), diff_id, context.actor_for(memory.user), body=text
         )
-        if isinstance(done, Conflicted):
-            return done
-        return done.proposal, done.block, waiting_for(tx, done.block)
+        if isinstance(outcome, Conflicted):
+            return outcome
+        return outcome.proposal, outcome.block, waiting_for(tx, outcome.block)
 
     return await decided(await context.store.write(work))
 
@@ -184,7 +201,7 @@ async def reject(
     diff_id: str,
     body: RejectRequest | None = None,
 ) -> Response | Json:
-    """Leave the block as it is; the proposal is kept with the reason."""
+    """Leave the block as it is, and store the reason with the proposal."""
 
     def work(tx: Transaction) -> Decided:
         memory = _require(tx, context, user_id, label, diff_id)
@@ -198,46 +215,47 @@ async def reject(
     return await decided(await context.store.write(work))
 
 
-async def decided(done: Decided | Conflicted) -> Response | Json:
-    """Answer with what was decided, or with 409 and the texts that collide."""
-    if isinstance(done, Conflicted):
+async def decided(outcome: Decided | Conflicted) -> Response | Json:
+    """Return the answer to a decision, or 409 with the texts that collide."""
+    if isinstance(outcome, Conflicted):
         return text_conflict(
-            done.proposal.note, TextConflict.of(done, proposal_id=done.proposal.id, how=_HOW)
+            outcome.proposal.note,
+            TextConflict.of(outcome, proposal_id=outcome.proposal.id, how=_HOW),
         )
-    # A diff of long texts takes its time, so neither a transaction nor the event loop waits for it.
-    return await asyncio.to_thread(DecidedResponse.from_proposal, *done)
+    # A diff of long texts is slow, so it blocks neither a transaction nor the event loop.
+    return await asyncio.to_thread(DecidedResponse.from_proposal, *outcome)
 
 
 async def _list(
-    context: RequestContext, user_id: str, label: str | None, status: str, wanted: Page
+    context: RequestContext, user_id: str, label: str | None, status: str, page: Page
 ) -> list[Json]:
     def of_label(tx: Transaction) -> ProposalFilter:
         memory = user_memory.open_memory(tx, context.scope, user_id)
-        which = ProposalFilter(chain_id=memory.chain.id, label=label)
-        # There may be no block yet: a proposal can be to make it.
-        is_known = label is None or user_memory.find(tx, memory, label)
-        if not is_known and not proposals.page(tx, context.scope, Page(limit=1), which):
+        filter_ = ProposalFilter(chain_id=memory.chain.id, label=label)
+        # The block may not exist yet, since a proposal can create it.
+        exists = label is None or user_memory.find(tx, memory, label)
+        if not exists and not proposals.page(tx, context.scope, Page(limit=1), filter_):
             raise NotFound(f'There is no memory block "{label}". Read the list of blocks.')
-        return which
+        return filter_
 
-    return await listed(context, of_label, status, wanted)
+    return await listed(context, of_label, status, page)
 
 
 async def listed(
     context: RequestContext,
-    which: Callable[[Transaction], ProposalFilter],
+    filter_of: Callable[[Transaction], ProposalFilter],
     status: str,
-    wanted: Page,
+    page: Page,
 ) -> list[Json]:
-    """Return a page of those of these proposals that have this status."""
-    named: Any = None if status in ("all", "waiting") else status
+    """Return a page of the selected proposals with this status."""
+    stored_status: Any = None if status in ("all", "waiting") else status
 
     def read(tx: Transaction) -> list[Proposal]:
-        of_status = replace(which(tx), status=named, waits=status == "waiting")
-        return proposals.page(tx, context.scope, wanted, of_status)
+        of_status = replace(filter_of(tx), status=stored_status, waits=status == "waiting")
+        return proposals.page(tx, context.scope, page, of_status)
 
-    def compare(page: list[Proposal]) -> list[Json]:
-        return [ProposalResponse.of(one) for one in page]
+    def compare(rows: list[Proposal]) -> list[Json]:
+        return [ProposalResponse.of(proposal) for proposal in rows]
 
     async with few_at_once("proposals"):
         return await asyncio.to_thread(compare, await context.store.read(read))
@@ -254,12 +272,13 @@ async def _decide_many(
         return memory, body.ids or proposals.waiting_ids(tx, memory.chain.id, DECIDED_AT_ONCE)
 
     memory, ids = await context.store.read(read)
-    scope, by = _scope_of(context, memory), context.actor_for(memory.user)
+    scope = _scope_of(context, memory)
+    actor = context.actor_for(memory.user)
 
     def decide(tx: Transaction, id: str) -> Proposal:
         if decision == "reject":
-            return approval.reject(tx, scope, id, by, reason=body.reason)
-        return approval.approve(tx, scope, id, by).proposal
+            return approval.reject(tx, scope, id, actor, reason=body.reason)
+        return approval.approve(tx, scope, id, actor).proposal
 
     outcomes: list[Json] = []
     for id in unique(ids):
@@ -270,13 +289,13 @@ async def _decide_many(
                 OutcomeResponse.of(None, id=id, status="failed", detail=str(error), version=None)
             )
         else:
-            why = proposal.note if proposal.status == "conflicted" else None
-            outcomes.append(OutcomeResponse.of(proposal, detail=why))
+            note = proposal.note if proposal.status == "conflicted" else None
+            outcomes.append(OutcomeResponse.of(proposal, detail=note))
     response = answer(outcomes)
-    left = await context.store.read(
+    waiting = await context.store.read(
         lambda tx: sum(proposals.waiting_counts(tx, memory.chain.id).values())
     )
-    response.headers["x-waiting"] = str(left)
+    response.headers["x-waiting"] = str(waiting)
     return response
 
 
@@ -287,7 +306,7 @@ def _scope_of(context: RequestContext, memory: UserMemory) -> Scope:
 def _require(
     tx: Transaction, context: RequestContext, user_id: str, label: str, diff_id: str
 ) -> UserMemory:
-    """The memory of the user. Raises NotFound unless the proposal is one for this block of the user."""
+    """Return the user's memory. Raises NotFound unless the proposal is for this block of it."""
     memory = user_memory.open_memory(tx, context.scope, user_id)
     proposal = proposals.get(tx, context.scope, diff_id)
     if (proposal.chain_id, proposal.label) != (memory.chain.id, label):
@@ -298,9 +317,10 @@ def _require(
 def _proposer(
     tx: Transaction, context: RequestContext, memory: UserMemory, agent_id: str | None
 ) -> Actor:
-    """The author as the user reads it: an agent of this server by its name, any other as it calls itself; else the caller.
+    """Return the author as the user reads it: the named agent, else the caller.
 
-    Raises Forbidden where the caller runs no agents, so that nobody speaks in the name of another.
+    An agent of this server has its stored name, any other one the sent name. Raises Forbidden if
+    the caller runs no agents, so that nobody speaks in another's name.
     """
     scope = context.scope
     is_local = scope.role == "admin" and scope.may(IMPERSONATE)

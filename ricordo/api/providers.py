@@ -1,4 +1,4 @@
-"""Providers with keys of an organization's own: made, listed, changed, checked, refreshed, deleted."""
+"""Routes of an organization's own providers: create, list, change, check and delete them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,7 +7,14 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from ricordo.api.call import Paged, RequestContext, note
-from ricordo.api.models.base import Json, NoteResponse, RequestModel, ResponseModel, Timestamp
+from ricordo.api.models.base import (
+    Json,
+    NoteResponse,
+    RequestModel,
+    ResponseModel,
+    Timestamp,
+    given,
+)
 from ricordo.api.routing import Routes
 from ricordo.domain.ids import new_id
 from ricordo.domain.model import OrganizationProvider
@@ -33,7 +40,7 @@ Key = Annotated[SecretStr, Field(max_length=10_000)]
 
 
 class ProviderUpdate(RequestModel):
-    """Keys, and where they are for. Empty texts count as left out."""
+    """Keys and their place. Empty texts count as left out."""
 
     api_key: Key | None = None
     access_key: Key | None = None
@@ -43,12 +50,10 @@ class ProviderUpdate(RequestModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_empty_texts(cls, value: Any) -> Any:
-        return (
-            {name: each for name, each in value.items() if each != ""}
-            if isinstance(value, dict)
-            else value
-        )
+    def _without_empty_texts(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        return {name: field for name, field in body.items() if field != ""}
 
     def keys(self, before: Keys | None = None) -> Keys:
         before = before or Keys()
@@ -70,7 +75,10 @@ class ProviderRequest(ProviderCheckRequest):
 
 
 class ProviderResponse(ResponseModel):
-    """A provider with a key of the organization's own. The fields for keys are always null."""
+    """A provider with a key of the organization's own.
+
+    The fields for keys are always null.
+    """
 
     id: str
     name: str
@@ -104,13 +112,16 @@ def list_providers(
     name: str | None = None,
     provider_type: str | None = None,
 ) -> Sequence[OrganizationProvider]:
-    """The organization's own providers, by default newest first; those of this name, or of this type."""
+    """List the organization's own providers, newest first, also by name or by type."""
     return providers.page(tx, context.scope, paging.page(), name=name, provider_type=provider_type)
 
 
 @router.post("/", response_model=ProviderResponse)
 async def create(context: RequestContext, body: ProviderRequest) -> OrganizationProvider:
-    """Add a provider. Its models can be used from now on, by this organization alone, as `<name>/<model>`."""
+    """Add a provider.
+
+    This organization alone can then use its models, as `<name>/<model>`.
+    """
     keys = body.keys()
     provider = _new(context, body.name, body)
     models = context.runtime.organization_providers
@@ -120,22 +131,22 @@ async def create(context: RequestContext, body: ProviderRequest) -> Organization
 
     def insert(tx: Transaction) -> OrganizationProvider:
         now = tx.clock.now()
-        made = replace(provider, id=new_id("provider"), created_at=now, updated_at=now)
-        providers.insert_one(tx, made)
-        return made
+        row = replace(provider, id=new_id("provider"), created_at=now, updated_at=now)
+        providers.insert_one(tx, row)
+        return row
 
     return await _changed(context, insert)
 
 
 @router.post("/check", response_model=NoteResponse)
 async def check(context: RequestContext, body: ProviderCheckRequest) -> Json:
-    """Ask a provider whether it takes these keys; nothing is stored."""
+    """Check whether a provider accepts these keys; nothing is stored."""
     return await _checked(context, _new(context, body.provider_type, body), body.keys())
 
 
 @router.get("/{provider_id}", response_model=ProviderResponse)
 def retrieve(tx: Transaction, context: RequestContext, provider_id: str) -> OrganizationProvider:
-    """One provider."""
+    """Return one provider."""
     return providers.get(tx, context.scope, provider_id)
 
 
@@ -143,7 +154,10 @@ def retrieve(tx: Transaction, context: RequestContext, provider_id: str) -> Orga
 async def modify(
     context: RequestContext, provider_id: str, body: ProviderUpdate
 ) -> OrganizationProvider:
-    """Change a provider's keys or where it is; what is left out stays. It counts at the next call of its models."""
+    """Change a provider's keys or address; fields that are left out stay.
+
+    The change counts from the next call of its models.
+    """
     models = context.runtime.organization_providers
     before = await _stored(context, provider_id)
     moved = body.base_url is not None and body.base_url != before.base_url
@@ -182,7 +196,7 @@ async def modify(
 
 @router.post("/{provider_id}/check", response_model=NoteResponse)
 async def check_stored(context: RequestContext, provider_id: str) -> Json:
-    """Ask a provider whether it still takes the stored keys."""
+    """Check whether a provider still accepts the stored keys."""
     provider = await _stored(context, provider_id)
     return await _checked(
         context, provider, context.runtime.organization_providers.keys_of(provider)
@@ -207,7 +221,10 @@ async def refresh(context: RequestContext, provider_id: str) -> OrganizationProv
 
 @router.delete("/{provider_id}", response_model=NoteResponse)
 async def delete(context: RequestContext, provider_id: str) -> Json:
-    """Delete a provider with its keys. Agents that use one of its models stay, and need another model to answer."""
+    """Delete a provider with its keys.
+
+    Agents that use one of its models stay, and need another model to answer.
+    """
     await _changed(context, lambda tx: providers.delete_one(tx, context.scope, provider_id))
     return note(f"Provider id={provider_id} successfully deleted")
 
@@ -230,20 +247,21 @@ async def _checked(context: RequestContext, provider: OrganizationProvider, keys
 
 
 def _new(context: RequestContext, name: str, body: ProviderCheckRequest) -> OrganizationProvider:
-    by, where = context.scope.user_id, (body.base_url, body.region, body.api_version)
     return OrganizationProvider(
-        "",
-        context.scope.organization_id,
-        name,
-        body.provider_type,
-        0,
-        0,
-        *where,
-        created_by=by,
-        updated_by=by,
+        id="",
+        organization_id=context.scope.organization_id,
+        name=name,
+        provider_type=body.provider_type,
+        created_at=0,
+        updated_at=0,
+        base_url=body.base_url,
+        region=body.region,
+        api_version=body.api_version,
+        created_by=context.scope.user_id,
+        updated_by=context.scope.user_id,
     )
 
 
 def _with(provider: OrganizationProvider, body: ProviderUpdate) -> OrganizationProvider:
-    given = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
-    return replace(provider, **{name: value for name, value in given.items() if value is not None})
+    fields = {name: getattr(body, name) for name in ("base_url", "region", "api_version")}
+    return replace(provider, **given(**fields))

@@ -5,7 +5,6 @@ their route objects. A function of a route returns a value; the route writes the
 function takes one.
 """
 
-import asyncio
 import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -38,6 +37,7 @@ from ricordo.api.bodies import LARGE_BODIES, MOST_BYTES, read_large
 from ricordo.api.guard import USER_HEADER, refuse
 from ricordo.api.models.base import RefusalResponse, maker
 from ricordo.api.models.warnings import with_warnings
+from ricordo.api.openapi_document import OpenApiDocument
 from ricordo.api.paths import route_path
 from ricordo.domain.request_counts import RequestCounts
 from ricordo.domain.scope import ADMIN, IMPERSONATE, REQUEST_SCOPE
@@ -288,8 +288,7 @@ class Application(FastAPI):
         self.request_counts = RequestCounts()
         self.answers = answers or AnswerBudget()
         self._document_lock = threading.Lock()
-        self._documenting: asyncio.Task[dict[str, Any]] | None = None
-        self._document_text: tuple[str, bytes] | None = None
+        self._document = OpenApiDocument(self._make_document)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -320,7 +319,7 @@ class Application(FastAPI):
         )
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document, which is made once. That takes seconds: on the event loop ask `document` for it."""
+        """Return the document, which takes seconds and stays in memory: a server asks `document` for it."""
         with self._document_lock:
             if self.openapi_schema is None:
                 self.openapi_schema = get_openapi(
@@ -332,20 +331,24 @@ class Application(FastAPI):
                 )
             return self.openapi_schema
 
+    def _make_document(self) -> bytes:
+        before = self.openapi_schema
+        try:
+            return orjson.dumps(self.openapi())
+        finally:
+            self.openapi_schema = before
+
     async def document(self) -> dict[str, Any]:
-        """Return the document; one thread makes it, however many ask for it at once."""
-        if self.openapi_schema:
-            return self.openapi_schema
-        if self._documenting is None or self._documenting.done():
-            self._documenting = asyncio.create_task(asyncio.to_thread(self.openapi))
-        return await asyncio.shield(self._documenting)
+        """Return the document, read from its bytes: it is large, so nobody keeps it."""
+        text = await self._document.text()
+        return cast("dict[str, Any]", await offload(lambda: orjson.loads(text), len(text)))
 
     async def _answer_document(self, request: Request) -> Response:
-        document, base = await self.document(), request.scope.get("root_path", "").rstrip("/")
-        if self._document_text is None or self._document_text[0] != base:
-            served = {**document, "servers": [{"url": base}]} if base else document
-            self._document_text = base, await offload(lambda: orjson.dumps(served), SMALL + 1)
-        return Response(self._document_text[1], media_type="application/json")
+        text = await self._document.text()
+        if base := request.scope.get("root_path", "").rstrip("/"):
+            servers = orjson.dumps({"servers": [{"url": base}]})
+            text = servers.removesuffix(b"}") + b"," + text.removeprefix(b"{")
+        return Response(text, media_type="application/json")
 
 
 def _documented(route: BaseRoute) -> BaseRoute:

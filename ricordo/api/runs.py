@@ -1,4 +1,4 @@
-"""Runs, one a turn; steps, one a model call; messages of all agents, and what of memory an answer was made from."""
+"""Routes of runs, steps, all agents' messages, and the memory behind an answer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +44,7 @@ _messages = Routes(prefix="/v1/messages", tags=["messages"], scope="messages")
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """Which runs are wanted."""
+    """The selection of runs."""
 
     agent_id: str | None = None
     agent_ids: Annotated[list[str] | None, Query()] = None
@@ -57,19 +57,24 @@ class RunQuery:
 
 @router.get("/", response_model=list[RunResponse])
 def list_runs(
-    tx: Transaction, context: RequestContext, paging: Paged, which: Annotated[RunQuery, Depends()]
+    tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[RunQuery, Depends()]
 ) -> Sequence[Run]:
-    """Runs, by default newest first; of agents, of a conversation, by status, or those still open."""
-    agent_ids = [*(which.agent_ids or ()), *((which.agent_id,) if which.agent_id else ())]
-    statuses = [*(which.statuses or ()), *(("created", "running") if which.active else ())]
-    equal = given(
-        conversation_id=which.conversation_id,
-        background=which.background,
-        stop_reason=which.stop_reason,
+    """List runs, newest first: of agents, of a conversation, by status, or open ones."""
+    agent_ids = [*(query.agent_ids or ()), *((query.agent_id,) if query.agent_id else ())]
+    statuses = [*(query.statuses or ()), *(("created", "running") if query.active else ())]
+    columns = given(
+        conversation_id=query.conversation_id,
+        background=query.background,
+        stop_reason=query.stop_reason,
     )
-    equal |= given(user_id=context.scope.subject if paging.user_id else None)
+    columns |= given(user_id=context.scope.subject if paging.user_id else None)
     return runs.page(
-        tx, context.scope, paging.page(default=100), agent_ids=agent_ids, statuses=statuses, **equal
+        tx,
+        context.scope,
+        paging.page(default=100),
+        agent_ids=agent_ids,
+        statuses=statuses,
+        **columns,
     )
 
 
@@ -81,62 +86,67 @@ def list_active(
     agent_ids: Annotated[list[str] | None, Query()] = None,
     background: bool | None = None,
 ) -> Sequence[Run]:
-    """Runs that are still open, newest first: the older way to say `active` of the list."""
-    wanted = [*(agent_ids or ()), *((agent_id,) if agent_id else ())]
-    equal = given(background=background)
+    """List open runs, newest first: the older form of `active` in the list."""
+    ids = [*(agent_ids or ()), *((agent_id,) if agent_id else ())]
+    columns = given(background=background)
     return runs.page(
         tx,
         context.scope,
         Page(limit=100),
-        agent_ids=wanted,
+        agent_ids=ids,
         statuses=["created", "running"],
-        **equal,
+        **columns,
     )
 
 
 @router.get("/{run_id}", response_model=RunResponse)
 def retrieve(tx: Transaction, context: RequestContext, run_id: str) -> Run:
-    """One run."""
+    """Return one run."""
     return runs.get(tx, context.scope, run_id)
 
 
 @router.delete("/{run_id}", response_model=NoteResponse)
 def delete(tx: Transaction, context: RequestContext, run_id: str) -> Json:
-    """Delete a run that has ended, with its steps and traces. Its messages stay, and in the ledger what it spent."""
+    """Delete a run that has ended, with its steps and traces.
+
+    Its messages stay, and so does its cost in the ledger.
+    """
     runs.delete_one(tx, context.scope, run_id)
     return note(f"{run_id} was deleted.")
 
 
 @router.get("/{run_id}/metrics", response_model=RunMetricsResponse)
 def metrics(tx: Transaction, context: RequestContext, run_id: str) -> Json:
-    """How long the run took, how many steps it had, and which tools it used."""
+    """Return the run's duration, its number of steps and its tools."""
     run = runs.get(tx, context.scope, run_id)
     names = unique(
         [call.name for message in messages.of_run(tx, run_id) for call in message.tool_calls]
     )
-    known = tools.by_names(tx, context.scope, names) if names else {}
-    return RunMetricsResponse.of(
-        run, tools_used=[known[name].id for name in names if name in known]
-    )
+    rows = tools.by_names(tx, context.scope, names) if names else {}
+    return RunMetricsResponse.of(run, tools_used=[rows[name].id for name in names if name in rows])
 
 
 @router.get("/{run_id}/messages", response_model=list[AnyMessage])
 def list_messages(
     tx: Transaction, context: RequestContext, run_id: str, paging: Paged
 ) -> list[Json]:
-    """The run's messages, those that came in among them, of the types that its request asked for; of a talk, its turns' too."""
-    run = runs.get(tx, context.scope, run_id)
-    view, page = run_view(run), paging.page(default=100, order="asc")
+    """List the run's messages, including incoming ones, of the types in its request.
 
-    def read(reading: Page) -> list[Message]:
-        return messages.page_of_run(tx, context.scope, reading, run)
+    A talk's run has the messages of all its turns.
+    """
+    run = runs.get(tx, context.scope, run_id)
+    view = run_view(run)
+    page = paging.page(default=100, order="asc")
+
+    def read(part: Page) -> list[Message]:
+        return messages.page_of_run(tx, context.scope, part, run)
 
     return messages_response(messages.page_of_kept(read, page, keeps_some(view)), view)
 
 
 @router.get("/{run_id}/usage", response_model=RunUsageResponse)
 def usage(tx: Transaction, context: RequestContext, run_id: str) -> Run:
-    """The run's tokens."""
+    """Return the run's tokens."""
     return runs.get(tx, context.scope, run_id)
 
 
@@ -144,15 +154,15 @@ def usage(tx: Transaction, context: RequestContext, run_id: str) -> Run:
 def list_steps(
     tx: Transaction, context: RequestContext, run_id: str, paging: Paged
 ) -> Sequence[Step]:
-    """The run's steps; of a talk with a group those of all its turns."""
+    """List the run's steps; for a talk with a group, those of all its turns."""
     parts = runs.get(tx, context.scope, run_id).part_ids
-    which: Any = {"run_ids": parts} if parts else {"run_id": run_id}
-    return runs.page_of_steps(tx, context.scope, paging.page(default=100), **which)
+    columns: Any = {"run_ids": parts} if parts else {"run_id": run_id}
+    return runs.page_of_steps(tx, context.scope, paging.page(default=100), **columns)
 
 
 @dataclass(frozen=True, slots=True)
 class StepQuery:
-    """Which steps are wanted."""
+    """The selection of steps."""
 
     agent_id: str | None = None
     model: str | None = None
@@ -173,7 +183,7 @@ class StepQuery:
     ] = None
 
     def filter(self) -> StepFilter:
-        """All else that is asked of them; raises Invalid for dates that are none."""
+        """Return the other conditions of the selection. Raises Invalid for malformed dates."""
         return StepFilter(
             self.tags or (),
             self.has_feedback,
@@ -186,15 +196,15 @@ class StepQuery:
 
 @_steps.get("/", response_model=list[StepResponse])
 def list_all_steps(
-    tx: Transaction, context: RequestContext, paging: Paged, which: Annotated[StepQuery, Depends()]
+    tx: Transaction, context: RequestContext, paging: Paged, query: Annotated[StepQuery, Depends()]
 ) -> Sequence[Step]:
-    """Steps, by default newest first; of an agent or a model, by feedback, tags and dates."""
+    """List steps, newest first: of an agent or a model, by feedback, tags and dates."""
     return runs.page_of_steps(
         tx,
         context.scope,
         paging.page(),
-        which.filter(),
-        **given(agent_id=which.agent_id, model=which.model),
+        query.filter(),
+        **given(agent_id=query.agent_id, model=query.model),
     )
 
 
@@ -206,7 +216,7 @@ def retrieve_step(tx: Transaction, context: RequestContext, step_id: str) -> Ste
 
 @_steps.get("/{step_id}/metrics", response_model=StepMetricsResponse)
 def step_metrics(tx: Transaction, context: RequestContext, step_id: str) -> Step:
-    """How long the step took, and where the time went."""
+    """Return the step's duration and its parts."""
     return runs.get_step(tx, context.scope, step_id)
 
 
@@ -216,9 +226,9 @@ def give_feedback(
     context: RequestContext,
     step_id: str,
     body: FeedbackRequest | None = None,
-    feedback: Annotated[Feedback | None, Query(description="How older clients send it.")] = None,
+    feedback: Annotated[Feedback | None, Query(description="The form of older clients.")] = None,
 ) -> Step:
-    """Say whether the step was good, and why, in tags; tags take the place of those it had."""
+    """Store an opinion of the step, and tags, which replace the earlier ones."""
     if body is None:
         if feedback is None:
             raise Unsupported("Say feedback, tags, or both.")
@@ -237,7 +247,7 @@ def give_feedback(
 def list_step_messages(
     tx: Transaction, context: RequestContext, step_id: str, paging: Paged
 ) -> list[Json]:
-    """The step's messages."""
+    """List the step's messages."""
     step = runs.get_step(tx, context.scope, step_id)
     return _messages_json(tx, context, paging, MessageFormat(), run_id=step.run_id, step_id=step_id)
 
@@ -250,45 +260,51 @@ def list_all_messages(
     conversation_id: str | None = None,
     include_return_message_types: Types = None,
 ) -> list[Json]:
-    """The messages of all agents and conversations, or of one conversation, oldest first: by default the newest `limit`."""
+    """List the messages of all conversations or of one, by default the newest `limit`.
+
+    They are in order, oldest first.
+    """
     view = MessageFormat(types=types_of(include_return_message_types))
     return by_time(tx, context, paging, view, **given(conversation_id=conversation_id))
 
 
 @_messages.get("/{message_id}", response_model=list[AnyMessage])
 def retrieve_message(tx: Transaction, context: RequestContext, message_id: str) -> list[Json]:
-    """One stored message, as the messages that it is shown as: thoughts, words, calls."""
+    """Return one stored message as its shown messages: reasoning, text, calls."""
     return message_responses(messages.get(tx, context.scope, message_id), MessageFormat())
 
 
 @_messages.get("/{message_id}/memory", response_model=LineageResponse)
 def lineage(tx: Transaction, context: RequestContext, message_id: str) -> Json:
-    """Return the blocks' versions and the passages that were in an answer's context, and what its step changed or proposed."""
+    """Return the memory in an answer's context, and the changes and proposals of its step."""
     scope = context.scope
     message = messages.get(tx, scope, message_id)
     step_id = message.step_id
     try:
         step = runs.get_step(tx, scope, step_id or "")
-    except NotFound:  # no step wrote it, or the step is saved with its end, and this message came before its tools
+    except NotFound:  # without a step, or saved before its step
         step = None
     memory: Json = step.memory if step else {}
-    held: dict[str, str] = memory.get("blocks", {})
-    known = history.of_blocks(tx, scope, held)
-    named: list[str] = memory.get("passages", [])
+    shas: dict[str, str] = memory.get("blocks", {})
+    block_versions = history.of_blocks(tx, scope, shas)
+    passage_ids: list[str] = memory.get("passages", [])
     passages = [
-        one
-        for one in archives.passages_by_ids(tx, named)
-        if one.organization_id == scope.organization_id and scope.sees(one.user_id)
+        passage
+        for passage in archives.passages_by_ids(tx, passage_ids)
+        if passage.organization_id == scope.organization_id and scope.sees(passage.user_id)
     ]
     return LineageResponse.of(
         message,
         message_id=message.id,
         is_untrusted=bool(step and step.is_untrusted),
         blocks=[
-            ContextBlockResponse.of(known.get(id), block_id=id, sha=sha) for id, sha in held.items()
+            ContextBlockResponse.of(block_versions.get(id), block_id=id, sha=sha)
+            for id, sha in shas.items()
         ],
         passages=passages,
-        forgotten_passage_ids=[id for id in named if id not in {one.id for one in passages}],
+        forgotten_passage_ids=[
+            id for id in passage_ids if id not in {passage.id for passage in passages}
+        ],
         changed=history.of_step(tx, scope, message.run_id or "", step_id) if step_id else [],
         proposed=proposals.of_step(tx, scope, step_id) if step_id else [],
     )
@@ -298,11 +314,11 @@ router.routes += [*_steps.routes, *_messages.routes]
 
 
 def _messages_json(
-    tx: Transaction, context: RequestContext, paging: Paging, view: MessageFormat, **equal: Any
+    tx: Transaction, context: RequestContext, paging: Paging, view: MessageFormat, **columns: Any
 ) -> list[Json]:
     page = paging.page(default=100, order="asc")
 
-    def read(reading: Page) -> list[Message]:
-        return messages.page(tx, context.scope, reading, **equal)
+    def read(part: Page) -> list[Message]:
+        return messages.page(tx, context.scope, part, **columns)
 
     return messages_response(messages.page_of_kept(read, page, keeps_some(view)), view)

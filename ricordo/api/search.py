@@ -1,4 +1,4 @@
-"""Searches of messages and passages across agents and archives, and the import of past messages for them."""
+"""Searches of messages and passages, and the import of past messages."""
 
 from collections.abc import Sequence
 from datetime import UTC, tzinfo
@@ -36,7 +36,7 @@ _SPOKEN: tuple[str, ...] = ("user", "assistant")
 
 
 class _SearchRequest(RequestModel):
-    """What all searches share."""
+    """The fields of all searches."""
 
     ignored: ClassVar = {
         "project_id": "Everything is in one project.",
@@ -46,9 +46,7 @@ class _SearchRequest(RequestModel):
     query: str | None = None
     search_mode: Literal["vector", "fts", "hybrid"] = "hybrid"
     limit: int = Field(50, ge=1, le=100)
-    offset: int = Field(
-        0, ge=0, le=MOST_SKIPPED, description="How many of the best results to pass over."
-    )
+    offset: int = Field(0, ge=0, le=MOST_SKIPPED, description="The number of best results to skip.")
     start_date: str | None = None
     end_date: str | None = None
     agent_id: str | None = None
@@ -56,28 +54,28 @@ class _SearchRequest(RequestModel):
         None, description="Only what this user sees: what is theirs, and what is shared."
     )
 
-    def span(self, where: tzinfo) -> tuple[int | None, int | None]:
-        """Return the first and the last wanted timestamp, in microseconds UTC; raises Invalid."""
-        start = parse_date(self.start_date, where, name="start_date") if self.start_date else None
-        end = parse_date(self.end_date, where, name="end_date", end=True) if self.end_date else None
+    def span(self, zone: tzinfo) -> tuple[int | None, int | None]:
+        """Return the first and the last timestamp in microseconds UTC, if given. Raises Invalid."""
+        start = parse_date(self.start_date, zone, name="start_date") if self.start_date else None
+        end = parse_date(self.end_date, zone, name="end_date", end=True) if self.end_date else None
         return start, end
 
 
 class MessageSearchRequest(_SearchRequest):
-    """Which messages are looked for."""
+    """A search of messages."""
 
     roles: Items[Literal["user", "assistant"]] | None = None
     conversation_id: str | None = None
 
 
 class StoredMessageSearchRequest(MessageSearchRequest):
-    """Which messages are looked for, tool results among them."""
+    """A search of messages, including tool results."""
 
     roles: Items[Literal["user", "assistant", "tool"]] | None = None  # type: ignore[assignment]
 
 
 class PassageSearchRequest(_SearchRequest):
-    """Which passages are looked for."""
+    """A search of passages."""
 
     archive_id: str | None = None
     tags: Items[str] | None = None
@@ -96,7 +94,7 @@ def _results(parts: Sequence[ToolReturnPart]) -> list[Json]:
 
 
 class FoundMessageResponse(ResponseModel):
-    """What a user or an agent said that a search found."""
+    """A message of a user or an agent that a search found."""
 
     message_type: Annotated[
         Literal["user_message", "assistant_message"],
@@ -125,7 +123,7 @@ class StoredMessageResponse(StoredMessageFields):
 
 
 class StoredMessageHitResponse(RelevanceResponse):
-    """A message that a search found, and the text by which it was found."""
+    """A message that a search found, and its searched text."""
 
     embedded_text: str
     shared: bool = Field(description="True where the message is about no user.")
@@ -158,22 +156,22 @@ class PastMessageRequest(RequestPart):
 
     @field_validator("role", mode="before")
     @classmethod
-    def _explain_roles(cls, value: Any) -> Any:
-        """Say why instructions and tool results are no history."""
-        if value in ("system", "tool"):
+    def _explain_roles(cls, role: Any) -> Any:
+        """Refuse instructions and tool results, with the reason."""
+        if role in ("system", "tool"):
             raise ValueError(
-                f"messages of the role {value} cannot be imported: an agent has one system message, which it keeps "
+                f"messages of the role {role} cannot be imported: an agent has one system message, which it keeps "
                 "itself, and a tool's result means nothing without its call. Leave them out."
             )
-        return value
+        return role
 
     @field_validator("content")
     @classmethod
-    def _require_words(cls, value: str | list[PastText]) -> str | list[PastText]:
-        words = [value] if isinstance(value, str) else [part.text for part in value]
-        if not any(text.strip() for text in words):
+    def _require_text(cls, content: str | list[PastText]) -> str | list[PastText]:
+        texts = [content] if isinstance(content, str) else [part.text for part in content]
+        if not any(text.strip() for text in texts):
             raise ValueError("the content is empty. Leave the message out.")
-        return value
+        return content
 
     @property
     def texts(self) -> list[str]:
@@ -202,10 +200,11 @@ class ImportResponse(ResponseModel):
 async def search_messages(
     context: RequestContext, body: MessageSearchRequest
 ) -> Sequence[FoundMessage]:
-    """The best matching of what users and agents said, with one agent or with all, best first.
+    """Search the messages of users and agents, of one agent or all, best first.
 
-    Dates without a zone are read in the agent's own, or in UTC where no agent is named. Without a query: the newest.
-    A user's own messages come before shared ones, and agents with nothing of theirs are left out unless one is named.
+    Dates without a zone are read in the agent's zone, or in UTC if no agent is named. Without a
+    query the newest are returned. A user's own messages come before shared ones, and agents without
+    any of them are left out unless one is named.
     """
     return await _messages(context, body)
 
@@ -217,7 +216,10 @@ async def search_messages(
 async def search_stored_messages(
     context: RequestContext, body: StoredMessageSearchRequest
 ) -> Sequence[FoundMessage]:
-    """The same search; messages come whole, with their ranks, and results of tools are among them where `roles` names "tool"."""
+    """Search messages, and return them whole with their ranks.
+
+    Tool results are included if `roles` names "tool".
+    """
     return await _messages(context, body)
 
 
@@ -226,11 +228,14 @@ async def search_stored_messages(
 async def search_passages(
     context: RequestContext, body: PassageSearchRequest
 ) -> Sequence[FoundPassage]:
-    """The best matching passages of an archive, of an agent's archives, or of all, best first. Without a query: the newest."""
+    """Search the passages of an archive, of an agent's archives, or of all, best first.
+
+    Without a query the newest are returned.
+    """
     context = await for_user(context, body.user_id)
 
-    def wanted(tx: Transaction) -> PassageFilter:
-        where = _zone(tx, context, body)
+    def filter_of(tx: Transaction) -> PassageFilter:
+        zone = _zone(tx, context, body)
         if body.archive_id:
             archives.get(tx, context.scope, body.archive_id)
         if body.agent_id:
@@ -238,24 +243,33 @@ async def search_passages(
             ids = [id for id in ids if body.archive_id in (None, id)]
         else:
             ids = [body.archive_id] if body.archive_id else archives.ids(tx, context.scope)
-        start, end = body.span(where)
-        tags, is_all = tuple(body.tags or ()), body.tag_match_mode == "all"
-        return PassageFilter(tuple(ids), tags, is_all, context.scope.subject_id, start, end)
+        start, end = body.span(zone)
+        return PassageFilter(
+            tuple(ids),
+            tuple(body.tags or ()),
+            body.tag_match_mode == "all",
+            context.scope.subject_id,
+            start,
+            end,
+        )
 
     return await context.runtime.recall.passages(
-        body.query or "", wanted, body.limit, body.search_mode, body.offset
+        body.query or "", filter_of, body.limit, body.search_mode, body.offset
     )
 
 
 @router.post("/agents/{agent_id}/messages/import", response_model=ImportResponse, tags=["messages"])
 async def import_past(context: RequestContext, agent_id: str, body: ImportRequest) -> Json:
-    """Store past messages of the user and the agent, oldest first: search finds them, the window stays as it is.
+    """Store past messages, oldest first: searches find them, and the window stays as it is.
 
-    Send an `otid` with each message, and the request can be repeated: what is stored already is not stored again.
+    With an `otid` for each message the request can be repeated: stored messages are not stored
+    again.
     """
     past = [
-        PastMessage(item.role, tuple(item.texts), item.name, item.created_at, item.otid)
-        for item in body.messages
+        PastMessage(
+            message.role, tuple(message.texts), message.name, message.created_at, message.otid
+        )
+        for message in body.messages
     ]
     conversation = await open_conversation(
         context.runtime, context.scope, body.conversation_id or "default", agent_id
@@ -279,17 +293,21 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
             raise Unsupported(
                 'Each agent has a conversation "default" of its own. Name the agent with agent_id.'
             )
-        own = await open_conversation(context.runtime, context.scope, "default", body.agent_id)
-        conversation_id = own.id
+        default_conversation = await open_conversation(
+            context.runtime, context.scope, "default", body.agent_id
+        )
+        conversation_id = default_conversation.id
 
-    def wanted(tx: Transaction) -> MessageFilter:
-        where = _zone(tx, context, body)
+    def filter_of(tx: Transaction) -> MessageFilter:
+        zone = _zone(tx, context, body)
         ids = [body.agent_id] if body.agent_id else agents.ids(tx, context.scope)
-        named = conversations.get(tx, conversation_id) if conversation_id else None
-        if conversation_id and (named is None or not context.scope.sees(named.user_id)):
-            ids = []  # it was deleted, though forks of it may still share what was said there
-        shared = conversations.shared_by(tx, named) if named else ()
-        start, end = body.span(where)
+        conversation = conversations.get(tx, conversation_id) if conversation_id else None
+        if conversation_id and (
+            conversation is None or not context.scope.sees(conversation.user_id)
+        ):
+            ids = []  # it is deleted, though its forks may still share its messages
+        shared = conversations.shared_by(tx, conversation) if conversation else ()
+        start, end = body.span(zone)
         roles = tuple(body.roles or _SPOKEN)
         return MessageFilter(
             tuple(ids),
@@ -303,5 +321,5 @@ async def _messages(context: RequestContext, body: MessageSearchRequest) -> Sequ
         )
 
     return await context.runtime.recall.messages(
-        body.query or "", wanted, body.limit, body.search_mode, body.offset
+        body.query or "", filter_of, body.limit, body.search_mode, body.offset
     )

@@ -1,4 +1,4 @@
-"""Whether the server answers, and which models can be used here."""
+"""Routes of the server's health and its usable models."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -19,7 +19,7 @@ router = Routes(prefix="/v1", scope="agents")
 @router.get("/health/", response_model=HealthResponse, tags=["health"])
 @needs()
 async def health() -> Json:
-    """The version, once the server is ready for turns."""
+    """Return the version, once the server is ready for turns."""
     return HealthResponse.of(None, version=__version__)
 
 
@@ -30,7 +30,7 @@ async def list_models(
     provider_type: str | None = None,
     provider_category: Annotated[list[str] | None, Query()] = None,
 ) -> list[Json]:
-    """Every chat model of the configured providers and of the servers found on this machine, and the librarian.
+    """List every chat model of the configured providers and local servers, and the librarian.
 
     Agents that name no model get the one with `is_default`.
     """
@@ -39,7 +39,7 @@ async def list_models(
     infos = await usable.list()
     is_missing = all(info.handle != default.handle for info in infos)
     if is_missing and not default.fault and context.runtime.models.has_default():
-        # Its provider gives no list, or lists it by another name.
+        # Its provider has no list, or lists it by another name.
         infos = [context.runtime.models.get(default.handle).info, *infos]
     models = [
         ModelResponse.of(info) | {"is_default": info.handle == default.handle} for info in infos
@@ -55,5 +55,5 @@ async def list_models(
 
 @router.get("/models/embedding", response_model=list[EmbeddingModelResponse], tags=["models"])
 async def list_embedding_models(context: RequestContext) -> Sequence[EmbeddingInfo]:
-    """Every embedding model: the built-in one, and those of the configured providers and of servers on this machine."""
+    """List every embedding model: the built-in one, the providers' and local servers'."""
     return await context.runtime.models.embedders.list()

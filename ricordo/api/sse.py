@@ -1,4 +1,4 @@
-"""A turn as server-sent events for one reader: whole messages or deltas, then how it ended, and `[DONE]`."""
+"""A turn as server-sent events for one reader: messages or deltas, its end, and `[DONE]`."""
 
 import asyncio
 import logging
@@ -48,9 +48,10 @@ _TEXT_FIELDS = {"assistant_message": "content", "reasoning_message": "reasoning"
 
 
 class SseEncoder:
-    """Encodes one turn for one reader. With tokens, what was sent in deltas is not sent again as a whole.
+    """Encodes one turn for one reader.
 
-    With `first` the events are numbered from there: their `seq_id`.
+    With tokens, text that was sent in deltas is not sent again as a whole. With `first` the events
+    are numbered from there: their `seq_id`.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class SseEncoder:
         self._speakers: dict[str, tuple[str, ArgumentStream]] = {}
 
     def encode(self, event: Event) -> list[bytes]:
-        """The events on the wire for this one of the turn; often none."""
+        """Return the wire's events for an event of the turn; often none."""
         match event:
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 return self._delta(event) if self._has_tokens else []
@@ -79,16 +80,13 @@ class SseEncoder:
             case Compacted():
                 return self._messages([event.summary])
             case ToolProgress():
-                told: Json = {"tool_call_id": event.call_id, "progress": event.text}
-                return [self._data({**_ping(event.run_id, None, self._clock), **told})]
+                progress: Json = {"tool_call_id": event.call_id, "progress": event.text}
+                return [self._data({**_ping(event.run_id, None, self._clock), **progress})]
             case RunEnded():
-                reason = self._data(StopReasonResponse.of(event.run))
-                is_cancelled = event.run.stop_reason == "cancelled"
-                return [
-                    reason,
-                    *([] if is_cancelled else [self._data(UsageResponse.of(event.run))]),
-                    DONE,
-                ]
+                chunks = [self._data(StopReasonResponse.of(event.run))]
+                if event.run.stop_reason != "cancelled":
+                    chunks.append(self._data(UsageResponse.of(event.run)))
+                return [*chunks, DONE]
             case Failed():
                 error: Json = {
                     "message_type": "error_message",
@@ -100,8 +98,8 @@ class SseEncoder:
                 return [reason, b"event: error\n" + self._data(error), DONE]
         return []
 
-    def resume(self, sent: Iterable[bytes]) -> None:
-        for chunk in sent:
+    def resume(self, chunks: Iterable[bytes]) -> None:
+        for chunk in chunks:
             if chunk.startswith(_PREFIX) and chunk != DONE:
                 self._note(orjson.loads(chunk.removeprefix(_PREFIX)))
 
@@ -109,25 +107,24 @@ class SseEncoder:
         kind = wire["message_type"]
         if field := _TEXT_FIELDS.get(kind):
             self._add(wire["id"] + field, wire[field])
-            self._proofs.update([wire["id"] + wire["signature"]] if wire.get("signature") else ())
+            if signature := wire.get("signature"):
+                self._proofs.add(wire["id"] + signature)
         elif kind == "tool_call_message":
-            calls = (
-                wire["tool_calls"] if isinstance(wire["tool_calls"], list) else [wire["tool_calls"]]
-            )
-            for call in calls:
+            calls = wire["tool_calls"]
+            for call in calls if isinstance(calls, list) else [calls]:
                 self._add(wire["id"] + call["tool_call_id"], call.get("arguments", ""))
         elif "otid" in wire:
             self._whole.add(_piece(wire))
 
     def _messages(self, messages: Iterable[Message]) -> list[bytes]:
-        # An event of its own may bring a message that its step brings too.
+        # A message may come in its own event and again in its step's.
         fresh = [message for message in messages if message.id not in self._saved]
         self._saved.update(message.id for message in fresh)
         wires = (wire for message in fresh for wire in message_responses(message, self._view))
         return [self._data(unsent) for wire in wires for unsent in self._unsent(wire)]
 
     def _unsent(self, wire: Json) -> list[Json]:
-        """What of a saved message was not sent yet: all of it, the rest of it, or nothing."""
+        """Return the part of a saved message that was not sent: all, the rest, or nothing."""
         if field := _TEXT_FIELDS.get(wire["message_type"]):
             return self._unsent_text(wire, field)
         if wire["message_type"] == "tool_call_message":
@@ -138,45 +135,42 @@ class SseEncoder:
         key = wire["id"] + field
         if wire["id"] + (wire.get("signature") or "") in self._proofs:
             wire = {**wire, "signature": None}
-        sent, whole = self._sent.pop(key, ""), wire[field]
-        if not sent:
+        text = wire[field]
+        sent_text = self._sent.pop(key, "")
+        if not sent_text:
             return [wire]
-        if sent.startswith(whole):
-            self._sent[key] = sent[len(whole) :]
-            # Of some providers the signature comes with the whole message only, so it is sent by itself.
+        if sent_text.startswith(text):
+            self._sent[key] = sent_text[len(text) :]
+            # Some providers send the signature only with the whole message, so it is sent alone.
             return [{**wire, field: ""}] if wire.get("signature") else []
-        return [{**wire, field: _rest(whole, sent)}]
+        return [{**wire, field: _rest(text, sent_text)}]
 
     def _unsent_calls(self, wire: Json) -> list[Json]:
-        sent = {
-            call["tool_call_id"]: self._sent.get(wire["id"] + call["tool_call_id"])
-            for call in wire["tool_calls"]
-        }
-        whole_calls = [call for call in wire["tool_calls"] if sent[call["tool_call_id"]] is None]
-        rests = [
-            {"tool_call_id": call["tool_call_id"], "arguments": rest}
-            for call in wire["tool_calls"]
-            if (known := sent[call["tool_call_id"]]) is not None
-            and (rest := _rest_of_call(call["arguments"], known))
-        ]
-        whole = (
-            [{**wire, "tool_call": whole_calls[0], "tool_calls": whole_calls}]
-            if whole_calls
-            else []
-        )
-        return whole + [{**wire, "tool_call": rest, "tool_calls": rest} for rest in rests]
+        whole_calls: list[Json] = []
+        rests: list[Json] = []
+        for call in wire["tool_calls"]:
+            call_id = call["tool_call_id"]
+            sent_arguments = self._sent.get(wire["id"] + call_id)
+            if sent_arguments is None:
+                whole_calls.append(call)
+            elif rest := _rest_of_call(call["arguments"], sent_arguments):
+                rests.append({"tool_call_id": call_id, "arguments": rest})
+        wires = [{**wire, "tool_call": rest, "tool_calls": rest} for rest in rests]
+        if whole_calls:
+            wires.insert(0, {**wire, "tool_call": whole_calls[0], "tool_calls": whole_calls})
+        return wires
 
     def _delta(self, event: Delta) -> list[bytes]:
-        if isinstance(event, ToolCallDelta) and (words := self._words(event)) is not None:
+        if isinstance(event, ToolCallDelta) and (spoken := self._spoken(event)) is not None:
             event = TextDelta(
                 event.run_id,
                 event.step_id,
                 event.message_id,
                 event.part,
-                words,
+                spoken,
                 speaker=event.speaker,
             )
-            if not words:
+            if not spoken:
                 return []
         wire = {**self._base(event), **_delta_fields(event)}
         if not self._view.keeps(wire):
@@ -184,8 +178,11 @@ class SseEncoder:
         self._note(wire)
         return [self._data(wire)]
 
-    def _words(self, event: ToolCallDelta) -> str | None:
-        """What this piece of a call of the speaking tool says; None for any other call."""
+    def _spoken(self, event: ToolCallDelta) -> str | None:
+        """Return the new text in a delta of the speaking tool's call.
+
+        None for any other call.
+        """
         key = event.message_id + event.call_id
         if event.name == self._view.tool_name and self._view.speaks_by_tool:
             self._speeches.add(key)
@@ -194,7 +191,8 @@ class SseEncoder:
             )
         if key not in self._speeches:
             return None
-        # Of several speeches in one message the first is sent in deltas, and the others whole: so each stays in one piece.
+        # Of several such calls in one message the first is sent in deltas and the others as a
+        # whole, so that each stays in one piece.
         call_id, arguments = self._speakers[event.message_id]
         return arguments.feed(event.arguments)[0] if call_id == event.call_id else ""
 
@@ -222,7 +220,10 @@ class SseEncoder:
 
 
 def sse_response(chunks: AsyncIterator[bytes], cut_off: Sequence[bytes] | None = None) -> Response:
-    """Return a stream of these chunks; `cut_off` ends one in which the database fails, by default as Letta's clients read it."""
+    """Return a stream of these chunks.
+
+    `cut_off` ends a stream in which the database fails, by default in the form for Letta's clients.
+    """
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
     chunks = _to_their_end(chunks, _CUT_OFF if cut_off is None else cut_off)
     return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
@@ -252,14 +253,18 @@ async def sse_stream(
     has_pings: bool,
     keepalive: float,
 ) -> AsyncIterator[bytes]:
-    """One turn as it happens, with pings (where wanted) at its start, and whenever nothing happened for a while."""
-    encoder, run_id = SseEncoder(view, clock, has_tokens=has_tokens), ""
+    """Yield one turn while it runs.
+
+    Pings, if wanted, come at its start and after each silence of `keepalive` seconds.
+    """
+    encoder = SseEncoder(view, clock, has_tokens=has_tokens)
+    run_id = ""
     upcoming: asyncio.Future[Event] | None = None
     try:
         while True:
             upcoming = upcoming or asyncio.ensure_future(anext(events))
-            done, _ = await asyncio.wait({upcoming}, timeout=keepalive)
-            event = upcoming.result() if done else None
+            finished, _ = await asyncio.wait({upcoming}, timeout=keepalive)
+            event = upcoming.result() if finished else None
             if isinstance(event, RunStarted):
                 run_id = event.run.id
             if has_pings and (event is None or isinstance(event, RunStarted)):
@@ -267,9 +272,9 @@ async def sse_stream(
             if event is None:
                 continue
             upcoming = None
-            for chunk in (
-                encoder.encode(event) if has_pings or not isinstance(event, ToolProgress) else ()
-            ):
+            if isinstance(event, ToolProgress) and not has_pings:
+                continue
+            for chunk in encoder.encode(event):
                 yield chunk
             if isinstance(event, RunEnded | Failed):
                 return
@@ -281,18 +286,29 @@ async def sse_stream(
 
 
 def ping(run_id: str, number: int | None, clock: Clock) -> bytes:
-    """A sign of life; it has no number of its own, and says which event of a numbered stream was the last before it."""
+    """Return a ping.
+
+    Its number is not its own, but that of the last event before it in a numbered stream.
+    """
     return encoded(_ping(run_id, number, clock))
 
 
 def is_ping(chunk: str) -> bool:
-    """Whether it is a ping that tells of a tool's progress: those alone are kept with a stream."""
+    """Return whether the chunk is a ping with a tool's progress.
+
+    Only those are stored.
+    """
     return chunk.startswith(_PING)
 
 
 def _ping(run_id: str, number: int | None, clock: Clock) -> Json:
-    now, id = date(clock.now()), f"ping-{uuid.uuid4()}"
-    return {"message_type": "ping", "id": id, "date": now, "run_id": run_id, "seq_id": number}
+    return {
+        "message_type": "ping",
+        "id": f"ping-{uuid.uuid4()}",
+        "date": date(clock.now()),
+        "run_id": run_id,
+        "seq_id": number,
+    }
 
 
 def encoded(wire: Json) -> bytes:
@@ -319,22 +335,23 @@ def _piece(wire: Json) -> tuple[str, ...]:
     return wire["id"], wire["message_type"], str(wire["otid"])
 
 
-def _rest(whole: str, sent: str) -> str:
-    return whole[len(sent) :] if whole.startswith(sent) else whole
+def _rest(text: str, sent_text: str) -> str:
+    return text[len(sent_text) :] if text.startswith(sent_text) else text
 
 
-def _rest_of_call(whole: str, sent: str) -> str:
-    if whole.startswith(sent):
-        return whole[len(sent) :]
-    # Where thoughts are taken out, what is sent has no space between its parts, and what is stored may have.
+def _rest_of_call(text: str, sent_text: str) -> str:
+    if text.startswith(sent_text):
+        return text[len(sent_text) :]
+    # If reasoning was removed from the arguments, the sent JSON is compact and the stored one is
+    # not.
     try:
-        values = orjson.loads(whole)
-        compact = orjson.dumps(values).decode()
-        if compact.startswith(sent):
-            return compact[len(sent) :]
-        return "" if orjson.loads(sent) == values else whole
+        arguments = orjson.loads(text)
+        compact = orjson.dumps(arguments).decode()
+        if compact.startswith(sent_text):
+            return compact[len(sent_text) :]
+        return "" if orjson.loads(sent_text) == arguments else text
     except orjson.JSONDecodeError:
-        return whole
+        return text
 
 
 def _delta_fields(event: Delta) -> Json:
@@ -343,7 +360,10 @@ def _delta_fields(event: Delta) -> Json:
     if isinstance(event, ReasoningDelta):
         fields = {"reasoning": event.text, "source": "reasoner_model", "signature": event.signature}
         return {"message_type": "reasoning_message", **fields}
-    # Keys without a value are left out here: a wire fact that clients build on when they add deltas up.
-    given = {"name": event.name, "arguments": event.arguments}
-    call = {"tool_call_id": event.call_id} | {key: value for key, value in given.items() if value}
+    # wire fact: empty keys are left out, since clients add deltas up
+    call = {"tool_call_id": event.call_id}
+    if event.name:
+        call["name"] = event.name
+    if event.arguments:
+        call["arguments"] = event.arguments
     return {"message_type": "tool_call_message", "tool_call": call, "tool_calls": call}

@@ -1,8 +1,8 @@
-"""Streams that outlive their readers: one more reader of a turn stores its stream, and all others read what is stored.
+"""Streams that outlive their readers.
 
-The routes resume a run's stream, or find a conversation's.
-
-Nothing is sent that is not stored, so that whoever reads, in this process or in another, now or later, gets the same bytes.
+One additional reader of a turn stores its stream, and all others read the stored one. The routes
+resume a run's stream, or find a conversation's. Only stored events are sent, so all readers get the
+same bytes, in this process or another, now or later.
 """
 
 import asyncio
@@ -41,23 +41,23 @@ from ricordo.storage.runs import RunEvent
 log = logging.getLogger(__name__)
 router = Routes(prefix="/v1", tags=["runs"], scope="messages")
 BATCH_SECONDS = 0.05
-# A process that ended its turn may still have to store the end of its stream; after this it counts as gone.
+# A process may store the end of a stream this long after its turn; then it counts as gone.
 GRACE = 1 * SECOND
-_LEAST_POLL = 0.02
-# More than this is not kept waiting here: the turn's own queue merges what one reader is slow to take.
+_SHORTEST_POLL = 0.02
+# At most so many chunks wait here; beyond them the turn's own queue merges events for slow readers.
 _MOST_WAITING = 250
 _RETRIES = (0.05, 0.2, 0.5, 1, 2, 4, 8, 8, 8)
 _FINISH_LIMIT = 10.0
 
 
-# How what a request asks for is begun: `run_turn`, or a talk with a group.
+# Begins the work of a request: `run_turn`, or a talk with a group.
 Begin = Callable[[Runtime, TurnRequest], Awaitable[LiveTurn]]
 
 
 async def begin_recorded(
     runtime: Runtime, request: TurnRequest, view: MessageFormat, begin: Begin = run_turn
 ) -> Run:
-    # Once the run is there its stream has to be stored, also when the caller leaves at this very moment.
+    # Once the run exists its stream must be stored, even if the caller leaves at this moment.
     return await asyncio.shield(
         asyncio.ensure_future(_begin_recorded(runtime, request, view, begin))
     )
@@ -80,7 +80,10 @@ async def _begin_recorded(
 
 
 class Recording:
-    """Stores the stream of one turn of this process, in batches. It lives as long as the turn, whoever reads or leaves."""
+    """Stores the stream of one turn of this process, in batches.
+
+    It lives as long as the turn, whichever readers leave.
+    """
 
     def __init__(
         self, runtime: Runtime, run_id: str, encoder: SseEncoder, events: AsyncGenerator[Event]
@@ -95,7 +98,10 @@ class Recording:
         self._task = asyncio.create_task(self._record(), name=f"recording {run_id}")
 
     async def finish(self) -> None:
-        """Return when all of it is stored; its turn has ended. What cannot be stored in time is left to whoever reads it."""
+        """Wait until the ended turn's stream is stored.
+
+        After a time limit the rest is left to the next reader.
+        """
         await asyncio.wait([self._task], timeout=_FINISH_LIMIT)
         if not self._task.done():
             self._task.cancel()
@@ -129,7 +135,8 @@ class Recording:
         number = 1
         while True:
             await self._has_more.wait()
-            batch, self._waiting = self._waiting, []
+            batch = self._waiting
+            self._waiting = []
             if not listening.done():
                 self._has_more.clear()
             elif not batch:
@@ -137,19 +144,25 @@ class Recording:
             if not await self._store(number, batch):
                 return
             number += len(batch)
-            changed, self.changed = self.changed, asyncio.Event()
+            changed = self.changed
+            self.changed = asyncio.Event()
             changed.set()
-            # Each batch is a transaction: what is told within this time goes into one.
+            # Each batch is a transaction; the events of this time go into one.
             await asyncio.wait([listening], timeout=BATCH_SECONDS)
 
     async def _store(self, first: int, batch: Sequence[str]) -> bool:
-        """Store the batch; False where somebody else has ended this stream, or the run is gone."""
-        store, run_id = self._runtime.store, self._run_id
+        """Store the batch.
+
+        Return False if another process ended the stream, or the run is deleted.
+        """
+        store = self._runtime.store
+        run_id = self._run_id
         for delay in (*_RETRIES, None):
             try:
                 await store.write(lambda tx: runs.append_events(tx, run_id, first, batch))
             except Collision:
-                # A commit whose answer was lost has stored it; another's events mean that we were thought dead.
+                # Either our commit succeeded and its answer was lost, or another process took this
+                # one for dead and stored its own events.
                 stored = await store.read(
                     lambda tx: runs.events_after(tx, run_id, first - 1, len(batch))
                 )
@@ -165,7 +178,11 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """From which event on, whether with pings, and how a stream of another process is polled: every so many seconds."""
+    """The part of a stream that a reader wants.
+
+    It starts after the event `after`. `poll` is the seconds between two reads of another process's
+    stream, and `batch` the events of one read.
+    """
 
     after: int = 0
     has_pings: bool = True
@@ -175,49 +192,54 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True)
 class _StoredPart:
-    """What there is: further events; where there are none, the run (None: it is gone) and the last event of all."""
+    """One read of a stored stream: further events, if there are any.
+
+    Otherwise the run (None: it is deleted) and the last event of the stream.
+    """
 
     events: list[RunEvent]
     run: Run | None = None
     last: RunEvent | None = None
 
 
-async def follow(runtime: Runtime, run: Run, wanted: Resumption) -> AsyncIterator[bytes]:
-    """The events of the run's stream behind `wanted.after`, each once it is stored, to the end."""
-    position, sent_at = wanted.after, time.monotonic()
-    if wanted.has_pings:
+async def follow(runtime: Runtime, run: Run, resumption: Resumption) -> AsyncIterator[bytes]:
+    """Yield the events of the run's stream after `resumption.after`, as soon as they are stored."""
+    position = resumption.after
+    sent_at = time.monotonic()
+    if resumption.has_pings:
         yield ping(run.id, position, runtime.store.clock)
     while True:
         recording = runtime.recordings.get(run.id)
         changed = recording.changed if recording else None
-        part = await _read_part(runtime, run, position, wanted.batch)
+        part = await _read_part(runtime, run, position, resumption.batch)
         for event in part.events if part else ():
-            if wanted.has_pings or not is_ping(event.data):
+            if resumption.has_pings or not is_ping(event.data):
                 yield event.data.encode()
-            position, sent_at = event.number, time.monotonic()
+            position = event.number
+            sent_at = time.monotonic()
             if event.data.encode() == DONE:
                 return
         if part and part.events:
             continue
         if part and not changed and await _is_over(runtime, run, part, position):
-            # Behind the end there is the end, so that no reader waits for ever.
+            # A reader behind the end gets the end again, so that it does not wait forever.
             for chunk in _last_events(part):
                 yield chunk
             return
-        left = max(0.0, sent_at + runtime.settings.keepalive - time.monotonic())
+        seconds_left = max(0.0, sent_at + runtime.settings.keepalive - time.monotonic())
         if changed is None:
-            await asyncio.sleep(min(left, max(wanted.poll, _LEAST_POLL)))
+            await asyncio.sleep(min(seconds_left, max(resumption.poll, _SHORTEST_POLL)))
         else:
             with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), left)
-        if wanted.has_pings and time.monotonic() >= sent_at + runtime.settings.keepalive:
+                await asyncio.wait_for(changed.wait(), seconds_left)
+        if resumption.has_pings and time.monotonic() >= sent_at + runtime.settings.keepalive:
             yield ping(run.id, position, runtime.store.clock)
             sent_at = time.monotonic()
 
 
-async def _read_part(runtime: Runtime, run: Run, position: int, most: int) -> _StoredPart | None:
+async def _read_part(runtime: Runtime, run: Run, position: int, limit: int) -> _StoredPart | None:
     def read(tx: Transaction) -> _StoredPart:
-        if events := runs.events_after(tx, run.id, position, most):
+        if events := runs.events_after(tx, run.id, position, limit):
             return _StoredPart(events)
         try:
             return _StoredPart(
@@ -229,11 +251,14 @@ async def _read_part(runtime: Runtime, run: Run, position: int, most: int) -> _S
     try:
         return await runtime.store.read(read)
     except Unavailable:
-        return None  # it may come back, and the reader is still there
+        return None  # the database may come back while the reader waits
 
 
 async def _is_over(runtime: Runtime, run: Run, part: _StoredPart, position: int) -> bool:
-    """Whether nothing more will come; sees to it that something does where nobody else will."""
+    """Return whether no more events will come.
+
+    End the stream if no process will do so.
+    """
     now = runtime.store.clock.now()
     if part.run is None:
         return True
@@ -252,12 +277,15 @@ async def _is_over(runtime: Runtime, run: Run, part: _StoredPart, position: int)
 def _last_events(part: _StoredPart) -> list[bytes]:
     if part.run is None:
         return [encoded({"message_type": "stop_reason", "stop_reason": "error"}), DONE]
-    # A server that shuts down says nothing: the reader goes on at another, or here when it is back.
+    # A server that shuts down sends no end: the reader continues at another, or here later.
     return [DONE] if part.run.ended_at is not None else []
 
 
 async def complete(runtime: Runtime, run: Run) -> None:
-    """Store what is missing of an ended run's stream whose recording stopped short: saved messages, and the end."""
+    """Store the missing end of an ended run's stream.
+
+    Its recording stopped too early, so saved messages and the end are missing.
+    """
     stored = await runtime.store.read(lambda tx: runs.events_after(tx, run.id))
     first = stored[-1].number + 1 if stored else 1
     if stored and stored[-1].data.encode() == DONE:
@@ -272,28 +300,26 @@ async def complete(runtime: Runtime, run: Run) -> None:
     missing: list[str] = []
     async for event in PastTurn(runtime, Scope(run.organization_id), run.id).events():
         missing += [chunk.decode() for chunk in encoder.encode(event)]
-    # Another reader, or the recording after all, may have been faster: its events count then.
+    # If another reader, or the recording itself, was faster, its events count.
     with suppress(Collision):
         await runtime.store.write(lambda tx: runs.append_events(tx, run.id, first, missing))
 
 
 class ResumeRequest(RequestPart):
-    """From where on a stream is wanted, and how."""
+    """The start of a resumed stream and its options."""
 
     starting_after: int = Field(0, ge=0, le=MAX_COUNT, description="The last seq_id that was read.")
     include_pings: bool | None = True
     poll_interval: float | None = Field(
-        0.1, ge=0, le=60, description="Seconds between two looks at another process's run."
+        0.1, ge=0, le=60, description="Seconds between two reads of another process's run."
     )
     batch_size: int | None = Field(100, ge=1, le=1000)
     run_id: str | None = Field(None, description="The run; without it the conversation's newest.")
     otid: str | None = Field(None, description="The otid of a message that the run took.")
-    agent_id: str | None = Field(
-        None, description="Whose own thread is meant by the conversation `default`."
-    )
+    agent_id: str | None = Field(None, description="The agent of the conversation `default`.")
 
     def resumption(self) -> Resumption:
-        """How the stream is read."""
+        """Return the part of the stream that is wanted."""
         return Resumption(
             self.starting_after,
             self.include_pings is not False,
@@ -308,7 +334,10 @@ Resume = Annotated[ResumeRequest | None, Body()]
 @router.post("/runs/{run_id}/stream", response_class=StreamingResponse, responses=STREAM)
 @needs("messages:read")
 async def resume(context: RequestContext, run_id: str, body: Resume = None) -> Response:
-    """The stream of a run that was begun with `background`, from any event on: the same bytes, on every server."""
+    """Read the stream of a run with `background`, from any event on.
+
+    Every server sends the same bytes.
+    """
     run = await context.store.read(lambda tx: runs.get(tx, context.scope, run_id))
     return stream_of(context, run, (body or ResumeRequest()).resumption())
 
@@ -320,25 +349,27 @@ async def resume(context: RequestContext, run_id: str, body: Resume = None) -> R
 async def resume_conversation(
     context: RequestContext, conversation_id: str, body: Resume = None
 ) -> Response:
-    """The stream of the conversation's running turn, else of its newest; or of the run that is named."""
-    wanted = body or ResumeRequest()
-    run = await context.store.read(lambda tx: _run_of(tx, context, conversation_id, wanted))
-    return stream_of(context, run, wanted.resumption())
+    """Read the stream of the conversation's running or newest turn, or of the named run."""
+    request = body or ResumeRequest()
+    run = await context.store.read(lambda tx: _run_of(tx, context, conversation_id, request))
+    return stream_of(context, run, request.resumption())
 
 
 def stream_of(context: RequestContext, run: Run, resumption: Resumption) -> Response:
-    """The response that reads this run's stored stream; refuses one that is not stored, or no more."""
+    """Return the response that reads this run's stored stream.
+
+    A stream that was not stored or has expired is refused.
+    """
     if not run.background:
         raise Invalid(
             f"{run.id} was not begun with background=true, so its stream was not kept. Read its messages instead: "
             f"GET /v1/runs/{run.id}/messages."
         )
-    kept = context.runtime.settings.stream_hours
-    if run.ended_at is not None and run.ended_at < context.store.clock.now() - round(
-        kept * 3600 * SECOND
-    ):
+    hours = context.runtime.settings.stream_hours
+    oldest = context.store.clock.now() - round(hours * 3600 * SECOND)
+    if run.ended_at is not None and run.ended_at < oldest:
         sentence = (
-            f"The stream of {run.id} is kept for {kept:g} hours after its end, and has expired."
+            f"The stream of {run.id} is kept for {hours:g} hours after its end, and has expired."
         )
         return answer(
             {"detail": f"{sentence} Read its messages instead: GET /v1/runs/{run.id}/messages."},
@@ -348,25 +379,29 @@ def stream_of(context: RequestContext, run: Run, resumption: Resumption) -> Resp
 
 
 def _run_of(
-    tx: Transaction, context: RequestContext, conversation_id: str, wanted: ResumeRequest
+    tx: Transaction, context: RequestContext, conversation_id: str, request: ResumeRequest
 ) -> Run:
-    agent_id = wanted.agent_id if conversation_id == DEFAULT else None
+    agent_id = request.agent_id if conversation_id == DEFAULT else None
     conversation = resolve_conversation(tx, context.scope, conversation_id, agent_id).id
-    if wanted.run_id:
-        run = runs.get(tx, context.scope, wanted.run_id)
+    if request.run_id:
+        run = runs.get(tx, context.scope, request.run_id)
         if run.conversation_id != conversation:
-            raise NotFound(f"Run with ID {wanted.run_id} not found in this conversation")
+            raise NotFound(f"Run with ID {request.run_id} not found in this conversation")
         return run
-    if wanted.otid:
-        found = [one for one in messages.by_otids(tx, conversation, [wanted.otid]) if one.run_id]
-        if not found:
-            raise NotFound(f"No message of this conversation has the otid {wanted.otid}")
-        return runs.get(tx, context.scope, str(found[0].run_id))
+    if request.otid:
+        matches = [
+            message
+            for message in messages.by_otids(tx, conversation, [request.otid])
+            if message.run_id
+        ]
+        if not matches:
+            raise NotFound(f"No message of this conversation has the otid {request.otid}")
+        return runs.get(tx, context.scope, str(matches[0].run_id))
     newest = runs.page(
         tx, context.scope, Page(limit=1), conversation_id=conversation, background=True
     )
     if not newest:
-        # The sentence is a wire fact of the retired Letta V1 server.
+        # wire fact: this sentence comes from the retired Letta V1 server
         raise Invalid(
             "No active runs found for this conversation. Only runs that were begun with background=true have a stream."
         )

@@ -1,4 +1,4 @@
-"""Tools: those there are, and those an agent has."""
+"""Routes of tools and of an agent's tools."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ Names = Annotated[list[str] | None, Query()]
 
 @dataclass(frozen=True, slots=True)
 class ToolQuery:
-    """Which tools are wanted."""
+    """The selection of tools."""
 
     name: str | None = None
     names: Names = None
@@ -50,26 +50,26 @@ class ToolQuery:
         )
 
 
-Wanted = Annotated[ToolQuery, Depends()]
+Selection = Annotated[ToolQuery, Depends()]
 
 
 @router.get("/tools/", response_model=list[ToolResponse])
 def list_tools(
-    tx: Transaction, context: RequestContext, paging: Paged, which: Wanted
+    tx: Transaction, context: RequestContext, paging: Paged, query: Selection
 ) -> Sequence[Tool]:
-    """Tools, by default newest first; by name, by a piece of it, by id or by type."""
-    return tools.page(tx, context.scope, paging.page(), which.filter())
+    """List tools, by default newest first: by name, a piece of it, id or type."""
+    return tools.page(tx, context.scope, paging.page(), query.filter())
 
 
 @router.get("/tools/count", response_model=int)
-def count(tx: Transaction, context: RequestContext, which: Wanted) -> int:
-    """How many tools there are, of those that are wanted."""
-    return tools.count(tx, context.scope, which.filter())
+def count(tx: Transaction, context: RequestContext, query: Selection) -> int:
+    """Return the number of selected tools."""
+    return tools.count(tx, context.scope, query.filter())
 
 
 @router.get("/tools/{tool_id}", response_model=ToolResponse)
 def retrieve(tx: Transaction, context: RequestContext, tool_id: str) -> Tool:
-    """One tool."""
+    """Return one tool."""
     return tools.get(tx, context.scope, tool_id)
 
 
@@ -77,7 +77,7 @@ def retrieve(tx: Transaction, context: RequestContext, tool_id: str) -> Tool:
 def list_of_agent(
     tx: Transaction, context: RequestContext, agent_id: str, paging: Paged
 ) -> Sequence[Tool]:
-    """The agent's tools."""
+    """List the agent's tools."""
     agents.require(tx, context.scope, agent_id)
     return tools.page(
         tx, context.scope, paging.page(default=100), tools.ToolFilter(agent_id=agent_id)
@@ -86,7 +86,7 @@ def list_of_agent(
 
 @router.patch("/agents/{agent_id}/tools/attach/{tool_id}", response_model=AgentResponse)
 def attach(tx: Transaction, context: RequestContext, agent_id: str, tool_id: str) -> Json:
-    """Give a tool to the agent; doing it twice is the same as once."""
+    """Give a tool to the agent. A second time changes nothing."""
     agents.lock(tx, context.scope, agent_id)
     state = agents.load(tx, context.scope, agent_id)
     tool = tools.get(tx, context.scope, tool_id)
@@ -103,7 +103,7 @@ def detach(tx: Transaction, context: RequestContext, agent_id: str, tool_id: str
     agents.require(tx, context.scope, agent_id)
     tools.get(tx, context.scope, tool_id)
     tools.detach(tx, agent_id, tool_id)
-    # A rule that needs this tool has to go first, or no turn could end.
+    # A rule that needs this tool must be removed first, or no turn could end.
     rulebook(agents.load(tx, context.scope, agent_id))
     return whole_agent(tx, context, agent_id)
 
@@ -117,15 +117,18 @@ def change_approval(
     body: ToolApprovalRequest | None = None,
     requires_approval: bool | None = None,
 ) -> Json:
-    """Let this agent's calls of the tool wait for approval, or no longer. Calls that wait already go on waiting."""
-    wanted = body.requires_approval if body else requires_approval
-    if wanted is None:
+    """Let this agent's calls of the tool wait for approval, or no longer.
+
+    Calls that wait already continue to wait.
+    """
+    is_required = body.requires_approval if body else requires_approval
+    if is_required is None:
         raise Invalid("Say requires_approval: true or false.")
     agents.lock(tx, context.scope, agent_id)
     state = agents.load(tx, context.scope, agent_id)
     if not any(tool.name == tool_name for tool in state.tools):
         raise NotFound(f"The agent has no tool named {tool_name}. Attach it first.")
-    changed = with_approval(state.agent, tool_name, wanted)
+    changed = with_approval(state.agent, tool_name, is_required)
     if changed != state.agent:
         agents.update(
             tx, replace(changed, updated_by=context.scope.user_id, updated_at=tx.clock.now())

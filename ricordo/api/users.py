@@ -1,8 +1,8 @@
-"""A user's memory: blocks by label, their versions, and the formats in which people read and write them.
+"""Routes of a user's memory: blocks by label, their versions and formats.
 
-A label may hold slashes, so what can follow it in a path is matched first; no part of a label can be one of those words.
-
-A block is read and written as JSON or in a format of a plugin (Markdown and TOML are built in).
+A block is read and written as JSON or in a format of a plugin; Markdown and TOML are built in. A
+label may hold slashes, so the words that may follow it in a path are matched first; no part of a
+label can be one of these words.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from ricordo.errors import Invalid, NotFound, Stale, Unsupported
 from ricordo.memory import submission, user_memory
 from ricordo.memory.schemas import find_schema, read_block, require_schema, starting_settings
 from ricordo.memory.sections import starting_text
-from ricordo.memory.submission import Submitted
+from ricordo.memory.submission import SubmissionOutcome
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.offload import offload
 from ricordo.storage import history, proposals, versions
@@ -82,7 +82,7 @@ Message = Annotated[
     str | None,
     Query(
         max_length=10_000,
-        description="Why, as its history will say; for formats that have no field for it.",
+        description="The reason, shown in the history; for formats without a field for it.",
     ),
 ]
 
@@ -90,20 +90,24 @@ Message = Annotated[
 async def read_sent(
     context: RequestContext, request: Request, user_id: str, label: str, message: Message = None
 ) -> PutBlockRequest:
-    """What was sent to be written, in whichever format. Raises Invalid with the lines that are wrong, Unsupported."""
-    media_type = (
-        request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    )
+    """Return the sent block, in any format.
+
+    Raises Unsupported, and Invalid with the wrong lines.
+    """
+    content_type = request.headers.get("content-type", "application/json")
+    media_type = content_type.partition(";")[0].strip().lower()
     content = await request.body()
     if media_type == "application/json" or media_type.endswith("+json"):
-        sent = await offload(partial(decode, content), len(content))
-        return await _checked(await _with_defaults(context, user_id, label, sent), len(content))
+        fields = await offload(partial(decode, content), len(content))
+        return await _checked(await _with_defaults(context, user_id, label, fields), len(content))
     formats = context.runtime.plugins.block_formats()
-    format = next((offered for offered in formats if offered.media_type == media_type), None)
+    format = next(
+        (block_format for block_format in formats if block_format.media_type == media_type), None
+    )
     if format is None:
-        *types, last = ["application/json", *(offered.media_type for offered in formats)]
-        known = f"{', '.join(types)} or {last}" if types else last
-        raise Unsupported(f"A block cannot be sent as {media_type[:80]}. Use {known}.")
+        *types, last = ["application/json", *(block_format.media_type for block_format in formats)]
+        choices = f"{', '.join(types)} or {last}" if types else last
+        raise Unsupported(f"A block cannot be sent as {media_type[:80]}. Use {choices}.")
     try:
         text = normal_text(content.decode("utf-8"))
     except UnicodeDecodeError as error:
@@ -116,10 +120,10 @@ async def read_sent(
         raise Invalid(
             f'The text says that it is block "{parsed.label}", and it was sent to "{label}". Correct one of them.'
         )
-    sent = {"body": parsed.text} | ({"message": message} if message else {})
+    fields = {"body": parsed.text} | ({"message": message} if message else {})
     if parsed.schema_ref not in (None, ref):
-        sent["schema_ref"] = parsed.schema_ref
-    return await _checked(await _with_defaults(context, user_id, label, sent), len(content))
+        fields["schema_ref"] = parsed.schema_ref
+    return await _checked(await _with_defaults(context, user_id, label, fields), len(content))
 
 
 Sent = Annotated[PutBlockRequest, Depends(read_sent)]
@@ -128,15 +132,15 @@ Sent = Annotated[PutBlockRequest, Depends(read_sent)]
 @router.get("", response_model=list[UserBlockResponse])
 @router.get("/", response_model=list[UserBlockResponse], include_in_schema=False)
 def list_blocks(tx: Transaction, context: RequestContext, user_id: str) -> Headed:
-    """The user's blocks in the order of their labels, each with how many proposals wait.
+    """List the user's blocks by label, each with the number of its waiting proposals.
 
-    The header `x-waiting` says how many wait in all, also to make new blocks.
+    The header `x-waiting` has the number of all waiting proposals, including those for new blocks.
     """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     waiting = proposals.waiting_counts(tx, memory.chain.id)
-    listed = user_memory.listed(tx, memory)
-    shown = [UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in listed]
-    return Headed(shown, {"x-waiting": str(sum(waiting.values()))})
+    rows = user_memory.listed(tx, memory)
+    blocks = [UserBlockResponse.of(block, pending=waiting.get(block.label, 0)) for block in rows]
+    return Headed(blocks, {"x-waiting": str(sum(waiting.values()))})
 
 
 @router.get(_ONE + "/history", response_model=list[VersionResponse])
@@ -148,7 +152,7 @@ def list_versions(
     limit: Limit = 50,
     before: Before = None,
 ) -> Sequence[BlockVersion]:
-    """The block's versions, newest first; also of one that was deleted."""
+    """List the block's versions, newest first, even after it was deleted."""
     return page_of(tx, _chain_id(tx, context, user_id), label, limit, before)
 
 
@@ -156,7 +160,10 @@ def list_versions(
 def retrieve_version(
     tx: Transaction, context: RequestContext, user_id: str, label: str, sha: str
 ) -> Json:
-    """The block as it was at a version of the user's memory, named by its id or the first seven digits of it or more."""
+    """Return the block at a version of the user's memory.
+
+    The version is named by its id, or its first seven digits or more.
+    """
     return one_of(tx, _chain_id(tx, context, user_id), label, sha)
 
 
@@ -164,7 +171,10 @@ def retrieve_version(
 async def list_lines(
     context: RequestContext, user_id: str, label: str, part: Lines, at: At = None
 ) -> Json:
-    """The block's lines, each with the version that wrote it: by whom, why, and in which step; a part where they are many."""
+    """List the block's lines, each with the version that wrote it.
+
+    A long block has several pages.
+    """
     return await lines_of(context, lambda tx: (_chain_id(tx, context, user_id), label), part, at)
 
 
@@ -177,7 +187,10 @@ async def compare(
     from_: From = None,
     to: To = None,
 ) -> Json:
-    """Two versions of the block compared: as a unified diff, and word by word; a part of it where it is long."""
+    """Compare two versions of the block: as a unified diff, and by words.
+
+    A long comparison has several pages.
+    """
     return await comparison_of(
         context, lambda tx: (_chain_id(tx, context, user_id), label), part, older=from_, newer=to
     )
@@ -187,7 +200,7 @@ async def compare(
 def restore(
     tx: Transaction, context: RequestContext, user_id: str, label: str, body: RestoreRequest
 ) -> Response:
-    """Make the text that the block had at a version its next version; a block that was deleted comes back."""
+    """Make the block's text at a version its next version, even after a deletion."""
     memory = user_memory.open_memory(tx, context.scope, user_id)
     edit = context.submission(memory.user, body.message)
     return _submitted(tx, submission.restore(tx, memory, label, body.sha, edit))
@@ -199,19 +212,19 @@ async def retrieve(
     user_id: str,
     label: str,
     format: Annotated[
-        Literal["json", "markdown", "toml"], Query(description="How it is shown.")
+        Literal["json", "markdown", "toml"], Query(description="The format of the answer.")
     ] = "json",
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """One block, with its ETag; as Markdown with a front matter or as TOML where that is asked for."""
+    """Return one block with its ETag, as JSON, as Markdown with a front matter, or as TOML."""
 
     def read(tx: Transaction) -> tuple[Block, Response]:
         block = user_memory.require(tx, user_memory.open_memory(tx, context.scope, user_id), label)
         return block, _shown(tx, block, if_none_match)
 
-    block, shown = await context.store.read(read)
+    block, response = await context.store.read(read)
     if format == "json":
-        return shown
+        return response
     content, media_type = await show_as(context, block, format)
     return tagged(block, content.encode(), media_type, if_none_match)
 
@@ -225,17 +238,18 @@ async def put(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Write a block's text, and create the user and the block where they are new. The text may also be sent as Markdown or TOML.
+    """Write a block's text, and create the user and the block if they are new.
 
-    With If-Match nothing is written unless the block is as it was read (412). With `version` in the body, what others wrote
-    since that version is merged by lines, and refused where lines collide (409, with the texts).
+    The text may also be sent as Markdown or TOML. With If-Match nothing is written unless the block
+    is unchanged since it was read (412). With `version` in the body, later changes are merged by
+    lines, and refused if lines collide (409, with the texts).
     """
 
     def work(tx: Transaction) -> Response:
         memory = user_memory.open_memory(tx, context.scope, user_id, makes=True)
         _require(tx, memory, label, if_match, if_none_match)
         settings = body.settings()
-        # What a new block cannot be created with, and what null takes back.
+        # Settings that a new block cannot be created with, and settings that null resets.
         rest = {
             name: settings.pop(name)
             for name in list(settings)
@@ -243,11 +257,11 @@ async def put(
         }
         options = PutOptions(message=body.message, expected=body.version, **settings)
         edit = context.submission(memory.user, body.message)
-        done = submission.put(tx, memory, label, body.body, options, edit)
-        if rest and done.block:
+        outcome = submission.put(tx, memory, label, body.body, options, edit)
+        if rest and outcome.block:
             changed = user_memory.change_settings(tx, memory, label, rest, edit.author)
-            done = replace(done, block=changed)
-        return _submitted(tx, done)
+            outcome = replace(outcome, block=changed)
+        return _submitted(tx, outcome)
 
     try:
         return await context.store.write(work)
@@ -264,7 +278,10 @@ def modify(
     body: UserBlockUpdate,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change what a block has beside its text, its policy above all; with `label` it is renamed. What is left out stays."""
+    """Change a block's settings, such as its policy; `label` renames it.
+
+    Fields that are left out stay.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     _require(tx, memory, label, if_match)
     settings = body.settings()
@@ -274,10 +291,12 @@ def modify(
     if ref and ref != user_memory.require(tx, memory, label).schema_ref:
         require_schema(ref, context.runtime.settings.data_dir)
     edit = context.submission(memory.user, body.message)
-    done = Submitted(user_memory.change_settings(tx, memory, label, settings, edit.author))
+    outcome = SubmissionOutcome(
+        user_memory.change_settings(tx, memory, label, settings, edit.author)
+    )
     if body.label is not None:
-        done = submission.rename(tx, memory, label, body.label, edit)
-    return _submitted(tx, done)
+        outcome = submission.rename(tx, memory, label, body.label, edit)
+    return _submitted(tx, outcome)
 
 
 @router.delete(_ONE, response_model=NoteResponse)
@@ -289,15 +308,20 @@ def delete(
     message: Message = None,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a block. Its history stays, and any version of it can be restored."""
+    """Delete a block.
+
+    Its history stays, and any version can be restored.
+    """
     memory = user_memory.open_memory(tx, context.scope, user_id)
     _require(tx, memory, label, if_match)
     block = user_memory.require(tx, memory, label)
-    done = submission.remove(tx, block, context.submission(memory.user, message))
-    said = f'Block "{label}" deleted. Its history stays.'
-    if done.proposal:
-        said = f"Proposed as {done.proposal.id}: the block stays until its owner decides."
-    return told(answer(note(said)), done)
+    outcome = submission.remove(tx, block, context.submission(memory.user, message))
+    message_text = f'Block "{label}" deleted. Its history stays.'
+    if outcome.proposal:
+        message_text = (
+            f"Proposed as {outcome.proposal.id}: the block stays until its owner decides."
+        )
+    return told(answer(note(message_text)), outcome)
 
 
 def waiting_for(tx: Transaction, block: Block | None) -> int:
@@ -305,18 +329,24 @@ def waiting_for(tx: Transaction, block: Block | None) -> int:
 
 
 def _shown(
-    tx: Transaction, block: Block, known: str | None = None, proposal_id: str | None = None
+    tx: Transaction,
+    block: Block,
+    if_none_match: str | None = None,
+    proposal_id: str | None = None,
 ) -> Response:
-    shown = UserBlockResponse.of(block, pending=waiting_for(tx, block), proposal_id=proposal_id)
-    return tagged(block, orjson.dumps(shown), "application/json", known)
+    json = UserBlockResponse.of(block, pending=waiting_for(tx, block), proposal_id=proposal_id)
+    return tagged(block, orjson.dumps(json), "application/json", if_none_match)
 
 
-def _submitted(tx: Transaction, done: Submitted) -> Response:
-    """The block as it is after an edit; of a block that is proposed, and not there yet, the proposal (202)."""
-    proposal_id = done.proposal.id if done.proposal else None
-    if done.block is None:
-        return told(answer(ProposalResponse.of(done.proposal), 202), done)
-    return told(_shown(tx, done.block, proposal_id=proposal_id), done)
+def _submitted(tx: Transaction, outcome: SubmissionOutcome) -> Response:
+    """Return the block after an edit.
+
+    For a proposed block that does not exist yet, return the proposal (202).
+    """
+    proposal_id = outcome.proposal.id if outcome.proposal else None
+    if outcome.block is None:
+        return told(answer(ProposalResponse.of(outcome.proposal), 202), outcome)
+    return told(_shown(tx, outcome.block, proposal_id=proposal_id), outcome)
 
 
 def _chain_id(tx: Transaction, context: RequestContext, user_id: str) -> str:
@@ -338,17 +368,17 @@ def _require(
 async def _collision(
     context: RequestContext, user_id: str, label: str, body: PutBlockRequest, stale: Stale
 ) -> Response:
-    """Say why a text could not be merged, with all three texts, as far as they are known."""
+    """Return the reason why a text could not be merged, with the known texts."""
 
     def read(tx: Transaction) -> tuple[str | None, str | None]:
         memory = user_memory.open_memory(tx, context.scope, user_id)
         block = user_memory.find(tx, memory, label)
-        now = block.value if block else None
+        current = block.value if block else None
         try:
             version = history.get(tx, memory.chain.id, body.version or "")
         except NotFound:
-            return None, now
-        return history.text_at(tx, memory.chain.id, label, version), now
+            return None, current
+        return history.text_at(tx, memory.chain.id, label, version), current
 
     base, ours = await context.store.read(read)
     texts = {"base": base, "ours": ours, "theirs": redact(body.body).text}
@@ -356,36 +386,38 @@ async def _collision(
 
 
 async def show_as(context: RequestContext, block: Block, format: str) -> tuple[str, str]:
-    """The block in this format, and its media type. Raises Unsupported where no plugin offers it."""
-    for offered in context.runtime.plugins.block_formats():
-        if offered.name == format:
+    """Return the block in this format, and its media type.
+
+    Raises Unsupported if no plugin offers the format.
+    """
+    for block_format in context.runtime.plugins.block_formats():
+        if block_format.name == format:
             schema = await asyncio.to_thread(
                 find_schema, block.schema_ref, context.runtime.settings.data_dir
             )
             text = await offload(
-                partial(offered.write, block.label, block.value, schema), len(block.value)
+                partial(block_format.write, block.label, block.value, schema), len(block.value)
             )
-            return text, f"{offered.media_type}; charset=utf-8"
+            return text, f"{block_format.media_type}; charset=utf-8"
     raise Unsupported(f"This server cannot show a block as {format}. Use json.")
 
 
-async def _with_defaults(context: RequestContext, user_id: str, label: str, sent: Any) -> Any:
-    """A new block that names a schema begins with its headings, defaults and settings, as far as they are not sent.
+async def _with_defaults(context: RequestContext, user_id: str, label: str, fields: Any) -> Any:
+    """Add the headings, defaults and settings of its schema to a new block.
 
-    Raises Invalid for a schema that is unknown here, unless the block names it already.
+    Sent fields take precedence. Raises Invalid for an unknown schema, unless the block has it
+    already.
     """
-    ref = sent.get("schema_ref") if isinstance(sent, dict) else None
+    ref = fields.get("schema_ref") if isinstance(fields, dict) else None
     if not isinstance(ref, str):
-        return sent
+        return fields
     existing = await context.store.read(lambda tx: _find(tx, context, user_id, label))
     if existing is not None and existing.schema_ref == ref:
-        return sent
+        return fields
     schema = await asyncio.to_thread(require_schema, ref, context.runtime.settings.data_dir)
-    return (
-        sent
-        if existing is not None
-        else {"body": starting_text(schema), **starting_settings(schema), **sent}
-    )
+    if existing is not None:
+        return fields
+    return {"body": starting_text(schema), **starting_settings(schema), **fields}
 
 
 def _find(tx: Transaction, context: RequestContext, user_id: str, label: str) -> Block | None:
@@ -395,5 +427,5 @@ def _find(tx: Transaction, context: RequestContext, user_id: str, label: str) ->
         return None  # the user is about to be created
 
 
-async def _checked(sent: Any, size: int) -> PutBlockRequest:
-    return await offload(partial(validated, PutBlockRequest.model_validate, sent), size)
+async def _checked(fields: Any, size: int) -> PutBlockRequest:
+    return await offload(partial(validated, PutBlockRequest.model_validate, fields), size)

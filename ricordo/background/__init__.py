@@ -1,1 +1,1 @@
-"""Work without a request: jobs that are taken from the database, done, and tried again."""
+"""Background work: jobs are claimed from the database, run, and retried."""

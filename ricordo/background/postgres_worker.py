@@ -1,7 +1,9 @@
-"""Background work of a server, and on PostgreSQL the way its jobs are handed out: by a procrastinate worker in each server.
+"""The background work of a server, and on PostgreSQL the distribution of its jobs.
 
-procrastinate decides who gets a wake-up next, and serves one of a key at a time; our row decides whether its job may be claimed,
-and how it ended. So whatever happens to a wake-up (a lost race, a cut connection, a server that froze) costs a moment and no job.
+On PostgreSQL each server has a procrastinate worker. procrastinate decides which worker gets a
+wake-up next, and serves one of a key at a time. Our row decides whether its job may be claimed, and
+how it ended. So a wake-up that is lost (by a race, a cut connection, a frozen server) costs a
+moment and no job.
 """
 
 import asyncio
@@ -42,7 +44,10 @@ async def background_work(
 
 
 class PostgresWorker:
-    """Runs the jobs of one server on PostgreSQL: `start` and `stop` as those of a Worker. `address` is a libpq address."""
+    """A worker that runs one server's jobs on PostgreSQL, with `start` and `stop` as a Worker.
+
+    `address` is a libpq address.
+    """
 
     def __init__(self, worker: Worker, store: Store, address: str) -> None:
         self._worker = worker
@@ -54,7 +59,7 @@ class PostgresWorker:
         self._app: Any = None
 
     async def start(self) -> None:
-        """Free what dead servers left, then take and run jobs until `stop`. Raises Unavailable."""
+        """Free the jobs of dead servers, then run jobs until `stop`. Raises Unavailable."""
         self._app = self._make_app()
         try:
             await self._app.open_async()
@@ -68,7 +73,7 @@ class PostgresWorker:
         ]
 
     async def stop(self) -> None:
-        """Take no more jobs, and put back those that run, without spending an attempt."""
+        """Claim no more jobs, and put running ones back without counting the attempt."""
         await self._worker.stop()
         self._is_stopping = True
         for task in self._tasks:
@@ -97,7 +102,7 @@ class PostgresWorker:
         return app
 
     async def _serve(self) -> None:
-        """Let procrastinate work; where it gives up, as on a lost connection, let it begin again."""
+        """Run procrastinate, and restart it when it fails, as on a lost connection."""
         pace = self._worker.pace
         # A task that is cancelled while procrastinate closes may get its error instead of the cancel.
         while not self._is_stopping:
@@ -121,7 +126,7 @@ class PostgresWorker:
             await asyncio.sleep(pace.poll)
 
     async def _send_missing(self) -> None:
-        """Send wake-ups for jobs whose time has come, and delete those that block a key."""
+        """Send missing wake-ups of due jobs, and delete those that block a key."""
         pace, swept = self._worker.pace, 0.0
         while True:
             try:
@@ -141,7 +146,7 @@ class PostgresWorker:
 
 
 class _SteadyManager:
-    """procrastinate's manager of its rows, with the errors answered that would end its worker."""
+    """procrastinate's manager of its rows, without errors that would end its worker."""
 
     def __init__(self, manager: Any, store: Store) -> None:
         self._manager = manager

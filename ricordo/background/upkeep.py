@@ -1,7 +1,7 @@
-"""The jobs that keep the search index, what waits for an owner, and stored streams in order.
+"""The jobs that maintain the search index, waiting proposals, and stored streams.
 
-What is embedded with a provider's model is noted among the expenses, and a budget postpones it. A job that may be another server's
-by now writes nothing more.
+Embeddings by a provider's model are recorded as expenses, and a budget postpones them. A job that
+another server may have taken over writes nothing more.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +26,10 @@ IndexWork = Callable[[Indexer, Job, Report], Awaitable[None]]
 
 
 async def postponed(runtime: Runtime, job: Job) -> bool:
-    """Postpone the job to the next day where it would spend tokens of a budget that is nearly used up; return whether it was."""
+    """Postpone a job that would spend tokens of a nearly exhausted budget to the next day.
+
+    Returns True if it was postponed.
+    """
     owner_id = job.payload["owner_id"]
     home = await runtime.store.read(lambda tx: partitions.owner_of(tx, owner_id))
     handle = runtime.indexing.wanted_model(home.embedding) if home else None
@@ -37,24 +40,24 @@ async def postponed(runtime: Runtime, job: Job) -> bool:
 
 @asynccontextmanager
 async def expenses_noted(runtime: Runtime, job: Job) -> AsyncIterator[None]:
-    """Note among the expenses what is embedded inside of the `with`, also where it fails."""
+    """Record the embeddings inside the `with` block as expenses, even after an error."""
     with metered() as tokens:
         try:
             yield
         finally:
-            spent = [
+            expenses = [
                 Expense(
-                    job.organization_id,
-                    "embedding",
-                    handle,
-                    Usage(count),
-                    _agent_of(job),
-                    job.user_id,
+                    organization_id=job.organization_id,
+                    purpose="embedding",
+                    model=handle,
+                    usage=Usage(count),
+                    agent_id=_agent_of(job),
+                    user_id=job.user_id,
                 )
                 for handle, count in tokens.items()
             ]
-            if spent:
-                await runtime.store.write(lambda tx: runs.add_expense(tx, *spent))
+            if expenses:
+                await runtime.store.write(lambda tx: runs.add_expense(tx, *expenses))
 
 
 def _agent_of(job: Job) -> str | None:
@@ -63,7 +66,7 @@ def _agent_of(job: Job) -> str | None:
 
 
 def _indexing(kind: str, work: IndexWork, every_seconds: float | None = None) -> JobHandler:
-    """Return the handler of jobs that do this work on the index, whose expenses are noted."""
+    """Return the handler of jobs for this index work, with its expenses recorded."""
 
     async def run(runtime: Runtime, job: Job, report: Report) -> None:
         if kind != EMBED or not await postponed(runtime, job):

@@ -24,19 +24,21 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.future_times import mend_future_times
 
 log = logging.getLogger(__name__)
-# A kind that no handler here knows may be known to a newer server, so it waits for one this long after it was added.
+# A job of an unknown kind may be for a newer server, so it waits for one this long after it was
+# added.
 _UNKNOWN_WAITS = 24 * 3600 * SECOND
 _UNKNOWN_AGAIN = 60 * SECOND
 _STOP_LIMIT = 10.0
 BACKOFF = Backoff(2, 4, 600, spread=(1, 1.2))
 _PERIODIC_ATTEMPTS = 3
-_LEAST_PAUSE, _LONGEST_PAUSE = SECOND, 30 * SECOND
+_LEAST_PAUSE = SECOND
+_LONGEST_PAUSE = 30 * SECOND
 _LONGEST_MESSAGE = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many jobs run at once, and how often things are done, in seconds."""
+    """The number of concurrent jobs, and the intervals of the worker, in seconds."""
 
     concurrency: int = 4
     poll: float = 1.0
@@ -50,7 +52,11 @@ class Pace:
 
 @dataclass(slots=True)
 class _RunningJob:
-    """A job at work. `work` is its handler, which may be cancelled; `end` waits for that and saves what became of it."""
+    """A running job.
+
+    `work` is the task of its handler, which may be cancelled. `end` waits for it and saves the
+    result.
+    """
 
     job: Job
     work: asyncio.Task[None] | None = None
@@ -73,9 +79,10 @@ class _RunningJob:
 
 
 class Worker:
-    """Runs the jobs of one server: `await worker.start()`, and `await worker.stop()` before the store is closed.
+    """A worker that runs one server's jobs.
 
-    `is_alone` says that no other server uses the database: at the start every running job is then one of a dead server.
+    Await `start()`, and `stop()` before the store is closed. `is_alone`: no other server uses the
+    database, so at the start every running job belongs to a dead server.
     """
 
     def __init__(
@@ -104,7 +111,10 @@ class Worker:
         self._tasks.append(asyncio.create_task(self._claim_all(), name="jobs: claim"))
 
     async def open(self) -> None:
-        """Free what dead servers left and renew what runs, but claim nothing: jobs come by `run_one`."""
+        """Free the jobs of dead servers and renew running ones, without claiming any.
+
+        Jobs come by `run_one`.
+        """
         loop = asyncio.get_running_loop()
 
         def notify() -> None:
@@ -117,18 +127,18 @@ class Worker:
         self._tasks.append(asyncio.create_task(self._maintain(), name="jobs: maintain"))
 
     async def stop(self) -> None:
-        """Take no more jobs and put back those that run, without spending an attempt."""
+        """Claim no more jobs, and put running ones back without counting the attempt."""
         self._stopped.set()
         self._wake_up.set()
         with suppress(RicordoError):  # a database that fails is no reason to leave the rest
             await self._store.read(lambda tx: jobs.on_wake_up(tx, None))
-        # What is being claimed at this moment is started first, for only then can it be put back.
+        # A job that is being claimed is started first, since only then can it be put back.
         if claiming := [*self._tasks, *self._claiming]:
             await asyncio.wait(claiming, timeout=_STOP_LIMIT)
         running = list(self._running.values())
-        for one in running:
-            one.cancel()
-        if ending := [one.end for one in running if one.end]:
+        for running_job in running:
+            running_job.cancel()
+        if ending := [running_job.end for running_job in running if running_job.end]:
             _, late = await asyncio.wait(ending, timeout=_STOP_LIMIT)
             if late:
                 log.warning(
@@ -136,10 +146,10 @@ class Worker:
                 )
 
     async def run_one(self, id: str) -> None:
-        """Claim this job and run it to its end; nothing where it is not there to be claimed."""
+        """Claim this job and run it to its end; do nothing if it cannot be claimed."""
         if self._stopped.is_set():
             return
-        # A caller that is cancelled leaves both halves to go on: this worker alone says when a job is to stop.
+        # If the caller is cancelled, both tasks go on: only this worker decides when a job stops.
         claiming = asyncio.create_task(self._claim_one(id), name="jobs: claim")
         self._claiming.add(claiming)
         claiming.add_done_callback(self._claiming.discard)
@@ -151,7 +161,8 @@ class Worker:
         try:
             job = await self._store.write(lambda tx: jobs.claim_one(tx, self.name, id))
         except Collision:
-            return None  # another job with its key was claimed at this very moment: it is found again after that one
+            # Another job with its key was claimed at this moment; this one is found again later.
+            return None
         except RicordoError as error:
             log.warning(
                 "a job could not be claimed; it is found again",
@@ -169,12 +180,12 @@ class Worker:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake_up.wait(), self.pace.poll)
 
-    async def _claim(self, most: int) -> int:
+    async def _claim(self, limit: int) -> int:
         try:
-            # Nearly always nothing is due, and to read costs next to nothing.
+            # Usually nothing is due, and reading costs almost nothing.
             if not await self._store.read(jobs.is_due):
                 return 0
-            claimed = await self._store.write(lambda tx: jobs.claim(tx, self.name, most))
+            claimed = await self._store.write(lambda tx: jobs.claim(tx, self.name, limit))
         except Exception:
             log.exception("jobs could not be claimed; it is tried again")
             return 0
@@ -189,7 +200,7 @@ class Worker:
         this.end = asyncio.create_task(self._finish(this), name=f"job {job.kind}")
 
         def ended(_: object) -> None:
-            # Taken over and claimed again meanwhile, the job is here a second time.
+            # After a take-over and a new claim, the job may be here a second time.
             if self._running.get(job.id) is this:
                 del self._running[job.id]
             self._wake_up.set()
@@ -200,8 +211,9 @@ class Worker:
         return this.end
 
     async def _finish(self, this: _RunningJob) -> None:
-        """Wait for the handler, and save how it ended."""
-        job, work = this.job, this.work
+        """Wait for the handler, and save the job's end."""
+        job = this.job
+        work = this.work
         if work is None:
             await self._save(lambda tx: _leave_unknown(tx, job), job)
             return
@@ -219,7 +231,7 @@ class Worker:
         try:
             await self._store.write(lambda tx: jobs.release(tx, job))
         except Exception as error:
-            # Its key is free all the same once this worker was silent for a while.
+            # Its key becomes free anyway once this worker has been silent for a while.
             log.warning(
                 "a cancelled job could not be released",
                 extra={"job": job.id, "error": type(error).__name__},
@@ -228,7 +240,7 @@ class Worker:
     async def _fail(self, this: _RunningJob, error: BaseException) -> None:
         job = this.job
         if isinstance(error, Busy):
-            # To find a conversation busy is no failure: it is free before long.
+            # A busy conversation is no failure: it is free before long.
             pause = _pause_of_busy(job, self._store.clock.now())
             log.info("a job waits for a busy conversation", extra={"job": job.id})
             await self._save(lambda tx: jobs.put_back(tx, this.current(), pause), job)
@@ -242,7 +254,10 @@ class Worker:
         await self._save(lambda tx: jobs.fail(tx, this.current(), describe(error), wait), job)
 
     async def _save(self, end: Callable[[Transaction], bool], job: Job) -> None:
-        """Save how it ended. Where the database fails this long, the job counts as a dead worker's and runs again."""
+        """Save the job's end.
+
+        If the database fails for this long, the job counts as a dead worker's and runs again.
+        """
         for delay in (0.0, 0.1, 1.0, 3.0):
             await asyncio.sleep(delay)
             try:
@@ -270,11 +285,11 @@ class Worker:
             self._mend_times: self.pace.mend,
             self._prune: self.pace.prune,
         }
-        done = dict.fromkeys(duties, time())
+        last_runs = dict.fromkeys(duties, time())
         while not self._stopped.is_set():
             for duty, interval in duties.items():
-                if (now := time()) - done[duty] >= interval:
-                    done[duty] = now
+                if (now := time()) - last_runs[duty] >= interval:
+                    last_runs[duty] = now
                     try:
                         await duty()
                     except Exception:
@@ -285,21 +300,31 @@ class Worker:
     async def _renew(self) -> None:
         if not (running := list(self._running.values())):
             return
-        progress = {one.job.id: one.progress for one in running if one.progress}
-        kept = await self._store.write(
-            lambda tx: jobs.renew(tx, self.name, [one.job for one in running], progress)
+        progress = {
+            running_job.job.id: running_job.progress
+            for running_job in running
+            if running_job.progress
+        }
+        renewed_ids = await self._store.write(
+            lambda tx: jobs.renew(
+                tx, self.name, [running_job.job for running_job in running], progress
+            )
         )
-        for one in running:
-            if one.job.id not in kept and one.work and not one.work.done():
-                # It was cancelled, deleted, or taken over while this server was frozen.
-                one.is_lost = True
-                one.cancel()
+        for running_job in running:
+            if (
+                running_job.job.id not in renewed_ids
+                and running_job.work
+                and not running_job.work.done()
+            ):
+                # It was cancelled or deleted, or taken over while this server was frozen.
+                running_job.is_lost = True
+                running_job.cancel()
 
     async def _add_periodic(self) -> None:
-        if wanted := self._schedule.due(self._store.clock.now()):
-            # One that another server has added, or that waits already, is left out.
-            await self._store.write(lambda tx: [jobs.add(tx, job) for job in wanted])
-            self._schedule.added(wanted)
+        if due_jobs := self._schedule.due(self._store.clock.now()):
+            # A job that another server has added, or that waits already, is skipped.
+            await self._store.write(lambda tx: [jobs.add(tx, job) for job in due_jobs])
+            self._schedule.added(due_jobs)
 
     async def _sweep(self, silence: float | None = None) -> None:
         silent_for = round((self.pace.silence if silence is None else silence) * SECOND)
@@ -326,23 +351,28 @@ def _leave_unknown(tx: Transaction, job: Job) -> bool:
 
 
 def by_kind(handlers: Iterable[JobHandler]) -> dict[str, JobHandler]:
-    """Return the handlers of a server by kind. Raises Invalid where two are of one kind, or one comes too often."""
-    known: dict[str, JobHandler] = {}
+    """Return the handlers of a server by kind.
+
+    Raises Invalid for two handlers of one kind, or for one with too short an interval.
+    """
+    handlers_by_kind: dict[str, JobHandler] = {}
     for handler in handlers:
-        if handler.kind in known:
+        if handler.kind in handlers_by_kind:
             raise Invalid(
-                f'Jobs of kind "{handler.kind}" have two handlers. Remove the plugin that brings the second.'
+                f'Jobs of kind "{handler.kind}" have two handlers. Remove the plugin that brings '
+                "the second."
             )
         if handler.every_seconds is not None and handler.every_seconds < 1:
             raise Invalid(
-                f'Jobs of kind "{handler.kind}" would come more than once a second. Let them come more seldom.'
+                f'Jobs of kind "{handler.kind}" would come more than once a second. Let them come '
+                "more seldom."
             )
-        known[handler.kind] = handler
-    return known
+        handlers_by_kind[handler.kind] = handler
+    return handlers_by_kind
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """The error as it is kept with the job: its type, and its message without secrets."""
+    """Return the error for the job's row: its type, and its message without secrets."""
     message = " ".join(str(error).split())
     if not isinstance(error, RicordoError):
         message = redact(message, is_strict=True).text
@@ -350,17 +380,26 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def retry_after(attempt: int) -> int:
-    """Return the microseconds to wait after this attempt: 2, 8, 32 … seconds, at most ten minutes, up to a fifth more."""
+    """Return the microseconds to wait after this attempt.
+
+    It is 2, 8, 32 … seconds, at most ten minutes, and up to a fifth more.
+    """
     return round(BACKOFF.seconds(attempt) * SECOND)
 
 
 def _pause_of_busy(job: Job, now: int) -> int:
-    """Return the microseconds until a job looks again for a free conversation: a tenth of its age, from 1 to 30 seconds."""
+    """Return the microseconds until a job retries a busy conversation.
+
+    It is a tenth of the job's age, from 1 to 30 seconds.
+    """
     return min(max(_LEAST_PAUSE, (now - job.created_at) // 10), _LONGEST_PAUSE)
 
 
 class Schedule:
-    """Adds the job of each period at its start; a period that passed while no server ran is left out."""
+    """The schedule of periodic jobs: it adds each period's job at its start.
+
+    A period that passed while no server ran is skipped.
+    """
 
     def __init__(self, handlers: Iterable[JobHandler]) -> None:
         self._periods = {

@@ -1,4 +1,7 @@
-"""`ricordo chat`: a conversation with an agent over HTTP, on a terminal or through a pipe, and its slash commands."""
+"""`ricordo chat`: a conversation over HTTP, and its slash commands.
+
+It works on a terminal or through a pipe.
+"""
 
 import shlex
 from collections.abc import Callable
@@ -38,7 +41,10 @@ class Command(NamedTuple):
 
 
 def chat(*, agent: str | None = None, model: str | None = None, server: str | None = None) -> bool:
-    """Chat until the user leaves; returns whether every message was answered. Raises RicordoError if it cannot start."""
+    """Chat until the user leaves; return True if every message was answered.
+
+    Raises RicordoError if it cannot start.
+    """
     window = screen()
     starting = "No server is running, so one is started for this chat."
     with any_server(server, lambda _: window.quietly(starting)) as client:
@@ -51,7 +57,8 @@ def chat(*, agent: str | None = None, model: str | None = None, server: str | No
         if better := better_model(client, talk.agent):
             show = window.tell if window.is_live else window.complain
             show(
-                f"{better} is configured, but {talk.agent['name']} uses the librarian. Change it with: /model {better}"
+                f"{better} is configured, but {talk.agent['name']} uses the librarian. Change it "
+                f"with: /model {better}"
             )
         return _talk(talk)
 
@@ -75,7 +82,7 @@ def _talk(chat: Chat) -> bool:
 
 
 def _take(chat: Chat, line: str) -> bool:
-    """Handle one line; returns whether it succeeded. An error ends the line, not the chat."""
+    """Handle one line; return True on success. An error ends the line, not the chat."""
     try:
         if line.startswith("/") and not line.startswith("//"):
             run_command(chat, line)
@@ -118,12 +125,13 @@ def find_agent(client: Client, name_or_id: str) -> Json:
     if named := client.agents(name_or_id):
         return named[0]
     raise NotFound(
-        f'There is no agent "{name_or_id}". /agents lists them in a chat; /new {name_or_id} creates it.'
+        f'There is no agent "{name_or_id}". /agents lists them in a chat; /new {name_or_id} '
+        "creates it."
     )
 
 
 def better_model(client: Client, agent: Json) -> str | None:
-    """Return the default model, where the agent uses the librarian though another is configured or was found."""
+    """Return the default model if the agent uses the librarian needlessly, else None."""
     default = client.default_model() if agent["model"] == LIBRARIAN else None
     return default if default != LIBRARIAN else None
 

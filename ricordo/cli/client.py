@@ -1,4 +1,7 @@
-"""A small HTTP client of a running server. Errors are RicordoErrors with the server's own sentence."""
+"""A small HTTP client of a running server.
+
+Its errors are RicordoErrors with the server's own sentence.
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +29,7 @@ class Client:
     """A client of one server."""
 
     def __init__(self, address: str, key: Callable[[], str | None] = lambda: None) -> None:
-        """Call the server at this address; `key` gives what each request is sent with."""
+        """Prepare calls to this address; `key` returns the key for each request."""
         self.address = address.rstrip("/")
 
         def sign(request: httpx2.Request) -> httpx2.Request:
@@ -49,7 +52,10 @@ class Client:
         self._http.close()
 
     def version(self) -> str | None:
-        """Return the version of the server; None without one. Raises Invalid if something else answers."""
+        """Return the server's version; None without a server.
+
+        Raises Invalid if something else answers.
+        """
         try:
             response = self._http.get("/v1/health/", timeout=2)
         except httpx2.TransportError:
@@ -87,7 +93,7 @@ class Client:
         return made
 
     def default_model(self) -> str | None:
-        """Return the handle of the model that agents get which name none; None where a server does not tell."""
+        """Return the handle of the default model of agents; None if the server does not tell."""
         return next(
             (
                 model["handle"]
@@ -102,7 +108,10 @@ class Client:
         return changed
 
     def send(self, agent_id: str, text: str) -> Iterator[Json]:
-        """Send a message and yield the events of the answer, token by token. Leaving early does not stop the agent."""
+        """Send a message and yield the events of the answer, token by token.
+
+        Leaving early does not stop the agent.
+        """
         body = {"messages": [{"role": "user", "content": text}], "stream_tokens": True}
         try:
             with self._http.stream(
@@ -118,7 +127,10 @@ class Client:
             ) from None
 
     def events_of(self, path: str, body: Json, headers: Mapping[str, str]) -> Iterator[str]:
-        """Send a body, and yield the JSON texts of the answer: its events as they come, or its one body, or none."""
+        """Send a body, and yield the JSON texts of the answer.
+
+        These are its events as they arrive, or its single body, or none.
+        """
         accepts = {"accept": "application/json, text/event-stream", **headers}
         try:
             with self._http.stream("POST", path, json=body, headers=accepts) as response:
@@ -165,9 +177,9 @@ def _events(lines: Iterator[str]) -> Iterator[Json]:
 
 @contextmanager
 def running_server(settings: Settings, address: str | None = None) -> Iterator[Client | None]:
-    """Yield a client of the server at `address` or of the settings; None if no server of the settings runs.
+    """Yield a client of the server at `address` or in the settings.
 
-    Raises Unavailable if no server answers at `address`.
+    None if no server of the settings runs. Raises Unavailable if no server answers at `address`.
     """
     with closing(
         Client(address or address_of(settings.host, settings.port), _key_of(settings, address))
@@ -180,7 +192,7 @@ def running_server(settings: Settings, address: str | None = None) -> Iterator[C
 
 @contextmanager
 def any_server(address: str | None, before_start: Callable[[Settings], None]) -> Iterator[Client]:
-    """Yield a client of the running server; without one, of a server that is started here and ends with the block."""
+    """Yield a client of the running server, or of a server started for the block."""
     settings, providers = load_settings()
     with running_server(settings, address) as client:
         if client:
@@ -207,7 +219,10 @@ def require_database(settings: Settings, consequence: str) -> None:
 
 
 def set_up_quiet_logs(settings: Settings) -> None:
-    """Show errors alone, as beside what a command prints, unless the settings name another level."""
+    """Log only errors, unless the settings name another level.
+
+    A command's own output is not disturbed then.
+    """
     set_up_logs(
         "error" if settings.log_level == "info" else settings.log_level, settings.log_format
     )
@@ -219,7 +234,8 @@ def refusal(response: httpx2.Response) -> RicordoError:
         sent = response.request.headers.get("authorization", "").removeprefix("Bearer ")
         if sent and not sent.startswith(OPERATOR):
             return Forbidden(
-                "The key in RICORDO_API_KEY is not one of this server, or expired or was revoked. Correct it, or leave it out."
+                "The key in RICORDO_API_KEY is not one of this server, or expired or was revoked. "
+                "Correct it, or leave it out."
             )
         return Forbidden(
             "This server requires a key. Set RICORDO_API_KEY to one that an administrator gave you."
@@ -234,7 +250,7 @@ def refusal(response: httpx2.Response) -> RicordoError:
 
 
 def _key_of(settings: Settings, address: str | None) -> Callable[[], str | None]:
-    """What to send: the key of the settings, or else what shows that we may read the data folder of a server on this machine."""
+    """Return the key of the settings, or else a token that proves access to the data folder."""
     if settings.api_key:
         key = settings.api_key.get_secret_value()
         return lambda: key

@@ -1,6 +1,7 @@
-"""What one connection may take of the server: bytes of headers, time, and a place among the others.
+"""Limits of one connection: bytes of headers, time, and the number of connections.
 
-uvicorn and its parser bound none of these. A body, a push or a stream may last as long as it makes progress.
+uvicorn and its parser have no such limits. A body, a push or a stream may last as long as it makes
+progress.
 """
 
 import time
@@ -26,7 +27,10 @@ class _Phase(Enum):
 
 
 class BoundedConnection(HttpToolsProtocol):
-    """A connection whose request has limits of size and time. `sweep` ends those that are over their time."""
+    """A connection with limits on a request's size and time.
+
+    `sweep` ends requests that are over their time.
+    """
 
     def __init__(self, settings: Settings, **given: Any) -> None:
         super().__init__(**given)
@@ -42,7 +46,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request would be lost with it."""
+        """True if closing it would lose no request."""
         return self._phase is not _Phase.BODY and (
             self.cycle is None or self.cycle.response_complete
         )
@@ -85,7 +89,8 @@ class BoundedConnection(HttpToolsProtocol):
             self._fail(
                 (
                     400,
-                    f"More than {MOST_PIPELINED} requests wait on this connection. Wait for their answers.",
+                    f"More than {MOST_PIPELINED} requests wait on this connection. Wait for their "
+                    "answers.",
                 )
             )
         super().on_headers_complete()
@@ -104,7 +109,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._refuse(*(self._refusal or (400, msg)))
 
     def sweep(self, now: float) -> None:
-        """End the connection where its client is too slow."""
+        """End the connection if its client is too slow."""
         is_busy = self.cycle is not None and not self.cycle.response_complete
         is_head = self._phase is _Phase.HEAD
         if self.flow.read_paused or (is_busy and (is_head or self.cycle.waiting_for_100_continue)):
@@ -143,7 +148,8 @@ class BoundedConnection(HttpToolsProtocol):
         kilobytes = self._settings.max_header_kb
         return (
             431,
-            f"The head of the request is longer than {kilobytes} kB. Send less, or raise RICORDO_MAX_HEADER_KB.",
+            f"The head of the request is longer than {kilobytes} kB. Send less, or raise "
+            "RICORDO_MAX_HEADER_KB.",
         )
 
     def _fail(self, refusal: _Refusal) -> None:
@@ -152,7 +158,7 @@ class BoundedConnection(HttpToolsProtocol):
         raise ValueError(refusal[1])
 
     def _limit(self, connections: Iterable["BoundedConnection"], most: int) -> None:
-        """Close the connection of these that is idle for the longest time, or else refuse this one, where they are too many."""
+        """Close the longest idle connection if there are too many, or else refuse this one."""
         others = [
             other for other in connections if other is not self and not other.transport.is_closing()
         ]
@@ -163,7 +169,8 @@ class BoundedConnection(HttpToolsProtocol):
         else:
             self._refuse(
                 503,
-                f"There are {most} connections, which is the most. Close some, or raise the setting.",
+                f"There are {most} connections, which is the most. Close some, or raise the "
+                "setting.",
             )
 
     def _refuse(self, status: int, detail: str) -> None:

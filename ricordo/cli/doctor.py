@@ -1,7 +1,8 @@
-"""`ricordo doctor`: the state of this installation and its problems. It changes nothing and shows no key.
+"""`ricordo doctor`: the state of this installation and its problems.
 
-`--repair` repairs conversations that would keep their agents from answering. On SQLite no server may have the file open; on
-PostgreSQL servers may run, and a conversation in which a turn runs is left alone.
+It changes nothing and shows no key. `--repair` repairs conversations that would keep their agents
+from answering. On SQLite no server may have the file open. On PostgreSQL servers may run, and
+conversations with a running turn are left alone.
 """
 
 import asyncio
@@ -27,12 +28,13 @@ from ricordo.cli.screen import as_typed
 from ricordo.cli.settings_list import listed_settings
 from ricordo.cli.sockets import address_of, addresses_of
 from ricordo.domain.model import LIBRARIAN, ModelInfo
+from ricordo.domain.quotas import MEGABYTE
 from ricordo.errors import Invalid, RicordoError, Unavailable
 from ricordo.features import FEATURES
 from ricordo.plugins import Plugins, load_plugins
 from ricordo.secret import FILE, load_secret, require_unneeded
 from ricordo.settings import LOOPBACK, ProviderSettings, Settings, load_settings
-from ricordo.storage import damage, keys
+from ricordo.storage import damage, history_size, keys
 from ricordo.storage.engine.database import DatabaseStatus, address, check, open_store, read_beside
 from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.jobs import read_queue
@@ -45,6 +47,7 @@ _LITTLE_SPACE, _NO_SPACE = (
     16 * 1024**2,
 )  # bytes; a message with its index takes some kilobytes
 _SHOWN_CONVERSATIONS = 10
+_NEARLY_FULL = 0.9
 LOST = "the agent had no default conversation, and has a new one"
 _LONG_WAIT = 60  # seconds
 # What a provider needs besides its key: the setting, the package, the extra that installs it.
@@ -84,6 +87,7 @@ def examine() -> Iterator[DoctorFinding]:
     database = check(settings)
     yield _database(settings, database)
     yield from _conversations(settings, database)
+    yield from _histories(settings, database)
     yield from _jobs(settings, database)
     try:
         addresses_of(settings.host)
@@ -113,7 +117,7 @@ def examine() -> Iterator[DoctorFinding]:
 
 
 def show(findings: Iterator[DoctorFinding]) -> bool:
-    """Print the findings as they come; returns whether nothing is wrong."""
+    """Print the findings as they come; return True if there is no problem."""
     faults = warnings = 0
     for finding in findings:
         mark = typer.style(f"{finding.level:<8}", fg=_COLOURS[finding.level])
@@ -200,7 +204,10 @@ def _is_current(database: DatabaseStatus) -> bool:
 
 
 def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFinding]:
-    """Report conversations that would keep their agents from answering; nothing where the database cannot be read at rest."""
+    """Report conversations that would keep their agents from answering.
+
+    Nothing is reported if the database is in use.
+    """
     if not _is_current(database):
         return
     try:
@@ -219,7 +226,33 @@ def _conversations(settings: Settings, database: DatabaseStatus) -> Iterator[Doc
     )
     for one in found[:_SHOWN_CONVERSATIONS]:
         yield _warning(
-            "conversation", f"{one.conversation_id}, what --repair will say: {'; '.join(one.found)}"
+            "conversation",
+            f"{one.conversation_id}, what --repair will say: {'; '.join(one.faults)}",
+        )
+
+
+def _histories(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFinding]:
+    """Report histories of memory that are nearly full, or whose stored size is wrong."""
+    if not _is_current(database):
+        return
+    try:
+        with read_beside(settings) as tx:
+            wrong = len(history_size.wrong_ids(tx))
+            most = settings.max_history_mb * MEGABYTE
+            full = history_size.count_nearly_full(tx, int(most * _NEARLY_FULL))
+    except RicordoError as error:
+        yield _warning("histories", f"not examined: {error}")
+        return
+    if wrong:
+        yield _warning(
+            "histories",
+            f"the size of {wrong:,} is wrong: stop the server, then `ricordo doctor --repair`",
+        )
+    if full:
+        yield _warning(
+            "histories",
+            f"{full:,} of memory {'has' if full == 1 else 'have'} nearly the {settings.max_history_mb:,} MB that they may have: "
+            "raise RICORDO_MAX_HISTORY_MB, or they will take no new text",
         )
 
 
@@ -254,7 +287,7 @@ def _jobs(settings: Settings, database: DatabaseStatus) -> Iterator[DoctorFindin
 
 
 def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
-    """Report who may call a server with these settings."""
+    """Report the callers that may use a server with these settings."""
     are_stored, needing = False, ""
     if _is_current(database) or database.state == "in use":
         try:
@@ -288,7 +321,7 @@ def _keys(settings: Settings, database: DatabaseStatus) -> DoctorFinding:
 
 
 def _queue(settings: Settings, database: DatabaseStatus) -> tuple[Json | None, bool]:
-    """Return the job queue, if it can be read, and whether a server runs the jobs."""
+    """Return the job queue if it can be read, and True if a server runs the jobs."""
     if database.state == "in use":
         with running_server(settings) as client:
             return client.ask("GET", "/v1/jobs/queue") if client else None, True
@@ -380,28 +413,34 @@ def _size(count: float) -> str:
 
 
 def repair_database() -> bool:
-    """Repair every conversation; returns whether all are sound now. Raises Conflict where a server runs, NotFound, Unavailable."""
+    """Repair every conversation; return True if all are sound now.
+
+    Raises NotFound, Unavailable, and Conflict if a server runs.
+    """
     settings, _ = load_settings()
     require_database(settings, "nothing to repair")
-    count, repaired = asyncio.run(_repair(settings))
+    count, repaired, counted = asyncio.run(_repair(settings))
     for one in repaired:
         typer.echo(f"{one.conversation_id}{' (busy, left as it is)' if one.is_busy else ''}")
-        for fault in one.found:
+        for fault in one.faults:
             typer.echo(f"    {fault}")
     busy = sum(one.is_busy for one in repaired)
     outcome = (
         f"{len(repaired) - busy:,} repaired, {busy:,} busy" if repaired else "nothing to repair"
     )
     typer.echo(
-        f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: {outcome}."
+        f"{count:,} {'conversation' if count == 1 else 'conversations'} in {address(settings)}: "
+        f"{outcome}."
     )
+    if counted:
+        typer.echo(f"The sizes of {counted:,} histories of memory were wrong, and are right now.")
     if busy:
         typer.echo("A turn is running in the busy ones. Repeat this when it has ended.")
     return not busy
 
 
 def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
-    """Return how many conversations there are, and those that something is wrong with. Nothing is changed."""
+    """Return the number of conversations, and the damaged ones, without any change."""
     found = [Repair(agent_id, (LOST,)) for agent_id in damage.agents_without_conversation(tx)]
     count = after = 0
     while portion := damage.some_conversations(tx, after):
@@ -409,17 +448,20 @@ def examine_all(tx: Transaction, *, is_alone: bool) -> tuple[int, list[Repair]]:
         found += [
             one
             for _, id in portion
-            if (one := repair(tx, id, is_alone=is_alone, is_dry=True)).found
+            if (one := repair(tx, id, is_alone=is_alone, is_dry=True)).faults
         ]
     return count, found
 
 
 async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]]:
-    """Repair every conversation, each in its own transaction; returns how many there are, and those that were not sound."""
+    """Repair every conversation, each in its own transaction.
+
+    Returns the number of conversations, and those that were damaged.
+    """
     count, found = await store.read(lambda tx: examine_all(tx, is_alone=is_alone))
     repaired: list[Repair] = []
     for one in found:
-        if one.found == (LOST,):
+        if one.faults == (LOST,):
             made = await store.write(
                 partial(restore_default_conversation, agent_id=one.conversation_id)
             )
@@ -431,9 +473,10 @@ async def repair_all(store: Store, *, is_alone: bool) -> tuple[int, list[Repair]
     return count, repaired
 
 
-async def _repair(settings: Settings) -> tuple[int, list[Repair]]:
+async def _repair(settings: Settings) -> tuple[int, list[Repair], int]:
     store = await asyncio.to_thread(open_store, settings)
     try:
-        return await repair_all(store, is_alone=not settings.postgres_url)
+        count, repaired = await repair_all(store, is_alone=not settings.postgres_url)
+        return count, repaired, await store.write(history_size.recount_all)
     finally:
         await store.close()

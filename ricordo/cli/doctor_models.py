@@ -1,6 +1,7 @@
-"""`ricordo doctor models`: whether models can run an agent. Each is given a few tasks by real turns, in a temporary database.
+"""`ricordo doctor models`: tests whether models can run an agent.
 
-Only the models that are tried are called, and nothing else is written; a task is a few short calls.
+Each model gets a few tasks by real turns, in a temporary database. Only the tested models are
+called, and nothing else is written. A task is a few short calls.
 """
 
 import asyncio
@@ -43,7 +44,10 @@ _SEARCHES = ("conversation_search", "archival_memory_search", "search")
 
 @dataclass(slots=True)
 class ModelReport:
-    """What was seen of one model. `fails` and `weak` name the tasks it failed, in the words of the table."""
+    """The results of one model.
+
+    `fails` and `weak` name the failed tasks in the words of the table.
+    """
 
     handle: str
     answers: bool = False
@@ -73,13 +77,16 @@ class ModelReport:
         )
         right = f"{self.right}/{self.calls}"
         return (
-            f"{self.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} {self.seconds:>7.1f}  "
-            f"{self.profile or '-':<8} {self.result}"
+            f"{self.handle:<{width}} {answers:<8} {calls:<6} {right:<10} {streams:<8} "
+            f"{self.seconds:>7.1f}  {self.profile or '-':<8} {self.result}"
         )
 
 
 class ModelTask(NamedTuple):
-    """What is said to a model, what must be true of its human block and the names of its calls then, and what that block held."""
+    """A task: the message to the model, the check of its result, and the initial block.
+
+    The check gets the human block and the names of the model's calls.
+    """
 
     fault: str
     says: str
@@ -120,9 +127,9 @@ TASKS = (
 async def examine_model(
     runtime: Runtime, model: ChatModel, *, limit: float = TASK_SECONDS
 ) -> ModelReport:
-    """Give one model all tasks with one profile after the other, until one fits; nothing is raised.
+    """Give one model all tasks with one profile after the other, until one fits.
 
-    `limit` is the longest time for one task, in seconds.
+    Nothing is raised. `limit` is the time limit of one task, in seconds.
     """
     report = ModelReport(model.info.handle)
     began = time.monotonic()
@@ -154,7 +161,10 @@ async def examine_model(
 
 
 def _profiles(model: ChatModel) -> Sequence[ModelProfile]:
-    """The profiles to try, the fullest first; a model that is small by name or window is not tried with the full one."""
+    """Return the profiles to try, the fullest first.
+
+    A model that is small by name or window is not tried with the full one.
+    """
     if model.info.handle == LIBRARIAN:
         return ("full",)
     return ("small", "notes") if model.info.is_small else ("full", "small", "notes")
@@ -199,7 +209,7 @@ async def _try_task(runtime: Runtime, report: ModelReport, task: ModelTask) -> b
 
 
 async def _handles(models: Models) -> tuple[list[str], list[str]]:
-    """Return the handles to try, and sentences about those that are left out."""
+    """Return the handles to try, and sentences about skipped ones."""
     chosen = (await models.find_default()).handle
     by_provider: dict[str, list[str]] = {}
     for info in await models.list():
@@ -217,7 +227,7 @@ async def _handles(models: Models) -> tuple[list[str], list[str]]:
 
 
 def _lessons(model: ChatModel) -> list[str]:
-    """Return what the model was learned to need, in words."""
+    """Return a text about the model's learned needs."""
     learned = learned_of(model)
     return learned.lines() if learned else []
 
@@ -234,7 +244,10 @@ def open_trial(
 async def examine_models(
     handle: str | None = None, *, say: Callable[[str], None] = typer.echo
 ) -> bool:
-    """Try the configured models, or one by its handle, and print the table; returns whether all can run an agent."""
+    """Try the configured models, or one by its handle, and print the table.
+
+    Returns True if all can run an agent.
+    """
     settings, providers = load_settings()
     models = open_models(settings, providers, load_plugins(FEATURES))
     try:
@@ -245,7 +258,8 @@ async def examine_models(
         await models.close()
     width = max(len(each) for each in [*handles, "model"])
     say(
-        f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} {'seconds':>7}  {'profile':<8} result"
+        f"{'model':<{width}} {'answers':<8} {'calls':<6} {'arguments':<10} {'streams':<8} "
+        f"{'seconds':>7}  {'profile':<8} result"
     )
     can_all = True
     with tempfile.TemporaryDirectory(prefix="ricordo-doctor-") as folder:

@@ -1,4 +1,4 @@
-"""How much memory the C library keeps for the threads of a server."""
+"""Limits on the memory that the C library keeps for a server's threads."""
 
 import ctypes
 import os
@@ -10,9 +10,10 @@ _LARGE = 256 * 1024
 
 
 def limit_heaps() -> None:
-    """Let glibc keep two heaps instead of one for each thread, and nothing of large texts and answers.
+    """Limit glibc to two heaps for all threads, and let it free large texts at once.
 
-    Two heaps hold what a burst of turns needed: a tenth of the memory. The threshold for large texts would grow by itself.
+    Two heaps hold the memory of a burst of turns: a tenth of what one heap for each thread keeps.
+    Without a fixed threshold for large texts, glibc would raise it by itself.
     """
     with suppress(AttributeError, OSError, TypeError):  # another C library
         if "MALLOC_ARENA_MAX" not in os.environ:

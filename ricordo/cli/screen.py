@@ -1,4 +1,4 @@
-"""The output of commands: a chat's on a terminal or in a pipe, an answer from its events, and the progress of a long command."""
+"""The output of commands: a chat, an answer from its events, and progress."""
 
 import json
 import os
@@ -32,7 +32,10 @@ def screen() -> "Screen":
 
 
 class Screen:
-    """A pipe: a message a line in, an answer out; everything else goes to standard error, or is dropped."""
+    """A pipe with one message a line as input, and answers as output.
+
+    Everything else goes to standard error, or is dropped.
+    """
 
     is_live = False
 
@@ -89,7 +92,7 @@ class Terminal(Screen):
             return None
 
     def confirm(self, question: str) -> bool:
-        """Return whether the user answers yes."""
+        """Return True if the user answers yes."""
         try:
             return self._read(f"{question} [y/N] ").strip().lower() in ("y", "yes")
         except (EOFError, KeyboardInterrupt):
@@ -118,7 +121,7 @@ class Terminal(Screen):
 
 
 class AnswerPrinter:
-    """Shows one answer on a screen."""
+    """A printer of one answer on a screen."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -127,7 +130,7 @@ class AnswerPrinter:
         self._is_failed = False
 
     def show(self, events: Iterable[Json]) -> bool:
-        """Show every event; returns whether the turn succeeded."""
+        """Show every event; return True if the turn succeeded."""
         try:
             for event in events:
                 self._show(event)
@@ -218,7 +221,7 @@ def _fields(arguments: str) -> str:
 
 
 class ProgressLine:
-    """Shows how much of the work is done."""
+    """A line with the progress of the work."""
 
     def __init__(
         self, *, is_live: bool | None = None, clock: Callable[[], float] = time.monotonic
@@ -249,7 +252,10 @@ class ProgressLine:
 
 
 def as_typed(text: str) -> str:
-    """Return the text with each `ricordo …` as it runs from this folder, which may not be on the PATH."""
+    """Return the text with each `ricordo …` as it can be typed in this folder.
+
+    The program may not be on the PATH.
+    """
     script = Path(sys.executable).with_name("ricordo.exe" if os.name == "nt" else "ricordo")
     found, here = shutil.which("ricordo"), Path.cwd()
     if found and script.exists() and script.samefile(found):

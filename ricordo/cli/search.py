@@ -1,4 +1,7 @@
-"""`ricordo search reindex`: rebuilds the search index. Jobs do the work, so the next server finishes an interrupted rebuild."""
+"""`ricordo search reindex`: rebuilds the search index.
+
+Jobs do the work, so the next server finishes an interrupted rebuild.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -21,7 +24,10 @@ _ASKED_AT_ONCE = 100
 
 
 def reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
-    """Rebuild these partitions, or all; returns whether each was. Raises Conflict if a server has the file open, NotFound."""
+    """Rebuild these partitions, or all; return True if all were rebuilt.
+
+    Raises NotFound, and Conflict if a server has the file open.
+    """
     return asyncio.run(_reindex(partitions, vectors_only=vectors_only))
 
 
@@ -37,7 +43,8 @@ async def _reindex(partitions: Sequence[str], *, vectors_only: bool) -> bool:
             lambda tx: {id: rebuild.count_documents(tx, id) for id, _ in wanted}
         )
         typer.echo(
-            f"{sum(documents.values()):,} documents in {len(wanted):,} partitions of {address(settings)}"
+            f"{sum(documents.values()):,} documents in {len(wanted):,} partitions of "
+            f"{address(settings)}"
         )
         is_whole = True
         watch = _IndexWatch(runtime.store, documents)
@@ -67,7 +74,10 @@ async def _wanted(store: Store, partitions: Sequence[str]) -> list[tuple[str, st
 
 
 class _IndexWatch:
-    """Rebuilds partitions and shows the progress. `documents` is the number of documents of each."""
+    """A rebuild of partitions with its progress.
+
+    `documents` is the number of documents of each.
+    """
 
     def __init__(self, store: Store, documents: Mapping[str, int]) -> None:
         self.progress = ProgressLine()
@@ -77,7 +87,7 @@ class _IndexWatch:
         self._told: set[str] = set()
 
     async def build(self, partitions: Sequence[tuple[str, str]], *, vectors_only: bool) -> bool:
-        """Rebuild these partitions; returns whether each was."""
+        """Rebuild these partitions; return True if all were rebuilt."""
 
         def ask(tx: Transaction) -> list[Job]:
             return [

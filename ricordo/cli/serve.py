@@ -1,6 +1,7 @@
-"""`ricordo serve`: runs the app under uvicorn, prints its address, and lets running turns finish at shutdown.
+"""`ricordo serve`: runs the app under uvicorn, and prints its address.
 
-Commands that need a server and find none run one in a thread of their own process.
+Running turns may finish at shutdown. Commands that need a server and find none run one in a thread
+of their own process.
 """
 
 import asyncio
@@ -48,7 +49,7 @@ _TURN_SECONDS = 0.001
 def serve(
     settings: Settings, providers: ProviderSettings, sockets: Sequence[socket.socket]
 ) -> None:
-    """Run the server on these sockets until it is stopped. Raises RicordoError if it cannot start."""
+    """Run the server on these sockets until it is stopped. Raises RicordoError."""
     set_up_logs(settings.log_level, settings.log_format)
     limit_heaps()
     # Threads take turns each millisecond instead of each five: while some compare long texts, the event loop waits for them.
@@ -74,7 +75,10 @@ def serve(
 
 @contextmanager
 def background_server(settings: Settings, providers: ProviderSettings) -> Iterator[str]:
-    """Run a server on a free port of this machine, in a thread, and yield its address. Raises its error if it cannot start."""
+    """Run a server in a thread, on a free port of this machine, and yield its address.
+
+    Raises the server's error if it cannot start.
+    """
     set_up_quiet_logs(settings)
     is_settled, failure = threading.Event(), list[BaseException]()
     with listening("127.0.0.1", 0) as sockets:
@@ -173,7 +177,10 @@ class Server(uvicorn.Server):
 
 
 class RequestLog:
-    """Logs a line for each request at level debug, without the query string, which may hold a search."""
+    """A log line for each request, at level debug.
+
+    It leaves out the query string, which may hold a search.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -218,7 +225,7 @@ async def _announce(runtime: Runtime, looking: "asyncio.Task[DefaultModel]", por
 
 
 def _tell(said: DefaultModel, looking: "asyncio.Task[DefaultModel]") -> None:
-    """Print the default model if it is not the one that was said, and what is wrong with it or would be better."""
+    """Print the default model if it was not printed, and its problems."""
     if looking.cancelled() or looking.exception():
         return
     default = looking.result()

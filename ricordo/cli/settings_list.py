@@ -1,4 +1,7 @@
-"""`ricordo settings`: all settings with variable, default, current value and description, even if some are invalid."""
+"""`ricordo settings`: all settings with their values, even if some are invalid.
+
+Each has its variable, default, current value and description.
+"""
 
 import os
 import re
@@ -16,7 +19,8 @@ from ricordo.settings import ProviderSettings, Settings, VectorSettings, load_se
 _PASSWORD = re.compile(r"(?<=://)[^/@\s]*@")
 _GROUPS: tuple[tuple[str, type[BaseSettings]], ...] = (
     (
-        "An option of `ricordo serve` overrides the environment, which overrides a file .env in this folder.",
+        "An option of `ricordo serve` overrides the environment, which overrides a file .env in "
+        "this folder.",
         Settings,
     ),
     ("Model providers. A provider without its variable is never called.", ProviderSettings),
@@ -34,7 +38,7 @@ class ListedSetting(NamedTuple):
 
 
 def show_settings() -> bool:
-    """Print all settings; returns whether they are valid, and prints what is not to standard error."""
+    """Print all settings, and errors to standard error; return True if all are valid."""
     features = [((kind.__doc__ or "").strip(), kind) for kind in feature_settings()]
     for title, kind in (*_GROUPS, *features):
         typer.echo(f"{title}\n")

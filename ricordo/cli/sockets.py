@@ -17,7 +17,10 @@ def address_of(host: str, port: int) -> str:
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
-    """Open sockets for every address of the host, on one port, and close them at the end. Raises Unavailable."""
+    """Open sockets for all addresses of the host on one port, and close them at the end.
+
+    Raises Unavailable.
+    """
     with ExitStack() as opened:
         sockets: list[socket.socket] = []
         absent: OSError | None = None
@@ -40,12 +43,13 @@ def listening(host: str, port: int) -> Iterator[list[socket.socket]]:
 
 
 def addresses_of(host: str) -> list[tuple[int, str]]:
-    """Return the family and the text of each address of a name. Raises Unavailable."""
+    """Return family and text of each address of a name. Raises Unavailable."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
         raise Unavailable(
-            f'The host "{host}" is unknown: {error.strerror}. Choose another by --host or RICORDO_HOST, such as 127.0.0.1.'
+            f'The host "{host}" is unknown: {error.strerror}. Choose another by --host or '
+            "RICORDO_HOST, such as 127.0.0.1."
         ) from None
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 

@@ -23,14 +23,19 @@ AgentType = Literal[
     "voice_sleeptime_agent",
 ]
 CompactionMode = Literal["all", "sliding_window", "self_compact_all", "self_compact_sliding_window"]
-# Of the window's tokens; from here on a prompt is made smaller before it is sent (the retired Letta V1 server's default).
+# Share of the window's tokens from which a prompt is compacted before it is sent (the default of
+# the retired Letta V1 server).
 TRIGGER = 0.9
-# Among an agent's settings: that other agents work on its memory, the agent that one works for, and the group it manages.
-ENABLE_SLEEPTIME, SLEEPS_FOR, MANAGES = "enable_sleeptime", "sleeps_for", "manages_group"
-# The most messages in its window after a turn, and how many stay there where there are more.
+# Keys of an agent's settings: a flag that other agents work on its memory, the id of the agent
+# whose memory this one works on, and the group it manages.
+ENABLE_SLEEPTIME = "enable_sleeptime"
+SLEEPS_FOR = "sleeps_for"
+MANAGES = "manages_group"
+# Key of an agent's settings: the message limit of its window after a turn, and the number that
+# stays once the limit is passed.
 MESSAGE_BUFFER = "message_buffer"
-# Files that are open at a time, and characters of each that are shown, by the context window in tokens up to which they hold
-# (the retired Letta V1 server's).
+# By context window up to so many tokens: files open at a time, and characters shown of each (values
+# of the retired Letta V1 server).
 _FILE_LIMITS = (
     (8_000, 3, 5_000),
     (32_000, 5, 15_000),
@@ -42,10 +47,11 @@ _MOST_FILE_LIMITS = (15, 40_000)
 
 @dataclass(frozen=True, slots=True)
 class CompactionSettings:
-    """An agent's choice; defaults are the retired Letta V1 server's.
+    """An agent's compaction settings; defaults are the retired Letta V1 server's.
 
-    `model` is a handle (None: the agent's own), `model_settings` are as on the wire, `prompt` takes the place of the mode's own,
-    `clip_chars` is the longest summary kept, and `sliding_window_percentage` the share of the window that leaves first.
+    `model` is a handle (None: the agent's own model) and `model_settings` are in wire format.
+    `prompt` replaces the mode's own prompt. `clip_chars` limits the stored summary.
+    `sliding_window_percentage` is the share of the window that is evicted first.
     """
 
     model: str | None = None
@@ -59,7 +65,10 @@ class CompactionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One agent, without what is attached to it. `system` is the prompt's template; `model` and `embedding` are handles."""
+    """One agent, without its attachments.
+
+    `system` is the template of the system prompt; `model` and `embedding` are handles.
+    """
 
     id: str
     organization_id: str
@@ -84,51 +93,56 @@ class Agent:
 
     @property
     def course(self) -> str | None:
+        """The name of the course that the agent belongs to, if any."""
         course = self.metadata.get("course")
         return course if isinstance(course, str) else None
 
     @property
     def is_asleep_for(self) -> str | None:
-        """The agent on whose memory this one works while that rests; None for all other agents."""
+        """The agent on whose memory this one works in the background; None for others."""
         main: str | None = self.settings.get(SLEEPS_FOR)
         return main
 
     @property
     def memory_id(self) -> str:
-        """The agent whose copies of blocks its users have: itself, or that on whose memory it works."""
+        """The agent whose users' block copies this one works on: its main agent or itself."""
         return self.is_asleep_for or self.id
 
     @property
     def has_sleeptime(self) -> bool:
-        """Whether other agents work on its memory after its turns."""
+        """True if other agents work on this one's memory after its turns."""
         return bool(self.settings.get(ENABLE_SLEEPTIME))
 
     @property
     def message_buffer(self) -> tuple[int, int] | None:
-        """The most messages in its window after a turn, and how many stay where there are more; None: as many as fit."""
+        """Limits on the window's messages after a turn; None: no limit but the window.
+
+        The first number is the maximum, the second the number that stays once the maximum is
+        passed.
+        """
         buffer = self.settings.get(MESSAGE_BUFFER)
         return (buffer[0], buffer[1]) if buffer else None
 
     @property
     def max_steps(self) -> int | None:
-        """How many steps a turn of the agent may take at most, as its course says; None: as each request says."""
-        most = (self.settings.get("course") or {}).get("max_steps")
-        return most if isinstance(most, int) else None
+        """The step limit of a turn, set by the agent's course; None: each request's own."""
+        max_steps = (self.settings.get("course") or {}).get("max_steps")
+        return max_steps if isinstance(max_steps, int) else None
 
     @property
     def user_block_policy(self) -> Policy:
-        """The policy of blocks that the agent makes for the user it talks with."""
+        """The policy of blocks that the agent creates for its users."""
         policy: Policy = self.settings.get("user_block_policy", "propose")
         return policy
 
     @property
     def max_files_open(self) -> int:
-        """How many files the prompt shows open: the agent's choice, or as its context window has room."""
+        """The number of files shown open in the prompt, chosen or by window size."""
         return int(self.settings.get("max_files_open") or self._file_limits[0])
 
     @property
     def file_char_limit(self) -> int:
-        """How many characters of an open file the prompt shows: the agent's choice, or as its context window has room."""
+        """The characters shown of an open file, chosen or by window size."""
         return int(self.settings.get("per_file_view_window_char_limit") or self._file_limits[1])
 
     @property
@@ -151,11 +165,13 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation with an agent. `window` lists the ids of its in-context messages, the system message first.
+    """A conversation with an agent.
 
-    `prompt_key` tells from what the stored system message was made (see prompt/system_prompt.py). That with `is_default` is the
-    agent's own and hidden from lists; its window is what the wire calls the agent's `message_ids`. With `has_untold` its next turn
-    looks for rejections that the agent has to be told of.
+    `window` lists the ids of the in-context messages, the system message first. `prompt_key`
+    identifies the inputs of the stored system message (see prompt/system_prompt.py). The
+    conversation with `is_default` is the agent's own: lists hide it, and its window is the agent's
+    `message_ids` on the wire. `has_untold` is set while the agent has not been told of a rejection;
+    the next turn looks for it.
     """
 
     id: str
@@ -187,7 +203,7 @@ class Conversation:
     has_untold: bool = False
 
     def new_message(self, role: Role, parts: Iterable[Part], created_at: int) -> Message:
-        """A message of this conversation that no run brings, not yet stored."""
+        """Return an unsaved message of this conversation that belongs to no run."""
         return Message(
             id=new_id("message"),
             agent_id=self.agent_id,
@@ -201,13 +217,16 @@ class Conversation:
 
     @property
     def waits(self) -> bool:
-        """Whether calls of its last message may wait for an answer."""
+        """True if tool calls of its last message may wait for an approval or a client."""
         return self.last_stop_reason == "requires_approval" and bool(self.window)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file as the prompt shows it: its view window while it is open, its name while it is closed. `limit` is in characters."""
+    """A file in the prompt: its view window if open, only its name if closed.
+
+    `limit` is in characters.
+    """
 
     name: str
     is_open: bool
@@ -219,7 +238,10 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class PromptDirectory:
-    """A folder of files that the agent may open. `more` are closed files that the prompt does not name."""
+    """A folder of files that the agent may open.
+
+    `more` counts the closed files that the prompt does not name.
+    """
 
     name: str
     files: tuple[OpenFile, ...] = ()
@@ -231,11 +253,13 @@ class PromptDirectory:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """An agent with everything attached to it: what one turn needs and what the wire shows. `group` is that it manages, as JSON.
+    """An agent with all its attachments, for a turn and for the wire.
 
-    `waiting` is the message whose calls wait for an answer; `user_ids` are those whom the agent is kept to, as far as the caller
-    may know. With `has_other_conversations` others than this one hold messages. `directories` and `instructions`, which come
-    from a file of the user's, are there where `Runtime.complete` was asked for them.
+    `group` is the group that the agent manages, as JSON. `waiting` is the message whose calls wait
+    for an answer. `user_ids` are the users that the agent is restricted to, as far as the caller
+    may see them. `has_other_conversations` is set if conversations other than this one hold
+    messages. `directories` and `instructions` (from a file of the user) are filled in by
+    `Runtime.complete` on request.
     """
 
     agent: Agent
@@ -254,7 +278,7 @@ class AgentState:
 
     @property
     def shows_files(self) -> bool:
-        """Whether the prompt holds text of files that others may have written, which is untrusted."""
+        """True if the prompt holds text of files that others may have written (untrusted)."""
         return self.is_others_instructions or any(
             file.content for directory in self.directories for file in directory.files
         )

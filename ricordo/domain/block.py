@@ -1,4 +1,4 @@
-"""Core memory: blocks of text that stand in the system prompt, and the chains of versions they belong to."""
+"""Core memory: blocks of text in the system prompt, and their chains of versions."""
 
 import json
 import re
@@ -17,7 +17,7 @@ DEFAULT_LIMIT = 100_000
 
 Policy = Literal["direct", "guarded", "explicit", "propose", "read_only"]
 OwnerKind = Literal["user", "agent", "block"]
-# Labels are paths in a git tree and routes in the API, so these words cannot be parts of them (design §4).
+# Labels are paths in a git tree and routes in the API, so they cannot contain these words.
 _RESERVED = {
     ".",
     "..",
@@ -30,15 +30,15 @@ _RESERVED = {
     "blame",
     "compare",
 }
-# What the two blocks that most agents have are for, where nobody says: without words a model reads an empty description.
+# Default descriptions of two common blocks: without one, a model reads an empty description.
 DEFAULT_DESCRIPTIONS = {
     "persona": (
-        "The persona block: who you are. It holds your character, your manner and what guides your answers. Keep to it, so that "
-        "you stay the same from one conversation to the next."
+        "The persona block: who you are. It holds your character, your manner and what guides your "
+        "answers. Keep to it, so that you stay the same from one conversation to the next."
     ),
     "human": (
-        "The human block: what you know about the person you are talking with, such as their name, circumstances and wishes, "
-        "so that you can answer them personally."
+        "The human block: what you know about the person you are talking with, such as their name, "
+        "circumstances and wishes, so that you can answer them personally."
     ),
 }
 _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
@@ -46,10 +46,11 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f<>]")
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The line of versions of one owner: a user, an agent, or a block of its own.
+    """The line of versions of one owner: a user, an agent or a standalone block.
 
-    `head` is the id of the tip, the compare-and-swap point; `files` holds by label the id of each current text, and how many
-    steps it is from a text that is stored whole.
+    `head` is the id of the tip, the compare-and-swap point. `files` maps each label to the id of
+    its current text and the number of deltas between that text and a text stored whole.
+    `history_bytes` is the size of its whole history (`storage.history_size`).
     """
 
     id: str
@@ -59,11 +60,13 @@ class Chain:
     head: bytes | None = None
     versions: int = 0
     files: Mapping[str, tuple[bytes, int]] = field(default_factory=dict)
+    history_bytes: int = 0
 
     def require_told_apart(self, label: str, old_label: str | None = None) -> None:
-        """Raise Conflict where a label that comes, in place of `old_label`, differs from another of a user's in capitals alone.
+        """Raise Conflict if a user's new label differs from another only in case.
 
-        In a clone on macOS or Windows both would be the same file.
+        In a clone on macOS or Windows both would be the same file. `old_label` is the label being
+        replaced, which does not count.
         """
         if self.owner_kind != "user":
             return
@@ -71,20 +74,23 @@ class Chain:
         for other in self.files:
             if other not in (label, old_label) and name_key(other) == key:
                 raise Conflict(
-                    f'Block label "{label}" differs from "{other}" only in capitals or accents, or in signs that nobody sees, '
-                    "and in a clone of this memory both can be one file. Use that block, or choose another label."
+                    f'Block label "{label}" differs from "{other}" only in capitals or accents, or '
+                    "in signs that nobody sees, and in a clone of this memory both can be one "
+                    "file. Use that block, or choose another label."
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block: what agents see and edit. `version` counts its writes; a write names the version it was made from.
+    """One block of text that agents see and edit.
 
-    `head` is the id of the version that gave it its text. All agents of a user see the user's
-    block, or one agent does, or those of one course. A block that is `shared` is edited in place also in conversations about
-    users, who otherwise get copies of their own; `seen_as` is the label that agents know such a copy by, where its own differs.
-    Whether it `is_users`, and so not the agent's own, is known where it was read for an agent. One that `is_cut` was read for a
-    list, and has only the beginning of its text.
+    `version` counts its writes; a write names the version it was based on. `head` is the id of the
+    version that its text comes from. A user's block is seen by all agents of the user, by one
+    agent, or by the agents of one course. A `shared` block is edited in place even in conversations
+    about users; other blocks of an agent are copied for each user. `seen_as` is the label under
+    which agents see such a copy if its own label differs. `is_users` is set on reads for an agent:
+    the block belongs to the user and not to the agent. `is_cut` is set on reads for a list: `value`
+    is only the beginning of the text.
     """
 
     id: str
@@ -117,13 +123,13 @@ class Block:
 
     @property
     def size(self) -> int:
-        """How many bytes its long texts take: the value, the description and the metadata."""
+        """The bytes of the value, the description and the metadata."""
         metadata = json.dumps(self.metadata) if self.metadata else "{}"
         return size_of(self.value) + size_of(self.description) + size_of(metadata)
 
     @property
     def shown_label(self) -> str:
-        """The label by which agents know the block."""
+        """The label under which agents see the block."""
         return self.seen_as or self.label
 
     @property
@@ -135,33 +141,38 @@ class Block:
         return self.rule == "read_only"
 
     def require_fits(self, value: str) -> None:
-        """Raise TooLong where the value is longer than the block's limit (both in characters)."""
+        """Raise TooLong if the value exceeds the block's limit (in characters)."""
         self._require_room(len(value))
 
     def replaced(self, old: str, new: str) -> str:
-        """The text with one piece replaced wherever it stands. Raises TooLong before such a text is made."""
+        """Return the text with every occurrence of `old` replaced.
+
+        Raises:
+            TooLong: before building a text above the block's limit.
+        """
         self._require_room(len(self.value) + self.value.count(old) * (len(new) - len(old)))
         return self.value.replace(old, new)
 
     def _require_room(self, length: int) -> None:
         if length > self.limit:
             raise TooLong(
-                f'Block "{self.label}" would hold {length} characters, but its limit is {self.limit}. '
-                "Shorten the text or raise the limit."
+                f'Block "{self.label}" would hold {length} characters, but its limit is '
+                f"{self.limit}. Shorten the text or raise the limit."
             )
 
 
 SHARED_POLICY: Policy = "guarded"
-"""What a shared block begins with, as users and what they quote reach it; see docs/internals/decisions/0059."""
+"""The initial policy of a shared block, since users and quoted text reach it (see decision 0059)."""
 
 
-def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:
-    """A block of the chain that was not there, not yet stored: `given` are its text and settings, and its id where it had one.
+def new_in(chain: Chain, label: str, by: str, at: int, **fields: Any) -> Block:
+    """Return a new, unsaved block of the chain.
 
-    Agents may only propose changes of a user's block, unless the user says otherwise.
+    `fields` are its text and settings, and its id if it already has one. By default agents may only
+    propose changes to a user's block.
     """
-    if given.get("description") is None:
-        given["description"] = DEFAULT_DESCRIPTIONS.get(label)
+    if fields.get("description") is None:
+        fields["description"] = DEFAULT_DESCRIPTIONS.get(label)
     return Block(
         organization_id=chain.organization_id,
         chain_id=chain.id,
@@ -174,13 +185,16 @@ def new_in(chain: Chain, label: str, by: str, at: int, **given: Any) -> Block:
             "id": new_id("block"),
             "value": "",
             "policy": "propose" if chain.owner_kind == "user" else "direct",
-            **given,
+            **fields,
         },
     )
 
 
 def require_label(label: str) -> str:
-    """The label in normal form, if it can name a block: letters, digits and most signs, `/` between parts."""
+    """Return the label in normal form, or raise Invalid if it cannot name a block.
+
+    A label may hold letters, digits and most signs, with `/` between its parts.
+    """
     label = normal_name(label)
     parts = label.split("/")
     if (
@@ -190,24 +204,31 @@ def require_label(label: str) -> str:
         or _CONTROL.search(label)
     ):
         raise Invalid(
-            f'Block label "{label[:80]}" cannot be used. Use words, with "/" between them for folders.'
+            f'Block label "{label[:80]}" cannot be used. Use words, with "/" between them for '
+            "folders."
         )
-    if taken := next((part for part in parts if part.lower() in _RESERVED), None):
+    if reserved := next((part for part in parts if part.lower() in _RESERVED), None):
         raise Invalid(
-            f'Block label "{label}" cannot be used: "{taken}" has a meaning of its own. Choose another word.'
+            f'Block label "{label}" cannot be used: "{reserved}" has a meaning of its own. Choose '
+            "another word."
         )
     if not fits_git(label):
         raise Invalid(
-            f'Block label "{label}" cannot be used: it is a file in a clone of its owner\'s memory, and git keeps such names for '
-            'itself or could not tell them from others. Choose another word, and no folder that ends in ".md".'
+            f'Block label "{label}" cannot be used: it is a file in a clone of its owner\'s '
+            "memory, and git keeps such names for itself or could not tell them from others. "
+            'Choose another word, and no folder that ends in ".md".'
         )
     require_no_secret(label)
     return label
 
 
 def require_no_secret(label: str) -> None:
-    """Raise Invalid where the label holds a secret: it is a path in every version, and cannot be rewritten."""
+    """Raise Invalid if the label holds a secret.
+
+    The label is a path in every version, so a secret in it could not be removed later.
+    """
     if kinds := redact(label).kinds:
         raise Invalid(
-            f"This block label holds what looks like a secret ({kinds[0]}), and memory keeps no secrets. Choose another label."
+            f"This block label holds what looks like a secret ({kinds[0]}), and memory keeps no "
+            "secrets. Choose another label."
         )

@@ -1,4 +1,7 @@
-"""A format in which people read and write blocks over HTTP, beside JSON; plugins offer some by the hook `block_formats`."""
+"""Formats besides JSON in which people read and write blocks over HTTP.
+
+Plugins add formats by the hook `block_formats`.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,7 +11,10 @@ from ricordo.domain.block_schema import BlockSchema
 
 @dataclass(frozen=True, slots=True)
 class ParsedBlock:
-    """What somebody wrote: the block's label, the canonical text, and the name of its schema; None where one is left out."""
+    """A block parsed from a user's text: label, canonical text, schema name.
+
+    `label` and `schema_ref` are None if the text does not give them.
+    """
 
     label: str | None
     text: str
@@ -17,10 +23,11 @@ class ParsedBlock:
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """One format: its name, as in `?format=toml`, its media type, and both directions.
+    """One format: its name (as in `?format=toml`), media type, writer and reader.
 
-    `write` takes the label, the canonical text and the block's schema; `read` what was sent and the schema, and raises Invalid. A
-    text that names another schema than it is read with is read again with that one.
+    `write` takes the label, the canonical text and the block's schema. `read` takes the request
+    body and the schema, and raises Invalid. If the body names another schema, it is read again with
+    that one.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Block schemas: the typed fields that a block's text is made of, as a course designer defines them."""
+"""Block schemas: the typed fields of a block's text, defined by course designers."""
 
 import math
 import re
@@ -11,12 +11,13 @@ from ricordo.domain.block import DEFAULT_LIMIT, Policy
 from ricordo.errors import Invalid
 
 FieldKind = Literal["string", "text", "list", "integer", "number", "boolean", "date"]
-# An empty field is "" or (), and None where its kind has no empty value. A string is one line, a text may be many.
+# An empty field is "" or (), or None for kinds without an empty value. A string is one line; a text
+# may have many.
 FieldValue = str | int | float | date | tuple[str, ...] | None
 
 KINDS: tuple[FieldKind, ...] = get_args(FieldKind)
 WORDED: tuple[FieldKind, ...] = ("string", "text", "list")
-# Keys of the TOML that people edit which are not fields.
+# Keys of the edited TOML that are not fields.
 RESERVED = ("block", "body", "format", "layout")
 LARGEST = 2**63 - 1  # what TOML promises to keep of a whole number
 
@@ -39,7 +40,10 @@ _MUST_BE: dict[FieldKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class SchemaField:
-    """One field: its name in TOML, its title as a heading. `max_length` is in characters (of each item, for a list)."""
+    """One field: its name in TOML, and its title as a heading.
+
+    `max_length` is in characters; for a list it applies to each item.
+    """
 
     name: str
     kind: FieldKind = "string"
@@ -52,28 +56,34 @@ class SchemaField:
 
     def __post_init__(self) -> None:
         if not self.title:
-            words = self.name.replace("_", " ")
-            object.__setattr__(self, "title", words[:1].upper() + words[1:])
+            title = self.name.replace("_", " ")
+            object.__setattr__(self, "title", title[:1].upper() + title[1:])
 
     @property
     def empty(self) -> FieldValue:
-        return () if self.kind == "list" else "" if self.kind in WORDED else None
+        if self.kind == "list":
+            return ()
+        return "" if self.kind in WORDED else None
 
     def fault(self, value: FieldValue) -> str | None:
-        """What is wrong with a value, as the end of a sentence that begins with the field's name; None where it fits."""
+        """Return the fault of a field value as the end of a sentence; None if it fits.
+
+        The sentence begins with the field's name.
+        """
         if value is None and self.kind not in WORDED:
             return None
         if not _is_of(self.kind, value):
             return _MUST_BE[self.kind]
         if self.kind == "string" and "\n" in str(value):
             return "must be one line. Take the line breaks out."
-        items = value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
-        if self.max_items is not None and self.kind == "list" and len(items) > self.max_items:
-            return f"has {len(items)} items and may have {self.max_items}. Take {len(items) - self.max_items} out."
-        longest = max((len(item) for item in items), default=0)
+        texts = _texts(value)
+        if self.max_items is not None and self.kind == "list" and len(texts) > self.max_items:
+            excess = len(texts) - self.max_items
+            return f"has {len(texts)} items and may have {self.max_items}. Take {excess} out."
+        longest = max((len(text) for text in texts), default=0)
         if self.max_length is not None and longest > self.max_length:
-            what = "has an item of" if self.kind == "list" else "has"
-            return f"{what} {longest} characters and may have {self.max_length}. Shorten it."
+            verb = "has an item of" if self.kind == "list" else "has"
+            return f"{verb} {longest} characters and may have {self.max_length}. Shorten it."
         return None
 
     def lacks(self, value: FieldValue) -> bool:
@@ -81,43 +91,45 @@ class SchemaField:
         return self.required and is_blank
 
     def faults(self) -> list[tuple[str, str]]:
-        """What is wrong with the field itself: the key, and a sentence for whoever wrote it."""
-        found: list[tuple[str, str]] = []
+        """Return the faults of the definition: the key, and a sentence for its author."""
+        faults: list[tuple[str, str]] = []
         if not _NAME.fullmatch(self.name) or self.name in RESERVED:
-            found.append(("", f'"{self.name[:80]}" cannot be the name of a field. {_NAMING}'))
+            faults.append(("", f'"{self.name[:80]}" cannot be the name of a field. {_NAMING}'))
         if (
             not self.title.strip()
             or self.title != self.title.strip()
             or _CONTROL.search(self.title)
         ):
-            found.append(
+            faults.append(
                 (
                     "title",
-                    '"title" must be one line of text without spaces around it. Write it as "Full name".',
+                    '"title" must be one line of text without spaces around it. Write it as "Full '
+                    'name".',
                 )
             )
         elif len(self.title) > _LONGEST_TITLE:
-            found.append(("title", f'"title" may have {_LONGEST_TITLE} characters. Shorten it.'))
+            faults.append(("title", f'"title" may have {_LONGEST_TITLE} characters. Shorten it.'))
         for key, limit, kinds in (
             ("max_length", self.max_length, WORDED),
             ("max_items", self.max_items, ("list",)),
         ):
             if limit is not None and self.kind not in kinds:
-                found.append(
+                faults.append(
                     (key, f'"{key}" has no meaning where "kind" is {self.kind}. Take it out.')
                 )
             elif limit is not None and limit < 1:
-                found.append((key, f'"{key}" must be 1 or more.'))
+                faults.append((key, f'"{key}" must be 1 or more.'))
         if self.default is not None and (fault := self.fault(self.default)):
-            found.append(("default", f'"default" {fault}'))
-        return found
+            faults.append(("default", f'"default" {fault}'))
+        return faults
 
 
 @dataclass(frozen=True, slots=True)
 class BlockSchema:
-    """The fields of blocks of one kind. `policy` and `limit` (in characters) are what a new block of the kind starts with.
+    """The fields of one kind of block.
 
-    Without a `policy` it is the usual one of whoever owns the block.
+    `policy` and `limit` (in characters) are the initial ones of a new block of this kind. Without a
+    `policy`, the block starts with its owner's usual one.
     """
 
     name: str
@@ -130,39 +142,42 @@ class BlockSchema:
     def __post_init__(self) -> None:
         if not self.fields:
             raise Invalid(f'The block schema "{self.name}" has no fields. Give it one.')
-        faults = [sentence for each in self.fields for _, sentence in each.faults()]
+        faults = [sentence for field in self.fields for _, sentence in field.faults()]
         if faults := faults or [sentence for _, sentence in same_headings(self.fields)]:
             raise Invalid(f'The block schema "{self.name}" cannot be used: {faults[0]}')
 
     def by_heading(self) -> dict[str, SchemaField]:
         return {
-            key: each
-            for each in self.fields
-            for key in (heading_key(each.title), heading_key(each.name))
+            key: field
+            for field in self.fields
+            for key in (heading_key(field.title), heading_key(field.name))
         }
 
 
 def heading_key(heading: str) -> str:
-    """The words of a heading or name without what people write differently: capitals, underscores, spaces."""
+    """Return a heading or name without its case, underscores and extra spaces."""
     return " ".join(heading.replace("_", " ").split()).casefold()
 
 
 def same_headings(fields: Sequence[SchemaField]) -> list[tuple[SchemaField, str]]:
-    """The fields whose headings an earlier field has already, each with a sentence."""
-    taken: dict[str, str] = {}
-    found: list[tuple[SchemaField, str]] = []
-    for each in fields:
-        for words in dict.fromkeys((heading_key(each.title), heading_key(each.name))):
-            if words in taken:
-                found.append(
-                    (
-                        each,
-                        f'"{each.name}" and "{taken[words]}" cannot be told apart. Change a title.',
-                    )
-                )
+    """Return the fields whose heading an earlier field already has, with a sentence each."""
+    names_by_heading: dict[str, str] = {}
+    faults: list[tuple[SchemaField, str]] = []
+    for field in fields:
+        for heading in dict.fromkeys((heading_key(field.title), heading_key(field.name))):
+            if heading in names_by_heading:
+                earlier = names_by_heading[heading]
+                sentence = f'"{field.name}" and "{earlier}" cannot be told apart. Change a title.'
+                faults.append((field, sentence))
                 break
-            taken[words] = each.name
-    return found
+            names_by_heading[heading] = field.name
+    return faults
+
+
+def _texts(value: FieldValue) -> tuple[str, ...]:
+    if isinstance(value, tuple):
+        return value
+    return (value,) if isinstance(value, str) else ()
 
 
 def _is_of(kind: FieldKind, value: object) -> bool:
@@ -178,7 +193,6 @@ def _is_of(kind: FieldKind, value: object) -> bool:
         case "integer":
             return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
         case "number":
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return is_number and (
-                abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)
-            )  # type: ignore[arg-type]
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return False
+            return abs(value) <= LARGEST if isinstance(value, int) else math.isfinite(value)

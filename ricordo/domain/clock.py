@@ -1,4 +1,4 @@
-"""Time as Ricordo keeps it: integers, microseconds since 1970 in UTC, from one clock that is passed in; and how long to wait."""
+"""Time: integer microseconds since 1970 in UTC from an injected clock, and backoff."""
 
 import logging
 import random
@@ -21,24 +21,26 @@ EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 class Clock(Protocol):
-    """Where times come from; tests pass one of their own."""
+    """The source of timestamps; tests pass their own."""
 
     def now(self) -> int:
-        """Microseconds since 1970, UTC."""
+        """Return the microseconds since 1970, UTC."""
         ...
 
 
 class SystemClock:
-    """The machine's clock, which waits instead of going back within one process, so that order by time is order of writing.
+    """The machine's clock, made monotonic within one process.
 
-    One that is set back by more than a minute was wrong before, and is followed: else time would stand still until it is made up.
+    It waits instead of going back, so that order by time is the order of writing. If the machine's
+    clock is set back by more than a minute, it was wrong before, and the new time is used at once;
+    otherwise time would stand still until the difference has passed.
     """
 
     def __init__(self) -> None:
         self._last = 0
 
     def now(self) -> int:
-        """Microseconds since 1970, UTC."""
+        """Return the microseconds since 1970, UTC."""
         wall = time.time_ns() // 1000
         if self._last - wall > _SET_BACK:
             log.warning("the clock was set back", extra={"seconds": (self._last - wall) // SECOND})
@@ -54,13 +56,13 @@ def to_datetime(micros: int) -> datetime:
 
 
 def to_micros(time: datetime, zone: tzinfo = UTC) -> int:
-    """Microseconds since 1970; a naive datetime is read in `zone`."""
+    """Return the microseconds since 1970; a naive datetime is read in `zone`."""
     aware = time if time.tzinfo else time.replace(tzinfo=zone)
     return (aware - _EPOCH) // timedelta(microseconds=1)
 
 
 def zone(name: str) -> tzinfo:
-    """The time zone with this IANA name; raises Invalid where there is none."""
+    """Return the time zone with this IANA name. Raises Invalid if there is none."""
     if name == "UTC":
         return UTC
     try:
@@ -71,46 +73,57 @@ def zone(name: str) -> tzinfo:
         ) from error
 
 
-def parse_date(text: str, where: tzinfo, *, name: str, end: bool = False) -> int:
-    """Read `YYYY-MM-DD` or an ISO 8601 time; without a zone it is read in `where`. A bare `end` date means its last microsecond.
+def parse_date(text: str, zone: tzinfo, *, name: str, end: bool = False) -> int:
+    """Return the microseconds of a `YYYY-MM-DD` date or an ISO 8601 time.
 
-    What lies beyond the calendar in UTC is its first or last microsecond.
+    A text without a zone is read in `zone`. A bare date with `end` means its last microsecond.
+    Times beyond the calendar in UTC become its first or last microsecond.
     """
     try:
         parsed = datetime.fromisoformat(text)
-        if end and len(text) <= len(
-            "2026-01-01"
-        ):  # every ISO form with a time is longer, every bare date is not
+        # Every ISO form with a time is longer than a bare date.
+        if end and len(text) <= len("2026-01-01"):
             parsed += timedelta(days=1, microseconds=-1)
-        return min(max(to_micros(parsed, where), EARLIEST), LATEST)
+        return min(max(to_micros(parsed, zone), EARLIEST), LATEST)
     except (ValueError, OverflowError) as error:
-        # A wire fact: agents of the retired Letta V1 server know this sentence.
+        # wire fact: agents of the retired Letta V1 server know this sentence.
         raise Invalid(
             f"Invalid {name} format: {text}. Use ISO 8601 format (YYYY-MM-DD or YYYY-MM-DDTHH:MM)"
         ) from error
 
 
-def parse_timestamp(text: str, where: tzinfo, *, name: str = "created_at") -> int:
-    """Read a creation time, as `parse_date` does; raises Invalid where it could not be shown again."""
-    micros = parse_date(text, where, name=name)
+def parse_timestamp(text: str, zone: tzinfo, *, name: str = "created_at") -> int:
+    """Return the microseconds of a creation time, read as by `parse_date`.
+
+    Raises:
+        Invalid: if the time could not be shown in every time zone.
+    """
+    micros = parse_date(text, zone, name=name)
     try:
-        # A day to spare: it is shown in any time zone, and what has no date of its own is put right beside it.
-        to_datetime(micros - DAY), to_datetime(micros + DAY)
+        # A day to spare on both sides: the time is shown in any time zone, and undated messages are
+        # placed next to it.
+        to_datetime(micros - DAY)
+        to_datetime(micros + DAY)
     except OverflowError as error:
         raise Invalid(
-            f"{name} {text} lies beyond the calendar. Choose a time from 0001-01-02 to 9999-12-30, in UTC."
+            f"{name} {text} lies beyond the calendar. Choose a time from 0001-01-02 to 9999-12-30, "
+            "in UTC."
         ) from error
     return micros
 
 
 def day_of(micros: int) -> int:
-    """Return the start of the day, UTC."""
+    """Return the start of the day in UTC."""
     return micros - micros % DAY
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Waits in seconds: the first, by what each is longer than the one before, the longest, and how far chance spreads them."""
+    """Growing waits between attempts, in seconds.
+
+    `first` is the first wait, `factor` the growth from one to the next, `longest` the limit, and
+    `spread` the range of the random factor.
+    """
 
     first: float
     factor: float
@@ -118,13 +131,12 @@ class Backoff:
     spread: tuple[float, float] = (0.5, 1.0)
 
     def seconds(self, attempt: int, chance: Callable[[], float] = random.random) -> float:
-        """Return how long to wait after this attempt (1 is the first).
+        """Return the wait after this attempt (1 is the first).
 
         >>> Backoff(2, 4, 600, spread=(1, 1)).seconds(3)
         32.0
         """
-        least, most = self.spread
+        low, high = self.spread
         steps = min(attempt - 1, 100)  # beyond that a float overflows
-        return min(self.first * self.factor**steps, self.longest) * (
-            least + (most - least) * chance()
-        )
+        wait = min(self.first * self.factor**steps, self.longest)
+        return wait * (low + (high - low) * chance())

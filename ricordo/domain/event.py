@@ -1,4 +1,4 @@
-"""What happens during a turn, as its readers see it. Whole messages come only after they are saved."""
+"""Events of a turn for its readers. Whole messages follow only after they are saved."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,14 +9,17 @@ from ricordo.domain.run import Run, Step
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The run, its lease and the input messages are saved."""
+    """The run, its lease and its input messages are saved."""
 
     run: Run
 
 
 @dataclass(frozen=True, slots=True)
 class _PartDelta:
-    """A piece of a message that is not saved yet. `part` counts the parts of that message; `speaker` is its agent in a group."""
+    """A piece of a message that is not saved yet.
+
+    `part` counts the parts of that message; `speaker` is its agent in a group.
+    """
 
     run_id: str
     step_id: str
@@ -34,7 +37,10 @@ class TextDelta(_PartDelta):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta(_PartDelta):
-    """A piece of reasoning. `signature` is the provider's proof of the thought that ends with it."""
+    """A piece of reasoning.
+
+    `signature` is the provider's proof of the thought that ends with this piece.
+    """
 
     text: str
     signature: str | None = None
@@ -42,7 +48,7 @@ class ReasoningDelta(_PartDelta):
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta(_PartDelta):
-    """A piece of a tool call. Its name comes with the first piece."""
+    """A piece of a tool call. The tool's name comes with the first piece."""
 
     call_id: str
     name: str | None
@@ -51,7 +57,7 @@ class ToolCallDelta(_PartDelta):
 
 @dataclass(frozen=True, slots=True)
 class MessageRestarted:
-    """The deltas of `message_id` are void: the model is asked again, and answers as `new_message_id`."""
+    """Void the deltas of `message_id`: the model answers again as `new_message_id`."""
 
     run_id: str
     step_id: str
@@ -61,7 +67,7 @@ class MessageRestarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolProgress:
-    """How far a tool call is that is being run, in the tool's own words. It is not kept."""
+    """Progress of a running tool call in the tool's own words, not stored."""
 
     run_id: str
     call_id: str
@@ -70,7 +76,10 @@ class ToolProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepSaved:
-    """A step is saved, with these messages in their order; `logprobs` are the reply's (see ModelReply), and stored nowhere."""
+    """A step is saved, with these messages in order.
+
+    `logprobs` are the reply's (see ModelReply); they are not stored.
+    """
 
     run_id: str
     step: Step | None
@@ -80,7 +89,7 @@ class StepSaved:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAsked:
-    """The turn waits: this saved message holds calls that somebody has to approve."""
+    """The turn waits: this saved message holds calls that need an approval."""
 
     run_id: str
     message: Message
@@ -88,7 +97,10 @@ class ApprovalAsked:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Messages left the window, and this saved summary took their place. Sizes are in tokens, by our own estimate."""
+    """Messages left the window, and this saved summary replaced them.
+
+    Sizes are in tokens, by our own estimate.
+    """
 
     run_id: str
     summary: Message
@@ -98,7 +110,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The last event of a run that went through, or was cancelled."""
+    """The last event of a run that completed or was cancelled."""
 
     run: Run
 

@@ -8,7 +8,7 @@ _UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 
 
 def new_id(prefix: str) -> str:
-    # uuid.uuid4 builds an object for what is six slices of random hex; ids are made several times a turn.
+    # uuid.uuid4 builds an object, but six slices of random hex are enough: a turn makes many ids.
     digits = secrets.token_hex(16)
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{prefix}-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
@@ -19,19 +19,20 @@ def pattern(prefix: str) -> str:
 
 
 def is_id(text: str, prefix: str) -> bool:
-    """Whether the text is an id with this prefix."""
+    """Return True if the text is an id with this prefix."""
     return re.fullmatch(pattern(prefix), text) is not None
 
 
 def part_otid(message_id: str, part: int) -> str:
-    """The offline-threading id of one part of a message: its uuid with the last byte replaced by the part's number.
+    """Return the offline-threading id of one part of a message.
 
-    The format is the retired Letta V1 server's; -1 stands for the whole message and gives `80`.
+    It is the message's uuid with the last byte replaced by the part's number. The format is the
+    retired Letta V1 server's; part -1 is the whole message and gives `80`.
     """
     uuid = message_id.split("-", 1)[1]
     return uuid[:-2] + (f"{part:02x}" if part >= 0 else "80")
 
 
 def unique(ids: Sequence[str]) -> list[str]:
-    """The ids in their order, each once."""
+    """Return the ids in order, each once."""
     return list(dict.fromkeys(ids))

@@ -1,4 +1,7 @@
-"""Work without a request: a row that is added in the transaction that causes it, and the function that does it."""
+"""Jobs: work outside requests, stored as rows, and the functions that do it.
+
+A job's row is added in the transaction that causes the work.
+"""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -8,19 +11,21 @@ from ricordo.domain.ids import new_id
 
 JobStatus = Literal["waiting", "running", "done", "failed", "cancelled"]
 ENDED: tuple[JobStatus, ...] = ("done", "failed", "cancelled")
-# How often a job is tried where whoever adds it does not say.
+# Attempts of a job unless its caller says otherwise.
 USUAL_ATTEMPTS = 5
 
-# Says how far a job is, as in `report(30, 100)`; saved within seconds, so it may be called as often as wanted.
+# Reports progress, as in `report(30, 100)`. It is saved within seconds, so a job may call it often.
 Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One piece of work. Jobs with one `key` never overlap; it runs at most `most_attempts` times, not before `not_before`.
+    """One piece of work.
 
-    One with `is_single` only brings something up to date: while one of its kind and key waits, no other is added. Times are in
-    microseconds; `progress` holds `done` and `total`; `error` the `type` and `message` of the last failure.
+    Jobs with the same `key` never overlap. A job runs at most `most_attempts` times, and not before
+    `not_before`. A job with `is_single` brings something up to date: while one of its kind and key
+    waits, no other is added. Times are in microseconds. `progress` holds `done` and `total`;
+    `error` the `type` and `message` of the last failure.
     """
 
     kind: str
@@ -45,13 +50,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobHandler:
-    """How jobs of one kind are done: `await run(runtime, job, report)`.
+    """The function that does jobs of one kind: `await run(runtime, job, report)`.
 
-    It may be killed anywhere and run again, so it must be repeatable. Invalid and NotFound end the job at once; other errors
-    are tried again, later and later, as often as the job says. With `every_seconds` one such job is added that often.
+    It may be killed at any point and run again, so it must be repeatable. Invalid and NotFound end
+    the job at once; after other errors it is tried again with growing waits, up to the job's number
+    of attempts. With `every_seconds` one such job is added at this interval.
     """
 
     kind: str
-    # The runtime's type lies to the right of here; it is the Runtime.
+    # The first argument is the Runtime, a type that this package may not import.
     run: Callable[[Any, Job, Report], Awaitable[None]]
     every_seconds: float | None = None

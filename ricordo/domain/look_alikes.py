@@ -1,16 +1,18 @@
-"""Names that look like one another, though their characters differ: `аda` with a Cyrillic letter, and `ada`.
+"""Names that look alike although their characters differ.
 
-Characters that look alike are those of Unicode's confusables (UTS 39), as the library confusable_homoglyphs has them.
+For example `аda` with a Cyrillic letter, and `ada`. The pairs are Unicode's confusables (UTS 39),
+from the library confusable_homoglyphs.
 """
 
 import unicodedata
 from functools import lru_cache
 from typing import Any
 
-# Of ASCII only these are alike in lower case; what looks like two letters ("rn") is left out.
+# In ASCII only these look alike in lower case; pairs of letters that look like one ("rn") are left
+# out.
 _ALIKE = {"1": "l", "|": "l", "0": "o"}
 _ASCII = str.maketrans(_ALIKE)
-# Letters and marks that no font shows; of the category Cf all others.
+# Letters and marks that no font shows, besides those of the category Cf.
 _BLANK = {0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x3164, 0xFFA0}
 _SELECTORS = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0000, 0xE0FFF))
 
@@ -18,8 +20,10 @@ _SELECTORS = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0000, 0xE0FFF))
 def look_of(name: str) -> str:
     """Return one spelling for all names that look like this one, in any case and width.
 
-    >>> look_of("\\u0430d\\u0430") == look_of("Ada"), look_of("a\\u200dda") == look_of("ada"), look_of("Ada") == look_of("Eda")
-    (True, True, False)
+    >>> look_of("\\u0430d\\u0430") == look_of("Ada"), look_of("a\\u200dda") == look_of("ada")
+    (True, True)
+    >>> look_of("Ada") == look_of("Eda")
+    False
     """
     if name.isascii():
         return name.casefold().translate(_ASCII)
@@ -28,7 +32,10 @@ def look_of(name: str) -> str:
 
 
 def are_alike(name: str, other: str) -> bool:
-    """Return whether people would take two names for one; in ASCII only case counts, since 1 and l are usual in names."""
+    """Return True if people would take two names for one.
+
+    Between two ASCII names only case is ignored, since 1 and l are usual in names.
+    """
     if name.isascii() and other.isascii():
         return name.casefold() == other.casefold()
     return look_of(name) == look_of(other)
@@ -45,20 +52,20 @@ def _leader(sign: str) -> str:
     """Return the character that stands for all that look like this one."""
     if sign.isascii():
         return sign.translate(_ASCII)
-    # 0.1 s and 10 MB, for names outside of ASCII alone.
+    # Imported late: it takes 0.1 s and 10 MB, and only names outside of ASCII need it.
     from confusable_homoglyphs.confusables import confusables_data
 
     table: dict[str, list[dict[str, Any]]] = confusables_data
     alike: set[str] = set()
-    new = {sign}
-    while new:
-        alike |= new
-        # In either case: a Cyrillic "н" is no "h", but its capital is an "H". From ASCII on, look-alikes add nothing.
-        cased = {
-            form for one in new if not one.isascii() for form in (one, one.lower(), one.upper())
-        }
-        found = cased | {near["c"] for one in cased for near in table.get(one, ())}
-        new = {near for near in found - alike if len(near) == 1}
+    new_signs = {sign}
+    while new_signs:
+        alike |= new_signs
+        # Compare in both cases: a Cyrillic "н" is no "h", but its capital looks like an "H".
+        # Look-alikes of ASCII characters add nothing.
+        outside_ascii = [sign for sign in new_signs if not sign.isascii()]
+        cased = {form for sign in outside_ascii for form in (sign, sign.lower(), sign.upper())}
+        confusable = cased | {entry["c"] for sign in cased for entry in table.get(sign, ())}
+        new_signs = {sign for sign in confusable - alike if len(sign) == 1}
     leader = min(
         (near.casefold() for near in alike),
         key=lambda near: (not near.isascii(), not near.isalpha(), near),

@@ -1,4 +1,7 @@
-"""Messages and their parts. A message is kept as it was said; other layers render it for models and for the wire."""
+"""Messages and their parts, stored as they were written.
+
+Other layers render them for models and for the wire.
+"""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
@@ -9,13 +12,17 @@ import orjson
 Role = Literal["system", "user", "assistant", "tool", "approval", "summary"]
 EventKind = Literal["login", "heartbeat", "alert", "rejection", "task", "transcript"]
 Trigger = Literal["window", "provider", "request"]
-# The tool by which an agent speaks that answers only through tools, and its argument.
-SPEECH_TOOL, SPEECH_ARGUMENT = "send_message", "message"
+# The tool for speech, and its argument, of agents that answer only through tools.
+SPEECH_TOOL = "send_message"
+SPEECH_ARGUMENT = "message"
 
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """Plain text. `signature` is a provider's proof that has to be sent back with it."""
+    """Plain text.
+
+    `signature` is a provider's proof that has to be sent back with the text.
+    """
 
     text: str
     signature: str | None = None
@@ -23,14 +30,17 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class EventPart(TextPart):
-    """A system event: text that the server wrote into a user message, as models read it. No request can bring one."""
+    """A system event: text that the server wrote into a user message, as models read it.
+
+    Requests cannot contain this part.
+    """
 
     event: EventKind = "alert"
 
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """A picture: base64 `data` with its media type, or the address `url` it lies at."""
+    """A picture: base64 `data` with its media type, or the `url` where it is stored."""
 
     media_type: str
     data: str | None = None
@@ -40,7 +50,11 @@ class ImagePart:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningPart:
-    """What the model thought. `signature` proves it to its provider; `redacted` holds thoughts only that provider can read."""
+    """The model's reasoning.
+
+    `signature` proves it to its provider. `redacted` holds reasoning that only the provider can
+    read.
+    """
 
     text: str
     signature: str | None = None
@@ -51,9 +65,9 @@ class ReasoningPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallPart:
-    """A call the model asks for. `arguments` is the JSON text as the model wrote it.
+    """A tool call by the model, with `arguments` as the JSON text that the model wrote.
 
-    With `is_gated` it waits: for a person's approval, or for the client, whose tool it is.
+    With `is_gated` it waits for a person's approval, or for the client that owns the tool.
     """
 
     call_id: str
@@ -64,11 +78,13 @@ class ToolCallPart:
 
 @dataclass(frozen=True, slots=True)
 class ToolReturnPart:
-    """What a call gave. `content` is the text the agent sees, before packaging; `is_json` tells that it is JSON, not words.
+    """The result of a tool call.
 
-    `sources` are the ids of the passages and messages it quotes, and `said` those among them that the conversation's user
-    wrote; `is_untrusted` tells that its content is untrusted, `is_refused` that the call was not run, by a rule or since it
-    could not be read. `pictures` are those in the result of a client's tool, and `request_id` is the message that asked for it.
+    `content` is the text for the agent, before packaging; with `is_json` it is JSON and not words.
+    `sources` are the ids of the passages and messages that it quotes, and `said` the ids of those
+    that the conversation's user wrote. `is_untrusted` marks untrusted content. `is_refused` marks a
+    call that was not run, because of a rule or because it could not be read. `pictures` come from a
+    client's tool. `request_id` is the message that contains the call.
     """
 
     call_id: str
@@ -88,7 +104,7 @@ class ToolReturnPart:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPart:
-    """What a person decided about a call that waited, and the message that asked for it."""
+    """A person's decision on a waiting call, and the message that asked for it."""
 
     call_id: str
     approves: bool
@@ -98,7 +114,10 @@ class ApprovalPart:
 
 @dataclass(frozen=True, slots=True)
 class CompactionPart:
-    """What a summary took the place of: the messages that left the window, and its size in tokens by our own estimate."""
+    """Statistics of a summary: the evicted messages and the window before and after.
+
+    Sizes are in tokens, by our own estimate.
+    """
 
     trigger: Trigger
     evicted: tuple[str, ...]
@@ -107,7 +126,7 @@ class CompactionPart:
     context_window: int
     messages_before: int
     messages_after: int
-    is_whole: bool = False  # all that was said left, and not the oldest part alone
+    is_whole: bool = False  # every message was evicted, not only the oldest ones
 
 
 Part = (
@@ -136,7 +155,10 @@ _DEFAULTS = {kind: {field.name: field.default for field in fields(kind)} for kin
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One stored message. `seq` is 0 until it is stored; times are microseconds, UTC."""
+    """One stored message.
+
+    `seq` is 0 until it is stored. Times are in microseconds, UTC.
+    """
 
     id: str
     agent_id: str
@@ -154,7 +176,7 @@ class Message:
     sender_id: str | None = None
     group_id: str | None = None
     model: str | None = None
-    # Whether it holds untrusted content, or came from a step that had read such.
+    # True if it holds untrusted content, or comes from a step that had read such content.
     is_untrusted: bool = False
 
     @property
@@ -163,12 +185,12 @@ class Message:
 
     @property
     def spoken(self) -> str:
-        said = [self.text] if self.text else []
-        return "\n".join([*said, *(words for call in self.tool_calls if (words := _said_by(call)))])
+        texts = [self.text, *map(_spoken_text, self.tool_calls)]
+        return "\n".join(filter(None, texts))
 
     @property
     def tool_calls(self) -> tuple[ToolCallPart, ...]:
-        """The calls the assistant asked for, in order."""
+        """The assistant's tool calls, in order."""
         return tuple(part for part in self.parts if isinstance(part, ToolCallPart))
 
     @property
@@ -182,7 +204,7 @@ class Message:
 
     @property
     def is_said(self) -> bool:
-        """Whether a user said this."""
+        """True if a user wrote this message."""
         return self.role == "user" and not self.is_event
 
     @property
@@ -193,7 +215,7 @@ class Message:
         return replace(self, parts=(TextPart(text),))
 
 
-def _said_by(call: ToolCallPart) -> str:
+def _spoken_text(call: ToolCallPart) -> str:
     if call.name != SPEECH_TOOL:
         return ""
     try:
@@ -204,28 +226,31 @@ def _said_by(call: ToolCallPart) -> str:
 
 
 def parts_to_json(parts: Iterable[Part]) -> list[dict[str, Any]]:
-    """Parts as they are stored: each a dict with its `kind`, fields at their defaults left out."""
+    """Return parts as stored dicts with their `kind`, without fields at their defaults."""
     rows = []
     for part in parts:
         row: dict[str, Any] = {"kind": _NAMES[type(part)]}
         for name, default in _DEFAULTS[type(part)].items():
-            value = getattr(part, name)
-            if value != default:
-                row[name] = [asdict(picture) for picture in value] if name == "pictures" else value
+            content = getattr(part, name)
+            if content != default:
+                row[name] = (
+                    [asdict(picture) for picture in content] if name == "pictures" else content
+                )
         rows.append(row)
     return rows
 
 
 def parts_from_json(rows: Iterable[dict[str, Any]]) -> tuple[Part, ...]:
-    """The mirror of `parts_to_json`."""
+    """Return the parts that `parts_to_json` stored."""
     parts = []
     for row in rows:
-        values = dict(row)
-        kind = _KINDS[values.pop("kind")]
-        for listed in ("stdout", "stderr", "evicted", "sources", "said"):
-            if listed in values:
-                values[listed] = tuple(values[listed])
-        if "pictures" in values:
-            values["pictures"] = tuple(ImagePart(**picture) for picture in values["pictures"])
-        parts.append(kind(**values))
+        fields_of_part = dict(row)
+        kind = _KINDS[fields_of_part.pop("kind")]
+        for name in ("stdout", "stderr", "evicted", "sources", "said"):
+            if name in fields_of_part:
+                fields_of_part[name] = tuple(fields_of_part[name])
+        if "pictures" in fields_of_part:
+            pictures = fields_of_part["pictures"]
+            fields_of_part["pictures"] = tuple(ImagePart(**picture) for picture in pictures)
+        parts.append(kind(**fields_of_part))
     return tuple(parts)

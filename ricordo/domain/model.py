@@ -1,4 +1,4 @@
-"""What goes into a model and what comes out, in our own words; providers' formats stay in `llm/`."""
+"""Input and output of models in our own types; providers' formats stay in `llm/`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from ricordo.domain.model_size import MOST_SMALL, is_small
 from ricordo.domain.usage import Usage
 from ricordo.errors import Invalid
 
-# The model of a built-in feature, for a server where no other is configured or found.
+# The model of a built-in feature, for a server without any other model.
 LIBRARIAN = "ricordo/librarian"
 DEFAULT_CONTEXT_WINDOW = 128_000
 SMALL_WINDOW = 8_192  # tokens
@@ -22,20 +22,21 @@ _PLAIN_SETTINGS = (
 )
 
 ToolChoice = Literal["auto", "required", "none"]
-# "full": the agent's own prompt and tools. "small": a short prompt and three tools. "notes": a short prompt, and notes that are
-# taken by a call of their own.
+# "full": the agent's own prompt and tools. "small": a short prompt and three tools. "notes": a
+# short prompt, and notes taken in a separate call.
 ModelProfile = Literal["full", "small", "notes"]
 ProfileChoice = Literal["auto", "full", "small", "notes"]
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "unknown"]
 EmbeddingPurpose = Literal["document", "query"]
-"""What a vector is for: to be found, or to find. Several models want to be told."""
+"""The purpose of an embedding: to be found, or to search. Several models need to know it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How to ask. None means: the provider's own default. `extra` is passed on to the provider as it is.
+    """Settings of a model call; None means the provider's default.
 
-    With `thinks_in_arguments` a model without thoughts of its own writes them down as an argument of every call.
+    `extra` is passed to the provider unchanged. With `thinks_in_arguments` a model without
+    reasoning of its own writes its thoughts into an extra argument of every call.
     """
 
     temperature: float | None = None
@@ -49,43 +50,53 @@ class ModelSettings:
 
 
 def answer_schema(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the JSON schema of an answer in this `response_format`; None for plain text. Raises Invalid for any other format."""
+    """Return the JSON schema for this `response_format`; None for plain text.
+
+    Raises:
+        Invalid: for any other format.
+    """
     kind = (response_format or {"type": "text"}).get("type", "text")
     if kind == "text":
         return None
     if kind == "json_object":
         return {"type": "object", "description": "What to say, as a JSON object."}
-    given = (response_format or {}).get("json_schema")
-    schema = given.get("schema", given) if isinstance(given, Mapping) else None
+    wrapper = (response_format or {}).get("json_schema")
+    schema = wrapper.get("schema", wrapper) if isinstance(wrapper, Mapping) else None
     if kind == "json_schema" and isinstance(schema, Mapping) and schema:
         return dict(schema)
     raise Invalid(
-        'This response_format is not one we know. Use {"type": "text"}, {"type": "json_object"}, or '
-        '{"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
+        'This response_format is not one we know. Use {"type": "text"}, {"type": "json_object"}, '
+        'or {"type": "json_schema", "json_schema": {"name": …, "schema": …}}.'
     )
 
 
 def settings_changes(wire: Mapping[str, Any]) -> dict[str, Any]:
-    """What model settings as on the wire change, by the names of ModelSettings; null takes a setting back."""
-    given = {name: value for name, value in wire.items() if name != "provider_type"}
-    changes = {name: given.pop(name) for name in _PLAIN_SETTINGS if name in given}
-    if "reasoning" in given:
-        changes["reasoning_effort"] = (given.pop("reasoning") or {}).get("reasoning_effort")
-    if "thinking" in given:
-        thinking = given.pop("thinking") or {}
+    """Return the changes to ModelSettings from settings in wire format.
+
+    Keys are field names of ModelSettings; a null resets a setting.
+    """
+    settings = {name: setting for name, setting in wire.items() if name != "provider_type"}
+    changes = {name: settings.pop(name) for name in _PLAIN_SETTINGS if name in settings}
+    if "reasoning" in settings:
+        changes["reasoning_effort"] = (settings.pop("reasoning") or {}).get("reasoning_effort")
+    if "thinking" in settings:
+        thinking = settings.pop("thinking") or {}
         is_off = thinking.get("type") == "disabled"
         changes["max_reasoning_tokens"] = None if is_off else thinking.get("budget_tokens")
         changes.setdefault("reasoning_effort", "none" if is_off else None)
-    if given:
-        changes["extra"] = {name: value for name, value in given.items() if value is not None}
+    if settings:
+        changes["extra"] = {
+            name: setting for name, setting in settings.items() if setting is not None
+        }
     return changes
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """A model that can be used here. `handle` is `provider/name`; `context_window` is in tokens.
+    """A usable model.
 
-    `calls_tools` is None where its provider does not say, as are its `parameters`, in billions.
+    `handle` is `provider/name`; `context_window` is in tokens. `calls_tools` and `parameters` (in
+    billions) are None if the provider does not report them.
     """
 
     handle: str
@@ -100,7 +111,7 @@ class ModelInfo:
 
     @property
     def is_small(self) -> bool:
-        """Return whether this is a language model of at most 4 billion parameters, or with at most 8k tokens of context."""
+        """True for a language model with at most 4 billion parameters or 8k tokens of context."""
         if self.handle == LIBRARIAN:
             return False
         by_size = self.parameters <= MOST_SMALL if self.parameters else is_small(self.name)
@@ -109,7 +120,10 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingInfo:
-    """An embedding model that can be used here. `dimensions` is None until the model was first asked: it is never typed in."""
+    """A usable embedding model.
+
+    `dimensions` is measured at its first call and None until then.
+    """
 
     handle: str
     provider: str
@@ -121,7 +135,7 @@ class EmbeddingInfo:
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
-    """A tool as a model sees it. `parameters` is a JSON schema of an object."""
+    """A tool for a model; `parameters` is a JSON schema of an object."""
 
     name: str
     description: str
@@ -130,9 +144,10 @@ class ToolSchema:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One call: the transcript, the system message first. `forced_tool` overrides `tool_choice`.
+    """One model call: the transcript, the system message first.
 
-    With `logprobs` the probabilities of the answer's tokens are wanted, and so many alternatives to each; None: they are not.
+    `forced_tool` overrides `tool_choice`. `logprobs` asks for the probabilities of the answer's
+    tokens, with this number of alternatives to each; None asks for none.
     """
 
     messages: tuple[Message, ...]
@@ -146,15 +161,16 @@ class ModelRequest:
 
     @property
     def callable_tools(self) -> tuple[ToolSchema, ...]:
-        """The tools that an answer may call."""
+        """The tools that the answer may call."""
         return () if self.tool_choice == "none" and self.forced_tool is None else self.tools
 
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """A whole answer: reasoning, text and tool calls in their order.
+    """A whole answer: reasoning, text and tool calls in order.
 
-    `logprobs` are the tokens with their log probabilities, as OpenAI writes them; None where the provider gave none.
+    `logprobs` are the tokens with their log probabilities in OpenAI's format; None if the provider
+    sent none.
     """
 
     parts: tuple[Part, ...]
@@ -166,14 +182,17 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class TextChunk:
-    """A piece of text, as it arrives."""
+    """A piece of streamed text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningChunk:
-    """A piece of reasoning, as it arrives. `signature` is the provider's proof of the thought that ends with it."""
+    """A piece of streamed reasoning.
+
+    `signature` is the provider's proof of the thought that ends with this piece.
+    """
 
     text: str
     signature: str | None = None
@@ -181,7 +200,10 @@ class ReasoningChunk:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallChunk:
-    """A piece of a tool call: `index` tells parallel calls apart; id and name come with the first piece."""
+    """A piece of a streamed tool call.
+
+    `index` tells parallel calls apart. The id and the name come with the first piece.
+    """
 
     index: int
     arguments: str = ""
@@ -191,7 +213,7 @@ class ToolCallChunk:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The answer so far is void: the call broke off and is made again."""
+    """Void the answer so far: the call broke off and is repeated."""
 
 
 Chunk = TextChunk | ReasoningChunk | ToolCallChunk | Restarted
@@ -199,9 +221,10 @@ Chunk = TextChunk | ReasoningChunk | ToolCallChunk | Restarted
 
 @dataclass(frozen=True, slots=True)
 class OrganizationProvider:
-    """A provider of one organization. `secret` holds its keys, encrypted; times are microseconds, UTC.
+    """A provider of one organization.
 
-    `name` is the first half of its models' handles; `provider_type` tells what it speaks.
+    `name` is the first half of its models' handles. `provider_type` selects the adapter. `secret`
+    holds the encrypted keys. Times are in microseconds, UTC.
     """
 
     id: str

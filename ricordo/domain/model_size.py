@@ -1,12 +1,13 @@
-"""Sizes of models as their names tell them. Pure: nobody is asked."""
+"""Sizes of models, read from their names without asking a provider."""
 
 import re
 
-# The most parameters, in billions, that a small model has.
+# The parameter limit of a small model, in billions.
 MOST_SMALL = 4.0
-# "1.5b", "3B", "1_6b", "x7b", "e4b" (Gemma's effective size); "360m". No letter or digit follows: "4bit" is no size.
+# "1.5b", "3B", "1_6b", "x7b", "e4b" (Gemma's effective size), "360m". No letter or digit may
+# follow: "4bit" is not a size.
 _SIZE = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?[ae]?(\d+(?:[._]\d+)?)\s?([bm])(?![a-z0-9])")
-# Families whose names say no size; the first that fits counts.
+# Families whose names give no size; the first match counts.
 _FAMILIES: tuple[tuple[re.Pattern[str], float], ...] = (
     (re.compile(r"(?:^|/)phi-?(?:3|3\.5|4)[:-]mini|(?:^|/)phi-?3(?:\.5)?(?::latest)?$"), 3.8),
     (re.compile(r"(?:^|/)phi-?2(?::latest)?$|(?:^|/)dolphin-phi"), 2.7),
@@ -19,19 +20,19 @@ _FAMILIES: tuple[tuple[re.Pattern[str], float], ...] = (
 
 
 def billions(name: str) -> float | None:
-    """Return how many billion parameters a model of this name has; None where the name does not say.
+    """Return the parameters in billions from a model's name; None if it gives none.
 
-    Of a mixture of experts ("30b-a3b", "8x7b") all of them count.
+    For a mixture of experts ("30b-a3b", "8x7b") this is the total of all experts.
     """
     name = name.lower()
-    sizes = [_parameters(*found) for found in _SIZE.findall(name)]
+    sizes = [_parameters(*groups) for groups in _SIZE.findall(name)]
     if sizes:
         return max(sizes)
     return next((size for pattern, size in _FAMILIES if pattern.search(name)), None)
 
 
 def is_small(name: str) -> bool:
-    """Return whether the name tells of at most 4 billion parameters."""
+    """Return True if the name indicates at most 4 billion parameters."""
     size = billions(name)
     return size is not None and size <= MOST_SMALL
 

@@ -6,15 +6,16 @@ from typing import Any
 
 from ricordo.errors import Invalid
 
-MOST_TAGS = 64  # of one passage, block or agent that is new; what is stored may have more
+MOST_TAGS = 64  # of a new passage, block or agent; stored ones may have more
 LONGEST_TAG = 100  # characters
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """A store of passages, which agents share by attachment.
+    """A collection of passages that agents share by attachment.
 
-    `tags` are those of its shared passages and, where it was loaded for a user, of those about this user, sorted.
+    `tags` are the sorted tags of its shared passages and, if it was loaded for a user, of the
+    passages about this user.
     """
 
     id: str
@@ -33,7 +34,10 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One archived text. `user_id` is whom it is about (None: shared); `is_untrusted` as in a message."""
+    """One archived text.
+
+    `user_id` is the person it is about (None: shared). `is_untrusted` is as in a message.
+    """
 
     id: str
     organization_id: str
@@ -50,16 +54,20 @@ class Passage:
     seq: int = 0
 
 
-# By measurement (docs/internals/retrieval.md): nearly every question about what was said has a hit that reaches one of them.
-GOOD_WORD_MATCH, GOOD_SIMILARITY = 0.3, 0.3
+# Measured in docs/internals/retrieval.md: nearly every question about an earlier conversation has a hit that
+# reaches one of these.
+GOOD_WORD_MATCH = 0.3
+GOOD_SIMILARITY = 0.3
 
 
 @dataclass(frozen=True, slots=True)
 class Relevance:
-    """Why a hit was found: ranks count from 1, None where that index did not find it.
+    """The relevance of a search hit.
 
-    `score` compares the hits of one search. The other two can be compared between searches: `word_match` is how much of the
-    query, weighted by rarity, the text and the turns around it hold, from 0 to 1; `similarity` is the cosine of the vectors.
+    Ranks count from 1 and are None if that index did not find the hit. `score` compares the hits of
+    one search only; the other two compare across searches. `word_match` (0 to 1) is the part of the
+    query, weighted by rarity, that the text and the turns around it hold. `similarity` is the
+    cosine of the vectors.
     """
 
     score: float
@@ -75,7 +83,7 @@ class Relevance:
 
 
 def require_tags(tags: Sequence[str]) -> None:
-    """Raise Invalid for more tags than a passage may have, or longer ones."""
+    """Raise Invalid for too many tags, or for a tag that is too long."""
     longest = max(map(len, tags), default=0)
     if len(tags) > MOST_TAGS:
         raise Invalid(f"There are {len(tags)} tags, of which {MOST_TAGS} are allowed. Use fewer.")

@@ -1,8 +1,10 @@
-"""Secrets are replaced by a placeholder that names their kind: in memory, traces, pushes and messages of errors.
+"""Redaction: secrets in a text are replaced by a placeholder that names their kind.
 
-Memory is read for years by models, people and remotes, so it keeps no keys or passwords. Ordinary notes have to survive: a secret
-is known by its shape, or by the name before it and its shape. In texts of machines (`is_strict`) a name or prefix is enough.
-Signs that nobody sees, and wide or ornamental forms of letters, hide no secret: the text is also read without them.
+It applies to memory, traces, pushes and error messages. Models, people and remotes read memory for
+years, so it may hold no keys or passwords. Ordinary notes have to survive: a secret is recognized
+by its shape, or by a name before it together with its shape. In machines' texts (`is_strict`) a
+name or prefix is enough. Invisible characters and ornamental forms of letters hide no secret: the
+text is also searched without them.
 """
 
 import json
@@ -20,7 +22,7 @@ HIDDEN = PLACEHOLDER.format("credential")
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """A text without its secrets, the kinds of them there were, in their order, and the kind of each secret."""
+    """A text without its secrets, the kinds of the secrets in order, and each secret's kind."""
 
     text: str
     kinds: tuple[str, ...] = ()
@@ -29,16 +31,16 @@ class Redacted:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One kind of secret: the group `secret` of the pattern is replaced where `is_one` agrees.
+    """One kind of secret: replace the pattern's group `secret` if `is_secret` agrees.
 
-    It is looked for only where one of `marks` is in the text in small letters: that is a hundred times quicker than the pattern.
-    `sign` is in all of the marks: one look for it spares many.
+    The pattern is searched only if one of `marks` is in the lower-case text, which is a hundred
+    times faster than the pattern. `sign` is part of all marks: one search for it can spare many.
     """
 
     kind: str
     marks: tuple[str, ...]
     pattern: re.Pattern[str]
-    is_one: Callable[[re.Match[str]], bool] | None
+    is_secret: Callable[[re.Match[str]], bool] | None
     sign: str
 
 
@@ -48,7 +50,8 @@ _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 _DIGIT = re.compile(r"\d")
 _TURN = re.compile(r"(?<=[a-z])(?=[A-Z\d])|(?<=[A-Z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 _PREFIXES = (
-    "sk- sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ gsk_ xai- hf_ npm_ pypi- glpat- ghp_ gho_ ghs_ ghu_ ghr_ "
+    "sk- sk_live_ sk_test_ rk_live_ rk_test_ pk_live_ pk_test_ gsk_ xai- hf_ npm_ pypi- glpat- "
+    "ghp_ gho_ ghs_ ghu_ ghr_ "
     "github_pat_ xoxa- xoxb- xoxp- xapp- AKIA ASIA AIza dop_v1_ shpat_ SG. ricordo_"
 ).split()
 # A key of this server: 32 random bytes in base64url.
@@ -56,27 +59,30 @@ _OURS = re.compile(r"ricordo_[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 _SIGN = r"[\"'`\\]{0,3}\s{0,3}(?P<sign>[:=]|is\b|ist\b|lautet\b|est\b|es\b)\s{0,3}[\"'`\\]{0,3}"
 _VALUE = r"(?P<secret>[^\s\"'`,;&}\\<>\[\]]"
 _NO_PASSWORDS = frozenset(
-    "none null true false required optional string unknown changed correct forgotten reset expired lost weak strong same shared "
+    "none null true false required optional string unknown changed correct forgotten reset expired "
+    "lost weak strong same shared "
     "needed stored saved written secret hidden private pending default missing vergessen geheim "
     "password passwd passphrase pass pwd str text bytes varchar secretstr".split()
 )
-# Whose password it is, in English, German, French, Spanish and Italian, right before the word.
+# Possessives before the word "password" in English, German, French, Spanish and Italian.
 _OWN = re.compile(
     r"(?i)\b(?:my|our|mein(?:e[mnrs]?)?|unser(?:e[mnrs]?)?|mon|notre|mi|nuestra|mia|nostra|mio|nostro)"
     r"(?:\s{1,3}(?!password|passwort|kennwort|contraseña)[\w@.-]{1,30}){0,2}[\s-]{1,3}\Z"
 )
 _SENTENCE_END = re.compile(r"[ \t]*(?:[.!?,;)\r\n]|\Z)")
-# What is said of a password, and is none.
+# States of a password that people write after "is".
 _STATES = frozenset(
-    "long short safe secure insecure unsafe good terrible easy hard simple complicated here there back gone working ready valid "
-    "invalid public leaked stolen compromised outdated broken rejected accepted important sicher unsicher lang kurz abgelaufen "
-    "falsch richtig gespeichert bekannt weg alt neu schwach stark sûr faible fort long court expiré oublié faux correct perdu "
-    "nouveau sécurisé "
-    "segura débil fuerte larga corta incorrecta correcta caducada olvidada nueva vieja sicura debole forte lunga corta scaduta "
+    "long short safe secure insecure unsafe good terrible easy hard simple complicated here there "
+    "back gone working ready valid invalid public leaked stolen compromised outdated broken "
+    "rejected accepted important sicher unsicher lang kurz abgelaufen falsch richtig gespeichert "
+    "bekannt weg alt neu schwach stark sûr faible fort long court expiré oublié faux correct perdu "
+    "nouveau sécurisé segura débil fuerte larga corta incorrecta correcta caducada olvidada nueva "
+    "vieja sicura debole forte lunga corta scaduta "
     "sbagliata corretta dimenticata nuova vecchia persa perdida enregistré guardada salvata".split()
 )
 _NOUN = "password|passwd|passphrase|pwd|secret|token|key|hash"
-# Code that says where a secret comes from, and keeps none: a call, a field, a variable, a placeholder, another name.
+# Code that refers to a secret without containing it: a call, a field, a variable, a placeholder or
+# another name.
 _CODE = re.compile(
     r"[A-Za-z_][A-Za-z_.]*\(.*|(?:os|self|this|cls|config|cfg|settings|args|options|env|process|req|request|form|data|params|user"
     r"|credentials|secrets)\.[A-Za-z_][\w.]*\W*|\$\{?[A-Z_][A-Z0-9_]*\W*|[$#]?\{\{?\W*[\w.]*\W*|%s|%\(.*|<[\w -]+>?|=.*|(.)\1{3,}"
@@ -88,20 +94,21 @@ _DATE_OR_LENGTH = re.compile(
 )
 
 
-def _is_key(found: re.Match[str]) -> bool:
-    """A long run of letters and digits together, or a very long one."""
+def _is_key(match: re.Match[str]) -> bool:
+    """Return True for a long run of letters mixed with digits, or a very long run."""
     return any(
         len(piece) >= 20 or (len(piece) >= 10 and not piece.isalpha() and not piece.isdigit())
-        for piece in _PIECES.findall(found["secret"])
+        for piece in _PIECES.findall(match["secret"])
     )
 
 
-def _is_prefixed_key(found: re.Match[str]) -> bool:
-    """A long run of letters and several digits, or a very long one; words with a year or a number make none.
+def _is_prefixed_key(match: re.Match[str]) -> bool:
+    """Return True for a long run of letters with several digits, or a very long run.
 
-    A key that its own dashes cut into short pieces is known by how often letters of both cases and digits take turns.
+    Words with a year or a number do not count. A key that its own dashes cut into short pieces is
+    recognized by frequent changes between upper case, lower case and digits.
     """
-    secret = found["secret"]
+    secret = match["secret"]
     turns = len(_TURN.findall(secret))
     if (len(secret) >= 32 and turns >= 10) or (_OURS.match(secret) and turns >= 4):
         return True
@@ -116,9 +123,9 @@ def _is_prefixed_key(found: re.Match[str]) -> bool:
     )
 
 
-def _is_broken_key(found: re.Match[str]) -> bool:
-    """Pieces that each look like a part of a key, and together like one."""
-    first, *rest = found["secret"].split("\n")
+def _is_broken_key(match: re.Match[str]) -> bool:
+    """Return True if each piece and all pieces together look like parts of a key."""
+    first, *rest = match["secret"].split("\n")
     pieces = [line.strip(" \t>|\r\\") for line in rest]
     are_parts = all(len(_DIGIT.findall(piece)) >= 2 and not piece.isdigit() for piece in pieces)
     whole = first.rstrip(" \t\r\\") + "".join(pieces)
@@ -127,68 +134,83 @@ def _is_broken_key(found: re.Match[str]) -> bool:
     )
 
 
-def _is_no_code(found: re.Match[str]) -> bool:
-    """Neither a word that is said of secrets, nor code; what is in quotes is no code."""
-    is_word = found["secret"].rstrip(_ENDINGS + "):;}>").lower() in _NO_PASSWORDS
-    is_quoted = found.string[found.start("secret") - 1 : found.start("secret")] in ("'", '"', "`")
-    return is_quoted or not (is_word or _CODE.fullmatch(found["secret"]))
+def _is_no_code(match: re.Match[str]) -> bool:
+    """Return False for code, and for words that people write after "password is".
+
+    Text in quotes is never code.
+    """
+    is_word = match["secret"].rstrip(_ENDINGS + "):;}>").lower() in _NO_PASSWORDS
+    is_quoted = match.string[match.start("secret") - 1 : match.start("secret")] in ("'", '"', "`")
+    return is_quoted or not (is_word or _CODE.fullmatch(match["secret"]))
 
 
-def _is_login(found: re.Match[str]) -> bool:
-    password = found["secret"].partition(":")[2]
+def _is_login(match: re.Match[str]) -> bool:
+    password = match["secret"].partition(":")[2]
     return password.lower() not in _NO_PASSWORDS and not _CODE.fullmatch(password)
 
 
-def _is_named_key(found: re.Match[str]) -> bool:
-    """Behind a name an equals sign is enough; elsewhere the value has to look like a key."""
-    secret = found["secret"]
-    if not _is_no_code(found):
+def _is_named_key(match: re.Match[str]) -> bool:
+    """Return True for a key behind its name.
+
+    After an equals sign anything but code counts; elsewhere the text has to look like a key.
+    """
+    secret = match["secret"]
+    if not _is_no_code(match):
         return False
     return (
-        found["sign"] == "="
-        or _is_key(found)
-        or (len(secret) >= 16 and any(one.isdigit() for one in secret))
+        match["sign"] == "="
+        or _is_key(match)
+        or (len(secret) >= 16 and any(sign.isdigit() for sign in secret))
     )
 
 
-def _is_password(found: re.Match[str]) -> bool:
-    """Behind an equals sign any word, at the end of a line after a colon nearly any, elsewhere one that nobody speaks."""
-    word = found["secret"].rstrip(_ENDINGS)
-    if word.lower() in _NO_PASSWORDS or _DATE_OR_LENGTH.fullmatch(word) or not _is_no_code(found):
+def _is_password(match: re.Match[str]) -> bool:
+    """Return True for a password behind the word for it.
+
+    After an equals sign any word counts, after a colon at the end of a line nearly any, and
+    elsewhere one with mixed case, digits or signs.
+    """
+    word = match["secret"].rstrip(_ENDINGS)
+    if word.lower() in _NO_PASSWORDS or _DATE_OR_LENGTH.fullmatch(word) or not _is_no_code(match):
         return False
-    ends_line = found.string[found.end() : found.end() + 1] in ("", "\n", "\r")
-    if found["sign"] == "=" or (found["sign"] == ":" and ends_line and len(word) >= 6):
+    ends_line = match.string[match.end() : match.end() + 1] in ("", "\n", "\r")
+    if match["sign"] == "=" or (match["sign"] == ":" and ends_line and len(word) >= 6):
         return True
-    if found["sign"].isalpha() and _OWN.search(
-        found.string, max(0, found.start() - 40), found.start()
+    if match["sign"].isalpha() and _OWN.search(
+        match.string, max(0, match.start() - 40), match.start()
     ):
-        # Somebody's own password, said in a word that ends the sentence.
-        is_end = bool(_SENTENCE_END.match(found.string, found.start("secret") + len(word)))
+        # A possessive, and one plain word that ends the sentence.
+        is_end = bool(_SENTENCE_END.match(match.string, match.start("secret") + len(word)))
         if is_end and len(word) >= 4 and word.isalpha() and word.lower() not in _STATES:
             return True
-    mixes_case = any(one.islower() and other.isupper() for one, other in pairwise(word))
-    return mixes_case or any(one.isdigit() or one in "!@#$%^&*~+" for one in word)
+    mixes_case = any(sign.islower() and other.isupper() for sign, other in pairwise(word))
+    return mixes_case or any(sign.isdigit() or sign in "!@#$%^&*~+" for sign in word)
 
 
 def _rule(
     kind: str,
     marks: str,
     pattern: str,
-    is_one: Callable[[re.Match[str]], bool] | None = None,
+    is_secret: Callable[[re.Match[str]], bool] | None = None,
+    *,
     sign: str = "",
 ) -> _Rule:
-    return _Rule(kind, tuple(marks.lower().split("|")), re.compile(pattern), is_one, sign)
+    return _Rule(kind, tuple(marks.lower().split("|")), re.compile(pattern), is_secret, sign)
 
 
-def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_one: Any = None) -> list[_Rule]:
-    """Rules for the beginnings of keys, by the sign that they hold: `_`, `-` or none."""
-    found: dict[str, list[str]] = {}
+def _by_sign(kind: str, starts: Iterable[str], pattern: str, is_secret: Any = None) -> list[_Rule]:
+    """Return rules for prefixes of keys, grouped by the sign that they hold: `_`, `-` or none."""
+    groups: dict[str, list[str]] = {}
     for start in starts:
-        found.setdefault("_" if "_" in start else "-" if "-" in start else "", []).append(start)
-    return [_rule(kind, "|".join(some), pattern, is_one, sign) for sign, some in found.items()]
+        sign = next((sign for sign in "_-" if sign in start), "")
+        groups.setdefault(sign, []).append(start)
+    return [
+        _rule(kind, "|".join(prefixes), pattern, is_secret, sign=sign)
+        for sign, prefixes in groups.items()
+    ]
 
 
-# What comes between the pieces of a key that was broken over a line, and each piece, which is all of its line.
+# A line break inside a key, and the pieces around it; a later piece fills its line.
 _BREAK = r"[ \t]{0,4}\\?\r?\n[ \t>|]{0,8}"
 _BROKEN = (
     rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{4,399}}(?:{_BREAK}[\w-]{{8,399}}){{1,3}})"
@@ -196,17 +218,17 @@ _BROKEN = (
 )
 _PREFIXED = rf"(?<![\w-])(?P<secret>(?:{'|'.join(map(re.escape, _PREFIXES))})[\w.-]{{11,399}}[\w-])"
 _LOGIN = r"(?<=://)(?P<secret>[^/\s:@\"'\[\]]{1,100}:[^/\s@\"'\[\]]{1,200})(?=@)"
-# What is repeated is bounded everywhere, so that no text makes a pattern slow.
+# Every repetition is bounded, so that no text makes a pattern slow.
 _RULES = (
     _rule("password", "://", _LOGIN, _is_login),
-    # First, since of a broken key the first piece may look like a whole one.
+    # Broken keys come first, since the first piece of one may look like a whole key.
     *_by_sign("api key", _PREFIXES, _BROKEN, _is_broken_key),
     *_by_sign("api key", _PREFIXES, _PREFIXED, _is_prefixed_key),
     _rule(
         "api key",
         "xox",
         r"(?<![\w.-])(?P<secret>xox[abcdeoprs](?:\.xox[abcdeoprs])?-[\w-]{9,399}\w)",
-        lambda found: len(_DIGIT.findall(found["secret"])) >= 4,
+        lambda match: len(_DIGIT.findall(match["secret"])) >= 4,
     ),
     _rule(
         "pin",
@@ -288,7 +310,8 @@ _END_KEY = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_TEXT = re.compile(r"(?:[ \t\r\n]*[A-Za-z0-9+/=]{16,100})*")
 
 
-# Signs that nobody sees (default ignorable ones of Unicode) or that stand upon letters, and other forms of signs of ASCII.
+# Characters that are invisible (default ignorable in Unicode) or combine with letters, and other
+# forms of ASCII characters.
 _UNSEEN = (
     "\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -300,13 +323,18 @@ _OTHER_FORMS = (
 )
 _DISGUISED = re.compile(f"([{_UNSEEN}]+)|[{_OTHER_FORMS}]")
 _Span = tuple[int, int, str]
-# Characters that are looked at in one go, and more than any secret has.
-_PIECE, _LONGEST = 32_768, 16_384
+# The size of the pieces that are searched at once, and a length that no secret exceeds.
+_PIECE = 32_768
+_LONGEST = 16_384
 
 
 def redact(text: str, *, is_strict: bool = False) -> Redacted:
-    """The text, each secret in it replaced by a placeholder that says what kind it was; `is_strict` for texts of machines."""
-    rules, secrets = _STRICT_RULES if is_strict else _RULES, dict[str, str]()
+    """Return the text with each secret replaced by a placeholder that names its kind.
+
+    `is_strict` is for texts of machines.
+    """
+    rules = _STRICT_RULES if is_strict else _RULES
+    secrets: dict[str, str] = {}
     text = _without_secrets(text, rules, secrets, _Plain)
     if not text.isascii() and _DISGUISED.search(text):
         text = _without_secrets(text, rules, secrets, _Undisguised)
@@ -314,7 +342,7 @@ def redact(text: str, *, is_strict: bool = False) -> Redacted:
 
 
 def without(text: str, secrets: Mapping[str, str]) -> str:
-    """The text with a placeholder for each of these secrets, with their kinds, as they are or as JSON writes them."""
+    """Return the text with placeholders for these secrets, raw or JSON-escaped."""
     for secret in sorted(secrets, key=len, reverse=True):
         forms = dict.fromkeys(
             (secret, *(json.dumps(secret, ensure_ascii=ascii)[1:-1] for ascii in (True, False)))
@@ -324,59 +352,68 @@ def without(text: str, secrets: Mapping[str, str]) -> str:
     return text
 
 
-def redact_values(value: Any) -> Any:
-    """JSON that people and agents keep: its texts redacted, each read behind the name of its field, as `password: …` is."""
-    match value:
+def redact_values(content: Any) -> Any:
+    """Return JSON that people and agents keep, with its texts redacted.
+
+    Each text is read behind the name of its field, as `password: …` is.
+    """
+    match content:
         case str():
-            return redact(value).text
+            return redact(content).text
         case dict():
             return {
-                redact_values(name): _redact_field(f"{name}: ", item)
-                for name, item in value.items()
+                redact_values(name): _redact_field(f"{name}: ", field)
+                for name, field in content.items()
             }
         case list() | tuple():
-            return type(value)(map(redact_values, value))
+            return type(content)(map(redact_values, content))
         case _:
-            return value
+            return content
 
 
-def _redact_field(name: str, value: Any) -> Any:
-    shown = redact(name + value).text if isinstance(value, str) else ""
-    return shown.removeprefix(name) if shown.startswith(name) else redact_values(value)
+def _redact_field(name: str, content: Any) -> Any:
+    redacted = redact(name + content).text if isinstance(content, str) else ""
+    return redacted.removeprefix(name) if redacted.startswith(name) else redact_values(content)
 
 
 class _Plain:
-    """A text as it is read for secrets: as it stands."""
+    """A view of a text for the search: the text as it is."""
 
     def __init__(self, text: str) -> None:
-        self.read = text
+        self.searched = text
 
     def place(self, at: int) -> int:
-        """Where in the text the sign at this place of what is read stands."""
+        """Return the index in the text of this index in `searched`."""
         return at
 
 
 class _Undisguised(_Plain):
-    """A text as it is read for secrets: without signs that nobody sees, and with plain letters for those of other forms."""
+    """A view of a text for the search: without disguises.
+
+    Invisible characters are removed, and other forms of letters become plain letters.
+    """
 
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
-        # From each of these places of what is read on, the text's places are so much further.
-        self._starts, self._shifts, done, length = [0], [0], 0, 0
-        for found in _DISGUISED.finditer(text):
-            plain = "" if found[1] else unicodedata.normalize("NFKC", found[0])
-            pieces += (text[done : found.start()], plain)
-            length += found.start() - done + len(plain)
-            done = found.end()
+        # From each start in the searched text on, indexes into the text are larger by this shift.
+        self._starts = [0]
+        self._shifts = [0]
+        end = 0
+        length = 0
+        for match in _DISGUISED.finditer(text):
+            plain = "" if match[1] else unicodedata.normalize("NFKC", match[0])
+            pieces += (text[end : match.start()], plain)
+            length += match.start() - end + len(plain)
+            end = match.end()
             for offset in range(1, len(plain)):
-                self._shift(length - len(plain) + offset, found.start())
-            self._shift(length, done)
-        super().__init__("".join((*pieces, text[done:])))
+                self._shift(length - len(plain) + offset, match.start())
+            self._shift(length, end)
+        super().__init__("".join((*pieces, text[end:])))
 
-    def _shift(self, start: int, place: int) -> None:
-        if place - start != self._shifts[-1]:
+    def _shift(self, start: int, index: int) -> None:
+        if index - start != self._shifts[-1]:
             self._starts.append(start)
-            self._shifts.append(place - start)
+            self._shifts.append(index - start)
 
     def place(self, at: int) -> int:
         return at + self._shifts[bisect_right(self._starts, at) - 1]
@@ -385,94 +422,103 @@ class _Undisguised(_Plain):
 def _without_secrets(
     text: str, rules: Sequence[_Rule], secrets: dict[str, str], view: type[_Plain]
 ) -> str:
-    seen = view(text)
-    if "PRIVATE KEY" in seen.read:
-        text = _replaced(text, seen, _private_keys(seen.read), secrets)
-        seen = view(text)
-    small = seen.read.lower()
+    searched = view(text)
+    if "PRIVATE KEY" in searched.searched:
+        text = _replaced(text, searched, _private_keys(searched.searched), secrets)
+        searched = view(text)
+    lower = searched.searched.lower()
     for rule in rules:
         if (
-            rule.sign in small
-            and any(map(small.__contains__, rule.marks))
-            and (spans := _secrets(seen.read, rule))
+            rule.sign in lower
+            and any(map(lower.__contains__, rule.marks))
+            and (spans := _secrets(searched.searched, rule))
         ):
-            text = _replaced(text, seen, spans, secrets)
-            seen = view(text)
+            text = _replaced(text, searched, spans, secrets)
+            searched = view(text)
     return text
 
 
-def _replaced(text: str, seen: _Plain, spans: Iterable[_Span], secrets: dict[str, str]) -> str:
-    kept: list[str] = []
-    done = 0
+def _replaced(text: str, view: _Plain, spans: Iterable[_Span], secrets: dict[str, str]) -> str:
+    pieces: list[str] = []
+    position = 0
     for begin, end, kind in spans:
-        # Up to behind the last sign of the secret, so that nothing of it stays.
-        start, stop = seen.place(begin), seen.place(end - 1) + 1
-        kept += (text[done:start], PLACEHOLDER.format(kind))
-        done = stop
+        # Ends behind the last character of the secret, so that nothing of it remains.
+        start, stop = view.place(begin), view.place(end - 1) + 1
+        pieces += (text[position:start], PLACEHOLDER.format(kind))
+        position = stop
         secrets[text[start:stop]] = kind
-    return "".join((*kept, text[done:]))
+    return "".join((*pieces, text[position:]))
 
 
 def redact_json(value: Any) -> Any:
-    """JSON, its texts redacted strictly; fields whose names say that they hold credentials or headers have no value left."""
+    """Return JSON with its texts redacted strictly.
+
+    Fields named like credentials or headers lose their content.
+    """
     match value:
         case str():
             return redact(value, is_strict=True).text
         case dict():
             return {
-                redact_json(name): HIDDEN
-                if _SECRET_FIELD.search(name) and item
-                else redact_json(item)
-                for name, item in value.items()
+                redact_json(name): _redact_credential(name, field) for name, field in value.items()
             }
         case list() | tuple():
-            return [redact_json(item) for item in value]
+            return [redact_json(element) for element in value]
         case _:
             return value
 
 
+def _redact_credential(name: str, field: Any) -> Any:
+    return HIDDEN if _SECRET_FIELD.search(name) and field else redact_json(field)
+
+
 def _secrets(text: str, rule: _Rule) -> list[_Span]:
     spans: list[_Span] = []
-    for found in _found(rule.pattern, text):
-        if rule.is_one is None or rule.is_one(found):
-            secret = found["secret"]
-            sign = found["sign"] if "sign" in rule.pattern.groupindex else ""
-            # What ends the sentence is no part of it.
-            length = len(secret.rstrip(_ENDINGS) if sign not in ("", "=") else secret)
-            spans.append((found.start("secret"), found.start("secret") + length, rule.kind))
+    for match in _matches(rule.pattern, text):
+        if rule.is_secret is None or rule.is_secret(match):
+            secret = match["secret"]
+            sign = match["sign"] if "sign" in rule.pattern.groupindex else ""
+            # A sign that ends the sentence is not part of the secret.
+            if sign not in ("", "="):
+                secret = secret.rstrip(_ENDINGS)
+            start = match.start("secret")
+            spans.append((start, start + len(secret), rule.kind))
     return spans
 
 
-def _found(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Find all matches, in pieces of the text: a long one would hold up all other threads for as long as it is looked at.
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Yield all matches, searching the text in pieces.
 
-    A piece goes on for longer than any match, and what begins behind it is found with the next one.
+    A search in a long text would stop all other threads until it ends. Each search reads further
+    than its piece by more than any match, and leaves matches that begin there to the next piece.
     """
-    place = 0
-    while place <= len(text):
-        end = place + _PIECE
+    position = 0
+    while position <= len(text):
+        end = position + _PIECE
         is_last = end + _LONGEST >= len(text)
-        for found in pattern.finditer(text, place, len(text) if is_last else end + _LONGEST):
-            if found.start() >= end and not is_last:
+        for match in pattern.finditer(text, position, len(text) if is_last else end + _LONGEST):
+            if match.start() >= end and not is_last:
                 break
-            yield found
-            place = max(found.end(), place)
+            yield match
+            position = max(match.end(), position)
         if is_last:
             return
-        place = max(end, place)
+        position = max(end, position)
 
 
 def _private_keys(text: str) -> list[_Span]:
     spans: list[_Span] = []
-    place = 0
-    ends = [(found.start(), found.end()) for found in _END_KEY.finditer(text)]
+    position = 0
+    ends = [(match.start(), match.end()) for match in _END_KEY.finditer(text)]
     for begin in _BEGIN_KEY.finditer(text):
-        if begin.start() < place:
+        if begin.start() < position:
             continue
         while ends and ends[0][0] < begin.end():
             ends.pop(0)
-        # One that was cut off ends where its letters end.
+        # A key without its last line ends where its letters end.
         body = _KEY_TEXT.match(text, begin.end())
-        place = ends[0][1] if ends else body.end() if body else begin.end()
-        spans.append((begin.start(), place, "private key"))
+        position = body.end() if body else begin.end()
+        if ends:
+            position = ends[0][1]
+        spans.append((begin.start(), position, "private key"))
     return spans

@@ -1,4 +1,4 @@
-"""Remotes: repositories and databases elsewhere that are kept in sync with a user's memory."""
+"""Remotes: repositories and databases elsewhere, kept in sync with a user's memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,16 @@ from ricordo.domain.job import Job
 
 # The kind of the jobs that sync a remote.
 SYNC = "memory_follow"
-# How long such a job waits for more changes, in microseconds: an agent seldom makes one edit alone.
+# Delay of a sync job in microseconds, to collect more changes: an agent seldom makes only one edit.
 SETTLES = SECOND
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The address of a remote, without a password, and the credentials for it; `options` are those of its kind."""
+    """The address of a remote without a password, and its credentials.
+
+    `options` are specific to its kind.
+    """
 
     address: str
     username: str | None = None
@@ -25,10 +28,11 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A remote of a chain. `followed` is the number of the last version that is there, `seen` the commit it was at then.
+    """A remote of a chain.
 
-    `last_error` is why the last sync failed, None where it did not; times are microseconds. `settings` hold what is needed for
-    access beside the address, the password encrypted.
+    `followed` is the number of the last version at the remote, and `seen` the remote's commit at
+    that time. `last_error` is the reason why the last sync failed, None if it succeeded. Times are
+    in microseconds. `settings` hold the credentials, the password encrypted.
     """
 
     id: str
@@ -53,6 +57,15 @@ class Remote:
 
 
 def sync_job(organization_id: str, remote_id: str, not_before: int = 0) -> Job:
-    """The job that brings a remote and its memory together, at this time (microseconds) at the earliest."""
-    payload, key = {"remote_id": remote_id}, f"remote:{remote_id}"
-    return Job(SYNC, organization_id, payload, key=key, is_single=True, not_before=not_before)
+    """Return the job that syncs a remote with its memory.
+
+    `not_before` is the earliest time, in microseconds.
+    """
+    return Job(
+        SYNC,
+        organization_id,
+        {"remote_id": remote_id},
+        key=f"remote:{remote_id}",
+        is_single=True,
+        not_before=not_before,
+    )

@@ -1,12 +1,16 @@
-"""Texts that clients put into a user's message: passages of documents, results of searches, pages.
+"""Retrieved texts in user messages: passages of documents, search results, pages.
 
-Open WebUI and others look such passages up and send them with the question, in a form that the person who runs them chooses.
-They are known by the elements that hold them, or by the instruction that comes with them. Who wrote them is not known.
+Clients such as Open WebUI look passages up and send them with the question, in a form that their
+operator chooses. They are recognized by the elements around them, or by the instruction with them.
+Their authors are unknown.
 """
 
 import re
 
-_ELEMENTS = "context|documents?|document_content|sources?|search_results?|retrieved_\\w+|passages?|knowledge|user_files"
+_ELEMENTS = (
+    "context|documents?|document_content|sources?|search_results?|retrieved_\\w+|passages?"
+    "|knowledge|user_files"
+)
 _RETRIEVED = re.compile(
     rf"^[ \t]*<(?:{_ELEMENTS})(?:\s[^<>]*)?>"
     r"|<(?:source|document)\s[^<>]*\b(?:id|index|name)\s*="
@@ -16,9 +20,11 @@ _RETRIEVED = re.compile(
 
 
 def holds_retrieved(text: str) -> bool:
-    """Return whether passages that somebody else may have written stand in a message.
+    """Return True if the message may hold passages by other authors.
 
-    >>> holds_retrieved('<source id="1" name="plan.pdf">The plan.</source>'), holds_retrieved("What is a source?")
-    (True, False)
+    >>> holds_retrieved('<source id="1" name="plan.pdf">The plan.</source>')
+    True
+    >>> holds_retrieved("What is a source?")
+    False
     """
     return _RETRIEVED.search(text) is not None

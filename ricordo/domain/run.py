@@ -1,4 +1,4 @@
-"""Runs and steps: one run a turn, one step a model call with the tools it asked for."""
+"""Runs and steps: a run for each turn, a step for each model call with its tool calls."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -25,9 +25,9 @@ StopReason = Literal[
     "requires_approval",
     "context_window_overflow_in_system_prompt",
 ]
-# The type of error of a run whose server was stopped or killed in the middle of it.
+# Error type of a run whose server was stopped or killed during it.
 INTERRUPTED = "interrupted"
-# In the metadata of a run: the runs of sleeping agents that its end began.
+# Key in a run's metadata: the ids of the sleeptime runs that its end started.
 RUN_IDS = "run_ids"
 DATABASE_FAILED = "The database failed during this turn. Send the message again in a moment."
 _COMPLETED: set[StopReason] = {"end_turn", "max_steps", "tool_rule", "requires_approval"}
@@ -43,8 +43,9 @@ def status_after(reason: StopReason) -> RunStatus:
 class Run:
     """One turn, or one talk with a group of agents, whose turns are runs too.
 
-    While `ended_at` is None its row is the conversation's lease. Durations are in nanoseconds. In `metadata` of a turn in a group
-    are `group_id` and the `speaker`'s name; in that of a talk `turns`, each with its `run_ids`, and `usage`, their sum.
+    While `ended_at` is None, the row is the conversation's lease. Durations are in nanoseconds. The
+    `metadata` of a turn in a group holds `group_id` and the `speaker`'s name. The `metadata` of a
+    talk holds `turns`, each with its `run_ids`, and `usage`, their sum.
     """
 
     id: str
@@ -67,33 +68,37 @@ class Run:
     duration_ns: int | None = None
     lease_token: str | None = None
     lease_expires_at: int = 0
-    # What it is for where nobody waits for it, as "sleeptime"; None: somebody said something.
+    # Purpose of a background run, e.g. "sleeptime"; None for a run started by a message.
     purpose: str | None = None
-    # Whom to tell when it has ended: `url`, and what became of it: `sent_at` (microseconds), `status_code`, `error`.
+    # Webhook for the end of the run: `url`, then `sent_at` (microseconds), `status_code`, `error`.
     callback: dict[str, Any] = field(default_factory=dict)
-    # What the window took after it, in tokens, as its last step's usage tells; no column of its own.
+    # Tokens in the window after the run, from its last step's usage; not a column.
     context_tokens: int | None = None
 
     @property
     def shown_run_ids(self) -> list[str]:
-        """The ids of the runs that follow it, where its agent has others that work on its memory; else its own."""
+        """The ids of the sleeptime runs that follow it, or else its own id."""
         following: list[str] | None = self.metadata.get(RUN_IDS)
         return [self.id] if following is None else following
 
     def ended(self, reason: StopReason, now: int, error: dict[str, Any] | None = None) -> "Run":
-        status, duration = status_after(reason), (now - self.created_at) * 1000
         return replace(
-            self, status=status, stop_reason=reason, error=error, ended_at=now, duration_ns=duration
+            self,
+            status=status_after(reason),
+            stop_reason=reason,
+            error=error,
+            ended_at=now,
+            duration_ns=(now - self.created_at) * 1000,
         )
 
     @property
     def turn_ids(self) -> list[str]:
-        """The ids of the runs that a talk is made of; none for a turn."""
+        """The ids of a talk's runs; empty for a turn."""
         return self._run_ids("turns")
 
     @property
     def part_ids(self) -> list[str]:
-        """The ids of all runs that belong to a talk: those of its turns, and of members that a supervisor asked."""
+        """The ids of all runs in a talk, those of members asked by a supervisor included."""
         return [*self._run_ids("turns"), *self._run_ids("asked")]
 
     def _run_ids(self, name: str) -> list[str]:
@@ -101,13 +106,16 @@ class Run:
 
     @property
     def total_usage(self) -> Usage:
-        """The tokens of the run, or of all turns of a talk: its own row counts none, as they are counted in theirs."""
+        """The tokens of the run, or of all turns of a talk.
+
+        A talk's own row counts no tokens, since its turns' rows do.
+        """
         return Usage(**self.metadata["usage"]) if "usage" in self.metadata else self.usage
 
     def new_message(
         self, role: Role, parts: Iterable[Part], created_at: int, step_id: str | None = None
     ) -> Message:
-        """A message that this run brings, not yet stored."""
+        """Return an unsaved message of this run."""
         return Message(
             id=new_id("message"),
             agent_id=self.agent_id,
@@ -119,7 +127,7 @@ class Run:
             user_id=self.user_id,
             run_id=self.id,
             step_id=step_id,
-            # A summary is of all that was said in the conversation, not of the group's part alone.
+            # A summary covers the whole conversation, not only the group's part.
             name=None if role == "summary" else self.metadata.get("speaker"),
             group_id=None if role == "summary" else self.metadata.get("group_id"),
         )
@@ -127,7 +135,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One model call and what came of it. Durations are in nanoseconds, `started_at` in microseconds."""
+    """One model call and its outcome.
+
+    Durations are in nanoseconds, `started_at` in microseconds.
+    """
 
     id: str
     organization_id: str
@@ -150,14 +161,17 @@ class Step:
     step_ns: int | None = None
     feedback: Literal["positive", "negative"] | None = None
     tags: tuple[str, ...] = ()
-    # What its prompt held of memory: `blocks`, by id the hex id of the version; `passages`, their ids.
+    # Memory in its prompt: `blocks` maps ids to hex version ids; `passages` lists ids.
     memory: dict[str, Any] = field(default_factory=dict)
     is_untrusted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What one call of a model was asked and what it answered, as JSON texts; `created_at` is in microseconds."""
+    """The request and response of one model call, as JSON texts.
+
+    `created_at` is in microseconds.
+    """
 
     step_id: str
     run_id: str

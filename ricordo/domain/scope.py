@@ -1,4 +1,7 @@
-"""Who is asking, and what they may do. Every repository takes a Scope, so that no read or write is done without an owner."""
+"""Callers and their rights.
+
+Every repository takes a Scope, so that no read or write is done without an owner.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -8,18 +11,21 @@ from ricordo.errors import Forbidden
 
 LOCAL_ORGANIZATION = "org-00000000-0000-4000-8000-000000000000"
 LOCAL_USER = "user-00000000-0000-4000-8000-000000000000"
-# The subject of a caller who may see what is shared and what is about no user.
+# The subject of a caller who may see shared data only.
 NOBODY = "nobody"
 
 Role = Literal["admin", "developer", "user", "service"]
 ActorKind = Literal["user", "agent", "system", "service", "administrator", "remote"]
-# Where the server keeps the scope of a request, among what ASGI knows of it.
+# Key of a request's scope in its ASGI scope.
 REQUEST_SCOPE = "ricordo.scope"
-# The same, narrowed to the user for whom the caller acts.
+# Key of the same scope, narrowed to the user for whom the caller acts.
 ACTING_SCOPE = "ricordo.acting"
-# Where a route says in whose name a request is to be recorded that would not be recorded by itself; None: not at all.
+# Key under which a route names the scope to record a request for that is not recorded by default;
+# None: not recorded.
 RECORDED_SCOPE = "ricordo.recorded"
-OVERRIDE, IMPERSONATE, APPROVE = "memory:override", "users:impersonate", "memory:approve"
+OVERRIDE = "memory:override"
+IMPERSONATE = "users:impersonate"
+APPROVE = "memory:approve"
 _FAMILIES = ("agents", "messages", "memory", "archives", "tools", "providers", "users")
 SCOPES = (
     *(f"{family}:{kind}" for family in _FAMILIES for kind in ("read", "write")),
@@ -27,11 +33,12 @@ SCOPES = (
     OVERRIDE,
     IMPERSONATE,
 )
-"""The scopes by family, without `admin`: `<family>:read` and `<family>:write`, and three that stand alone.
+"""The scopes except `admin`: `<family>:read` and `<family>:write`, and three special ones.
 
-- `memory:approve`: decide on proposals, and write as the owner, for the user that the key belongs to or acts for
-- `memory:override`: write users' blocks in place whatever their policy says
-- `users:impersonate`: act for any user of the organization, who is named in each request
+- `memory:approve`: decide on proposals, and write as the owner, for the user that the key belongs
+  to or acts for
+- `memory:override`: write users' blocks in place, whatever their policy
+- `users:impersonate`: act for any user of the organization; each request names the user
 """
 ADMIN = "admin"
 ALL_SCOPES = frozenset((*SCOPES, ADMIN))
@@ -55,13 +62,13 @@ ROLE_SCOPES: Mapping[Role, frozenset[str]] = {
     "user": frozenset((*_WORKS, APPROVE)),
     "service": frozenset((*_WORKS, IMPERSONATE)),
 }
-# The local administrator, and whoever has RICORDO_API_KEY.
+# The scopes of the local administrator and of RICORDO_API_KEY.
 OPERATOR_SCOPES = ALL_SCOPES - {OVERRIDE}
 
 
 @dataclass(frozen=True, slots=True)
 class Organization:
-    """A world of its own: nothing of one organization is seen from another."""
+    """An isolated tenant: nothing of one organization is visible to another."""
 
     id: str
     name: str
@@ -70,7 +77,10 @@ class Organization:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person whom memory can be about, or who runs the server. `identifier` is the name in the system that sent the user."""
+    """A person with memory, or with access to the server.
+
+    `identifier` is the user's name in the system that sent the user.
+    """
 
     id: str
     organization_id: str
@@ -86,10 +96,10 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who made a change, as it is kept with the change.
+    """The author of a change, stored with the change.
 
-    An `administrator` wrote users' memory in place by the scope `memory:override`; a `service` acted by its own key; a `remote`
-    is the author of a commit that came from elsewhere.
+    An `administrator` wrote users' memory in place by the scope `memory:override`. A `service`
+    acted with its own key. A `remote` is the author of a commit that came from elsewhere.
     """
 
     kind: ActorKind
@@ -98,16 +108,20 @@ class Actor:
 
     @property
     def shown_name(self) -> str:
-        """The name for people; of somebody at a remote it says so, as it is no more than what they call themselves."""
+        """The name for people.
+
+        An author at a remote is marked as such, since the name is self-chosen.
+        """
         name = self.name or self.id
         return f"remote:{name}" if self.kind == "remote" else name
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What a token is limited to: of a browser to pages of one origin, and pairs of an agent's id and what may be done with it.
+    """The limits of a token: a browser token's origin, and agents with permitted actions.
 
-    A token of another program is limited to one `path`.
+    `agents` holds pairs of an agent's id and an action. A token of another program is limited to
+    one `path`.
     """
 
     origin: str
@@ -117,7 +131,10 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often a caller may ask, and how much at once; where one is None, the settings say. One count for all of a `name`."""
+    """Rate and size limits of a caller; None: the limit in the settings.
+
+    All callers with the same `name` share one count.
+    """
 
     name: str
     requests_per_minute: int | None = None
@@ -126,12 +143,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the caller may see and do in one organization.
+    """The data and actions that the caller may use in one organization.
 
-    `subject_id` narrows it to what is about one user or shared (NOBODY: to what is shared; None: no narrowing). `user_id`,
-    `user_name` and `identifier` are of the user who asks, or for whom the caller acts; `caller` names the service or the
-    administrator who acts for another. `reach` is there for a token of a browser, which may use the routes in `api/guard.py` alone.
-    `limits` are there for whoever has a stored key.
+    `subject_id` narrows the data to one user's and shared data (NOBODY: shared only; None: all).
+    `user_id`, `user_name` and `identifier` describe the user who asks, or for whom the caller acts.
+    `caller` names the service or administrator who acts for another. `reach` is set for a browser's
+    token, which may use only the routes in `api/guard.py`. `limits` are set for stored keys.
     """
 
     organization_id: str = LOCAL_ORGANIZATION
@@ -147,21 +164,27 @@ class Scope:
     limits: Limits | None = field(default=None, repr=False)
 
     def may(self, *scopes: str) -> bool:
-        """Return whether the caller has one of these scopes."""
+        """Return True if the caller has one of these scopes."""
         return not self.scopes.isdisjoint(scopes)
 
     @property
     def subject(self) -> str | None:
-        """The id of the one user whom the caller may see; None where there is no such user."""
+        """The id of the only user whose data the caller may see; None if there is no such user."""
         return None if self.subject_id == NOBODY else self.subject_id
 
     @property
     def uses_every_agent(self) -> bool:
-        """Whether the caller may use agents that are kept to others: administrators, developers, and who sees everything."""
+        """True if the caller may use agents that are restricted to other users.
+
+        That is true for administrators, developers and callers who see all data.
+        """
         return self.subject_id is None or self.role in ("admin", "developer")
 
     def acting_for(self, user: User) -> "Scope":
-        """Return the scope in which the caller acts for this user, narrowed to them, where it may act for others."""
+        """Return the scope for acting as this user, narrowed to the user's data.
+
+        Without the right to act for others the scope is returned unchanged.
+        """
         if not self.may(IMPERSONATE) or self.subject == user.id:
             return self
         return replace(
@@ -174,39 +197,39 @@ class Scope:
 
     @property
     def actor(self) -> Actor:
-        """The author of what the caller writes. A service that may not approve acts as itself, and not as the user."""
+        """The author of the caller's writes.
+
+        A service that may not approve acts as itself and not as the user.
+        """
         if self.role == "service" and not (self.subject and self.may(APPROVE)):
             name = f"{self.caller} for {self.user_name}" if self.subject else self.caller
             return Actor("service", self.key_id or self.caller, name)
         if self.may(OVERRIDE) and self.role != "user":
             return Actor("administrator", self.user_id, self.user_name)
-        name = (
-            f"{self.caller} for {self.user_name}"
-            if self.caller and self.subject
-            else self.user_name
-        )
+        acts_for_user = self.caller and self.subject
+        name = f"{self.caller} for {self.user_name}" if acts_for_user else self.user_name
         return Actor("user", self.user_id, name)
 
     def owns(self, user_id: str | None) -> bool:
-        """Return whether the caller may change what is about this user (None: shared)."""
+        """Return True if the caller may change data about this user (None: shared data)."""
         return self.subject_id is None or user_id == self.subject
 
     def require_owns(self, user_id: str | None) -> None:
-        """Raise Forbidden where the caller may read what is about this user (None: shared), but not change it."""
+        """Raise Forbidden if the caller may not change data about this user (None: shared)."""
         if not self.owns(user_id):
             raise Forbidden(
                 "This is shared with others, so your key cannot change it. Ask an administrator."
             )
 
     def sees(self, user_id: str | None) -> bool:
-        """Return whether the caller may see what is about this user (None: shared)."""
+        """Return True if the caller may see data about this user (None: shared data)."""
         return self.subject_id is None or user_id in (None, self.subject_id)
 
 
 def background_scope(user: User, name: str) -> Scope:
-    """Return the scope of work of this name that is done for a user by itself.
+    """Return the scope for background work for a user, under this name.
 
-    It acts as a user, so that an agent which is kept to others does nothing for this one.
+    It acts as the user, so that an agent restricted to others does nothing for this one.
     """
     return Scope(
         user.organization_id, role="user", user_name=name, scopes=OPERATOR_SCOPES

@@ -1,10 +1,12 @@
-"""The one normal form of text: what enters the server is stored, compared and looked up in it.
+"""The normal form of text, applied at the border, in storage and in look-ups.
 
-- Text: composed letters (Unicode NFC), line ends as LF, and no byte order mark (U+FEFF) anywhere. All other characters stay.
-- Names (labels, tags, names of files, users, agents): text without hidden characters that say nothing. A joiner between letters
-  of scripts that need it, or between emoji, stays, as do the selectors and tags of emoji.
+- Text: composed letters (Unicode NFC), line ends as LF, and no byte order mark (U+FEFF). All other
+  characters stay.
+- Names (labels, tags, names of files, users, agents): text without meaningless hidden characters.
+  Joiners stay between letters of scripts that need them and within emoji, as do the selectors and
+  tags of emoji.
 
-`docs/internals/decisions/0056-normal-form-of-text.md` says why, and where each is applied.
+`docs/internals/decisions/0056-normal-form-of-text.md` gives the reasons, and the places of its use.
 """
 
 import re
@@ -13,91 +15,41 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _BYTE_ORDER_MARK = "\ufeff"
-# Soft hyphens, spaces without width, marks and overrides of direction, and others that no font shows.
+# Soft hyphens, zero-width spaces, direction marks and overrides, and other characters that no font
+# shows.
 _HIDDEN = re.compile(
     "[\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0001]+"
 )
 _JOINERS = re.compile("[\u200c\u200d]+")
-# The flags of England, Scotland and Wales are a black flag and tags; nothing else needs any.
+# The flags of England, Scotland and Wales are a black flag and tags; no other emoji needs tags.
 _TAGS = re.compile("(\U0001f3f4[\U000e0020-\U000e007f]+)|[\U000e0020-\U000e007f]+")
-# Below are Latin, Greek, Cyrillic and Armenian, whose letters are never joined.
+# Below lie Latin, Greek, Cyrillic and Armenian, whose letters are never joined.
 _FIRST_JOINED = "\u0590"
 _LATIN_AND_GREEK_AGAIN = ("\u1e00", "\u1fff")
-# To put many marks on one letter in order takes the square of their number: 12 s for 80,000.
+# Sorting the marks on one letter takes the square of their number: 12 s for 80,000.
 _MOST_MARKS = 256
-# Marks are no letters; a long run of others, as of signs of punctuation, is only looked at in pieces too.
+# A long run of any non-word characters, such as punctuation, is split into pieces like a run of
+# marks.
 _LONG_RUN = re.compile(rf"[^\w\x00-\x7f]{{{_MOST_MARKS},}}")
 
-# Fields of requests that hold names, wherever they stand.
+# Fields of requests that hold names, wherever they occur.
 NAME_FIELDS = frozenset(
-    {
-        *(
-            "agent_name",
-            "block_label",
-            "course",
-            "file_name",
-            "filename",
-            "group",
-            "identifier",
-            "identifier_key",
-        ),
-        *(
-            "label",
-            "labels",
-            "name",
-            "names",
-            "new_label",
-            "old_label",
-            "path",
-            "tag",
-            "tags",
-            "title",
-            "user_id",
-        ),
-    }
+    (
+        "agent_name block_label course file_name filename group identifier identifier_key"
+        " label labels name names new_label old_label path tag tags title user_id"
+    ).split()
 )
-# Fields whose content is kept to the byte: programs, keys and passwords, and what a provider signed.
+# Fields that are kept byte for byte: programs, keys and passwords, and signed content.
 VERBATIM_FIELDS = frozenset(
-    {
-        *(
-            "access_key",
-            "access_secret",
-            "access_token",
-            "api_key",
-            "api_secret",
-            "auth_token",
-            "client_secret",
-        ),
-        *(
-            "code",
-            "code_verifier",
-            "credentials",
-            "custom_headers",
-            "data",
-            "encrypted_content",
-            "env",
-            "env_vars",
-        ),
-        *(
-            "environment_variables",
-            "headers",
-            "password",
-            "redacted_reasoning",
-            "refresh_token",
-            "refresh_token_enc",
-        ),
-        *(
-            "secret",
-            "secrets",
-            "signature",
-            "source_code",
-            "thinking_signature",
-            "token",
-            "token_enc",
-        ),
+    (
+        "access_key access_secret access_token api_key api_secret auth_token client_secret"
+        " code code_verifier credentials custom_headers data encrypted_content env env_vars"
+        " environment_variables headers password redacted_reasoning refresh_token"
+        " refresh_token_enc secret secrets signature source_code thinking_signature token"
+        " token_enc tool_exec_environment_variables"
         # History that came with the ids of its versions.
-        *("tool_exec_environment_variables", "versions"),
-    }
+        " versions"
+    ).split()
 )
 
 
@@ -127,19 +79,22 @@ def normal_name(text: str) -> str:
 
 
 def has_hidden(text: str) -> bool:
-    """Return whether characters that nobody sees stand in the text, those of emoji and joined letters included."""
+    """Return True if the text holds hidden characters.
+
+    Those of emoji and of joined letters count too.
+    """
     return not text.isascii() and any(signs.search(text) for signs in (_HIDDEN, _TAGS, _JOINERS))
 
 
-def shown_text(text: str, known: Iterable[str] = ()) -> str:
-    """Return the text without hidden characters, but for those that stand in the same place of a known text.
+def shown_text(text: str, known_texts: Iterable[str] = ()) -> str:
+    """Return the text without hidden characters that no known text has in the same context.
 
     >>> shown_text("on\u200bce"), shown_text("on\u200bce", ["only on\u200bce"]) == "on\u200bce"
     ('once', True)
     """
     if not has_hidden(text):
         return text
-    texts = list(known)
+    texts = list(known_texts)
 
     def is_known(run: re.Match[str]) -> bool:
         around = run.string[max(run.start() - 1, 0) : run.end() + 1]
@@ -151,12 +106,14 @@ def shown_text(text: str, known: Iterable[str] = ()) -> str:
 
 
 def name_key(name: str) -> str:
-    """Return by what names are told apart for people: neither case nor anything hidden counts.
+    """Return the key by which people tell names apart, without case and hidden characters.
 
     >>> name_key("Gr\\u00fc\\u00dfe") == name_key("GRU\\u0308SSE")
     True
     """
-    shown = "".join(sign for sign in normal_name(name) if unicodedata.category(sign) != "Cf")
+    shown = "".join(
+        character for character in normal_name(name) if unicodedata.category(character) != "Cf"
+    )
     return unicodedata.normalize("NFC", shown.casefold())
 
 
@@ -169,30 +126,31 @@ def is_normal_name(name: str) -> bool:
 
 
 def normal_json(value: Any, field: str = "") -> Any:
-    """Return a JSON value with its texts in normal form: names by `NAME_FIELDS`, and those of `VERBATIM_FIELDS` untouched."""
+    """Return a JSON value with its texts in normal form.
+
+    Fields of `NAME_FIELDS` get the form of names; those of `VERBATIM_FIELDS` stay untouched.
+    """
     if isinstance(value, str):
         return normal_name(value) if field in NAME_FIELDS else normal_text(value)
     if isinstance(value, Mapping):
         return {
             normal_text(key) if isinstance(key, str) else key: (
-                item if key in VERBATIM_FIELDS else normal_json(item, key)
+                member if key in VERBATIM_FIELDS else normal_json(member, key)
             )
-            for key, item in value.items()
+            for key, member in value.items()
         }
     if isinstance(value, list | tuple):
-        return type(value)([normal_json(item, field) for item in value])
+        return type(value)([normal_json(member, field) for member in value])
     return value
 
 
 def _joiner(run: re.Match[str]) -> str:
-    """The first of a run of joiners where letters on both sides can need it, else nothing."""
+    """Return the first of a run of joiners if the letters on both sides can need it, else ""."""
     text = run.string
-    is_inside = run.start() > 0 and run.end() < len(text)
-    return (
-        run[0][0]
-        if is_inside and _can_join(text[run.start() - 1]) and _can_join(text[run.end()])
-        else ""
-    )
+    if run.start() == 0 or run.end() == len(text):
+        return ""
+    joins = _can_join(text[run.start() - 1]) and _can_join(text[run.end()])
+    return run[0][0] if joins else ""
 
 
 def _can_join(sign: str) -> bool:
@@ -207,11 +165,13 @@ def _composed(text: str) -> str:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text in pieces of bounded runs of marks."""
-    start = marks = 0
-    for place, sign in enumerate(text):
-        marks = marks + 1 if unicodedata.combining(sign) else 0
+    """Yield the text in pieces with bounded runs of marks."""
+    start = 0
+    marks = 0
+    for index, character in enumerate(text):
+        marks = marks + 1 if unicodedata.combining(character) else 0
         if marks > _MOST_MARKS:
-            yield text[start:place]
-            start, marks = place, 0
+            yield text[start:index]
+            start = index
+            marks = 0
     yield text[start:]

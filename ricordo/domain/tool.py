@@ -1,4 +1,4 @@
-"""Tools that agents call, and the rules about calling them."""
+"""Tools of agents, and the rules for calling them."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,24 +19,27 @@ ToolType = Literal[
     "external_mcp",
 ]
 
-# The tools that `include_multi_agent_tools` stands for.
+# The tools added by `include_multi_agent_tools`.
 MULTI_AGENT_TOOLS = (
     "send_message_to_agent_and_wait_for_reply",
     "send_message_to_agents_matching_tags",
     "send_message_to_agent_async",
 )
-# Tools of the retired Letta V1 server that are not here, and what serves in their place.
+# Missing tools of the retired Letta V1 server, and their replacements here.
 REPLACEMENTS = {
-    "send_message_to_all_agents_in_group": "send_message_to_agents_matching_tags, with a tag that the agents of the group have"
+    "send_message_to_all_agents_in_group": (
+        "send_message_to_agents_matching_tags, with a tag that the agents of the group have"
+    )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A stored tool. `json_schema` is `{name, description, parameters}`; `return_limit` is in characters.
+    """A stored tool.
 
-    `options` has, where they are set, `args_json_schema`, `pip_requirements` and `npm_requirements` ({name, version} each), and
-    `function`, the function of the source that the tool is where it has another name.
+    `json_schema` is `{name, description, parameters}`; `return_limit` is in characters. `options`
+    may hold `args_json_schema`, `pip_requirements` and `npm_requirements` (lists of {name,
+    version}), and `function`, the name of the function in the source if it is not the tool's name.
     """
 
     id: str
@@ -73,7 +76,10 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ClientSkill:
-    """Instructions that lie with the client, for one kind of work; the agent reads them at `location` with the client's tools."""
+    """Instructions at the client for one kind of work.
+
+    The agent reads them at `location` with the client's tools.
+    """
 
     name: str
     description: str = ""
@@ -95,7 +101,10 @@ RuleType = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ToolRule:
-    """One rule about one tool (seed formats of the retired Letta V1 server); `options` holds what only its type knows."""
+    """One rule about one tool, in the formats of the retired Letta V1 server.
+
+    `options` holds the fields specific to its type.
+    """
 
     tool_name: str
     type: RuleType

@@ -1,4 +1,4 @@
-"""Tokens, counted by kind; what was spent outside of steps; and how many may be spent in a day."""
+"""Token counts by kind, expenses outside of steps, and daily budgets."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,7 +8,11 @@ Purpose = Literal["turn", "compaction", "sleeptime", "embedding", "notes", "othe
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one call or of many. `cached`, `cache_write` and `reasoning` are parts of the first two, None where unreported."""
+    """The tokens of one or more calls.
+
+    The cached and cache-write tokens are part of the prompt's, the reasoning tokens of the
+    completion's. They are None if the provider does not report them.
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -26,7 +30,10 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Expense:
-    """Tokens of one piece of work outside of a turn's steps; `model` is a handle, `created_at` in microseconds."""
+    """The tokens of work outside of a turn's steps.
+
+    `model` is a handle; `created_at` is in microseconds.
+    """
 
     organization_id: str
     purpose: Purpose
@@ -39,7 +46,10 @@ class Expense:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How many tokens may be used from one midnight (UTC) to the next, and how many were; `resets_at` in microseconds."""
+    """The token limit from one midnight (UTC) to the next, and the tokens used so far.
+
+    `resets_at` is in microseconds.
+    """
 
     limit: int
     used: int
@@ -49,5 +59,7 @@ class Budget:
         return self.used * 100 >= self.limit * percent
 
 
-def _sum(one: int | None, other: int | None) -> int | None:
-    return None if one is None and other is None else (one or 0) + (other or 0)
+def _sum(count: int | None, other: int | None) -> int | None:
+    if count is None and other is None:
+        return None
+    return (count or 0) + (other or 0)

@@ -1,4 +1,7 @@
-"""Versions of blocks, and proposals of new ones. A version's id is a git commit id over the tree of its chain's blocks."""
+"""Versions of blocks, and proposals of new ones.
+
+A version's id is a git commit id over the tree of its chain's blocks.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,11 +16,11 @@ PolicyDecision = Literal["apply", "propose", "refuse"]
 
 @dataclass(frozen=True, slots=True)
 class ChangeMetadata:
-    """Metadata of a change, kept with its version: author, reason, and the run and step that led to it.
+    """Metadata of a change, kept with its version: author, reason, run and step.
 
-    `is_untrusted` tells that the step had read untrusted content. `is_quoted` tells that a user of the turn said it, word for
-    word. With `approved_by` an owner took over what `author` had proposed. `made_at` is when it was made elsewhere (microseconds),
-    where it comes from a remote that tells.
+    `is_untrusted`: the step had read untrusted content. `is_quoted`: a user of the turn said the
+    new text word for word. `approved_by`: the owner who accepted the proposal of `author`.
+    `made_at`: the time of the change at a remote (microseconds), if the remote tells it.
     """
 
     author: Actor
@@ -31,9 +34,10 @@ class ChangeMetadata:
     made_at: int | None = None
 
     def is_owners_of(self, chain: Chain) -> bool:
-        """Return whether the author owns the chain, or acts with an owner's right: owners are not bound by policies.
+        """Return True if the author owns the chain or acts with an owner's right.
 
-        A user's chain is owned by this user alone; any other by all people and services that may write agents.
+        Policies do not bind owners. A user's chain is owned by this user alone, and any other by
+        all people and services that may write agents.
         """
         kind = self.author.kind
         if self.approved_by is not None or kind == "administrator":
@@ -43,7 +47,10 @@ class ChangeMetadata:
         return kind in ("user", "service")
 
     def policy_decision(self, policy: Policy, chain: Chain | None) -> PolicyDecision:
-        """What becomes of the change where a block of the chain has this policy (design §1.5); None: the author is no owner."""
+        """Return the policy's decision about the change (design §1.5).
+
+        Without a chain the author counts as no owner.
+        """
         if chain and self.is_owners_of(chain):
             return "apply"
         match policy:
@@ -59,20 +66,24 @@ class ChangeMetadata:
                 return "refuse"
 
     def require(self, label: str, policy: Policy, chain: Chain | None) -> None:
-        """Raise Forbidden unless the change may be made at once: the last guard, in the store itself."""
+        """Raise Forbidden unless the policy allows the change at once.
+
+        This is the last guard, in the store itself.
+        """
         if self.policy_decision(policy, chain) != "apply":
             raise Forbidden(
-                f'Block "{label}" has the policy {policy}: {self.author.kind} {self.author.id} may not change it directly. '
-                "Propose the change to its owner."
+                f'Block "{label}" has the policy {policy}: {self.author.kind} {self.author.id} may '
+                "not change it directly. Propose the change to its owner."
             )
 
 
 @dataclass(frozen=True, slots=True)
 class BlockVersion:
-    """One version of one block: `blob` is the id of its text, None where it deleted the block.
+    """One version of one block.
 
-    `number` counts the versions of its chain from 1. `parents` are ids of git commits. Versions that came by git in one commit
-    share their id.
+    `blob` is the id of its text; None: the version deleted the block. `number` counts the versions
+    of its chain from 1. `parents` are ids of git commits. Versions from one git commit share their
+    id.
     """
 
     id: bytes
@@ -94,12 +105,14 @@ class BlockVersion:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change that waits for the block's owner: to `value`, or away where that is None, and to `new_label` where it is renamed.
+    """A change that waits for the block's owner.
 
-    `base` is the version it was made from, None where the block is to be made; `base_value` that version's text. `confidence` lies
-    between 0 and 1, times are microseconds. `result` is the version that an approval made; `note` why it was rejected, or what it
-    ran into. With `is_untold` its agent has not been told of the rejection yet. `is_repeated`, which is not stored, is True where
-    it waited already when it was proposed again.
+    The change sets the text to `value` (None: deletes the block), and renames the block to
+    `new_label` if that is set. `base` is the version it was made from (None: a new block) and
+    `base_value` that version's text. `confidence` lies between 0 and 1; times are in microseconds.
+    `result` is the version that an approval created. `note` is the reason of a rejection, or
+    describes a conflict. `is_untold`: the agent has not been told of the rejection yet.
+    `is_repeated`, not stored: the same proposal was waiting already.
     """
 
     id: str
@@ -135,5 +148,7 @@ class Proposal:
     def require_waiting(self) -> None:
         """Raise Conflict unless it still waits."""
         if not self.waits:
-            why = f" ({self.note})" if self.status == "expired" and self.note else ""
-            raise Conflict(f"The proposal {self.id} is {self.status} already{why}. Read it again.")
+            reason = f" ({self.note})" if self.status == "expired" and self.note else ""
+            raise Conflict(
+                f"The proposal {self.id} is {self.status} already{reason}. Read it again."
+            )

@@ -1,1 +1,1 @@
-"""Models: one protocol, adapters for providers, keys of organizations, repair of broken outputs, and a scripted model."""
+"""Models: their protocol, adapters for providers, repair of broken answers, and a script."""

@@ -1,8 +1,10 @@
-"""How one call adapts to its model: it is sent in the form that was learned, and a refusal is answered by another form.
+"""The adaptation of one call to its model.
 
-A form that the refusal's words asked for is remembered for the model's address when it helped, so that the next call begins
-with it. A guess is remembered only when it helped later calls too, while the plain form was refused: a server that recovers
-by itself teaches nothing. The tries of a call are bounded.
+A call is sent in the learned form, and a refusal is answered by another form. A form that the
+refusal's text asked for is remembered for the model's address if it helped, so that the next call
+begins with it. A guessed form is remembered only if it helped later calls too while the plain form
+was refused, since a server that recovers by itself teaches nothing. The tries of a call are
+bounded.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,12 +30,12 @@ from ricordo.llm.tokens import request_tokens
 Json = dict[str, Any]
 MOST_LESSONS = 8
 _MOST_BUDGET_CUTS = 2
-# These say that a request is not taken as it is; of a failing server the words alone may say so.
+# Statuses of a refused form. A failing server's status may mean that too, but only its text tells.
 _REFUSED = frozenset({400, 405, 406, 415, 422, 501})
 _FAILED = frozenset({500})
 _LEAST_BUDGET = 16
 _MARGIN = 64
-# A conversation of this size may be too long for a server of which nothing is known.
+# Tokens: a conversation of this size may be too long for an unknown server.
 _LARGE = 3_000
 _BUDGETS = ("max_tokens", "max_completion_tokens")
 
@@ -52,23 +54,24 @@ class LearnedModel:
 
     @property
     def window(self) -> int | None:
-        """The context window by refusals, where it is smaller than the server tells; None where nothing was learned."""
+        """Return the context window proved by refusals.
+
+        None if it is not smaller than the window that the server reports.
+        """
         learned = self.dialect
         return learned.window if learned.told_window == self.info.context_window else None
 
     def lines(self) -> list[str]:
-        """Return what was learned, in words for people."""
+        """Return the lessons as sentences for people."""
         return replace(self.dialect, window=self.window).lines()
 
     def learn_window(self, tokens: int) -> None:
-        """Remember that the model's window is smaller than its server tells."""
-        self.store.learn(
-            self.key,
-            replace(self.dialect, window=max(1, tokens), told_window=self.info.context_window),
-        )
+        """Remember that the model's window is smaller than its server reports."""
+        dialect = replace(self.dialect, window=max(1, tokens), told_window=self.info.context_window)
+        self.store.learn(self.key, dialect)
 
     def note_count(self, conversation_id: str, estimate: int, counted: int) -> None:
-        """Note a prompt that was taken, and compare the server's count of it with our estimate."""
+        """Note an accepted prompt and compare the server's count of it with our estimate."""
         self.store.note_accepted(self.key, estimate)
         self.store.note_count(self.key, conversation_id, estimate, counted)
 
@@ -76,28 +79,36 @@ class LearnedModel:
 def lessons_of(
     info: ModelInfo, store: LearnedDialects | None = None, owner: str = ""
 ) -> LearnedModel:
-    """Return the lessons of a model, of the server's own provider or of an organization that is the `owner`."""
+    """Return a model's lessons.
+
+    `owner` is the organization of its provider, if it has one.
+    """
     return LearnedModel(store or LearnedDialects(), (owner, info.endpoint or "", info.name), info)
 
 
 def learned_of(model: object) -> LearnedModel | None:
-    """Return the lessons of a chat model; None for one that takes everything as it is."""
+    """Return the lessons of a chat model.
+
+    None for a model without adaptation.
+    """
     learned = getattr(model, "learned", None)
     return learned if isinstance(learned, LearnedModel) else None
 
 
 def has_results_role(model: ChatModel) -> bool:
-    """Return whether results of tools are more to the model than text, as far as is known."""
+    """Return whether the model takes tool results in their own role, as far as is known."""
     learned = learned_of(model)
     return model.info.calls_tools is not False and not (learned and learned.dialect.calls_as_text)
 
 
 @dataclass(slots=True)
 class Adaptation:
-    """The form of one call. `build` makes the body of a request in a given form; `may_guess` allows forms that no words ask for.
+    """The form of one call.
 
-    `learned` is the form that is tried now. `is_guess` says that no words asked for it, and `is_doubtful` that the server may
-    only have failed for a moment. `budget` is the output budget of this call alone, where the prompt leaves less room.
+    `build` makes the body of a request in a given form. `may_guess` allows forms that no refusal's text
+    asked for. `learned` is the form now tried; `is_guess` marks it as guessed, and `is_doubtful` means
+    that the server may only have failed for a moment. `budget` is the output budget of this call alone,
+    if the prompt leaves less room.
     """
 
     model: LearnedModel
@@ -124,39 +135,48 @@ class Adaptation:
         return body
 
     def confirm(self, request: ModelRequest) -> None:
-        """Remember the form that was answered; a guess when it helped later calls too."""
-        store, key = self.model.store, self.model.key
+        """Remember the form that was answered.
+
+        A guess is remembered only after it helped later calls too.
+        """
+        store = self.model.store
+        key = self.model.key
         if not self.is_guess:
             self._disprove_guesses(request)
         if not self._tries:
             return
         store.note_accepted(key, request_tokens(request))
         if self.is_guess:
-            known = self._helped.get(self.learned)
-            calls = store.note_help(
-                key, self.learned, known.calls if known else 0, request.messages[-1].id
-            )
-            if calls < (DOUBTFUL_CALLS if self.is_doubtful else GUESS_CALLS):
+            earlier = self._helped.get(self.learned)
+            earlier_calls = earlier.calls if earlier else 0
+            last_id = request.messages[-1].id
+            calls = store.note_help(key, self.learned, earlier_calls, message_id=last_id)
+            needed_calls = DOUBTFUL_CALLS if self.is_doubtful else GUESS_CALLS
+            if calls < needed_calls:
                 return
         store.learn(key, self.learned, is_guess=self.is_guess)
 
     def _disprove_guesses(self, request: ModelRequest) -> None:
-        """Forget the guesses that would have changed this request, where its conversation was refused before they helped."""
+        """Forget guesses that would have changed this accepted request.
+
+        Only guesses whose refused request belongs to the same conversation are disproved.
+        """
         helped = self.model.store.helped(self.model.key)
         if not helped:
             return
-        ids, sent = {message.id for message in request.messages}, self.build(request, self.learned)
+        ids = {message.id for message in request.messages}
+        body = self.build(request, self.learned)
         wrong = [
             guess
-            for guess, one in helped.items()
-            if one.message_id in ids and self.build(request, guess) != sent
+            for guess, record in helped.items()
+            if record.message_id in ids and self.build(request, guess) != body
         ]
         self.model.store.disprove(self.model.key, wrong)
 
     def answer_refusal(
         self, error: ModelError, request: ModelRequest, *, is_last: bool
     ) -> ModelError | None:
-        """Return None where the call is to be made again in another form, else the error, judged.
+        """Return None to repeat the call in another form, else the classified error.
 
         With `is_last` no retry is left for an error that might pass.
         """
@@ -172,26 +192,20 @@ class Adaptation:
     def _answer_form(
         self, error: ModelError, refusal: Refusal, request: ModelRequest, *, is_last: bool
     ) -> ModelError | None:
-        is_refusal = error.status in _REFUSED or (
-            error.status is None and error.kind == "llm_bad_request"
-        )
-        may_be = (
-            is_refusal
-            or error.status in _FAILED
-            or (error.status is None and error.kind == "llm_error")
-        )
-        if not may_be or not refusal.is_about_form:
+        if error.status is None:
+            is_refusal = error.kind == "llm_bad_request"
+            is_failure = error.kind == "llm_error"
+        else:
+            is_refusal = error.status in _REFUSED
+            is_failure = error.status in _FAILED
+        if not (is_refusal or is_failure) or not refusal.is_about_form:
             return error
         if self._try_first(lessons(refusal, self.learned), request, is_guess=False):
             return None
         if is_refusal and self._is_too_long(refusal, request):
             return self._answer_length(_too_long(error), refusal, request)
-        if (
-            (is_refusal or is_last)
-            and self.may_guess
-            and not _has_pictures(request)
-            and self._guess(request)
-        ):
+        may_guess = self.may_guess and (is_refusal or is_last) and not _has_pictures(request)
+        if may_guess and self._guess(request):
             self.is_doubtful = not is_refusal
             return None
         if is_refusal and self.may_guess and self._may_be_too_long(request):
@@ -204,9 +218,9 @@ class Adaptation:
         """Take the first form that changes the request."""
         if self._tries >= MOST_LESSONS:
             return False
-        sent = self.build(request, self.learned)
+        body = self.build(request, self.learned)
         for form in forms:
-            if form != self.learned and self.build(request, form) != sent:
+            if form != self.learned and self.build(request, form) != body:
                 self.learned = form
                 self.is_guess = self.is_guess or is_guess
                 self._tries += 1
@@ -225,23 +239,30 @@ class Adaptation:
         accepted = self.model.store.accepted(self.model.key)
         window = self.model.window or self.model.info.context_window
         return is_too_long(
-            refusal.words, estimate=request_tokens(request), window=window, accepted=accepted
+            refusal.text, estimate=request_tokens(request), window=window, accepted=accepted
         )
 
     def _may_be_too_long(self, request: ModelRequest) -> bool:
-        """Return whether no form helped, and the request is larger than all that was ever taken."""
-        estimate, accepted = request_tokens(request), self.model.store.accepted(self.model.key)
-        return estimate > (accepted or _LARGE)
+        """Return whether the request is larger than every accepted one.
+
+        It is the last question, after all other forms were tried.
+        """
+        accepted = self.model.store.accepted(self.model.key)
+        return request_tokens(request) > (accepted or _LARGE)
 
     def _answer_length(
         self, error: ModelError, refusal: Refusal, request: ModelRequest
     ) -> ModelError | None:
-        """Ask for a shorter answer where that alone makes room; else say what window the words name."""
+        """Ask for a shorter answer if that alone makes room, else return the error.
+
+        The error then has the window that the refusal's text names.
+        """
         estimate = request_tokens(request)
         budget = next((refusal.body[name] for name in _BUDGETS if name in refusal.body), 0)
-        error.limit = limit_in(refusal.words, estimate=estimate, budget=budget)
+        error.limit = limit_in(refusal.text, estimate=estimate, budget=budget)
         window = error.limit or self.model.window or self.model.info.context_window
-        # What surrounds each message is not in our estimate, and a cut that is too small is refused again.
+        # The margin covers the template around each message, which our estimate lacks; with too
+        # small a cut the request would be refused again.
         room = window - estimate * 5 // 4 - max(_MARGIN, window // 50)
         if budget > room > window // 4 and self._cuts < _MOST_BUDGET_CUTS:
             self._cuts += 1
@@ -251,12 +272,12 @@ class Adaptation:
 
 
 def _too_long(error: ModelError) -> ModelError:
-    """Return the error as one of a request that was too long."""
-    judged = ModelError(
+    """Return the error as the error of a too long request."""
+    length_error = ModelError(
         "context_window_exceeded", str(error), status=error.status, words=error.words
     )
-    judged.is_judged = True
-    return judged
+    length_error.is_judged = True
+    return length_error
 
 
 def _has_pictures(request: ModelRequest) -> bool:

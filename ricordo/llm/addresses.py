@@ -1,7 +1,7 @@
-"""Connections to the world outside, and the guard for addresses that others gave us: of these only public ones are spoken to.
+"""Connections to the outside, and the guard for addresses from others: only public ones are used.
 
-A name is resolved once, every address of it is checked, and the connection goes to one of those: what the name means a moment
-later makes no difference.
+A name is resolved once, all its addresses are checked, and the connection goes to one of these
+addresses. A later change of the name has no effect.
 """
 
 import asyncio
@@ -20,14 +20,15 @@ from ricordo.llm.policy import CONNECT_TIMEOUT
 CALLBACKS = "RICORDO_ALLOW_PRIVATE_CALLBACKS"
 PROVIDERS = "RICORDO_ALLOW_PRIVATE_PROVIDERS"
 TIMEOUT = 10.0  # seconds for the whole exchange
-_CONNECT = 3.0  # of these for one of the machines behind a name
-_MOST = 3  # of which so many are tried
+_CONNECT = 3.0  # seconds to connect to one address of a name
+_MOST = 3  # addresses of a name that are tried
 _PORTS = {"http": 80, "https": 443}
-# Global by their number, but answered inside of a cloud's own network: what a machine's credentials are asked for there.
+# Global by number, but answered inside a cloud's network, where they give out credentials.
 _METADATA = frozenset(
     map(ipaddress.ip_address, ("168.63.129.16", "100.100.100.200", "fd00:ec2::254"))
 )
-# Global by their number too: a site's own addresses of old, and forms that stand for an IPv4 address by a network's own rules.
+# Also global by number: old site-local addresses, and forms that stand for an IPv4 address by a
+# network's own rules.
 _INNER = tuple(
     map(ipaddress.ip_network, ("fec0::/10", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
 )
@@ -39,7 +40,7 @@ MAX_CONNECTIONS = 100
 LIMITS = httpx2.Limits(
     max_connections=MAX_CONNECTIONS, max_keepalive_connections=40, keepalive_expiry=60
 )
-# A proxy named in the environment is for the world outside, never for a server on this machine.
+# A proxy from the environment is for the outside, never for a server on this machine.
 _LOOPBACK = ("all://127.0.0.1", "all://localhost", "all://[::1]")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -47,7 +48,7 @@ Lookup = Callable[[str, int], Awaitable[list[str]]]
 
 
 def is_public(text: str) -> bool:
-    """Whether this is the number of a machine in the world outside: no private, loopback, link-local or metadata address."""
+    """Return whether this is a public IP address: not private, loopback, link-local or metadata."""
     try:
         address = _innermost(ipaddress.ip_address(text.partition("%")[0]))
     except ValueError:
@@ -57,7 +58,11 @@ def is_public(text: str) -> bool:
 
 
 def require_callable(url: str, *, allow_private: bool = False, setting: str = CALLBACKS) -> None:
-    """Raise Invalid for no http address, or one that is private by its words, unless `setting` allows that; nothing is resolved."""
+    """Raise Invalid unless this is an http address that is not literally private.
+
+    Nothing is resolved. `allow_private` permits private addresses; `setting` names the setting that
+    does so.
+    """
     parts = _parsed(url)
     if parts.scheme not in _PORTS or not parts.host:
         raise Invalid("The address must begin with http:// or https:// and name a host.")
@@ -70,12 +75,14 @@ def require_callable(url: str, *, allow_private: bool = False, setting: str = CA
 
 
 def require_public_host(host: str, *, setting: str) -> None:
-    """Raise Invalid where this is, by its very words, this machine or one of a private network; `setting` allows those."""
+    """Raise Invalid if the host literally is this machine or in a private network.
+
+    `setting` names the setting that permits those.
+    """
     is_number = False
     with suppress(OSError, UnicodeError):
-        is_number = bool(
-            socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST)
-        )  # also takes 127.1 for a number
+        # This also takes 127.1 for a number.
+        is_number = bool(socket.getaddrinfo(host, None, flags=socket.AI_NUMERICHOST))
     if (is_number or host == "localhost") and not is_public(host):
         raise Invalid(_refusal(host, setting))
 
@@ -83,12 +90,14 @@ def require_public_host(host: str, *, setting: str) -> None:
 def connect(
     host: str, port: int, timeout: float, *, allow_private: bool, setting: str
 ) -> socket.socket:
-    """Connect to a machine behind a name at a number that was checked, `timeout` seconds each. Raises Invalid, Unavailable."""
+    """Connect to a checked address of a name, with `timeout` seconds for each.
+
+    Raises Invalid, Unavailable.
+    """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        *others, last = _checked(
-            host, [str(one[4][0]) for one in found], setting, allow_private=allow_private
-        )
+        rows = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        numbers = [str(row[4][0]) for row in rows]
+        *others, last = _checked(host, numbers, setting, allow_private=allow_private)
         for number in others:
             with suppress(OSError):
                 return socket.create_connection((number, port), timeout)
@@ -108,7 +117,10 @@ async def post(
     timeout: float = TIMEOUT,
     lookup: Lookup | None = None,
 ) -> int:
-    """Send the body; returns the status of the answer. Raises Invalid where that is not allowed, Unavailable without an answer."""
+    """Send the body and return the status of the answer.
+
+    Raises Invalid if the address is not allowed, Unavailable without an answer.
+    """
     require_callable(url, allow_private=allow_private)
     transport = PinnedTransport(CALLBACKS, allow_private=allow_private, lookup=lookup)
     waits = httpx2.Timeout(None, connect=_CONNECT)
@@ -118,7 +130,7 @@ async def post(
             httpx2.AsyncClient(
                 transport=transport, trust_env=False, follow_redirects=False, timeout=waits
             ) as client,
-            # Nothing of the answer's body is read.
+            # The body of the answer is not read.
             client.stream("POST", _parsed(url), content=body, headers=dict(headers)) as answer,
         ):
             return answer.status_code
@@ -131,11 +143,14 @@ async def post(
 
 
 class PrivateAddress(httpx2.UnsupportedProtocol):
-    """A host that leads to this machine or its network, and is not connected to."""
+    """A host that leads to this machine or its network, so no connection is made."""
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
-    """Connects to the numbers that a name was checked for, a pool each. `lookup` is replaceable for tests."""
+    """Connects to the checked addresses of a name, one pool each.
+
+    Tests may replace `lookup`.
+    """
 
     def __init__(
         self,
@@ -152,7 +167,7 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         self._pools: dict[tuple[str, str], httpx2.AsyncHTTPTransport] = {}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request to one of the addresses of its host, all of which are public."""
+        """Send the request to one of the host's addresses, all of which are public."""
         url = request.url
         if url.scheme not in _PORTS:
             raise httpx2.UnsupportedProtocol(f"{url.scheme} is not spoken here.", request=request)
@@ -176,18 +191,18 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
         pinned = httpx2.Request(
             request.method,
             url.copy_with(host=number),
-            headers=request.headers,  # with the host as it was asked for
+            headers=request.headers,  # with the original host
             stream=request.stream,
-            # The certificate has to be of the name that was asked for.
+            # The certificate must be for the original name.
             extensions={**request.extensions, "sni_hostname": url.raw_host.decode("ascii")},
         )
         pool = self._pools.get((url.host, number))
         if pool is None:
-            # Certificates take a while to load, which nobody else should wait for.
-            made = await asyncio.to_thread(
+            # Loading the certificates is slow and must not block the event loop.
+            new_pool = await asyncio.to_thread(
                 httpx2.AsyncHTTPTransport, trust_env=False, limits=self._limits
             )
-            pool = self._pools.setdefault((url.host, number), made)
+            pool = self._pools.setdefault((url.host, number), new_pool)
         return await pool.handle_async_request(pinned)
 
     async def aclose(self) -> None:
@@ -197,7 +212,7 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
 
 
 class Connections:
-    """Hands out one shared client. `timeout` is the longest silence, in seconds."""
+    """One shared client. `timeout` is the longest silence, in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -208,7 +223,7 @@ class Connections:
         return httpx2.Timeout(self._timeout, connect=min(CONNECT_TIMEOUT, self._timeout))
 
     def client(self) -> httpx2.AsyncClient:
-        """Return the client; the first call makes it."""
+        """Return the client, made by the first call."""
         if self._client is None or self._client.is_closed:
             self._client = self._open()
         return self._client
@@ -223,14 +238,15 @@ class Connections:
 
 
 class PublicConnections(Connections):
-    """Connections to public addresses alone, for addresses that users gave. `lookup` is replaceable for tests."""
+    """Connections to public addresses only, for users' addresses; tests may replace `lookup`."""
 
     def __init__(self, timeout: float, lookup: Lookup | None = None) -> None:
         super().__init__(timeout)
         self._lookup = lookup
 
     def _open(self) -> httpx2.AsyncClient:
-        # No proxy, which would resolve the name again; no redirect, which would lead to an address nobody checked.
+        # No proxy, since it would resolve the name again; no redirects, since they lead to
+        # unchecked addresses.
         transport = PinnedTransport(PROVIDERS, lookup=self._lookup, limits=LIMITS)
         return BoundedClient(
             timeout=self.timeout, transport=transport, trust_env=False, follow_redirects=False
@@ -238,19 +254,22 @@ class PublicConnections(Connections):
 
 
 async def _lookup(host: str, port: int) -> list[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(one[4][0]) for one in found]
+    rows = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(row[4][0]) for row in rows]
 
 
 def _checked(host: str, numbers: list[str], setting: str, *, allow_private: bool) -> list[str]:
-    """The numbers to try, in order. One private among public ones is refused as a whole: the giver would choose which is taken."""
+    """Return the IP addresses to try, in order.
+
+    A host with any private address is refused, since its owner could choose that one.
+    """
     if not numbers or not (allow_private or all(map(is_public, numbers))):
         raise Invalid(_refusal(host, setting))
     return unique(numbers)[:_MOST]
 
 
 def _innermost(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does."""
+    """Return the IPv4 address inside an IPv6 address, or the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in _NAT64:
@@ -264,9 +283,8 @@ def _parsed(url: str) -> httpx2.URL:
         parts = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError) as error:
         raise Invalid(_UNREADABLE) from error
-    if not (parts.port is None or 0 < parts.port < 65536) or any(
-        sign.isspace() or not sign.isprintable() for sign in url
-    ):
+    is_port_valid = parts.port is None or 0 < parts.port < 65536
+    if not is_port_valid or any(sign.isspace() or not sign.isprintable() for sign in url):
         raise Invalid(_UNREADABLE)
     return parts
 

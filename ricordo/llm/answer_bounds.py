@@ -1,6 +1,7 @@
-"""Bounds on one answer of a model's server: bytes, seconds, characters, calls, and the ids of calls.
+"""Bounds on one answer of a model's server: bytes, seconds, characters, calls and call ids.
 
-Whoever runs that server may be careless or hostile: what it sends costs this server a bounded amount of memory and time.
+The server's owner may be careless or hostile, so each answer costs a bounded amount of memory and
+time.
 """
 
 import asyncio
@@ -17,36 +18,40 @@ from ricordo.errors import ModelError, ModelErrorKind
 from ricordo.llm.exchange import EXCHANGE, Exchange
 from ricordo.llm.written_calls import new_call_id
 
-# Bytes after unzipping: of an answer that comes as a whole or of one event, of a stream of events, and of an error.
+# Bytes after unzipping: of a whole answer or one event, of a stream of events, and of an error.
 ANSWER_BYTES = 8 * 1024 * 1024
 STREAM_BYTES = 64 * 1024 * 1024
 ERROR_BYTES = 64 * 1024
-# Commas in the same: JSON of many small values takes a hundred times longer to read than one of long texts.
+# Commas in a whole answer or one event: JSON of many small values takes a hundred times longer to
+# read than JSON of long texts.
 ANSWER_COMMAS = 600_000
-# Characters of text, thoughts and arguments: twice what the longest answers of today's models have.
+# Characters of text, reasoning and arguments: twice the longest answers of today's models.
 ANSWER_CHARACTERS = 1024 * 1024
-# How many times its longest silence an answer may take in all.
+# The limit of a whole answer's time, in multiples of the limit of one silence.
 SILENCES = 6
-# Calls in one answer; more are no plan.
+# The limit of calls in one answer; a model that makes more has lost its way.
 MOST_CALLS = 128
-# Characters that a call counts as besides its name and arguments, since one without any costs something too.
+# Characters added for each call, since a call without name and arguments costs something too.
 _CALL_CHARACTERS = 64
-# What every provider takes as the id of a call, Mistral aside: OpenAI's limit is 40 characters.
+# Call ids that every provider except Mistral accepts: OpenAI's limit is 40 characters.
 _PLAIN_ID = re.compile(r"[A-Za-z0-9_.:|-]{1,40}")
 
 
 class BoundReached(ModelError):
-    """An answer reached a bound. Asking again would only cost as much again."""
+    """An answer reached a bound. Another try would cost as much again."""
 
     def __init__(self, message: str, kind: ModelErrorKind = "llm_error") -> None:
         super().__init__(kind, message)
 
 
 class BoundedClient(httpx2.AsyncClient):
-    """A client whose answers have a limit of unzipped bytes and of time; an error's body is cut, others raise BoundReached."""
+    """A client that limits the unzipped bytes and the time of each answer.
+
+    An error's body is cut at its limit; any other answer raises BoundReached.
+    """
 
     async def send(
-        self, request: httpx2.Request, *, stream: bool = False, **how: Any
+        self, request: httpx2.Request, *, stream: bool = False, **options: Any
     ) -> httpx2.Response:
         exchange = EXCHANGE.get()
         if exchange:
@@ -58,7 +63,7 @@ class BoundedClient(httpx2.AsyncClient):
         try:
             # Each byte of the head ends a silence.
             async with asyncio.timeout_at(deadline):
-                response = await super().send(request, stream=True, **how)
+                response = await super().send(request, stream=True, **options)
         except TimeoutError as error:
             raise _too_slow(request) from error
         response.stream = _BoundedStream(response, deadline, exchange)
@@ -72,17 +77,18 @@ class BoundedClient(httpx2.AsyncClient):
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """The unzipped body of a response, which httpx2 unzips in pieces of at most 1 MiB."""
+    """The unzipped body of a response.
+
+    Httpx2 unzips it in pieces of at most 1 MiB.
+    """
 
     def __init__(
         self, response: httpx2.Response, deadline: float | None, exchange: Exchange | None
     ) -> None:
         self._exchange = exchange
-        self._request, self._deadline, self._is_error = (
-            response.request,
-            deadline,
-            response.status_code >= 400,
-        )
+        self._request = response.request
+        self._deadline = deadline
+        self._is_error = response.status_code >= 400
         self._has_events = response.headers.get("content-type", "").startswith("text/event-stream")
         self._raw = cast("httpx2.AsyncByteStream", response.stream)
         self._pieces: AsyncIterable[bytes] = self._raw
@@ -93,25 +99,28 @@ class _BoundedStream(httpx2.AsyncByteStream):
             self._pieces = zipped.aiter_bytes()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        whole = size = commas = 0
+        total_size = event_size = commas = 0
         loop = asyncio.get_running_loop()
-        async for data in self._pieces:
+        async for piece in self._pieces:
             if self._deadline is not None and loop.time() > self._deadline:
                 raise _too_slow(self._request)
-            if self._has_events and b"\n" in data:
-                size = commas = 0
-            whole, size, commas = whole + len(data), size + len(data), commas + data.count(b",")
-            if self._is_error and whole > ERROR_BYTES:
-                yield data[: ERROR_BYTES - whole]
+            if self._has_events and b"\n" in piece:
+                event_size = commas = 0
+            total_size += len(piece)
+            event_size += len(piece)
+            commas += piece.count(b",")
+            if self._is_error and total_size > ERROR_BYTES:
+                yield piece[: ERROR_BYTES - total_size]
                 return
-            if whole > STREAM_BYTES or size > ANSWER_BYTES or commas > ANSWER_COMMAS:
+            is_too_large = total_size > STREAM_BYTES or event_size > ANSWER_BYTES
+            if is_too_large or commas > ANSWER_COMMAS:
                 raise BoundReached(
                     f"{self._request.url.host} sent more than is taken of one answer: {ANSWER_BYTES // 1024**2} MiB, or "
                     f"{STREAM_BYTES // 1024**2} MiB in a stream. Limit its length, or use another model."
                 )
             if self._exchange:
-                self._exchange.receive(data)
-            yield data
+                self._exchange.receive(piece)
+            yield piece
 
     async def aclose(self) -> None:
         await self._raw.aclose()
@@ -138,7 +147,7 @@ def has_too_many_calls(reply: ModelReply) -> bool:
 
 
 def size_of(piece: Part | Chunk) -> int:
-    """How many characters a part or a chunk adds to an answer."""
+    """Return the characters that a part or a chunk adds to an answer."""
     match piece:
         case ToolCallPart() | ToolCallChunk():
             is_new = isinstance(piece, ToolCallPart) or piece.call_id is not None
@@ -152,12 +161,16 @@ def size_of(piece: Part | Chunk) -> int:
 
 
 class CallIds:
-    """The ids of an answer's calls: the model's own where it is short, plain and new in the transcript, else one of ours."""
+    """The ids of an answer's calls.
+
+    A call keeps the model's id if it is short, plain and new in the transcript; otherwise it gets
+    one of ours.
+    """
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = messages
         self._used: set[str] = set()
-        # By index: the id that the model gave, and the one that the call has.
+        # By index: the model's id and the call's id.
         self._ids: dict[int, tuple[str, str]] = {}
 
     def in_chunk(self, chunk: Chunk) -> Chunk:
@@ -170,23 +183,22 @@ class CallIds:
         ids = [self._id(index, call_id) for index, call_id in enumerate(calls)]
         if ids == calls:
             return reply
-        left = iter(ids)
+        remaining_ids = iter(ids)
         parts = (
-            replace(part, call_id=next(left)) if isinstance(part, ToolCallPart) else part
+            replace(part, call_id=next(remaining_ids)) if isinstance(part, ToolCallPart) else part
             for part in reply.parts
         )
         return replace(reply, parts=tuple(parts))
 
     def _id(self, index: int, call_id: str) -> str:
-        given, id = self._ids.get(index, (None, ""))
-        if given == call_id:
-            return id
+        earlier_call_id, own_id = self._ids.get(index, (None, ""))
+        if earlier_call_id == call_id:
+            return own_id
         self._used = self._used or {
             call.call_id for message in self._messages for call in message.tool_calls
         }
-        id = (
-            call_id if _PLAIN_ID.fullmatch(call_id) and call_id not in self._used else new_call_id()
-        )
-        self._used.add(id)
-        self._ids[index] = call_id, id
-        return id
+        is_usable = _PLAIN_ID.fullmatch(call_id) and call_id not in self._used
+        own_id = call_id if is_usable else new_call_id()
+        self._used.add(own_id)
+        self._ids[index] = call_id, own_id
+        return own_id

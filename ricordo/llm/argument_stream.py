@@ -1,21 +1,29 @@
-"""A tool call's arguments, read while they are written: the text of one of them as it comes, and the others as JSON."""
+"""A reader of a tool call's arguments while the model writes them.
+
+It gives the text of one argument as it comes, and the other arguments as JSON.
+"""
 
 import json
 import re
 
 from pydantic_core import from_json
 
-# The text is parsed again once it has grown by this part: so the time it takes grows with its length, not with its square.
+# The text is parsed again once it has grown by one part in so many, so the time grows with the
+# length of the text and not with its square.
 GROWTH = 128
-# Characters: longer arguments are parsed less often, since each time takes as long as they are.
-_LONG, _GROWTH_OF_LONG = 32_000, 16
-# No tool has more arguments; from there on only the whole call tells them.
+# Texts of more characters are parsed less often, since each parse takes time by the length.
+_LONG = 32_000
+_GROWTH_OF_LONG = 16
+# No tool has more arguments; a call with more is read only as a whole.
 _MOST_KEYS = 100
 _SIGNS = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 
 class ArgumentStream:
-    """Reads the arguments of a call in pieces, the text of `key` apart. Broken JSON ends it silently: the whole call tells."""
+    """Reads a call's arguments in pieces, the text of `key` separately.
+
+    Broken JSON ends it silently; the whole call shows the fault.
+    """
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -26,10 +34,10 @@ class ArgumentStream:
         self._in_string = False
         self._backslash = ""
         self._is_over = False
-        self._shown = ("", "")
+        self._read_so_far = ("", "")
 
     def feed(self, piece: str) -> tuple[str, str]:
-        """Return what this piece brings: text of the wanted argument, and JSON of the others, which together is valid."""
+        """Return the new text of the `key` argument and the others' new JSON."""
         if self._is_over:
             return "", ""
         self._unread.append(piece)
@@ -39,39 +47,50 @@ class ArgumentStream:
         if not is_whole and self._unread_length * growth < len(self._text) + self._unread_length:
             return "", ""
         self._text = "".join((self._text, *self._unread)).lstrip()
-        self._unread, self._unread_length, self._is_over = [], 0, is_whole
+        self._unread = []
+        self._unread_length = 0
+        self._is_over = is_whole
         if not self._text:
             return "", ""
-        seen = self._shown
+        before = self._read_so_far
         try:
-            self._shown = self._read(is_whole=is_whole)
+            self._read_so_far = self._read(is_whole=is_whole)
         except ValueError:
             self._is_over = True
-        if not all(map(str.startswith, self._shown, seen)):  # An argument came twice.
-            self._shown, self._is_over = seen, True
-        return self._shown[0][len(seen[0]) :], self._shown[1][len(seen[1]) :]
+        if not all(map(str.startswith, self._read_so_far, before)):  # an argument came twice
+            self._read_so_far = before
+            self._is_over = True
+        text, others = self._read_so_far
+        return text[len(before[0]) :], others[len(before[1]) :]
 
     def _read(self, *, is_whole: bool) -> tuple[str, str]:
-        """Return all that is certain by now. Of the last argument only the beginning of a text is."""
+        """Return the certain text of `key` and the certain JSON of the others.
+
+        Of the last argument only the beginning of a text is certain.
+        """
         arguments = from_json(self._text, allow_partial=False if is_whole else "trailing-strings")
         if not isinstance(arguments, dict):
             return "", ""
         if len(arguments) > _MOST_KEYS:
             raise ValueError("too many arguments")
-        rows = {key: f"{_dumps(key)}:{_dumps(value)}" for key, value in arguments.items()}
+        rows = {key: f"{_dumps(key)}:{_dumps(argument)}" for key, argument in arguments.items()}
         if rows and not is_whole:
-            last, value = next(reversed(arguments.items()))
-            rows[last] = rows[last][:-1] if isinstance(value, str) else ""
-        found = arguments.get(self._key)
-        if isinstance(found, str):
+            last_key, last_argument = next(reversed(arguments.items()))
+            is_text = isinstance(last_argument, str)
+            # The last text lacks its closing quote.
+            rows[last_key] = rows[last_key][:-1] if is_text else ""
+        text = arguments.get(self._key)
+        if isinstance(text, str):
             del rows[self._key]
+        else:
+            text = ""
         others = ",".join(filter(None, rows.values()))
-        return found if isinstance(
-            found, str
-        ) else "", f"{{{others}}}" if is_whole else others and "{" + others
+        if is_whole:
+            return text, f"{{{others}}}"
+        return text, "{" + others if others else ""
 
     def _ends(self, piece: str) -> bool:
-        """Whether this piece closes the object."""
+        """Return whether this piece closes the object."""
         signs = _SIGNS.findall(self._backslash + piece)
         self._backslash = "\\" if signs and signs[-1] == "\\" else ""
         for sign in signs:
@@ -82,5 +101,5 @@ class ArgumentStream:
         return "}" in piece and self._depth <= 0 and not self._in_string
 
 
-def _dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+def _dumps(argument: object) -> str:
+    return json.dumps(argument, ensure_ascii=False, separators=(",", ":"), allow_nan=False)

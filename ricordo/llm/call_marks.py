@@ -1,7 +1,8 @@
-"""The marks around a tool call that a model wrote as text: one table of the notations of models' templates, and a rule for others.
+"""The marks around a tool call that a model wrote as text.
 
-The table tells where a call may begin. What is in it is read alike for all of them (see `written_calls.py`), so that a new model
-needs a row at most, and none where its mark is a tag that names calls of tools.
+One table lists the notations of models' templates; a rule covers unknown ones. The table says where
+a call may begin. `written_calls.py` reads the inside of all notations alike, so a new model needs
+at most one row, and none if its mark is a tag that names tool calls.
 """
 
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """A pattern of the marks that open a call, and the models that write them."""
+    """A pattern of the opening marks of a call, and the models that write them."""
 
     models: str
     opening: str
@@ -19,7 +20,7 @@ class Notation:
 # A namespace before a tag's name, as in `<minimax:tool_call>`.
 _SPACE = r"(?:[\w-]{1,32}:)?"
 NOTATIONS = (
-    # The rule for unknown models: any tag whose name says that it holds calls of tools or functions.
+    # The rule for unknown models: any tag whose name means calls of tools or functions.
     Notation(
         "Hermes, Qwen, GLM, Granite, Hunyuan, Jamba, Nemotron, Olmo, Seed, MiniMax, LongCat, FunctionGemma",
         rf"<(?!end){_SPACE}(?i:[a-z]{{0,20}}_?(?:tool|function)s?[_-]?calls?)>",
@@ -46,14 +47,14 @@ NOTATIONS = (
     ),
     Notation("Gemma 4", r"\bcall:(?=[\w.-]{1,128}\{)"),
 )
-# Results of tools as templates write them: a model that writes one has made it up, or copied it.
+# Tool results as templates write them. A model that writes one has invented or copied it.
 RESULT = r"<[|｜]?(?:tool|function)s?[_▁](?:response|result|output)s?(?:[_▁]begin)?[|｜]?>|\[TOOL_RESULTS?\]"
-# Signs at which a template ends a message or begins the next.
+# Tokens with which a template ends a message or begins the next.
 TURN = r"<\|(?:im_start|im_end|eot_id|eom_id|end_of_text|endoftext|end|return|call|message|start_header_id)\|>"
 
-# A mark right behind a backtick is spoken of, though not behind a fence's.
+# A mark right after a backtick is only quoted, but not after the three backticks of a fence.
 _UNQUOTED = r"(?:(?<!`)|(?<=```))"
-# The signs with which a mark can begin: most of a text is passed over by them, five times as fast.
+# The first characters of all marks: testing them first skips most of a text, five times as fast.
 _BEGIN = r"(?=[<\[|｜/acft \t])"
 _OPENINGS = "|".join(row.opening for row in NOTATIONS)
 CALL_MARK = re.compile(rf"{_BEGIN}{_UNQUOTED}(?:{_OPENINGS})")
@@ -61,24 +62,24 @@ RESULT_MARK = re.compile(rf"{_UNQUOTED}(?:{RESULT})")
 ANY_MARK = re.compile(rf"{_BEGIN}{_UNQUOTED}(?:{_OPENINGS}|{RESULT}|{TURN})")
 
 
-def _beginning_of(word: str, least: int = 1) -> str:
-    """A pattern for the first letters of a word, `least` of them at least."""
+def _beginning_of(word: str, shortest: int = 1) -> str:
+    """Return a pattern for the first letters of a word, at least `shortest` of them."""
     pattern = ""
-    for letter in reversed(word[least:]):
+    for letter in reversed(word[shortest:]):
         pattern = f"(?:{letter}{pattern})?"
-    return word[:least] + pattern
+    return word[:shortest] + pattern
 
 
-# The end of a text that may become a mark with the next piece of a stream.
+# The end of a text that may become a mark with the next chunk of a stream.
 HALF_MARK = re.compile(
     _UNQUOTED
     + r"(?:<[|｜/]{0,3}(?:[\w▁:-]{1,64}[|｜]{0,2}){0,2}(?:[ \t]{1,4}(?:n|na|nam|name|name=)?)?|<tools>\s{0,99}|\[[A-Z_]{0,16}"
     rf"|\b{_beginning_of('functools')}|call:[\w.-]{{0,64}}|[|｜]{{1,2}}[DSML]{{0,4}}[|｜]?"
     r"|(?:assistant)?commentary[ \t]{0,9}(?:to?)?|\bto(?:=[functions]{0,9})?)\Z"
 )
-# So many characters at the end are looked at for it.
+# HALF_MARK is searched for in so many characters at the end.
 HALF_MARK_LENGTH = 160
-# The end of a text that was cut off within a mark.
+# The end of a text that was cut off inside a mark.
 _CUT_NAMES = "|".join(
     _beginning_of(name, 2)
     for name in ("tool", "function", "invoke", "parameter", "dsml", "minimax:", "seed:", "longcat_")

@@ -1,4 +1,4 @@
-"""The protocols of models: what every chat model and embedder offers."""
+"""The protocols of models: the interface of every chat model and embedder."""
 
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -25,10 +25,13 @@ class ChatModel(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """Which model this is."""
+        """Describe the model."""
 
     def answer(self, request: ModelRequest) -> AsyncIterator[Chunk | ModelReply]:
-        """Yield chunks where `request.stream` asks for them, last the whole reply. Raises ModelError after the policy's retries."""
+        """Yield chunks if `request.stream` is set, and last of all the whole reply.
+
+        Raises ModelError after the policy's retries.
+        """
 
 
 @runtime_checkable
@@ -37,32 +40,40 @@ class Embedder(Protocol):
 
     @property
     def info(self) -> EmbeddingInfo:
-        """Which model this is; its dimensions are known once it was asked."""
+        """Describe the model; its dimensions are known after its first call."""
 
     @property
     def handle(self) -> str:
-        """Which model this is, as `provider/name`."""
+        """Return the model's handle, `provider/name`."""
 
     async def embed(
         self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document"
     ) -> list[list[float]]:
-        """One vector of length 1 a text, in order; zeros for one without words. Raises ModelError after retries, Unavailable."""
+        """Return one vector of length 1 for each text, in order.
+
+        Zeros for a text without words.
+
+        Raises ModelError after retries, Unavailable.
+        """
 
 
 @runtime_checkable
 class KnowsWords(Protocol):
-    """What an embedder may offer besides: words near in meaning to those of a question."""
+    """An optional part of an embedder: words with a meaning near to a question's words."""
 
     async def related(self, text: str) -> Mapping[str, Sequence[str]]:
-        """By word, nearest first; the word itself and its other forms may be among them."""
+        """Return related words for each word, nearest first.
+
+        The word itself and its other forms may be among them.
+        """
 
 
 async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:
-    """The reply alone, for callers that want no chunks."""
+    """Return the reply alone, for callers that want no chunks."""
     reply: ModelReply | None = None
-    async for item in model.answer(request):
-        if isinstance(item, ModelReply):
-            reply = item
+    async for event in model.answer(request):
+        if isinstance(event, ModelReply):
+            reply = event
     if reply is None:
         raise RuntimeError(
             "A chat model ended without a reply; `answer` must yield one last of all."
@@ -71,7 +82,7 @@ async def whole_reply(model: ChatModel, request: ModelRequest) -> ModelReply:
 
 
 def chunks_of(reply: ModelReply, *, by_word: bool = False) -> Iterator[Chunk]:
-    """Each part as one chunk, or its texts word by word."""
+    """Yield each part as one chunk, or its texts word by word."""
     calls = 0
     for part in reply.parts:
         match part:
@@ -87,4 +98,5 @@ def chunks_of(reply: ModelReply, *, by_word: bool = False) -> Iterator[Chunk]:
 
 
 def _pieces(text: str, by_word: bool) -> list[str]:
-    return [piece for piece in (_WORDS.findall(text) if by_word else [text]) if piece]
+    pieces = _WORDS.findall(text) if by_word else [text]
+    return [piece for piece in pieces if piece]

@@ -1,6 +1,7 @@
-"""Who offers which models: the configured providers and the servers found on this machine, with what they last listed.
+"""The directory of models: configured providers and servers on this machine with their lists.
 
-Chat models and embedding models come from the same lists, so both registries ask here and a provider is asked once.
+Chat models and embedding models come from the same lists, so both registries use this directory
+and each provider is asked once.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from ricordo.llm.provider_table import Provider
 KEPT_SECONDS = 300.0
 # A provider that did not answer is asked again sooner, but not by every request.
 FAILURE_KEPT_SECONDS = 30.0
-# At most so many are named to somebody who asked for another.
+# An error for an unknown handle names at most so many handles.
 NAMED_HANDLES = 60
-MOST_BUILT = 1_000  # models; clients name them
+MOST_BUILT = 1_000  # models; their names come from clients
 
 Model = TypeVar("Model", ChatModel, Embedder)
 
@@ -31,30 +32,39 @@ _log = logging.getLogger(__name__)
 
 
 class ListCache:
-    """A provider's list, asked for at most every five minutes. `listed` is None where it could not be read."""
+    """A provider's list of models, requested at most every five minutes.
+
+    `listed` is None if the last request failed.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.listed: ModelList | None = None
         self.last: ModelList | None = None
-        """The newest list that could be read."""
+        """The newest list that was read."""
         self._until = float("-inf")
         self._now = now
         self._asking = asyncio.Lock()
 
     async def read(self, ask: Callable[[], Awaitable[ModelList]]) -> ModelList | None:
-        """Return the list, after asking where it is old. A failure is none: the call of a model tells what is wrong."""
+        """Return the list, requested again if it is old.
+
+        None after a failure.
+
+        A failure is no error here: a call of the model shows the cause.
+        """
         async with self._asking:
             if self._now() >= self._until:
-                # Already now: a caller may stop waiting.
+                # Set before the request, since the caller may be cancelled.
                 self._until = self._now() + FAILURE_KEPT_SECONDS
                 try:
                     self.keep(await ask())
                 except RicordoError:
-                    self.listed, self._until = None, self._now() + FAILURE_KEPT_SECONDS
+                    self.listed = None
+                    self._until = self._now() + FAILURE_KEPT_SECONDS
             return self.listed
 
     def is_missing(self) -> bool:
-        """Return whether no list was read yet, and to ask for it may help."""
+        """Return whether no list was ever read and a request may help."""
         return self.last is None and self._now() >= self._until
 
     def keep(self, listed: ModelList) -> None:
@@ -63,7 +73,10 @@ class ListCache:
 
 
 class ModelDirectory:
-    """The providers that may be called, and their lists. `on_listed` holds what to call when a list was read."""
+    """The usable providers and their lists.
+
+    `on_listed` holds the listeners that are called after a list was read.
+    """
 
     def __init__(
         self,
@@ -84,7 +97,12 @@ class ModelDirectory:
         self._lists: defaultdict[str, ListCache] = defaultdict(partial(ListCache, now))
 
     def split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str] | None:
-        """Return provider and name of a handle, None without such; `may_be_down` counts local servers not found yet."""
+        """Return the provider and the model's name of a handle.
+
+        None for an unknown provider.
+
+        `may_be_down` includes local servers that were not found yet.
+        """
         name, _, model = handle.partition("/")
         provider = self._providers.get(name) or (
             self._local_servers.get(name) if may_be_down else None
@@ -92,43 +110,43 @@ class ModelDirectory:
         return (provider, model) if provider and model else None
 
     def listed(self, provider: Provider) -> ModelList:
-        """Return what the provider last listed, without asking it."""
+        """Return the provider's last list, without a request."""
         return self._lists[provider.name].last or ModelList()
 
     def offers(self) -> list[tuple[Provider, ModelList | None]]:
-        """Return each provider with the newest list of its that could be read, without asking it; None where there is none."""
+        """Return each provider with its last list or None, without a request."""
         return [(provider, self._lists[name].last) for name, provider in self._providers.items()]
 
     def is_unlisted(self, handle: str) -> bool:
-        """Return whether the handle's provider has listed nothing yet, and may do so when it is asked."""
-        found = self.split(handle, may_be_down=True)
-        return found is not None and self._lists[found[0].name].is_missing()
+        """Return whether the handle's provider has no list yet but may give one."""
+        target = self.split(handle, may_be_down=True)
+        return target is not None and self._lists[target[0].name].is_missing()
 
     def all_listed(self) -> list[ModelList]:
-        return [each.listed for each in self._lists.values() if each.listed]
+        return [cache.listed for cache in self._lists.values() if cache.listed]
 
     async def ask(self, provider: Provider) -> ModelList | None:
-        """Return what the provider lists, asked at most every five minutes; None where the list cannot be read."""
+        """Return the provider's list, requested at most every five minutes.
+
+        None after a failure.
+        """
         return await self._lists[provider.name].read(partial(self._list, provider))
 
     async def ask_all(self) -> list[ModelList]:
-        return [
-            each
-            for each in await asyncio.gather(*map(self.ask, tuple(self._providers.values())))
-            if each
-        ]
+        lists = await asyncio.gather(*map(self.ask, tuple(self._providers.values())))
+        return [listed for listed in lists if listed]
 
     async def find_local(self, handle: str | None = None) -> tuple[ModelInfo, ...]:
-        """Look for the servers of this machine that are not known yet: all of them, or the one that the handle names."""
-        named = None if handle is None else handle.partition("/")[0]
-        wanted = [
-            server for name, server in self._local_servers.items() if name not in self._providers
+        """Search this machine for servers not yet found: all, or the one of the handle."""
+        provider_name = None if handle is None else handle.partition("/")[0]
+        servers = [
+            server
+            for name, server in self._local_servers.items()
+            if name not in self._providers and provider_name in (None, name)
         ]
-        if named is None:
+        if provider_name is None:
             self.empty.clear()
-        await asyncio.gather(
-            *(self._probe(server) for server in wanted if named in (None, server.name))
-        )
+        await asyncio.gather(*map(self._probe, servers))
         return self.found
 
     async def _list(self, provider: Provider) -> ModelList:
@@ -156,7 +174,7 @@ class ModelDirectory:
 
 
 class Registry(Generic[Model]):
-    """Models by their handles `provider/name`: those added one by one, and those of the providers in the directory."""
+    """Models by handle, `provider/name`: added ones and those of the directory's providers."""
 
     def __init__(self, directory: ModelDirectory) -> None:
         self._directory = directory
@@ -167,7 +185,12 @@ class Registry(Generic[Model]):
         self._added[model.info.handle] = model
 
     def get(self, handle: str) -> Model:
-        """The model with this handle, without asking; a local server that is down counts. Raises NotFound for no provider."""
+        """Return the model with this handle, without a request.
+
+        A local server may be down.
+
+        Raises NotFound for an unknown provider.
+        """
         model = self._added.get(handle) or self._built.get(handle)
         if model is None:
             model = self._built[handle] = self._build(*self._split(handle, may_be_down=True))
@@ -176,7 +199,7 @@ class Registry(Generic[Model]):
         return model
 
     def is_unlisted(self, handle: str) -> bool:
-        """Return whether more may be known of the model once its provider is asked for its list, which was never read."""
+        """Return whether the provider's list, which was never read, may tell more of the model."""
         return handle not in self._added and self._directory.is_unlisted(handle)
 
     async def _find(self, handle: str) -> tuple[Provider, str, ModelList | None]:
@@ -185,20 +208,20 @@ class Registry(Generic[Model]):
         return provider, name, await self._directory.ask(provider)
 
     def _split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str]:
-        if (found := self._directory.split(handle, may_be_down=may_be_down)) is None:
+        if (target := self._directory.split(handle, may_be_down=may_be_down)) is None:
             raise self._not_found(handle)
-        return found
+        return target
 
     def _build(self, provider: Provider, name: str) -> Model:
         raise NotImplementedError
 
     def _not_found(self, handle: str) -> NotFound:
-        known: list[str] = []
+        handles: list[str] = []
         for listed in self._directory.all_listed():
-            known += [info.handle for info in self._infos(listed)]
-        # The sentence is a wire fact: clients of the retired Letta V1 server match it.
+            handles += [info.handle for info in self._infos(listed)]
+        # wire fact: clients of the retired Letta V1 server match this sentence
         return NotFound(
-            f"Handle {handle} not found, must be one of {[*self._added, *known][:NAMED_HANDLES]}"
+            f"Handle {handle} not found, must be one of {[*self._added, *handles][:NAMED_HANDLES]}"
         )
 
     def _infos(self, listed: ModelList) -> Sequence[ModelInfo | EmbeddingInfo]:

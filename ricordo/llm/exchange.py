@@ -1,4 +1,7 @@
-"""What goes to a provider and comes back, as it is on the wire: kept for a trace, or looked at instead of being sent."""
+"""The exchange with a provider as it is on the wire.
+
+It is kept for a trace, or inspected instead of being sent.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -9,46 +12,62 @@ from typing import Any
 from ricordo.llm.loose_json import read_json
 
 Json = dict[str, Any]
-_MOST = 4 * 1024 * 1024  # bytes of an answer that are kept
+_MOST_BYTES = 4 * 1024 * 1024  # that are kept of one answer
 _LONG = 200
 _BASE64 = re.compile(r"[A-Za-z0-9+/_=-]*")
-# The pieces of a stream that are put together to one text; of all else the last piece counts.
+# Fields whose pieces in a stream are joined to one text; of other fields the last piece counts.
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal", "arguments")
 
 
 class NotSent(BaseException):
-    """The request was made and not sent, since it was only to be looked at. No adapter takes it for an error to try again."""
+    """The request was built for inspection only and not sent.
+
+    It is no Exception, so that no adapter takes it for an error to retry.
+    """
 
 
 @dataclass(slots=True)
 class Exchange:
-    """The last request of a call and its answer. With `is_preview` nothing is sent: the call ends with NotSent."""
+    """The last request of a call and its answer.
+
+    With `is_preview` nothing is sent, and the call ends with NotSent.
+    """
 
     is_preview: bool = False
-    _sent: bytes = b""
-    _received: bytearray = field(default_factory=bytearray)
+    _request_body: bytes = b""
+    _answer_body: bytearray = field(default_factory=bytearray)
 
     def begin(self, body: bytes) -> None:
-        """Keep the body of a request, which has no key: keys are in headers. Raises NotSent for a preview."""
-        self._sent, self._received = body, bytearray()
+        """Keep the body of a request.
+
+        It holds no key, since keys are in headers.
+
+        Raises NotSent for a preview.
+        """
+        self._request_body = body
+        self._answer_body = bytearray()
         if self.is_preview:
             raise NotSent
 
-    def receive(self, data: bytes) -> None:
-        self._received += data[: _MOST - len(self._received)]
+    def receive(self, piece: bytes) -> None:
+        self._answer_body += piece[: _MOST_BYTES - len(self._answer_body)]
 
     def request(self) -> Json | None:
-        """Return the request's JSON, of pictures only their size; None where nothing was sent, or no JSON."""
-        body = read_json(self._sent)
-        return (
-            {name: _without_pictures(item) for name, item in body.items()}
-            if isinstance(body, dict)
-            else None
-        )
+        """Return the request's JSON with sizes in place of pictures.
+
+        None without any.
+        """
+        body = read_json(self._request_body)
+        if not isinstance(body, dict):
+            return None
+        return {name: _without_pictures(field) for name, field in body.items()}
 
     def response(self) -> Json | None:
-        """Return the answer's JSON, put together where it was a stream of completions, else its events; None for no JSON."""
-        body = bytes(self._received)
+        """Return the answer's JSON; None without any.
+
+        A stream of chat completions becomes one completion; another stream becomes its events.
+        """
+        body = bytes(self._answer_body)
         if isinstance(whole := read_json(body), dict):
             return whole
         events = [event for event in _events(body) if isinstance(event, dict)]
@@ -60,7 +79,7 @@ class Exchange:
 
 
 EXCHANGE: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
-"""Where the calls to a model that this task makes are kept."""
+"""The exchange that keeps this task's calls to a model."""
 
 
 def _events(body: bytes) -> Iterator[Any]:
@@ -68,52 +87,58 @@ def _events(body: bytes) -> Iterator[Any]:
 
 
 def _completion(events: Iterable[Json]) -> Json:
-    """The chat completion that a stream of chunks makes."""
-    whole: Json = {}
+    """Join the chunks of a stream to one chat completion."""
+    completion: Json = {}
     choices: dict[int, Json] = {}
     for event in events:
-        whole |= {
-            name: value for name, value in event.items() if value is not None and name != "choices"
+        completion |= {
+            name: field for name, field in event.items() if field is not None and name != "choices"
         }
         for choice in event["choices"]:
             if isinstance(choice, dict):
-                known = choices.setdefault(choice.get("index") or 0, {"message": {}})
-                known |= {
-                    name: value
-                    for name, value in choice.items()
+                joined = choices.setdefault(choice.get("index") or 0, {"message": {}})
+                joined |= {
+                    name: field
+                    for name, field in choice.items()
                     if name not in ("delta", "message")
                 }
-                _add(known["message"], choice.get("delta") or choice.get("message") or {})
-    return {**whole, "object": "chat.completion", "choices": list(choices.values())}
+                _add(joined["message"], choice.get("delta") or choice.get("message") or {})
+    return {**completion, "object": "chat.completion", "choices": list(choices.values())}
 
 
 def _add(message: Json, piece: Any) -> None:
-    for name, value in piece.items() if isinstance(piece, dict) else ():
-        if name in _TEXTS and isinstance(value, str):
+    for name, piece_content in piece.items() if isinstance(piece, dict) else ():
+        if name in _TEXTS and isinstance(piece_content, str):
             before = message.get(name)  # some servers send lists of parts too
-            message[name] = [*before, value] if isinstance(before, list) else (before or "") + value
-        elif name == "tool_calls" and isinstance(value, list):
+            message[name] = (
+                [*before, piece_content]
+                if isinstance(before, list)
+                else (before or "") + piece_content
+            )
+        elif name == "tool_calls" and isinstance(piece_content, list):
             calls = message.setdefault("tool_calls", [])
-            for call in (call for call in value if isinstance(call, dict)):
-                known = next((one for one in calls if one.get("index") == call.get("index")), None)
-                if known is None:
-                    calls.append(known := {"function": {}})
-                known |= {part: item for part, item in call.items() if part != "function"}
-                _add(known["function"], call.get("function"))
-        elif value is not None:
-            message[name] = value
+            for call in (call for call in piece_content if isinstance(call, dict)):
+                same_index = (row for row in calls if row.get("index") == call.get("index"))
+                joined = next(same_index, None)
+                if joined is None:
+                    joined = {"function": {}}
+                    calls.append(joined)
+                joined |= {part: content for part, content in call.items() if part != "function"}
+                _add(joined["function"], call.get("function"))
+        elif piece_content is not None:
+            message[name] = piece_content
 
 
-def _without_pictures(value: Any) -> Any:
-    """The value with the size of each picture in its place, whichever way its provider writes it."""
-    match value:
+def _without_pictures(json: Any) -> Any:
+    """Return the JSON with each picture's size in its place, in any provider's notation."""
+    match json:
         case dict():
-            return {name: _without_pictures(item) for name, item in value.items()}
+            return {name: _without_pictures(inner) for name, inner in json.items()}
         case list():
-            return [_without_pictures(item) for item in value]
-        case str() if value.startswith("data:") and "," in value[:_LONG]:
-            return f"{value.partition(',')[0]},({len(value):,} characters)"
-        case str() if len(value) > 10 * _LONG and _BASE64.fullmatch(value):
-            return f"{len(value) * 3 // 4:,} bytes"
+            return [_without_pictures(inner) for inner in json]
+        case str() if json.startswith("data:") and "," in json[:_LONG]:
+            return f"{json.partition(',')[0]},({len(json):,} characters)"
+        case str() if len(json) > 10 * _LONG and _BASE64.fullmatch(json):
+            return f"{len(json) * 3 // 4:,} bytes"
         case _:
-            return value
+            return json

@@ -1,6 +1,7 @@
-"""What models at an address were learned to need, beyond what is known of their kind of server.
+"""The learned needs of models at an address.
 
-A lesson comes from a refusal and is learned once: it is kept by address and model, for some days, and in a file in the data folder.
+A lesson comes from a refusal and is learned once, beyond the known needs of the kind of server. It
+is kept by address and model for some days, in a file of the data folder.
 """
 
 import logging
@@ -17,41 +18,47 @@ log = logging.getLogger(__name__)
 
 FILE_NAME = "learned_models.json"
 MOST_ENTRIES = 1_000
-# A server may get another template or version: what its words told is tried again after some days, a guess after an hour.
+# A server may get another template or version, so lessons expire; guesses expire sooner.
 LESSON_SECONDS = 7 * 86_400.0
 GUESS_SECONDS = 3_600.0
-_FORMS_KEPT = 3
-# Calls, one after another, that a guess has to help before it is remembered; more where the server may only have failed.
+_MOST_FORMS = 3  # guessed forms of one model under observation
+# Successive calls that a guess must help before it is remembered; more if the server may only have
+# failed for a moment.
 GUESS_CALLS = 2
 DOUBTFUL_CALLS = 3
-# Counts that stood still so often, one after another, while prompts grew.
+# A server clips if its count stood still so often in succession while prompts grew.
 _CLIPS_TO_TELL = 2
 
 Refused = tuple[str, str]
-"""A field of the request's body by its path, as "messages.*.name", and the kind of its value; "" for any value."""
+"""The path of a field in the request's body, such as "messages.*.name", and the kind of its value.
+
+An empty kind means any value.
+"""
 
 Key = tuple[str, str, str]
-"""Whose provider it is ("" for the server's own), its address, and the model's name."""
+"""The provider's owner ("" for the server's own providers), its address, and the model's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedDialect:
-    """The forms that a model needs; by default none. `conform` in `openai_conform.py` applies them.
+    """The forms that a model needs; by default none.
+
+    `conform` in `openai_conform.py` applies them.
 
     Attributes:
-        by_turns: The user and the model speak by turns, and the user first and last.
+        by_turns: User and model alternate, and the user speaks first and last.
         one_system: Only the first message may be a system message.
         system_as_user: There is no role for the system.
         calls_as_text: There are no roles for tool calls and their results.
-        one_message: Everything goes as one message of the user, without tools.
+        one_message: Everything is sent as one message of the user, without tools.
         no_null: The content of a message is never null.
-        bare: No field is sent that could be left out.
-        refused: Fields to leave out, or to send another value of.
+        bare: Every optional field is left out.
+        refused: Fields that are left out or sent with another value.
         stream: Answers come only as a stream, or never.
         most_output: The largest output budget, in tokens.
-        window: The context window in tokens, where it is smaller than the server tells.
-        told_window: The window that was known when `window` was learned.
-        clipped_at: Tokens that the server counts of any longer prompt: it cuts off the rest without a word.
+        window: The context window in tokens, if it is smaller than the server reports.
+        told_window: The reported window at the time when `window` was learned.
+        clipped_at: The server's count of any longer prompt: it silently cuts off the rest.
     """
 
     by_turns: bool = False
@@ -73,9 +80,9 @@ class LearnedDialect:
         return self.one_message or ("tools", "") in self.refused
 
     def lines(self) -> list[str]:
-        """Return what was learned, in words for people."""
+        """Return the lessons as sentences for people."""
         names = [path for path, _ in sorted(self.refused) if path != "tools"]
-        lines = [words for name, words in _IN_WORDS.items() if getattr(self, name)]
+        lines = [sentence for name, sentence in _SENTENCES.items() if getattr(self, name)]
         if self.takes_no_tools:
             lines.append(
                 "It takes no tools, so an agent cannot change its memory with it. Use a model that calls tools."
@@ -102,7 +109,7 @@ class LearnedDialect:
 
 
 NOTHING_LEARNED = LearnedDialect()
-_IN_WORDS = {
+_SENTENCES = {
     "by_turns": "User and assistant speak by turns: messages in a row are joined.",
     "one_system": "Only the first message may be a system message.",
     "system_as_user": "It has no system role: the prompt stands in the user's first message.",
@@ -115,7 +122,10 @@ _IN_WORDS = {
 
 @dataclass(slots=True)
 class _Entry:
-    """What is known of one model, until a time in seconds since 1970; with `is_guess` some of it no words told."""
+    """The lessons of one model, until a time in seconds since 1970.
+
+    With `is_guess` a part of them was guessed.
+    """
 
     learned: LearnedDialect
     until: float
@@ -124,7 +134,11 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """How many calls, one after another, a guess helped, and the last message of the request that was refused before."""
+    """The success of a guess.
+
+    `calls` counts the successive calls that it helped; `message_id` is the last message of the request
+    that was refused before.
+    """
 
     calls: int
     message_id: str
@@ -132,9 +146,9 @@ class Help:
 
 @dataclass(slots=True)
 class CountWatch:
-    """Tells whether a server's counts stand still while one conversation's prompts grow.
+    """Detects that a server's counts stand still while a conversation's prompts grow.
 
-    `estimate` and `counted` are of the last prompt whose count was believed.
+    `estimate` and `counted` belong to the last prompt with a credible count.
     """
 
     estimate: int = 0
@@ -142,18 +156,26 @@ class CountWatch:
     stills: int = 0
 
     def note(self, estimate: int, counted: int) -> bool:
-        """Take in a prompt's estimate and count; returns whether the server is known to clip by now."""
-        grown = estimate - self.estimate
-        if not self.estimate or grown < 0 or counted < self.counted // 2:
-            # The first, one after a compaction, or one whose cached beginning was not counted.
-            self.estimate, self.counted, self.stills = estimate, counted, 0
-        elif grown >= max(_LEAST_GROWTH, self.estimate * 15 // 100):
-            if counted - self.counted < grown // 10:
+        """Note a prompt's estimate and count.
+
+        Return whether the server is now known to clip.
+        """
+        growth = estimate - self.estimate
+        if not self.estimate or growth < 0 or counted < self.counted // 2:
+            # The first prompt, one after a compaction, or one whose cached part was not counted.
+            self._restart(estimate, counted)
+        elif growth >= max(_LEAST_GROWTH, self.estimate * 15 // 100):
+            if counted - self.counted < growth // 10:
                 self.stills += 1
             else:
-                self.estimate, self.counted, self.stills = estimate, counted, 0
+                self._restart(estimate, counted)
         is_large = counted >= _LEAST_CLIP and counted * 4 < estimate * 3
         return is_large and self.stills >= _CLIPS_TO_TELL
+
+    def _restart(self, estimate: int, counted: int) -> None:
+        self.estimate = estimate
+        self.counted = counted
+        self.stills = 0
 
 
 _LEAST_GROWTH = 300  # tokens
@@ -162,7 +184,10 @@ _LEAST_CLIP = 1_000  # tokens: no server has a smaller window
 
 @dataclass(slots=True)
 class LearnedDialects:
-    """The lessons of a server, by provider, address and model; `now` gives seconds since 1970."""
+    """The lessons of a server, by provider, address and model.
+
+    `now` gives seconds since 1970.
+    """
 
     now: Callable[[], float] = time.time
     _entries: dict[Key, _Entry] = field(default_factory=dict)
@@ -172,7 +197,7 @@ class LearnedDialects:
     _path: Path | None = None
 
     def keep_in(self, folder: Path) -> None:
-        """Read the lessons of earlier starts, and keep those to come in this folder."""
+        """Read the lessons of earlier starts and store new ones in this folder."""
         self._path = folder / FILE_NAME
         self.read(folder)
 
@@ -190,7 +215,7 @@ class LearnedDialects:
             )
 
     def get(self, key: Key) -> LearnedDialect:
-        """Return what is known of a model."""
+        """Return the lessons of a model."""
         entry = self._entries.get(key)
         if entry is None:
             return NOTHING_LEARNED
@@ -200,45 +225,50 @@ class LearnedDialects:
         return entry.learned
 
     def learn(self, key: Key, learned: LearnedDialect, *, is_guess: bool = False) -> None:
-        """Keep what is known of a model now; with a guess in it for a shorter time, whatever is learned beside it."""
+        """Store the lessons of a model.
+
+        If one of them is a guess, all expire earlier.
+        """
         before = self.get(key)
         if learned == before:
             return
         entry = self._entries.pop(key, None)
         until = self.now() + (GUESS_SECONDS if is_guess else LESSON_SECONDS)
         if entry and entry.is_guess:
-            until, is_guess = entry.until, True
+            until = entry.until
+            is_guess = True
         if learned != NOTHING_LEARNED:
             self._entries[key] = _Entry(learned, until, is_guess)
         while len(self._entries) > MOST_ENTRIES:
             del self._entries[next(iter(self._entries))]
-        known = before.lines()
-        for line in (line for line in learned.lines() if line not in known):
+        old_lines = before.lines()
+        for line in (line for line in learned.lines() if line not in old_lines):
             log.warning(
                 "learned of a model", extra={"model": key[2], "address": key[1], "lesson": line}
             )
         self._save()
 
     def helped(self, key: Key) -> dict[LearnedDialect, Help]:
-        """Return the guesses that helped and are not remembered yet."""
+        """Return the guesses that helped but are not remembered yet."""
         return dict(self._helped.get(key, {}))
 
     def note_help(self, key: Key, guess: LearnedDialect, before: int, message_id: str) -> int:
-        """Note that a guess helped a call, at whose begin it had helped `before` calls; returns how many it helped by now.
+        """Note that a guess helped a call, and return its new count of helped calls.
 
-        Calls beside each other count as one: all of them may have met the same moment.
+        `before` is the count at the call's start. Parallel calls count as one, since all may have met the
+        same short failure.
         """
         helped = self._helped.pop(key, {})
-        known = helped.pop(guess, None)
-        calls = min(before, known.calls if known else 0) + 1
-        kept = list(helped.items())[-(_FORMS_KEPT - 1) :]
-        self._helped[key] = {**dict(kept), guess: Help(calls, message_id)}
+        earlier = helped.pop(guess, None)
+        calls = min(before, earlier.calls if earlier else 0) + 1
+        newest = list(helped.items())[-(_MOST_FORMS - 1) :]
+        self._helped[key] = {**dict(newest), guess: Help(calls, message_id)}
         if len(self._helped) > MOST_ENTRIES:
             del self._helped[next(iter(self._helped))]
         return calls
 
     def disprove(self, key: Key, guesses: Iterable[LearnedDialect]) -> None:
-        """Forget that these guesses helped: the model took by now what it had refused without them."""
+        """Forget that these guesses helped: the model now accepts the form that it had refused."""
         helped = self._helped.get(key, {})
         for guess in guesses:
             helped.pop(guess, None)
@@ -246,11 +276,14 @@ class LearnedDialects:
             self._helped.pop(key, None)
 
     def accepted(self, key: Key) -> int:
-        """Return the largest prompt that a model has taken since the start, by our estimate; 0 where none is known."""
+        """Return the largest prompt accepted since the start, by our estimate.
+
+        It is 0 if none is known.
+        """
         return self._accepted.get(key, 0)
 
     def note_accepted(self, key: Key, estimate: int) -> None:
-        """Note the estimate of a prompt that was answered."""
+        """Note the estimate of an accepted prompt."""
         if estimate > self._accepted.get(key, 0):
             self._accepted.pop(key, None)
             self._accepted[key] = estimate
@@ -258,10 +291,10 @@ class LearnedDialects:
                 del self._accepted[next(iter(self._accepted))]
 
     def note_count(self, key: Key, conversation_id: str, estimate: int, counted: int) -> None:
-        """Compare a server's count of a prompt with our estimate, and notice where it clips without a word."""
+        """Compare a server's count of a prompt with our estimate, and notice silent clipping."""
         learned = self.get(key)
         if learned.clipped_at is not None and counted > learned.clipped_at * 5 // 4:
-            # It takes more now.
+            # The server takes more now.
             self.learn(key, replace(learned, clipped_at=None))
             return
         watch = self._watches.pop(conversation_id, None) or CountWatch()
@@ -272,7 +305,10 @@ class LearnedDialects:
             self.learn(key, replace(learned, clipped_at=counted))
 
     def _save(self) -> None:
-        """Write the file. It is small, and written only when something new was learned."""
+        """Write the file.
+
+        It is small and changes only with a new lesson.
+        """
         if self._path is None:
             return
         rows = [
@@ -297,16 +333,14 @@ def _entry(row: dict[str, Any]) -> _Entry:
 
 
 def _written(learned: LearnedDialect) -> dict[str, Any]:
-    values = {name: value for name, value in asdict(learned).items() if value}
+    row = {name: need for name, need in asdict(learned).items() if need}
     if learned.refused:
-        values["refused"] = sorted(learned.refused)
-    return values
+        row["refused"] = sorted(learned.refused)
+    return row
 
 
 def _read(row: dict[str, Any]) -> LearnedDialect:
-    known = {each.name for each in fields(LearnedDialect)}
-    values = {name: value for name, value in row.items() if name in known}
-    values["refused"] = frozenset(
-        (str(path), str(kind)) for path, kind in values.get("refused", ())
-    )
-    return LearnedDialect(**values)
+    names = {attribute.name for attribute in fields(LearnedDialect)}
+    needs = {name: need for name, need in row.items() if name in names}
+    needs["refused"] = frozenset((str(path), str(kind)) for path, kind in needs.get("refused", ()))
+    return LearnedDialect(**needs)

@@ -1,7 +1,9 @@
-"""JSON as models write it: nearly right. Pure; a text whose meaning is not certain is not read.
+"""JSON as models write it: nearly right.
 
-Read are line breaks in strings, doubled braces, Python's way to write it, a comma too many, Gemma's quotes and a brace that is
-missing at the end. Each reading takes time that grows with the text's length alone.
+Pure; a text of uncertain meaning is not read.
+
+It reads line breaks in strings, doubled braces, Python literals, trailing commas, Gemma's quotes
+and a missing last brace. Each reading takes time linear in the length of the text.
 """
 
 import ast
@@ -11,7 +13,7 @@ from typing import Any
 
 import orjson
 
-# Longer texts are not read as Python: its parser holds up all threads meanwhile, and is quadratic in f-strings.
+# Longer texts are not read as Python: its parser blocks all threads and is quadratic in f-strings.
 PYTHON_CHARACTERS = 16_000
 _DECODER = json.JSONDecoder(strict=False)
 _SIGNS = re.compile(r"""\\.|["'()\[\]{}]""", re.DOTALL)
@@ -24,7 +26,10 @@ _GEMMA_QUOTES = ("<escape>", '<|"|>')
 
 
 def read_json(text: str | bytes) -> Any:
-    """Return the value of a text in JSON; None where it is none."""
+    """Return the value of a text in JSON.
+
+    None if it is not JSON.
+    """
     try:
         return orjson.loads(text)
     except ValueError:
@@ -32,46 +37,55 @@ def read_json(text: str | bytes) -> Any:
 
 
 def read_value_at(text: str, start: int) -> tuple[Any, int] | None:
-    """Return the object or list that begins at `start`, and where it ends; None where it cannot be read."""
+    """Return the object or list that begins at `start` and its end.
+
+    None if unreadable.
+    """
     try:
         return _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
         end = balanced_end(text, start)
     if end is None:
         return None
-    value = read_loosely(text[start:end])
-    return None if value is None else (value, end)
+    parsed = read_loosely(text[start:end])
+    return None if parsed is None else (parsed, end)
 
 
 def read_unclosed(text: str) -> Any:
-    """Return the value of a text that lacks one or two braces at its end, all else being whole."""
+    """Return the value of a text that lacks only one or two closing braces."""
     rest = text.rstrip()
-    values = (_strictly(rest + end) for end in ("}", "}}"))
-    return next((value for value in values if value is not None), None)
+    readings = (_strictly(rest + end) for end in ("}", "}}"))
+    return next((parsed for parsed in readings if parsed is not None), None)
 
 
 def read_loosely(text: str) -> Any:
-    """Return the value of a whole text that is nearly JSON; None where it cannot be read."""
+    """Return the value of a whole text that is nearly JSON.
+
+    None if unreadable.
+    """
     for quote in _GEMMA_QUOTES:
         text = text.replace(quote, '"')
     variants = [text]
     if text.startswith("{{"):
         variants += [text[1:-1], _DOUBLED_BRACE.sub(lambda match: match[1] or match[2], text)]
     for variant in variants:
-        value = _strictly(variant)
-        if value is None:
-            value = _as_python(variant)
-        if value is None:
-            value = _strictly(
+        parsed = _strictly(variant)
+        if parsed is None:
+            parsed = _as_python(variant)
+        if parsed is None:
+            parsed = _strictly(
                 _BARE_KEY.sub(_quoted_key, _SPARE_COMMA.sub(lambda match: match[1] or "", variant))
             )
-        if value is not None:
-            return value
+        if parsed is not None:
+            return parsed
     return None
 
 
 def balanced_end(text: str, start: int) -> int | None:
-    """Return where the bracket at `start` is closed, past strings in either quote; None where it never is."""
+    """Return the end of the bracket at `start`, past strings in either quote.
+
+    None if it is never closed.
+    """
     stack: list[str] = []
     quote = ""
     for match in _SIGNS.finditer(text, start):
@@ -97,17 +111,17 @@ def _quoted_key(match: re.Match[str]) -> str:
 def _strictly(text: str) -> Any:
     """Read a whole text as JSON that may have line breaks in its strings."""
     try:
-        value, end = _DECODER.raw_decode(text)
+        parsed, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    return None if text[end:].strip() else value
+    return None if text[end:].strip() else parsed
 
 
 def _as_python(text: str) -> Any:
     if len(text) > PYTHON_CHARACTERS or not text.startswith(("{", "[")):
         return None
     try:
-        value = ast.literal_eval(text)
+        parsed = ast.literal_eval(text)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         return None
-    return value if isinstance(value, dict | list) else None
+    return parsed if isinstance(parsed, dict | list) else None

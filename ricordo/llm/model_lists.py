@@ -1,4 +1,4 @@
-"""Asks a provider which models it has, and reads the answer. One question, one short time-out, no retry."""
+"""Requests a provider's list of models and reads it: one request, a short time-out, no retry."""
 
 import asyncio
 import re
@@ -21,7 +21,8 @@ from ricordo.llm.provider_table import Provider
 LISTING_SECONDS = 5.0
 PROBE_SECONDS = 0.2
 OLLAMA_AT_ONCE = 8
-# With less than 24 GiB of video memory, as Ollama's documents say; the others get more, and `/api/ps` tells of it.
+# Ollama's default with less than 24 GiB of video memory, by its documents. With more memory the
+# default is larger, and `/api/ps` reports it.
 OLLAMA_SMALLEST_WINDOW = 4_096
 _NUM_CTX = re.compile(r"^num_ctx\s+(\d+)\s*$", re.MULTILINE)
 _WINDOW_KEYS = (
@@ -33,7 +34,8 @@ _WINDOW_KEYS = (
     "max_input_tokens",  # Anthropic
     "inputTokenLimit",  # Google
 )
-_NEITHER = (
+# Parts of the names of models that neither chat nor embed.
+_OTHER_KINDS = (
     "whisper",
     "tts-",
     "dall-e",
@@ -44,7 +46,7 @@ _NEITHER = (
     "gpt-image",
     "colbert",
 )
-# Where a list does not say what a model is for, its name does: the families of embedding models in use.
+# Families of embedding models: the name decides if the list does not tell a model's purpose.
 _EMBEDS = re.compile(
     r"embed|sentence-transformers/|(?<![a-z])(bge|gte|e5|mxbai|paraphrase|instructor|gtr-t5|sentence-t5)(?=[-_.:]|$)"
     r"|minilm|mpnet|stella[-_]"
@@ -68,8 +70,12 @@ class ModelList:
 async def list_models(
     client: httpx2.AsyncClient, provider: Provider, *, checks_key: bool = False
 ) -> ModelList:
-    """Ask for the models of a provider. Raises ModelError where the list cannot be had; Bedrock and Vertex have none."""
-    base_url, key = provider.base_url.rstrip("/"), provider.api_key or ""
+    """Return a provider's list of models.
+
+    Raises ModelError if the list cannot be read; Bedrock and Vertex have none.
+    """
+    base_url = provider.base_url.rstrip("/")
+    key = provider.api_key or ""
     match provider.adapter:
         case "bedrock" | "vertex":
             raise ModelError(
@@ -80,21 +86,27 @@ async def list_models(
             url = f"{base_url.removesuffix('/v1')}/v1/models?limit=1000"
             headers = {"x-api-key": key, "anthropic-version": "2023-06-01"}
         case "google":
-            url, headers = f"{base_url}/v1beta/models?pageSize=1000", {"x-goog-api-key": key}
+            url = f"{base_url}/v1beta/models?pageSize=1000"
+            headers = {"x-goog-api-key": key}
         case _:
-            url, headers = f"{base_url}/models", call_headers(provider.endpoint_type, key)
+            url = f"{base_url}/models"
+            headers = call_headers(provider.endpoint_type, key)
             if provider.endpoint_type == "azure" and not base_url.endswith("/v1"):
-                # The only version whose data plane lists deployments, whatever the version is that answers their calls.
-                url = f"{base_url.removesuffix('/openai')}/openai/deployments?api-version=2023-03-15-preview"
+                # Only this version lists deployments, whichever version answers their calls.
+                root = base_url.removesuffix("/openai")
+                url = f"{root}/openai/deployments?api-version=2023-03-15-preview"
     if checks_key and provider.endpoint_type == "openrouter":
-        # OpenRouter shows its list to anybody; this alone proves the key.
+        # OpenRouter shows its list without a key; only this request proves the key.
         await _get(client, f"{base_url}/key", provider, headers)
     listed = models_in(await _get(client, url, provider, headers), provider)
     return await _with_details(client, provider, listed)
 
 
 async def probe(client: httpx2.AsyncClient, provider: Provider) -> ModelList | None:
-    """Return the models of a server on this machine; None where it is not there, or is something else."""
+    """Return the models of a server on this machine.
+
+    None if it is absent or another server.
+    """
     url = provider.base_url.removesuffix("/v1") + provider.list_path
     try:
         listed = models_in(await _get(client, url, provider, timeout=PROBE_SECONDS), provider)
@@ -123,13 +135,13 @@ async def _get(
 
 
 def models_in(content: bytes, provider: Provider) -> ModelList:
-    """Return the models in a provider's answer. All rows must name its owner. Raises ModelError on anything else."""
-    payload = read_json(content)
-    rows = payload if isinstance(payload, list) else None
-    if isinstance(payload, dict):
-        rows = (
-            payload.get("data") if isinstance(payload.get("data"), list) else payload.get("models")
-        )
+    """Return the models in a provider's answer.
+
+    Raises ModelError for any other answer, or if a row lacks the provider's `owner`.
+    """
+    rows = read_json(content)
+    if isinstance(rows, dict):
+        rows = rows.get("data") if isinstance(rows.get("data"), list) else rows.get("models")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ModelError(
             "llm_bad_request", f"{provider.name} at {provider.base_url} gave no list of models."
@@ -138,16 +150,17 @@ def models_in(content: bytes, provider: Provider) -> ModelList:
         row.get("owned_by") == provider.owner for row in rows
     ):
         raise ModelError("llm_bad_request", f"{provider.base_url} is not {provider.name}.")
-    chat, embedding = [], []
+    chat = []
+    embedding = []
     for row in rows:
-        name = str(row.get("id") or row.get("model") or row.get("name") or "").removeprefix(
-            "models/"
-        )
-        if not name or any(word in name.lower() for word in _NEITHER):
+        name = str(row.get("id") or row.get("model") or row.get("name") or "")
+        name = name.removeprefix("models/")
+        if not name or any(word in name.lower() for word in _OTHER_KINDS):
             continue
-        if _embeds(
-            row, str(row.get("model") or name) if row.get("object") == "deployment" else name
-        ):
+        model = name
+        if row.get("object") == "deployment":
+            model = str(row.get("model") or name)
+        if _embeds(row, model):
             embedding.append(embedding_of(provider, name))
         else:
             chat.append(_info(row, name, provider))
@@ -156,16 +169,19 @@ def models_in(content: bytes, provider: Provider) -> ModelList:
 
 def known_window(model: str) -> int:
     name = model.rpartition("/")[2].lower()
-    best = max(
-        (beginning for beginning in _WINDOWS if name.startswith(beginning)), key=len, default=""
-    )
-    return _WINDOWS.get(best, DEFAULT_CONTEXT_WINDOW)
+    prefixes = (prefix for prefix in _WINDOWS if name.startswith(prefix))
+    prefix = max(prefixes, key=len, default="")
+    return _WINDOWS.get(prefix, DEFAULT_CONTEXT_WINDOW)
 
 
 def info_of(provider: Provider, name: str) -> ModelInfo:
-    handle, endpoint = f"{provider.name}/{name}", provider.base_url or None
     return ModelInfo(
-        handle, provider.name, name, provider.endpoint_type, known_window(name), endpoint
+        f"{provider.name}/{name}",
+        provider.name,
+        name,
+        provider.endpoint_type,
+        known_window(name),
+        endpoint=provider.base_url or None,
     )
 
 
@@ -187,43 +203,45 @@ def _embeds(row: dict[str, Any], name: str) -> bool:
 
 
 def _info(row: dict[str, Any], name: str, provider: Provider) -> ModelInfo:
-    info = info_of(provider, name)
-    if row.get("object") == "deployment" and isinstance(
-        row.get("model"), str
-    ):  # Azure: the name is anybody's choice.
-        return replace(info, context_window=known_window(row["model"]))
+    model = info_of(provider, name)
+    if row.get("object") == "deployment" and isinstance(row.get("model"), str):
+        # An Azure deployment may have any name, so its model decides.
+        return replace(model, context_window=known_window(row["model"]))
     meta = row.get("meta")
-    # llama.cpp says what it was started with, or else what the model was trained for.
+    # llama.cpp reports the window of its start, or else that of the model's training.
     window = meta.get("n_ctx") or meta.get("n_ctx_train") if isinstance(meta, dict) else None
-    window = window or next(
-        (row[key] for key in _WINDOW_KEYS if isinstance(row.get(key), int) and row[key] > 0), None
-    )
-    info = replace(info, calls_tools=_calls_tools(row), parameters=_parameters(row))
-    return replace(info, context_window=window) if isinstance(window, int) else info
+    if not window:
+        windows = (row.get(key) for key in _WINDOW_KEYS)
+        window = next((size for size in windows if isinstance(size, int) and size > 0), None)
+    model = replace(model, calls_tools=_calls_tools(row), parameters=_parameters(row))
+    return replace(model, context_window=window) if isinstance(window, int) else model
 
 
 def _calls_tools(row: Mapping[str, Any]) -> bool | None:
-    """Return whether a model calls tools, where its list or its server says so."""
-    said = row.get("capabilities") or row.get("supported_parameters")  # OpenRouter has the latter
-    if isinstance(said, list):
-        return "tools" in said or "tool_use" in said  # Ollama, LM Studio
-    can = said.get("function_calling") if isinstance(said, dict) else None  # Mistral
+    """Return whether a model calls tools.
+
+    None if neither its list nor its server tells.
+    """
+    abilities = row.get("capabilities") or row.get("supported_parameters")  # OpenRouter: the latter
+    if isinstance(abilities, list):
+        return "tools" in abilities or "tool_use" in abilities  # Ollama, LM Studio
     template = row.get("template")  # of an older Ollama
-    return (
-        ".Tools" in template
-        if isinstance(template, str)
-        else can
-        if isinstance(can, bool)
-        else None
-    )
+    if isinstance(template, str):
+        return ".Tools" in template
+    calls_functions = abilities.get("function_calling") if isinstance(abilities, dict) else None
+    return calls_functions if isinstance(calls_functions, bool) else None  # Mistral
 
 
 def _parameters(row: Mapping[str, Any]) -> float | None:
-    """Return how many billion parameters a model has, where llama.cpp counts them or Ollama names its size."""
-    meta, details = row.get("meta"), row.get("details")
+    """Return a model's parameters in billions.
+
+    llama.cpp counts them, and Ollama names the size.
+    """
+    meta = row.get("meta")
     count = meta.get("n_params") if isinstance(meta, dict) else None
     if isinstance(count, int | float) and count > 0:
         return float(count) / 1e9
+    details = row.get("details")
     size = details.get("parameter_size") if isinstance(details, dict) else None
     return billions(size) if isinstance(size, str) else None
 
@@ -231,7 +249,7 @@ def _parameters(row: Mapping[str, Any]) -> float | None:
 async def _with_details(
     client: httpx2.AsyncClient, provider: Provider, listed: ModelList
 ) -> ModelList:
-    """Return the models of Ollama or LM Studio with the windows they have there, and whether they call tools."""
+    """Return the models of Ollama or LM Studio with their windows and tool support."""
     root = provider.base_url.rstrip("/").removesuffix("/v1")
     if provider.endpoint_type == "ollama" and listed.chat:
         return replace(
@@ -239,62 +257,68 @@ async def _with_details(
         )
     if provider.endpoint_type == "lmstudio" and listed.chat:
         rows = (await _ask(client, "GET", f"{root}/api/v0/models")).get("data")
-        told = (
-            {str(row.get("id")): row for row in rows if isinstance(row, dict)}
-            if isinstance(rows, list)
-            else {}
-        )
+        if not isinstance(rows, list):
+            rows = []
+        by_name = {str(row.get("id")): row for row in rows if isinstance(row, dict)}
         chat = (
-            _info(told[info.name], info.name, provider) if info.name in told else info
-            for info in listed.chat
+            _info(by_name[model.name], model.name, provider) if model.name in by_name else model
+            for model in listed.chat
         )
         return replace(listed, chat=tuple(chat))
     return listed
 
 
 async def _shown_by_ollama(
-    client: httpx2.AsyncClient, root: str, started_with: int | None, infos: Sequence[ModelInfo]
+    client: httpx2.AsyncClient, root: str, started_with: int | None, models: Sequence[ModelInfo]
 ) -> tuple[ModelInfo, ...]:
-    """Models with their windows at Ollama: as loaded, by its own file, as the server was started, else its smallest default."""
+    """Return the models with their windows at Ollama.
+
+    The window is the loaded one, else that of the model's file, else that of the server's start,
+    else Ollama's smallest default.
+    """
     running = (await _ask(client, "GET", f"{root}/api/ps")).get("models")
     rows = [row for row in running if isinstance(row, dict)] if isinstance(running, list) else []
-    loaded = {str(row.get("model") or row.get("name")): row.get("context_length") for row in rows}
-    places = asyncio.Semaphore(OLLAMA_AT_ONCE)
+    loaded_windows = {
+        str(row.get("model") or row.get("name")): row.get("context_length") for row in rows
+    }
+    semaphore = asyncio.Semaphore(OLLAMA_AT_ONCE)
 
-    async def measured(info: ModelInfo) -> ModelInfo:
-        async with places:
-            shown = await _ask(client, "POST", f"{root}/api/show", {"model": info.name})
-        window = loaded.get(info.name)
+    async def measure(model: ModelInfo) -> ModelInfo:
+        async with semaphore:
+            details = await _ask(client, "POST", f"{root}/api/show", {"model": model.name})
+        window = loaded_windows.get(model.name)
         if not (isinstance(window, int) and window > 0):
-            window = ollama_window(shown, started_with)
+            window = ollama_window(details, started_with)
         return replace(
-            info,
+            model,
             context_window=window,
-            calls_tools=_calls_tools(shown),
-            parameters=_parameters(shown) or info.parameters,
+            calls_tools=_calls_tools(details),
+            parameters=_parameters(details) or model.parameters,
         )
 
-    return tuple(await asyncio.gather(*map(measured, infos)))
+    return tuple(await asyncio.gather(*map(measure, models)))
 
 
 async def takes_tools(client: httpx2.AsyncClient, provider: Provider, model: str) -> bool | None:
-    """Ask for one token with a tool at hand: vLLM and llama.cpp refuse tools unless they were started for them."""
+    """Return whether a server takes tools, by a request of one token.
+
+    None if unclear.
+
+    vLLM and llama.cpp refuse tools unless they were started for them.
+    """
     tool = {
         "name": "hello",
         "description": "Say hello.",
         "parameters": {"type": "object", "properties": {}},
     }
-    said = [{"role": "user", "content": "Hello."}]
     body = {
         "model": model,
         "max_tokens": 1,
-        "messages": said,
+        "messages": [{"role": "user", "content": "Hello."}],
         "tools": [{"type": "function", "function": tool}],
     }
-    headers, url = (
-        call_headers(provider.endpoint_type, provider.api_key),
-        f"{provider.base_url}/chat/completions",
-    )
+    headers = call_headers(provider.endpoint_type, provider.api_key)
+    url = f"{provider.base_url}/chat/completions"
     try:
         response = await client.post(url, json=body, headers=headers, timeout=LISTING_SECONDS)
     except (httpx2.HTTPError, ModelError):
@@ -304,29 +328,33 @@ async def takes_tools(client: httpx2.AsyncClient, provider: Provider, model: str
     return False if b"tool" in response.content.lower() else None
 
 
-def ollama_window(shown: Mapping[str, Any], started_with: int | None) -> int:
-    """Return the window that Ollama will load a model with, by what it shows of it."""
-    parameters, facts = shown.get("parameters"), shown.get("model_info")
+def ollama_window(details: Mapping[str, Any], started_with: int | None) -> int:
+    """Return the window that Ollama will load a model with, by the model's details."""
+    parameters = details.get("parameters")
+    facts = details.get("model_info")
     set_by_file = _NUM_CTX.search(parameters) if isinstance(parameters, str) else None
     window = int(set_by_file.group(1)) if set_by_file else started_with or OLLAMA_SMALLEST_WINDOW
     rows = facts.items() if isinstance(facts, dict) else ()
-    most = [
-        value
-        for key, value in rows
-        if key.endswith(".context_length") and isinstance(value, int) and value > 0
+    trained_windows = [
+        size
+        for key, size in rows
+        if key.endswith(".context_length") and isinstance(size, int) and size > 0
     ]
-    if shown.get("remote_host") and most:  # A model in Ollama's cloud comes with all it has.
-        return min(most)
-    return min([window, *most]) or OLLAMA_SMALLEST_WINDOW
+    if details.get("remote_host") and trained_windows:  # Ollama's cloud serves the whole window
+        return min(trained_windows)
+    return min([window, *trained_windows]) or OLLAMA_SMALLEST_WINDOW
 
 
 async def _ask(
     client: httpx2.AsyncClient, method: str, url: str, body: Any = None
 ) -> Mapping[str, Any]:
-    """Return the answer, or nothing where there is none: an older server, or one that is busy."""
+    """Return the JSON of an answer.
+
+    Empty without one, as from an older or busy server.
+    """
     try:
         response = await client.request(method, url, json=body, timeout=LISTING_SECONDS)
     except httpx2.HTTPError:
         return {}
-    payload = read_json(response.content) if response.status_code == 200 else None
-    return payload if isinstance(payload, dict) else {}
+    answer = read_json(response.content) if response.status_code == 200 else None
+    return answer if isinstance(answer, dict) else {}

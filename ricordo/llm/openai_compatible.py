@@ -1,4 +1,7 @@
-"""The thin adapter for every server that speaks OpenAI's chat completions. No vendor's SDK: a call costs well under 1 ms of CPU."""
+"""The thin adapter for every server that speaks OpenAI's chat completions.
+
+It uses no vendor's SDK: a call costs well under 1 ms of CPU.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -32,7 +35,7 @@ from ricordo.llm.policy import (
 )
 from ricordo.llm.special_tokens import break_tokens
 
-# After its last event a server ends the body at once; one that does not is not waited for.
+# Servers end the body right after the last event; do not wait longer for one that does not.
 LAST_BYTES_SECONDS = 0.5
 
 
@@ -50,9 +53,8 @@ class OpenAICompatibleModel:
         learned: LearnedModel | None = None,
     ) -> None:
         self.info = info
-        """Which model this is."""
         self.learned = learned or lessons_of(info)
-        """What it was learned to need."""
+        """The dialect learned from the server's refusals."""
         self._connections = connections
         self._policy = policy
         self._url = httpx2.URL(call_url(info, "chat/completions", api_version))
@@ -62,7 +64,7 @@ class OpenAICompatibleModel:
         self._headers = call_headers(info.endpoint_type, api_key)
 
     def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
+        """Yield chunks if `request.stream` is set, and last of all the whole reply."""
         adaptation = Adaptation(self.learned, self._body)
         return answer_by_policy(
             self._policy, request, partial(self._attempt, adaptation), adaptation
@@ -77,7 +79,7 @@ class OpenAICompatibleModel:
             body = body | {
                 name: orjson.Fragment(break_tokens(orjson.dumps(body[name]))) for name in texts
             }
-        # Made directly: to have the client merge its own headers and cookies in costs a tenth of a call.
+        # Built directly: merging the client's headers and cookies would cost a tenth of a call.
         return httpx2.Request("POST", self._url, headers=self._headers, content=orjson.dumps(body))
 
     async def _attempt(
@@ -89,22 +91,23 @@ class OpenAICompatibleModel:
             async with aclosing(response):
                 is_json = response.headers.get("content-type", "").startswith("application/json")
                 if body.get("stream") and response.status_code == 200 and not is_json:
-                    async for item in self._read_events(response, request):
-                        if isinstance(item, ModelReply):
+                    async for event in self._read_events(response, request):
+                        if isinstance(event, ModelReply):
                             adaptation.confirm(request)
                         elif not request.stream:
-                            # The model is served as a stream alone, and this caller wants the whole.
+                            # The server only streams this model, but the caller wants only the
+                            # whole reply.
                             continue
-                        yield item
+                        yield event
                     return
-                # Asked for as a whole, an error, or a server that took no notice of `stream`.
+                # A whole answer, an error, or the answer of a server that ignored `stream`.
                 content = await response.aread()
         except (httpx2.TransportError, httpx2.DecodingError) as error:
             raise error_from_transport(self.info.provider, error) from error
         if response.status_code == 200:
-            reply = to_reply(self._payload(content), request, self._dialect)
-        elif (written := generation_in(content, request)) is not None:
-            reply = written
+            reply = to_reply(self._completion(content), request, self._dialect)
+        elif (rescued := generation_in(content, request)) is not None:
+            reply = rescued
         else:
             raise error_from_status(
                 self.info.provider, response.status_code, content, response.headers
@@ -118,16 +121,17 @@ class OpenAICompatibleModel:
     async def _read_events(
         self, response: httpx2.Response, request: ModelRequest
     ) -> AsyncGenerator[Chunk | ModelReply, None]:
-        lines, builder = SseReader(), ReplyBuilder(self._dialect)
+        lines = SseReader()
+        builder = ReplyBuilder(self._dialect)
         pieces = response.aiter_bytes()
         try:
             async for event in _events(pieces, lines):
                 if (fault := read_fault(event)) is not None:
                     if builder.is_finished:
                         break
-                    if (written := generation_in(fault, request)) is None:
+                    if (rescued := generation_in(fault, request)) is None:
                         raise error_from_event(self.info.provider, fault)
-                    yield written
+                    yield rescued
                     return
                 for chunk in builder.feed(event):
                     yield chunk
@@ -140,34 +144,35 @@ class OpenAICompatibleModel:
             await _read_to_the_end(pieces)
         yield builder.reply(request)
 
-    def _payload(self, content: bytes) -> dict[str, Any]:
-        payload = read_json(content.removeprefix(b"\xef\xbb\xbf"))
-        if not isinstance(payload, dict):
-            words, _ = words_of(content)
-            problem = f"{self.info.endpoint} did not answer with a chat completion. Check its address. It said: "
-            raise ModelError("llm_bad_request", problem + words[:200])
-        inner = payload.get("data")
-        if "choices" not in payload and isinstance(inner, dict) and "choices" in inner:
-            payload = inner  # Some gateways put the answer into an envelope.
-        if (fault := read_fault(payload)) is not None:
+    def _completion(self, content: bytes) -> dict[str, Any]:
+        completion = read_json(content.removeprefix(b"\xef\xbb\xbf"))
+        if not isinstance(completion, dict):
+            answer_text, _ = words_of(content)
+            message = f"{self.info.endpoint} did not answer with a chat completion. Check its address. It said: "
+            raise ModelError("llm_bad_request", message + answer_text[:200])
+        envelope = completion.get("data")
+        if "choices" not in completion and isinstance(envelope, dict) and "choices" in envelope:
+            completion = envelope  # some gateways wrap the completion
+        if (fault := read_fault(completion)) is not None:
             raise error_from_event(self.info.provider, fault)
-        return payload
+        return completion
 
 
 def call_headers(endpoint_type: str, api_key: str | None) -> dict[str, str]:
-    """The headers of a call, with the key where this kind of server wants it."""
-    found = {"content-type": "application/json", "user-agent": "ricordo"}
-    if api_key:
-        found |= (
-            {"api-key": api_key}
-            if endpoint_type == "azure"
-            else {"authorization": f"Bearer {api_key}"}
-        )
-    return found
+    """Return the headers of a call, with the key in the server's header."""
+    headers = {"content-type": "application/json", "user-agent": "ricordo"}
+    if api_key and endpoint_type == "azure":
+        headers["api-key"] = api_key
+    elif api_key:
+        headers["authorization"] = f"Bearer {api_key}"
+    return headers
 
 
 def call_url(info: ModelInfo | EmbeddingInfo, path: str, api_version: str | None = None) -> str:
-    """Where a call of a model goes. Azure has an address for each deployment, unless its newer `/openai/v1` is used."""
+    """Return the address of a model's call.
+
+    Azure has an address for each deployment, unless its newer `/openai/v1` is used.
+    """
     base_url = (info.endpoint or "").rstrip("/")
     if info.endpoint_type != "azure":
         return f"{base_url}/{path}"
@@ -180,8 +185,8 @@ def call_url(info: ModelInfo | EmbeddingInfo, path: str, api_version: str | None
 async def _events(
     pieces: AsyncGenerator[bytes, None], lines: SseReader
 ) -> AsyncGenerator[dict[str, Any], None]:
-    async for data in pieces:
-        for event in lines.feed(data):
+    async for piece in pieces:
+        for event in lines.feed(piece):
             yield event
         if lines.is_done:
             return
@@ -191,7 +196,7 @@ async def _events(
 
 
 async def _read_to_the_end(pieces: AsyncGenerator[bytes, None]) -> None:
-    # A body that was read to its end leaves its connection open for the next call.
+    # The connection stays open for the next call only if the body was read to its end.
     try:
         async with asyncio.timeout(LAST_BYTES_SECONDS):
             async for _ in pieces:

@@ -1,4 +1,9 @@
-"""One request's body in the form that its model was learned to need. Pure; `conform` is the one place that makes it valid."""
+"""A request's body in the form that its model was learned to need.
+
+Pure.
+
+`conform` is the only place that makes it valid.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -8,17 +13,20 @@ import orjson
 from ricordo.llm.learned_dialect import NOTHING_LEARNED, LearnedDialect, Refused
 
 Json = dict[str, Any]
-# Models whose roles alternate want a conversation to begin and to end with the user.
+# Models with alternating roles need a user's message at the beginning and the end.
 OPENING = "(The conversation goes on.)"
-# Between a tool's result and what the user says next.
+# The assistant's text between a tool's result and the next message of the user.
 BETWEEN = "OK."
 _BUDGETS = ("max_tokens", "max_completion_tokens")
-_ALWAYS_SENT = frozenset({"model", "messages", "tools", "stream"})
-_PARTS_SENT = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+_NEEDED_FIELDS = frozenset({"model", "messages", "tools", "stream"})
+_NEEDED_IN_MESSAGE = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 
 
 def conform(body: Json, learned: LearnedDialect) -> Json:
-    """Return the body as this model takes it; the body itself where nothing was learned."""
+    """Return the body as this model takes it.
+
+    The same body if nothing was learned.
+    """
     if learned is NOTHING_LEARNED or learned == NOTHING_LEARNED:
         return body
     rows = _messages(body["messages"], learned)
@@ -32,7 +40,7 @@ def conform(body: Json, learned: LearnedDialect) -> Json:
         for name in ("tools", "tool_choice", "parallel_tool_calls"):
             body.pop(name, None)
     if learned.bare:
-        body = {name: value for name, value in body.items() if name in _ALWAYS_SENT}
+        body = {name: field for name, field in body.items() if name in _NEEDED_FIELDS}
         body["messages"] = [_without_extras(row) for row in rows]
     body = without_refused(body, learned.refused)
     if learned.most_output is not None:
@@ -45,15 +53,15 @@ def conform(body: Json, learned: LearnedDialect) -> Json:
 # --- fields ---
 
 
-def kind_of(value: Any) -> str:
-    """Return what tells a refused value from others of its field: its type where it is an object, else the value."""
-    if isinstance(value, dict):
-        return str(value.get("type", "object"))
-    return orjson.dumps(value, default=str).decode()[:100]
+def kind_of(field: Any) -> str:
+    """Return the kind of a refused value: the type of an object, else the value itself."""
+    if isinstance(field, dict):
+        return str(field.get("type", "object"))
+    return orjson.dumps(field, default=str).decode()[:100]
 
 
 def without_refused(body: Json, refused: Iterable[Refused]) -> Json:
-    """Return the body without what was refused; where a field has another way to say the same, that is taken."""
+    """Return the body without refused fields, or with another field of the same meaning."""
     refused = frozenset(refused)
     if not refused:
         return body
@@ -61,25 +69,28 @@ def without_refused(body: Json, refused: Iterable[Refused]) -> Json:
     for path, kind in sorted(refused):
         body = _without(body, path.split("."), kind)
     if "logprobs" not in body and "top_logprobs" in body:
-        # The second asks for more of the first, and is refused alone.
-        body = {name: value for name, value in body.items() if name != "top_logprobs"}
+        # Servers refuse `top_logprobs` without `logprobs`.
+        body = {name: field for name, field in body.items() if name != "top_logprobs"}
     return body
 
 
 def is_refused(refused: frozenset[Refused], name: str, value: Any) -> bool:
-    """Return whether this field was refused, at all or with this value."""
+    """Return whether this field was refused, entirely or with this value."""
     return (name, "") in refused or (name, kind_of(value)) in refused
 
 
 def _other_budget_name(body: Json, refused: frozenset[Refused]) -> Json:
     for name, other in (_BUDGETS, _BUDGETS[::-1]):
         if name in body and (name, "") in refused and (other, "") not in refused:
-            return {(other if key == name else key): value for key, value in body.items()}
+            return {(other if key == name else key): field for key, field in body.items()}
     return body
 
 
 def _other_choice(body: Json, refused: frozenset[Refused]) -> Json:
-    """A tool by its name may be forced as the only one that is offered; where none can be forced, the model chooses."""
+    """Return the body with another form of a refused `tool_choice`.
+
+    A tool can be forced by offering only that tool; if no tool can be forced, the model chooses.
+    """
     choice = body.get("tool_choice")
     if choice is None or ("tool_choice", "") in refused:
         return body
@@ -94,35 +105,33 @@ def _other_choice(body: Json, refused: frozenset[Refused]) -> Json:
 
 def _other_format(body: Json, refused: frozenset[Refused]) -> Json:
     form = body.get("response_format")
-    if (
-        isinstance(form, dict)
-        and form.get("type") == "json_schema"
-        and is_refused(refused, "response_format", form)
-    ):
+    is_schema = isinstance(form, dict) and form.get("type") == "json_schema"
+    if is_schema and is_refused(refused, "response_format", form):
         return body | {"response_format": {"type": "json_object"}}
     return body
 
 
-def _without(value: Any, path: Sequence[str], kind: str) -> Any:
-    """Return the value without the field at this path, in which "*" stands for all of a list."""
+def _without(json: Any, path: Sequence[str], kind: str) -> Any:
+    """Return the JSON without the field at this path.
+
+    "*" means all elements of a list.
+    """
     name, *rest = path
     if name == "*":
-        return (
-            [_without(each, rest, kind) for each in value]
-            if isinstance(value, list) and rest
-            else value
-        )
-    if not isinstance(value, dict) or name not in value:
-        return value
+        if not isinstance(json, list) or not rest:
+            return json
+        return [_without(element, rest, kind) for element in json]
+    if not isinstance(json, dict) or name not in json:
+        return json
     if rest:
-        return value | {name: _without(value[name], rest, kind)}
-    if kind in ("", kind_of(value[name])):
-        return {key: inner for key, inner in value.items() if key != name}
-    return value
+        return json | {name: _without(json[name], rest, kind)}
+    if kind in ("", kind_of(json[name])):
+        return {key: inner for key, inner in json.items() if key != name}
+    return json
 
 
 def _without_extras(row: Json) -> Json:
-    return {name: value for name, value in row.items() if name in _PARTS_SENT}
+    return {name: field for name, field in row.items() if name in _NEEDED_IN_MESSAGE}
 
 
 # --- messages ---
@@ -145,7 +154,7 @@ def _messages(rows: list[Json], learned: LearnedDialect) -> list[Json]:
 
 
 def _with_prompt_as_user(rows: Sequence[Json]) -> list[Json]:
-    """Return the rows with the system's text at the beginning of what the user says first."""
+    """Return the rows with the system's text at the start of the first user message."""
     prompt, *rest = rows
     if rest and rest[0]["role"] == "user":
         return [_merged(_as_user(prompt), rest[0]), *rest[1:]]
@@ -157,7 +166,10 @@ def _as_user(row: Json) -> Json:
 
 
 def _by_turns(rows: Sequence[Json]) -> list[Json]:
-    """Return the rows in turns: neighbours of one role joined, a user's line where one is missing at an end."""
+    """Return the rows in alternating turns.
+
+    Neighbours of one role are joined, and a user's message is added at an end that lacks one.
+    """
     turns: list[Json] = []
     for row in rows:
         role = row["role"]
@@ -176,9 +188,8 @@ def _by_turns(rows: Sequence[Json]) -> list[Json]:
 
 
 def _merged(first: Json, second: Json) -> Json:
-    merged = (
-        first | second | {"content": _merged_content(first.get("content"), second.get("content"))}
-    )
+    content = _merged_content(first.get("content"), second.get("content"))
+    merged = first | second | {"content": content}
     calls = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
     return merged | ({"tool_calls": calls} if calls else {})
 
@@ -196,7 +207,10 @@ def _parts(content: Any) -> list[Json]:
 
 
 def _calls_as_text(rows: Sequence[Json]) -> list[Json]:
-    """Return the rows with calls in words, in the notation that is read back as a call, and results in the user's voice."""
+    """Return the rows with calls and tool results as text.
+
+    Calls are in the notation that is read back as a call; results are user messages.
+    """
     names = {
         call["id"]: call["function"]["name"] for row in rows for call in row.get("tool_calls", ())
     }
@@ -223,18 +237,18 @@ _SPEAKERS = {"user": "User", "assistant": "Assistant"}
 
 
 def _as_one_text(rows: Sequence[Json]) -> str:
-    """Return the whole conversation as one text, with who speaks before each message."""
+    """Return the whole conversation as one text, with the speaker before each message."""
     plain = _calls_as_text(rows)
     lines = []
     for row in plain:
-        words = _words(row.get("content"))
+        text = _text_of(row.get("content"))
         speaker = _SPEAKERS.get(row["role"])
-        if words:
-            lines.append(f"{speaker}: {words}" if speaker else words)
+        if text:
+            lines.append(f"{speaker}: {text}" if speaker else text)
     return "\n\n".join(lines)
 
 
-def _words(content: Any) -> str:
+def _text_of(content: Any) -> str:
     if isinstance(content, list):
         return "\n".join(str(part.get("text", "(a picture)")) for part in content)
     return content or ""

@@ -1,6 +1,6 @@
-"""How servers that speak OpenAI's chat completions differ from each other. Pure: what to say to which of them, and how.
+"""Differences between servers that speak OpenAI's chat completions. Pure.
 
-What is known comes from the providers' own documents and from the errors that their servers answer.
+Sources: the providers' own documents and the errors of their servers.
 """
 
 import re
@@ -15,7 +15,12 @@ Replay = Literal["nothing", "field", "details", "chunks"]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a server reads the format: `effort` to think, `replays` of thoughts, their `provider`, and tokens in texts as tokens."""
+    """A server's reading of the format.
+
+    `effort` is its way to set the reasoning effort and `efforts` its levels; `replays` is its way to
+    take its own reasoning back, and `provider` marks that reasoning. With `reads_special_tokens` it
+    reads special tokens in texts as tokens.
+    """
 
     provider: str = ""
     max_tokens_name: str = "max_tokens"
@@ -41,7 +46,8 @@ _OPENAI = Dialect(
 )
 _LOW_TO_HIGH = ("low", "medium", "high")
 _BY_KIND = {
-    # Mistral refuses fields it does not know, call ids that are not nine letters or digits, and a user right after a tool.
+    # Mistral refuses unknown fields, call ids other than nine letters or digits, and a user's
+    # message right after a tool's.
     "mistral": Dialect(
         takes_user=False,
         takes_stream_options=False,
@@ -52,7 +58,7 @@ _BY_KIND = {
     ),
     # LM Studio takes tool_choice as a word only.
     "lmstudio": Dialect(forces_by_name=False),
-    # DeepSeek refuses calls in the transcript without the thoughts that came before them, be they empty.
+    # DeepSeek refuses calls in the transcript without their reasoning, even if that is empty.
     "deepseek": Dialect(effort="deepseek", replays="field"),
     "openrouter": Dialect(effort="openrouter", replays="details"),
     "together": Dialect(effort="together"),
@@ -62,11 +68,11 @@ _BY_KIND = {
     "groq": Dialect(effort="none", takes_strict=True),
     "xai": Dialect(effort="none"),
 }
-# OpenAI's models that think: they take no temperature, and those named o1 to o4 take no word on parallel calls.
+# OpenAI's reasoning models: they take no temperature, and o1 to o4 no `parallel_tool_calls`.
 _OPENAI_THINKS = re.compile(r"^(?:o\d|gpt-[5-9](?!\.?\d*-chat))")
 OPENAI_ADDRESS = "https://api.openai.com/v1"
 _OPENAI_ADDRESS = re.compile(r"^https://(?:[a-z]{2}\.)?api\.openai\.com(?:/|$)")
-# How some of a server's models differ, by what is in their names; the first that fits counts.
+# Changes for some of a server's models, by a pattern of their names; the first match counts.
 _BY_MODEL: tuple[tuple[str, re.Pattern[str], dict[str, Any]], ...] = tuple(
     (kind, re.compile(pattern), changes)
     for kind, pattern, changes in (
@@ -84,7 +90,7 @@ _BY_MODEL: tuple[tuple[str, re.Pattern[str], dict[str, Any]], ...] = tuple(
             {"effort": "field", "efforts": ("low", "high")},
         ),
         ("xai", r"^grok-(?:4\.[2-9]|[5-9])", {"effort": "field"}),
-        # One that always thinks can be forced to nothing.
+        # A model that always reasons cannot be forced to call a tool.
         ("deepseek", r"^deepseek-reasoner", {"forces_tools": False, "thinks_unasked": True}),
         ("deepseek", r"^deepseek-(?:flash|v[4-9])", {"thinks_unasked": True}),
     )
@@ -109,30 +115,30 @@ def is_openai(base_url: str) -> bool:
 
 
 def is_providers_own(base_url: str) -> bool:
-    """Whether this is OpenAI's or Anthropic's own server, which reads texts as texts."""
+    """Return whether this is OpenAI's or Anthropic's own server, which reads texts as texts."""
     return is_openai(base_url) or base_url.startswith("https://api.anthropic.com")
 
 
 def dialect_of(endpoint_type: str, base_url: str, model: str = "", provider: str = "") -> Dialect:
-    """The dialect spoken at an address, for one of its models."""
+    """Return the dialect of one of the models at an address."""
     if is_openai(base_url) or endpoint_type == "azure":
-        found = _openai(model)
+        dialect = _openai(model)
     else:
         rows = (
             row
-            for kind, known, row in _BY_MODEL
-            if kind == endpoint_type and known.search(model.lower())
+            for kind, pattern, row in _BY_MODEL
+            if kind == endpoint_type and pattern.search(model.lower())
         )
-        found = replace(_BY_KIND.get(endpoint_type, Dialect()), **next(rows, {}))
-    return replace(found, provider=provider or endpoint_type)
+        dialect = replace(_BY_KIND.get(endpoint_type, Dialect()), **next(rows, {}))
+    return replace(dialect, provider=provider or endpoint_type)
 
 
 def _openai(model: str) -> Dialect:
     if not thinks_at_openai(model):
-        # A deployment of Azure's may have any name, and then it is up to those who set an effort.
-        return (
-            replace(_OPENAI, effort="none") if model.startswith(("gpt-", "chatgpt-")) else _OPENAI
-        )
+        if model.startswith(("gpt-", "chatgpt-")):
+            return replace(_OPENAI, effort="none")
+        # An Azure deployment may have any name: a setting of effort is then sent as it is.
+        return _OPENAI
     return replace(
         _OPENAI,
         takes_temperature=False,
@@ -144,8 +150,12 @@ def _openai(model: str) -> Dialect:
 def thinking_fields(
     settings: ModelSettings, dialect: Dialect, *, must_call: bool
 ) -> dict[str, Any]:
-    """The fields that ask for more or less thought; nothing where the server has no such field."""
-    effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
+    """Return the fields that set the reasoning effort.
+
+    None if the server has no such field.
+    """
+    effort = settings.reasoning_effort
+    budget = settings.max_reasoning_tokens
     if dialect.effort == "openrouter":
         return _openrouter(effort, budget)
     if dialect.effort == "deepseek":
@@ -170,10 +180,9 @@ def _openrouter(effort: str | None, budget: int | None) -> dict[str, Any]:
 
 
 def _deepseek(effort: str | None, dialect: Dialect, must_call: bool) -> dict[str, Any]:
-    if effort == "none" or (
-        effort is None and must_call and dialect.thinks_unasked and dialect.forces_tools
-    ):
-        # While it thinks, DeepSeek cannot be made to call a tool.
+    is_forced = must_call and dialect.thinks_unasked and dialect.forces_tools
+    if effort == "none" or (effort is None and is_forced):
+        # DeepSeek cannot be forced to call a tool while it reasons.
         return {"thinking": {"type": "disabled"}}
     if effort is None:
         return {}
@@ -184,16 +193,18 @@ def _deepseek(effort: str | None, dialect: Dialect, must_call: bool) -> dict[str
 
 
 def can_force(request: ModelRequest, dialect: Dialect) -> bool:
-    """Whether the server may be told that a tool must be called; where not, it is left to choose."""
-    asked = request.settings.reasoning_effort
-    return dialect.forces_tools and not (
-        dialect.effort == "deepseek" and asked not in (None, "none")
-    )
+    """Return whether the server may be forced to call a tool.
+
+    Otherwise its model chooses.
+    """
+    effort = request.settings.reasoning_effort
+    is_reasoning = dialect.effort == "deepseek" and effort not in (None, "none")
+    return dialect.forces_tools and not is_reasoning
 
 
-def _nearest(effort: str, known: tuple[str, ...]) -> str:
-    if not known or effort in known:
+def _nearest(effort: str, levels: tuple[str, ...]) -> str:
+    if not levels or effort in levels:
         return effort
-    if "default" in known:
+    if "default" in levels:
         return "default"
-    return next((each for each in _NEAREST.get(effort, ()) if each in known), known[-1])
+    return next((level for level in _NEAREST.get(effort, ()) if level in levels), levels[-1])

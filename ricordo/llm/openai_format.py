@@ -1,4 +1,7 @@
-"""Chat completions as JSON: our messages and tools to the wire. Pure; built by hand because it runs each step."""
+"""Chat completions as JSON: messages and tools for the wire.
+
+Pure; built by hand for speed.
+"""
 
 import hashlib
 import re
@@ -13,8 +16,8 @@ from ricordo.llm.loose_json import read_json
 from ricordo.llm.openai_dialect import Dialect, can_force, thinking_fields
 from ricordo.llm.pictures import UNREADABLE, readable_picture
 
-# Settings that are ours to put where the format wants them.
-_OURS = frozenset({"strict", "provider_type"})
+# Extra settings that this module translates instead of passing them on.
+_OWN_SETTINGS = frozenset({"strict", "provider_type"})
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]")
 MOST_ID_CHARACTERS = 40  # OpenAI's own limit
 _MISTRAL_ID = re.compile(r"^[A-Za-z0-9]{9}$")
@@ -38,8 +41,8 @@ def to_body(request: ModelRequest, model: str, dialect: Dialect) -> dict[str, An
         body["stream"] = True
         if dialect.takes_stream_options:
             body["stream_options"] = {"include_usage": True}
-    refused = _OURS if dialect.takes_verbosity else _OURS | {"verbosity"}
-    body.update((name, value) for name, value in settings.extra.items() if name not in refused)
+    hidden = _OWN_SETTINGS if dialect.takes_verbosity else _OWN_SETTINGS | {"verbosity"}
+    body.update((name, extra) for name, extra in settings.extra.items() if name not in hidden)
     if request.logprobs is not None:
         body |= {"logprobs": True, "top_logprobs": request.logprobs}
     return body
@@ -59,7 +62,8 @@ def _add_tools(body: dict[str, Any], request: ModelRequest, dialect: Dialect) ->
     elif request.forced_tool is not None:
         choice = {"type": "function", "function": {"name": request.forced_tool}}
         if not dialect.forces_by_name:
-            tools, choice = [tool for tool in tools if tool.name == request.forced_tool], "required"
+            tools = [tool for tool in tools if tool.name == request.forced_tool]
+            choice = "required"
     is_strict = dialect.takes_strict and request.settings.extra.get("strict") is True
     body["tools"] = [
         {"type": "function", "function": _function(tool, is_strict=is_strict)} for tool in tools
@@ -70,38 +74,44 @@ def _add_tools(body: dict[str, Any], request: ModelRequest, dialect: Dialect) ->
 
 
 def _function(tool: ToolSchema, *, is_strict: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    function: dict[str, Any] = {
         "name": tool.name,
         "description": tool.description,
         "parameters": tool.parameters,
     }
     strict = strict_parameters(tool.parameters) if is_strict else None
-    return found if strict is None else found | {"parameters": strict, "strict": True}
+    return function if strict is None else function | {"parameters": strict, "strict": True}
 
 
 def strict_parameters(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """The schema with every object closed; None where an object has optional or free fields, which strict mode refuses."""
-    found = dict(schema)
+    """Return the schema with every object closed, for strict mode.
+
+    None if an object has optional or free fields, which strict mode refuses.
+    """
+    closed = dict(schema)
     kind = schema.get("type")
     if kind == "object" or "properties" in schema:
         properties = schema.get("properties")
         if not isinstance(properties, dict) or set(properties) != set(schema.get("required", ())):
             return None
-        inner = {name: strict_parameters(value) for name, value in properties.items()}
-        if schema.get("additionalProperties") or any(value is None for value in inner.values()):
+        inner = {name: strict_parameters(field) for name, field in properties.items()}
+        if schema.get("additionalProperties") or any(field is None for field in inner.values()):
             return None
-        found |= {"properties": inner, "additionalProperties": False}
+        closed |= {"properties": inner, "additionalProperties": False}
     if isinstance(schema.get("items"), dict):
-        if (items := strict_parameters(schema["items"])) is None:
+        if (item_schema := strict_parameters(schema["items"])) is None:
             return None
-        found["items"] = items
-    return None if {"$ref", "$defs", "anyOf", "oneOf", "allOf", "default"} & set(schema) else found
+        closed["items"] = item_schema
+    return None if {"$ref", "$defs", "anyOf", "oneOf", "allOf", "default"} & set(schema) else closed
 
 
 def to_messages(
     messages: Iterable[Message], dialect: Dialect | None = None
 ) -> list[dict[str, Any]]:
-    """The transcript in its order. Thoughts stay out, but for servers that want their own back."""
+    """Return the transcript in its order.
+
+    Reasoning is left out, except for servers that want their own back.
+    """
     dialect = dialect or Dialect()
     call_id = _short_id if dialect.short_call_ids else _id_within_limit
     rows: list[dict[str, Any]] = []
@@ -153,27 +163,26 @@ def _assistant(
 
 
 def _add_thoughts(row: dict[str, Any], thoughts: list[ReasoningPart], dialect: Dialect) -> None:
-    words = "\n".join(part.text for part in thoughts if part.text)
+    thought_text = "\n".join(part.text for part in thoughts if part.text)
     if dialect.replays == "field":
         if "tool_calls" in row:
-            row["reasoning_content"] = words
+            row["reasoning_content"] = thought_text
     elif dialect.replays == "details":
         proofs = [part.signature or part.redacted for part in thoughts]
-        found = [read_json(proof) for proof in proofs if proof]
-        if details := [
-            detail for details in found if isinstance(details, list) for detail in details
-        ]:
+        lists = [read_json(proof) for proof in proofs if proof]
+        details = [detail for part in lists if isinstance(part, list) for detail in part]
+        if details:
             row["reasoning_details"] = details
-    elif words:
+    elif thought_text:
         text = [{"type": "text", "text": row["content"]}] if row["content"] else []
         row["content"] = [
-            {"type": "thinking", "thinking": [{"type": "text", "text": words}]},
+            {"type": "thinking", "thinking": [{"type": "text", "text": thought_text}]},
             *text,
         ]
 
 
 def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]] | None:
-    """Texts and pictures as a message's content: one text where there are only texts, else a list of parts."""
+    """Return a message's content: one text if there are only texts, else a list of parts."""
     if not any(isinstance(part, ImagePart) for part in parts):
         return "\n".join(part.text for part in parts if isinstance(part, TextPart)) or None
     rows: list[dict[str, Any]] = []
@@ -196,18 +205,21 @@ def _picture(part: ImagePart) -> dict[str, Any]:
 
 
 def readable_name(name: str) -> str:
-    """The name of a tool as every provider takes it, also where a model made one up."""
+    """Return a tool's name as every provider takes it, even if a model invented it."""
     return _NO_NAME.sub("_", name)[:64] or "unknown"
 
 
 def readable_arguments(text: str) -> str:
-    """Arguments that a server can read: a call whose JSON was broken must not make the whole transcript unusable."""
+    """Return arguments that every server can read.
+
+    One call with broken JSON must not make the whole transcript unusable.
+    """
     is_object = isinstance(read_json(text), dict)
     return text if is_object else orjson.dumps({"unreadable_arguments": text}).decode()
 
 
 def _id_within_limit(call_id: str) -> str:
-    # An import or an older version may have left a longer one.
+    # An import or an older version may have stored a longer id.
     if len(call_id) <= MOST_ID_CHARACTERS:
         return call_id
     return f"call_{hashlib.blake2b(call_id.encode(), digest_size=12).hexdigest()}"

@@ -1,4 +1,7 @@
-"""What servers answer in OpenAI's chat completions, whole or in pieces, as one reply. Pure, and patient with small deviations."""
+"""Replies from OpenAI's chat completions, whole or streamed. Pure.
+
+Servers deviate from the format in small ways, which are read leniently.
+"""
 
 import re
 from collections.abc import Iterator
@@ -42,50 +45,55 @@ _FINISHES: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "refusal": "content_filter",
 }
-# The server gave up in the middle: OpenRouter and Mistral; DeepSeek; vLLM.
+# The server gave up in the middle of its answer: OpenRouter and Mistral; DeepSeek; vLLM.
 _BROKEN_OFF = {"error", "insufficient_system_resource", "abort", "aborted"}
-# Far more than an answer may have, so that the model of one with a few too many can be told.
+# Far above MOST_CALLS: a model that made a few calls too many is told so and asked again.
 _MOST_SLOTS = 8 * MOST_CALLS
 _MOST_DIGITS = 12
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_Value = TypeVar("_Value")
+_Field = TypeVar("_Field")
 
 
 def to_reply(
-    payload: dict[str, Any], request: ModelRequest, dialect: Dialect | None = None
+    completion: dict[str, Any], request: ModelRequest, dialect: Dialect | None = None
 ) -> ModelReply:
-    """Return the reply in a whole (not streamed) answer."""
+    """Return the reply of a whole (not streamed) answer."""
     builder = ReplyBuilder(dialect)
-    for _ in builder.feed(payload):
+    for _ in builder.feed(completion):
         pass
     return builder.reply(request)
 
 
 class SseReader:
-    """Server-sent events as they arrive in pieces: each `data:` line is one JSON object."""
+    """Server-sent events that arrive in pieces: each `data:` line is one JSON object."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []
         self.is_done = False
 
-    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """The events that these bytes complete. Lines that are no JSON object (comments, pings) are passed over."""
-        first, *lines = data.split(b"\n")
+    def feed(self, piece: bytes) -> Iterator[dict[str, Any]]:
+        """Yield the events that this piece completes.
+
+        Lines without a JSON object are skipped.
+        """
+        first, *lines = piece.split(b"\n")
         self._rest.append(first)
         if not lines:
             return
         lines.insert(0, b"".join(self._rest))
         self._rest = [lines.pop()]
         for line in lines:
-            name, _, value = line.removeprefix(_BYTE_ORDER_MARK).partition(b":")
+            name, _, content = line.removeprefix(_BYTE_ORDER_MARK).partition(b":")
             if self.is_done or name not in (b"data", b"error"):
                 continue
-            value = value.strip()
-            if value == b"[DONE]":
+            content = content.strip()
+            if content == b"[DONE]":
                 self.is_done = True
-            elif isinstance(event := read_json(value), dict):
-                # llama.cpp names a late error in the line itself.
-                yield {"error": event} if name == b"error" and "error" not in event else event
+            elif isinstance(event := read_json(content), dict):
+                # llama.cpp sends a late error in an `error:` line.
+                if name == b"error" and "error" not in event:
+                    event = {"error": event}
+                yield event
 
 
 _BRACES = re.compile(r'\\.?|["{}]', re.DOTALL)
@@ -93,14 +101,17 @@ _BRACES = re.compile(r'\\.?|["{}]', re.DOTALL)
 
 @dataclass(slots=True)
 class _PartialCall:
-    """A call that is put together from its pieces; `is_whole` once its arguments are a closed object."""
+    """A call under construction from its pieces.
+
+    `is_whole` is set while its arguments are a closed object.
+    """
 
     call_id: str
     name: str = ""
     arguments: list[str] = field(default_factory=list)
     has_arguments: bool = False
     is_whole: bool = False
-    # Whether a piece came without a name, so that a name begins another call.
+    # A piece came without a name, so the next name begins another call.
     is_named_once: bool = False
     _depth: int = 0
     _is_in_string: bool = False
@@ -120,19 +131,23 @@ class _PartialCall:
 
 
 class ReplyBuilder:
-    """Collects deltas. Knows the ways in which servers mark, or forget to mark, which call a piece belongs to."""
+    """Collects deltas to a reply.
+
+    It knows the various ways in which servers mark, or fail to mark, the call that a piece belongs
+    to.
+    """
 
     def __init__(self, dialect: Dialect | None = None) -> None:
         self._dialect = dialect or Dialect()
         self._details: dict[tuple[Any, ...], dict[str, Any]] = {}
-        # Texts of the details that come in pieces.
-        self._grown: dict[tuple[Any, ...], list[str]] = {}
+        # Texts of the details, which come in pieces.
+        self._detail_texts: dict[tuple[Any, ...], list[str]] = {}
         self._thoughts: list[str] = []
         self._texts: list[str] = []
         self._calls: list[_PartialCall] = []
         self._by_index: dict[int, int] = {}
         self._by_id: dict[str, int] = {}
-        # Calls whose arguments have not begun, in their order.
+        # Slots of calls without arguments so far, in their order.
         self._empty: dict[int, None] = {}
         self._finish: FinishReason | None = None
         self._usage: Any = None
@@ -151,13 +166,13 @@ class ReplyBuilder:
             return
         if (choice := _as(dict, choices[0], "choices")) is None:
             _unreadable("choices")
-        if (found := choice.get("logprobs")) is not None:
-            for name, rows in read_logprobs(found).items():
+        if (logprobs := choice.get("logprobs")) is not None:
+            for name, rows in read_logprobs(logprobs).items():
                 self._logprobs.setdefault(name, []).extend(rows)
         delta = choice.get("delta") or {}
         is_whole = not (delta or self._texts or self._calls)
         if is_whole:
-            # Some servers put a whole message where a delta belongs; others repeat in it what they said.
+            # Some servers send a whole message instead of deltas; others repeat all deltas in it.
             delta = choice.get("message") or {}
         if not isinstance(delta, dict):
             _unreadable("delta")
@@ -176,21 +191,17 @@ class ReplyBuilder:
             self._finish = _FINISHES.get(reason.lower(), "unknown")
 
     def _call_piece(self, piece: dict[str, Any], *, is_whole: bool) -> ToolCallChunk:
-        function, index = _as(dict, piece.get("function"), "function") or {}, piece.get("index")
-        name, call_id, arguments = (
-            _text(function, "name"),
-            piece.get("id"),
-            function.get("arguments"),
-        )
-        call_id = str(call_id) if isinstance(call_id, int) else _text(piece, "id")
+        function = _as(dict, piece.get("function"), "function") or {}
+        name = _text(function, "name")
+        sent_id = piece.get("id")
+        call_id = str(sent_id) if isinstance(sent_id, int) else _text(piece, "id")
+        arguments = function.get("arguments")
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else orjson.dumps(arguments).decode()
         begins = arguments.lstrip().startswith("{")
-        slot = (
-            len(self._calls)
-            if is_whole
-            else self._slot(_index(index), call_id, name, begins=begins)
-        )
+        slot = len(self._calls)
+        if not is_whole:
+            slot = self._slot(_index(piece.get("index")), call_id, name, begins=begins)
         is_new = slot == len(self._calls)
         if is_new:
             if slot >= _MOST_SLOTS:
@@ -213,18 +224,20 @@ class ReplyBuilder:
         )
 
     def _slot(self, index: int | None, call_id: str, name: str, *, begins: bool) -> int:
-        """Return the call that a piece belongs to: by its index, unless the server counts wrongly or not at all.
+        """Return the slot of the call that a piece belongs to.
 
-        `begins` says that the piece is the beginning of an object, so that a call that is whole wants no more of it.
+        That is the call of its index, unless the server counts wrongly or not at all. `begins`
+        means that the piece begins an object, so it cannot continue a call that is whole.
         """
-        new, last = len(self._calls), len(self._calls) - 1
+        new = len(self._calls)
+        last = new - 1
         slot = None if index is None else self._by_index.get(index)
-        if call_id and (known := self._by_id.get(call_id)) is not None:
+        if call_id and (same_id := self._by_id.get(call_id)) is not None:
             if slot is not None and self._calls[slot].call_id == call_id:
                 return slot
-            # A name under an index of its own begins a call, whose id the server used before.
-            if index is None or slot is not None or not (name and self._calls[known].name):
-                return known
+            # A name under a new index begins a call, even if the server reuses an id.
+            if index is None or slot is not None or not (name and self._calls[same_id].name):
+                return same_id
         if not name and last >= 0:
             slot = self._open_slot(last if slot is None else slot, call_id, begins=begins)
         elif slot is None or self._is_another(self._calls[slot], call_id, begins=begins):
@@ -237,13 +250,19 @@ class ReplyBuilder:
         return slot
 
     def _is_another(self, call: _PartialCall, call_id: str, *, begins: bool) -> bool:
-        """Return whether a piece with a name, under the index of this call, begins another: the server numbers all of them 0."""
-        return bool(call.name) and (
-            bool(call_id) or (call.is_whole and (begins or call.is_named_once))
-        )
+        """Return whether a named piece under this call's index begins another call.
+
+        Some servers send index 0 for all calls.
+        """
+        if not call.name:
+            return False
+        return bool(call_id) or (call.is_whole and (begins or call.is_named_once))
 
     def _open_slot(self, slot: int, call_id: str, *, begins: bool) -> int:
-        """Return the call that a piece without a name goes on with: this one, unless it is whole and another is open."""
+        """Return the slot of the call that a piece without a name continues.
+
+        That is this call, unless it is whole and another is open.
+        """
         last = len(self._calls) - 1
         if not self._calls[slot].is_whole:
             return slot
@@ -254,26 +273,29 @@ class ReplyBuilder:
         return last + 1 if begins or call_id else slot
 
     def _add_details(self, delta: dict[str, Any]) -> None:
-        """Put OpenRouter's `reasoning_details` together from their pieces: what has to be sent back as it came."""
-        for place, row in enumerate(_detail_rows(delta)):
+        """Join OpenRouter's `reasoning_details` from their pieces.
+
+        They have to be sent back exactly as they came.
+        """
+        for position, row in enumerate(_detail_rows(delta)):
             index = row.get("index")
-            key: tuple[Any, ...] = (row.get("type"), place if index is None else index)
+            key: tuple[Any, ...] = (row.get("type"), position if index is None else index)
             if row.get("type") == "reasoning.encrypted":
                 key += (row.get("id"),)
-            known = self._details.setdefault(key, {})
-            for name, value in row.items():
-                if name in ("text", "summary") and isinstance(value, str):
-                    self._grown.setdefault((*key, name), []).append(value)
-                    known[name] = ""
-                elif value is not None or name not in known:
-                    known[name] = value
+            detail = self._details.setdefault(key, {})
+            for name, field_value in row.items():
+                if name in ("text", "summary") and isinstance(field_value, str):
+                    self._detail_texts.setdefault((*key, name), []).append(field_value)
+                    detail[name] = ""
+                elif field_value is not None or name not in detail:
+                    detail[name] = field_value
 
     def reply(self, request: ModelRequest) -> ModelReply:
         parts: list[Part] = []
         thought = "".join(self._thoughts)
-        # Thoughts are marked where their server wants them back.
+        # Reasoning is marked with its provider if the server wants it back.
         provider = None if self._dialect.replays == "nothing" else self._dialect.provider
-        for (*key, name), pieces in self._grown.items():
+        for (*key, name), pieces in self._detail_texts.items():
             self._details[tuple(key)][name] = "".join(pieces)
         proof = orjson.dumps(list(self._details.values())).decode() if self._details else None
         if thought:
@@ -292,58 +314,69 @@ class ReplyBuilder:
         return _with_usage(reply, self._usage, request)
 
 
-def read_fault(payload: dict[str, Any]) -> Any:
-    """Return the error in an answer or an event whose HTTP status said that all was well; None where there is none.
+def read_fault(answer: dict[str, Any]) -> Any:
+    """Return the error in an answer or event with a successful HTTP status.
 
-    An error beside an answer that ended as answers do costs nobody the answer.
+    None without one.
+
+    An error beside a regularly finished answer is ignored, so that the answer is not lost.
     """
-    choices = payload.get("choices")
+    choices = answer.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices else None
     reason = choice.get("finish_reason") if isinstance(choice, dict) else None
-    if payload.get("error") or payload.get("object") == "error" or payload.get("type") == "error":
-        return None if isinstance(reason, str) and reason.lower() in _FINISHES else payload
+    if answer.get("error") or answer.get("object") == "error" or answer.get("type") == "error":
+        return None if isinstance(reason, str) and reason.lower() in _FINISHES else answer
     if not isinstance(choice, dict):
         return None
     if choice.get("error"):
         return {"error": choice["error"]}
-    return {"error": {"message": f"It stopped with {reason}."}} if reason in _BROKEN_OFF else None
+    if reason in _BROKEN_OFF:
+        return {"error": {"message": f"It stopped with {reason}."}}
+    return None
 
 
 def generation_in(fault: Any, request: ModelRequest) -> ModelReply | None:
-    """What the model wrote, where its server refused to read a call in it (Groq's `tool_use_failed`); else None."""
+    """Return the model's text if its server failed to read a call in it, else None.
+
+    Groq sends it with the error `tool_use_failed`.
+    """
     body = read_json(fault) if isinstance(fault, bytes) else fault
     error = body.get("error") if isinstance(body, dict) else None
-    written = error.get("failed_generation") if isinstance(error, dict) else None
-    if not isinstance(written, str) or not written.strip():
+    text = error.get("failed_generation") if isinstance(error, dict) else None
+    if not isinstance(text, str) or not text.strip():
         return None
-    return _with_usage(ModelReply((TextPart(written),)), None, request)
+    return _with_usage(ModelReply((TextPart(text),)), None, request)
 
 
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
     calls = message.get("tool_calls")
     rows = [calls] if isinstance(calls, dict) else _as(list, calls, "tool_calls") or ()
-    if not rows and isinstance(
-        message.get("function_call"), dict
-    ):  # The format's older way, for one call.
+    # `function_call` is the format's older field for a single call.
+    if not rows and isinstance(message.get("function_call"), dict):
         return [{"function": message["function_call"]}]
     return [call for call in rows if isinstance(call, dict)]
 
 
-def _index(value: Any) -> int | None:
-    """The index of a call's piece, where it is a number at all."""
-    if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
-        return int(value)
-    if isinstance(value, float):
-        return int(value) if value.is_integer() else None
-    return value if isinstance(value, int) else None
+def _index(index: Any) -> int | None:
+    """Return the index of a call's piece.
+
+    None if it is not a number.
+    """
+    if isinstance(index, str) and index.isdecimal() and len(index) < _MOST_DIGITS:
+        return int(index)
+    if isinstance(index, float):
+        return int(index) if index.is_integer() else None
+    return index if isinstance(index, int) else None
 
 
 def _text(row: dict[str, Any], name: str) -> str:
     return _as(str, row.get(name), name) or ""
 
 
-def _as(kind: type[_Value], value: Any, name: str) -> _Value | None:
-    return value if value is None or isinstance(value, kind) else _unreadable(name)
+def _as(kind: type[_Field], field_value: Any, name: str) -> _Field | None:
+    return (
+        field_value if field_value is None or isinstance(field_value, kind) else _unreadable(name)
+    )
 
 
 def _unreadable(name: str) -> NoReturn:
@@ -354,37 +387,42 @@ def _unreadable(name: str) -> NoReturn:
 
 
 def _content(message: dict[str, Any]) -> tuple[str, str]:
-    """Reasoning and text of a message or a delta."""
+    """Return the reasoning and the text of a message or a delta."""
     thought = _text(message, "reasoning_content") or _reasoning(message)
     content = message.get("content")
     if not isinstance(content, list):
         return thought, _text(message, "content") or _text(message, "refusal")
-    # Mistral's reasoning models give a list of pieces.
-    pieces = [
-        {"type": "text", "text": p} if isinstance(p, str) else _as(dict, p, "content") or {}
-        for p in content
-    ]
-    thought += "".join(
-        _piece_text(p.get("thinking")) for p in pieces if p.get("type") == "thinking"
-    )
-    return thought, "".join(_piece_text(p.get("text")) for p in pieces if p.get("type") == "text")
+    # Mistral's reasoning models send a list of pieces.
+    text = ""
+    for piece in content:
+        if isinstance(piece, str):
+            text += piece
+            continue
+        fields = _as(dict, piece, "content") or {}
+        if fields.get("type") == "thinking":
+            thought += _piece_text(fields.get("thinking"))
+        elif fields.get("type") == "text":
+            text += _piece_text(fields.get("text"))
+    return thought, text
 
 
 def _reasoning(message: dict[str, Any]) -> str:
-    # Together and others give an object here where there is nothing to read.
-    found = message.get("reasoning")
-    if isinstance(found, dict):
-        return _piece_text(found.get("text"))
+    # Together and others send an object here if there is nothing to read.
+    reasoning = message.get("reasoning")
+    if isinstance(reasoning, dict):
+        return _piece_text(reasoning.get("text"))
     rows = _detail_rows(message)
     return _text(message, "reasoning") or "".join(
         _piece_text(row.get("text") or row.get("summary")) for row in rows
     )
 
 
-def _piece_text(value: Any) -> str:
-    if isinstance(value, list):
-        return "".join(_piece_text(item.get("text")) for item in value if isinstance(item, dict))
-    return value if isinstance(value, str) else ""
+def _piece_text(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(
+            _piece_text(piece.get("text")) for piece in content if isinstance(piece, dict)
+        )
+    return content if isinstance(content, str) else ""
 
 
 def _detail_rows(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -393,34 +431,39 @@ def _detail_rows(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _with_usage(reply: ModelReply, usage: Any, request: ModelRequest) -> ModelReply:
-    """The reply with the usage that the server reported, else with our estimate; llama.cpp may report zeros."""
-    counted = read_usage(usage) if isinstance(usage, dict) else Usage()
-    if not counted.total_tokens:
-        counted = estimated_usage(request, reply)
-    return replace(reply, usage=counted)
+    """Return the reply with the server's usage, or with our estimate if the server sends none.
+
+    llama.cpp may report zeros, which count as none.
+    """
+    counts = read_usage(usage) if isinstance(usage, dict) else Usage()
+    if not counts.total_tokens:
+        counts = estimated_usage(request, reply)
+    return replace(reply, usage=counts)
 
 
 def read_usage(usage: dict[str, Any]) -> Usage:
-    """Return the tokens as the server counted them; a count that is none counts as not given."""
-    prompt, completion = usage.get("prompt_tokens_details"), usage.get("completion_tokens_details")
-    prompt = prompt if isinstance(prompt, dict) else {}
-    completion = completion if isinstance(completion, dict) else {}
-    cached = plausible_count(prompt.get("cached_tokens"))
+    """Return the server's counts of tokens; an implausible count is left out."""
+    prompt_details = usage.get("prompt_tokens_details")
+    if not isinstance(prompt_details, dict):
+        prompt_details = {}
+    completion_details = usage.get("completion_tokens_details")
+    if not isinstance(completion_details, dict):
+        completion_details = {}
+    cached = plausible_count(prompt_details.get("cached_tokens"))
     if cached is None:  # DeepSeek's own name
         cached = plausible_count(usage.get("prompt_cache_hit_tokens"))
-    asked, said = (
-        plausible_count(usage.get("prompt_tokens")) or 0,
-        plausible_count(usage.get("completion_tokens")) or 0,
-    )
-    thought = plausible_count(completion.get("reasoning_tokens"))
-    if thought and plausible_count(usage.get("total_tokens")) == asked + said + thought:
-        said += thought  # xAI counts thoughts beside the answer, all others within it.
+    if cached is None:  # Together's own name
+        cached = plausible_count(usage.get("cached_tokens"))
+    prompt = plausible_count(usage.get("prompt_tokens")) or 0
+    completion = plausible_count(usage.get("completion_tokens")) or 0
+    reasoning = plausible_count(completion_details.get("reasoning_tokens"))
+    total = plausible_count(usage.get("total_tokens"))
+    if reasoning and total == prompt + completion + reasoning:
+        completion += reasoning  # xAI counts reasoning separately; all others include it
     return Usage(
-        prompt_tokens=asked,
-        completion_tokens=said,
-        cached_tokens=plausible_count(usage.get("cached_tokens"))
-        if cached is None
-        else cached,  # Together's own name
-        cache_write_tokens=plausible_count(prompt.get("cache_write_tokens")),
-        reasoning_tokens=thought,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=cached,
+        cache_write_tokens=plausible_count(prompt_details.get("cache_write_tokens")),
+        reasoning_tokens=reasoning,
     )

@@ -1,4 +1,4 @@
-"""How many tokens an answer may have where nobody says. Pure.
+"""The default bound of an answer's tokens. Pure.
 
 A bound is always sent, since a small model may never end by itself.
 """
@@ -9,17 +9,21 @@ from ricordo.llm.openai_dialect import is_openai, thinks_at_openai
 MOST_OUTPUT = 16_384
 MOST_OF_SMALL = 1_024
 _LEAST = 256
-_SHARE = 4  # of the context window, a part of this many
+_WINDOW_PARTS = 4  # an answer may fill one of so many parts of the context window
 
 
 def usual_output_tokens(
     info: ModelInfo, window: int, *, is_small: bool = False, chosen: int | None = None
 ) -> int | None:
-    """Return the bound of an answer: the `chosen` one, else by the window in tokens, and by what the model can write.
+    """Return the bound of an answer in tokens.
 
-    None where thoughts of unknown length count as output at OpenAI, whose servers end an answer themselves.
+    The bound is `chosen` if that is set; otherwise it follows from `window`, the context window in
+    tokens. It never exceeds the model's own limit of output. None for OpenAI's reasoning models
+    without a chosen bound: reasoning of unknown length counts as output there, and OpenAI ends
+    answers itself.
     """
     if chosen is None and is_openai(info.endpoint or "") and thinks_at_openai(info.name):
         return None
-    most = chosen or min(MOST_OF_SMALL if is_small else MOST_OUTPUT, max(_LEAST, window // _SHARE))
-    return min(most, info.max_output_tokens) if info.max_output_tokens else most
+    upper_limit = MOST_OF_SMALL if is_small else MOST_OUTPUT
+    budget = chosen or min(upper_limit, max(_LEAST, window // _WINDOW_PARTS))
+    return min(budget, info.max_output_tokens) if info.max_output_tokens else budget

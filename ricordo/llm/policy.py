@@ -1,4 +1,7 @@
-"""One policy for calls to models: what a fault means, what is tried again, and how long to wait; both adapters follow it."""
+"""The policy for calls to models: errors, retries and waits.
+
+Both adapters follow it.
+"""
 
 import asyncio
 import random
@@ -32,9 +35,13 @@ from ricordo.llm.repair import Fault, StreamRepair, fault_in, is_empty, repair
 from ricordo.offload import offload
 from ricordo.settings import Settings
 
-CONNECT_TIMEOUT, FIRST_WAIT, LONGEST_WAIT = 10.0, 0.5, 30.0
+# Seconds.
+CONNECT_TIMEOUT = 10.0
+FIRST_WAIT = 0.5
+LONGEST_WAIT = 30.0
+# Characters of a provider's message that are shown.
 MESSAGE_LIMIT = 600
-# Characters of a broken answer that its model gets to see again.
+# Characters of a broken answer that its model sees again.
 FAULT_LIMIT = 600
 
 Attempt = AsyncGenerator[Chunk | ModelReply, None]
@@ -46,7 +53,7 @@ _KINDS: dict[int, ModelErrorKind] = {
     403: "llm_authentication",
     408: "llm_timeout",
     409: "llm_error",
-    # Larger than the provider takes at all: a shorter transcript is the cure, as with a full window.
+    # Too large for the provider: a shorter transcript helps, as with a full window.
     413: "context_window_exceeded",
     425: "llm_error",
     429: "llm_rate_limit",
@@ -61,7 +68,7 @@ _WORDS: _KnownWords = (
     ("context_window_exceeded", TOO_LONG),
     ("llm_insufficient_credits", _NO_CREDIT),
 )
-# The first that is found counts.
+# The first match counts.
 _EVENT_WORDS: _KnownWords = (
     *_WORDS,
     ("llm_error", re.compile("overloaded", re.IGNORECASE)),
@@ -87,7 +94,10 @@ _ADVICE: dict[ModelErrorKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class CallPolicy:
-    """How patient a call is. Times are in seconds; `sleep` and `jitter` (0 to 1) are replaceable for tests."""
+    """The patience of a call.
+
+    Times are in seconds; `sleep` and `jitter` (0 to 1) are replaceable for tests.
+    """
 
     retries: int = 3
     timeout: float = 600
@@ -95,10 +105,13 @@ class CallPolicy:
     jitter: Callable[[], float] = random.random
 
     def wait(self, attempt: int, error: ModelError) -> float:
-        """Seconds before the next attempt, counted from 0: what the provider asked for, else twice as long each time."""
+        """Return the seconds before the next attempt, counted from 0.
+
+        That is the provider's own wait if it sent one, else a doubled wait each time.
+        """
         if error.retry_after is not None:
             return min(error.retry_after, LONGEST_WAIT)
-        # Between a half and the whole: callers that failed together come back apart.
+        # Between a half and the whole wait: callers that failed together must not return together.
         return Backoff(FIRST_WAIT, 2, LONGEST_WAIT).seconds(attempt + 1, self.jitter)
 
 
@@ -110,7 +123,7 @@ _SILENT = "Your last answer was empty. The results of your tools are above: tell
 
 
 class EmptyReply(ModelError):
-    """The model said nothing: no text and no call."""
+    """The model's answer has no text and no call."""
 
     def __init__(self, reply: ModelReply) -> None:
         super().__init__(
@@ -121,36 +134,41 @@ class EmptyReply(ModelError):
 
 
 class BrokenReply(ModelError):
-    """The model's answer cannot be used even when mended. `chunks` is what its readers had still to see of it."""
+    """The model's answer cannot be used even after repair.
+
+    `chunks` is the rest of it that its readers have not seen.
+    """
 
     def __init__(self, fault: Fault, reply: ModelReply, chunks: tuple[Chunk, ...]) -> None:
-        advice = (
-            "Raise the agent's max_output_tokens, or ask for less at once."
-            if reply.finish == "length"
-            else ""
-        )
+        advice = ""
+        if reply.finish == "length":
+            advice = "Raise the agent's max_output_tokens, or ask for less at once."
         problem = fault.problem or fault.sentence
         super().__init__(
             "llm_error",
             f"The model gave an answer that cannot be used, twice. {problem} {advice}".strip(),
         )
-        self.fault, self.reply, self.chunks = fault, reply, chunks
+        self.fault = fault
+        self.reply = reply
+        self.chunks = chunks
 
     @property
     def is_final(self) -> bool:
-        """Return whether nothing of a second answer like this can be used either."""
-        return (
-            self.fault.is_useless or self.reply.finish == "length" or has_too_many_calls(self.reply)
-        )
+        """Return whether nothing of a second answer like this can be used."""
+        was_cut_off = self.reply.finish == "length"
+        return self.fault.is_useless or was_cut_off or has_too_many_calls(self.reply)
 
 
 class AnswersRefusals(Protocol):
-    """What knows other forms of a request than the one that was refused."""
+    """A source of other forms for a refused request."""
 
     def answer_refusal(
         self, error: ModelError, request: ModelRequest, *, is_last: bool
     ) -> ModelError | None:
-        """Return None where the call is to be made again at once, in another form; else the error, judged."""
+        """Return None if the call is to be repeated at once in another form.
+
+        Otherwise return the classified error.
+        """
 
 
 async def answer_by_policy(
@@ -159,39 +177,41 @@ async def answer_by_policy(
     attempt: Callable[[ModelRequest], Attempt],
     adaptation: AnswersRefusals | None = None,
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
-    """Make one call: repair what comes, try again what may succeed, and announce a restart to those who saw chunks.
+    """Make one call: repair its answer, retry, and announce a restart after streamed chunks.
 
-    A refusal is first answered by another form of the request, where the `adaptation` knows one.
-
-    A broken answer is told to the model once, with a longer transcript. One that is still broken is left to the tool's own
-    error, and fails where it was cut off.
+    A refusal is first answered by another form of the request, if the `adaptation` has one. A
+    broken answer is shown to the model once, in a longer transcript. A second broken answer is
+    passed on, and the tool reports the error; if it was cut off, the call fails.
     """
-    retries, asked, is_told = _Retries(policy, adaptation), request, False
+    retries = _Retries(policy, adaptation)
+    next_request = request
+    has_shown_fault = False
     while True:
-        seen = False
+        has_yielded = False
         try:
-            async with aclosing(_repaired(request, attempt(asked))) as items:
-                async for item in items:
-                    yield item
-                    seen = True
+            async with aclosing(_repaired(request, attempt(next_request))) as events:
+                async for event in events:
+                    yield event
+                    has_yielded = True
         except BrokenReply as error:
-            if is_told:
+            if has_shown_fault:
                 if error.is_final:
                     raise
-                for item in (*error.chunks, error.reply):
-                    yield item
+                for event in (*error.chunks, error.reply):
+                    yield event
                 return
-            asked, is_told = with_fault_told(request, error.reply, error.fault), True
+            next_request = with_fault_told(request, error.reply, error.fault)
+            has_shown_fault = True
             wait = 0.0
         except EmptyReply as error:
-            wait = retries.next_wait(error, asked)
+            wait = retries.next_wait(error, next_request)
             if is_after_results(request):
-                asked = with_sentence(request, _SILENT)
+                next_request = with_sentence(request, _SILENT)
         except ModelError as error:
-            wait = retries.next_wait(error, asked)
+            wait = retries.next_wait(error, next_request)
         else:
             return
-        if seen:
+        if has_yielded:
             yield Restarted()
         if wait:
             await policy.sleep(wait)
@@ -199,46 +219,52 @@ async def answer_by_policy(
 
 @dataclass(slots=True)
 class _Retries:
-    """Counts the attempts of one call: retries by the policy, one for an empty answer, and other forms of the request."""
+    """The attempts of one call.
+
+    They are the policy's retries, one for an empty answer, and other forms of the request.
+    """
 
     policy: CallPolicy
     adaptation: AnswersRefusals | None
     number: int = 0
     empties: int = 0
 
-    def next_wait(self, error: ModelError, asked: ModelRequest) -> float:
-        """Return the seconds before the next attempt; raises the error, judged, where there is none."""
+    def next_wait(self, error: ModelError, request: ModelRequest) -> float:
+        """Return the seconds before the next attempt.
+
+        Raise the classified error if none is left.
+        """
         is_last = self.number == self.policy.retries
-        refusal = (
-            self.adaptation.answer_refusal(error, asked, is_last=is_last)
-            if self.adaptation
-            else error
-        )
+        refusal: ModelError | None = error
+        if self.adaptation:
+            refusal = self.adaptation.answer_refusal(error, request, is_last=is_last)
         if refusal is None:
             return 0.0
         is_first_empty = isinstance(error, EmptyReply) and not self.empties
         self.empties += isinstance(error, EmptyReply)
         if is_last or not (_may_succeed(refusal) or is_first_empty):
-            raise refusal from (error.__cause__ if refusal is error else error)
+            cause = error.__cause__ if refusal is error else error
+            raise refusal from cause
         wait = self.policy.wait(self.number, error)
         self.number += 1
         return wait
 
 
 def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> ModelRequest:
-    """Return the request with the broken answer behind it, and what is wrong with it: as results where it called tools.
+    """Return the request with the broken answer and a complaint about it.
 
-    A useless answer is left out: a model copies what it reads.
+    The complaint is in tool results if the answer called tools. A useless answer is left out, since
+    a model copies its input.
     """
     if fault.is_useless:
         return with_sentence(request, fault.sentence)
     parts = tuple(
         _shortened(part) for part in reply.parts if not isinstance(part, ToolCallPart) or part.name
     )
-    # Of more calls than may be made, one tells enough.
-    parts = parts[:1] if has_too_many_calls(reply) else parts
+    if has_too_many_calls(reply):
+        parts = parts[:1]  # one call is enough to show the fault
     calls = [part for part in parts if isinstance(part, ToolCallPart)]
-    told: tuple[Part, ...] = tuple(
+    returns: tuple[Part, ...] = tuple(
         ToolReturnPart(call.call_id, call.name, "error", fault.sentence) for call in calls
     )
     last = request.messages[-1]
@@ -247,29 +273,30 @@ def with_fault_told(request: ModelRequest, reply: ModelReply, fault: Fault) -> M
         last,
         id=f"{last.id}-fault",
         role="tool" if calls else "user",
-        parts=told or (TextPart(fault.sentence),),
+        parts=returns or (TextPart(fault.sentence),),
     )
-    return replace(
-        request, messages=(*request.messages, *((answer, complaint) if parts else (complaint,)))
-    )
+    new_messages = (answer, complaint) if parts else (complaint,)
+    return replace(request, messages=(*request.messages, *new_messages))
 
 
 def with_sentence(request: ModelRequest, sentence: str) -> ModelRequest:
-    """Return the request with a sentence to the model as its last message."""
+    """Return the request with a sentence for the model as its last message."""
     last = request.messages[-1]
     complaint = replace(last, id=f"{last.id}-fault", role="user", parts=(EventPart(sentence),))
     return replace(request, messages=(*request.messages, complaint))
 
 
 def _shortened(part: Part) -> Part:
-    # A call that was cut off may be as long as the model's limit: its beginning tells enough.
+    # A cut call may be as long as the model's limit; its beginning is enough to show the fault.
     if isinstance(part, ToolCallPart):
         return replace(part, arguments=part.arguments[:FAULT_LIMIT])
-    return replace(part, text=part.text[:FAULT_LIMIT]) if isinstance(part, TextPart) else part
+    if isinstance(part, TextPart):
+        return replace(part, text=part.text[:FAULT_LIMIT])
+    return part
 
 
 async def call_by_policy(policy: CallPolicy, attempt: Callable[[], Awaitable[Result]]) -> Result:
-    """Make one call that answers as a whole, and try again what may succeed."""
+    """Make one call with a whole answer and retry errors that may pass."""
     for number in range(policy.retries):
         try:
             return await attempt()
@@ -286,21 +313,26 @@ def _may_succeed(error: ModelError) -> bool:
 
 
 async def _repaired(
-    request: ModelRequest, items: AsyncGenerator[Chunk | ModelReply, None]
+    request: ModelRequest, events: AsyncGenerator[Chunk | ModelReply, None]
 ) -> AsyncGenerator[Chunk | ModelReply, None]:
-    stream, ids, streamed = StreamRepair(request.tools), CallIds(request.messages), 0
-    async with aclosing(items):
-        async for item in items:
-            streamed += 0 if isinstance(item, ModelReply) else size_of(item)
-            size = sum(map(size_of, item.parts)) if isinstance(item, ModelReply) else streamed
-            require_within(size)
-            if not isinstance(item, ModelReply):
-                for chunk in stream.feed(ids.in_chunk(item)):
+    stream = StreamRepair(request.tools)
+    ids = CallIds(request.messages)
+    streamed_size = 0
+    async with aclosing(events):
+        async for event in events:
+            if not isinstance(event, ModelReply):
+                streamed_size += size_of(event)
+                require_within(streamed_size)
+                for chunk in stream.feed(ids.in_chunk(event)):
                     yield chunk
                 continue
-            reply = await offload(partial(repair, ids.in_reply(item), request.callable_tools), size)
+            size = sum(map(size_of, event.parts))
+            require_within(size)
+            work = partial(repair, ids.in_reply(event), request.callable_tools)
+            reply = await offload(work, size)
             has_form = bool(request.settings.response_format or request.forced_tool)
-            reply = in_format(reply, request) if has_form else reply
+            if has_form:
+                reply = in_format(reply, request)
             if is_empty(reply):
                 raise EmptyReply(reply)
             rest = tuple(stream.close(reply)) if request.stream else ()
@@ -313,84 +345,90 @@ async def _repaired(
 
 
 def is_after_results(request: ModelRequest) -> bool:
-    """Return whether the model was asked what to do with results of tools."""
+    """Return whether the request ends with tool results."""
     return bool(request.messages) and bool(request.messages[-1].tool_returns)
 
 
 def error_from_status(
     provider: str, status: int, body: Any, headers: Mapping[str, str] | None = None
 ) -> ModelError:
-    """What an answer with this HTTP status means. `body` is bytes, text or decoded JSON."""
-    words, whole = words_of(body)
+    """Return the error of an answer with this HTTP status.
+
+    `body` is bytes, text or decoded JSON.
+    """
+    shown_text, whole_text = words_of(body)
     kind = _KINDS.get(status) or ("llm_error" if status >= 500 else "llm_bad_request")
-    if kind == "llm_rate_limit" and _NO_CREDIT.search(whole):
+    if kind == "llm_rate_limit" and _NO_CREDIT.search(whole_text):
         kind = "llm_insufficient_credits"
     elif kind == "llm_bad_request" or status >= 500:
-        kind = _kind_by_words(whole) or kind
-    error = _error(provider, kind, f"answered {status}", words, seconds_to_wait(headers or {}))
-    error.status, error.words = status, whole
+        kind = _kind_by_words(whole_text) or kind
+    error = _error(provider, kind, f"answered {status}", shown_text, seconds_to_wait(headers or {}))
+    error.status = status
+    error.words = whole_text
     return error
 
 
 def error_from_event(provider: str, body: Any) -> ModelError:
-    """What an error object inside an answer means, where the HTTP status said that all was well."""
-    words, whole = words_of(body)
+    """Return the error of an error object inside an answer with a successful HTTP status."""
+    shown_text, whole_text = words_of(body)
     inner = body.get("error", body) if isinstance(body, dict) else body
     code = inner.get("code") if isinstance(inner, dict) else None
     if isinstance(code, int) and 400 <= code < 600:
         return error_from_status(provider, code, body)
-    kind = _kind_by_words(whole, _EVENT_WORDS) or "llm_error"
-    error = _error(provider, kind, "broke off its answer", words)
-    error.words = whole
+    kind = _kind_by_words(whole_text, _EVENT_WORDS) or "llm_error"
+    error = _error(provider, kind, "broke off its answer", shown_text)
+    error.words = whole_text
     return error
 
 
 def error_from_transport(provider: str, error: Exception) -> ModelError:
-    """What a failure below HTTP means: no sign of life, or a connection that could not be made or broke."""
+    """Return the error of a failure below HTTP: silence, or a failed connection."""
     if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
         return ModelError("llm_bad_request", f"The address of {provider} is not usable: {error}")
-    kind, happened = next(meant for known, meant in _TRANSPORT.items() if isinstance(error, known))
-    return _error(provider, kind, happened, str(error))
+    kind, event = next(row for type_, row in _TRANSPORT.items() if isinstance(error, type_))
+    return _error(provider, kind, event, str(error))
 
 
 def words_of(body: Any) -> tuple[str, str]:
-    """The message in an error's body, for people, and all of its text, to look for known words in."""
+    """Return the message in an error's body for people, and its whole text for searches."""
     if isinstance(body, bytes):
         body = body.decode("utf-8", "replace")
     if isinstance(body, str):
-        if (found := read_json(body)) is None:
+        if (json := read_json(body)) is None:
             return body.strip()[:MESSAGE_LIMIT], body
-        body = found
+        body = json
     if isinstance(body, list) and body:  # Google wraps its error in a list.
         body = body[0]
-    whole = body if isinstance(body, str) else orjson.dumps(body, default=str).decode()
-    inner = body.get("error", body) if isinstance(body, dict) else body
-    if isinstance(inner, dict):
-        inner = inner.get("message") or inner.get("detail") or inner.get("type") or whole
-    return str(inner)[:MESSAGE_LIMIT], whole
+    whole_text = body if isinstance(body, str) else orjson.dumps(body, default=str).decode()
+    message = body.get("error", body) if isinstance(body, dict) else body
+    if isinstance(message, dict):
+        message = (
+            message.get("message") or message.get("detail") or message.get("type") or whole_text
+        )
+    return str(message)[:MESSAGE_LIMIT], whole_text
 
 
 def seconds_to_wait(headers: Mapping[str, str]) -> float | None:
-    """The wait that the headers ask for: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
+    """Return the headers' wait: `retry-after-ms`, or `Retry-After` in seconds or as a date."""
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)
-        value = headers.get("retry-after", "")
-        if value.strip().replace(".", "", 1).isdigit():
-            return float(value)
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
+        header = headers.get("retry-after", "")
+        if header.strip().replace(".", "", 1).isdigit():
+            return float(header)
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def _kind_by_words(text: str, known: _KnownWords = _WORDS) -> ModelErrorKind | None:
-    return next((kind for kind, words in known if words.search(text)), None)
+def _kind_by_words(text: str, table: _KnownWords = _WORDS) -> ModelErrorKind | None:
+    return next((kind for kind, pattern in table if pattern.search(text)), None)
 
 
 def _error(
-    provider: str, kind: ModelErrorKind, happened: str, words: str, wait: float | None = None
+    provider: str, kind: ModelErrorKind, event: str, text: str, wait: float | None = None
 ) -> ModelError:
-    message = f"{provider} {happened}: {words}" if words else f"{provider} {happened}."
+    message = f"{provider} {event}: {text}" if text else f"{provider} {event}."
     if advice := _ADVICE.get(kind):
         message = f"{message.rstrip('. ')}. {advice}"
     return ModelError(kind, message, retry_after=wait)

@@ -1,4 +1,7 @@
-"""Our messages as pydantic-ai's, and its responses as our replies. What a provider signed goes back to that provider only."""
+"""Our messages as pydantic-ai's, and its responses as our replies.
+
+Signed content is sent back only to the provider that signed it.
+"""
 
 import base64
 import hashlib
@@ -20,19 +23,20 @@ from ricordo.llm.pictures import UNREADABLE, readable_picture
 from ricordo.llm.token_logprobs import read_tokens
 from ricordo.llm.tokens import estimated_usage, plausible_count
 
-# Providers want a conversation to begin and to end with the user; a window that was cut may begin with the assistant.
+# Providers need a user's message at the beginning and the end; a cut window may begin with the
+# assistant.
 OPENING = "(The conversation goes on.)"
-# A result without a word is refused by several providers.
+# Several providers refuse an empty tool result.
 EMPTY = "(no output)"
-# What Anthropic and Bedrock take as the id of a call and as the name of a tool. Other models' calls come with other ones.
+# Call ids that Anthropic and Bedrock accept. Calls of other models may have other ids.
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _REDACTED = ("redacted_thinking", "redacted_content")
 _SIGNATURE = "thought_signature"
-# What pydantic-ai calls OpenAI: its thoughts come as summaries with one id, and go back with it.
+# pydantic-ai's name of OpenAI, whose reasoning comes as summaries with one id and is sent back so.
 OPENAI = "openai"
-# Between the summaries of one thought.
+# Between the summaries of one piece of reasoning.
 THOUGHT_BREAK = "\n\n"
-# Claude rests, and would go on if it were asked to: what it said so far is an answer.
+# Claude pauses and would continue on request; its text so far counts as an answer.
 _PAUSES = {"pause_turn"}
 _FINISHES: dict[str | None, FinishReason] = {
     "stop": "stop",
@@ -43,26 +47,32 @@ _FINISHES: dict[str | None, FinishReason] = {
 
 
 def to_messages(messages: Iterable[Message], provider: str, system: str) -> list[wire.ModelMessage]:
-    """The transcript in order, neighbours on one side merged; `system` is pydantic-ai's name of this provider."""
+    """Return the transcript in order, with neighbours of one side merged.
+
+    `system` is pydantic-ai's name of this provider.
+    """
     return _Transcript(provider, system).of(messages)
 
 
 @dataclass(slots=True)
 class _Transcript:
-    """Puts a transcript together. `names` holds the ids of calls as they go out, by those that are stored."""
+    """A transcript under construction.
+
+    `names` maps stored call ids to the ids that are sent.
+    """
 
     provider: str
     system: str
-    result: list[wire.ModelMessage] = field(default_factory=list)
+    messages: list[wire.ModelMessage] = field(default_factory=list)
     pending: list[Any] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
+    sent_ids: set[str] = field(default_factory=set)
 
     def of(self, messages: Iterable[Message]) -> list[wire.ModelMessage]:
         for number, message in enumerate(messages):
             if message.role == "assistant" or (message.role == "approval" and message.tool_calls):
-                parts = [part for own in message.parts for part in self._response_parts(own)]
-                # Thoughts at the very end, with nothing of the model behind them, are refused by OpenAI.
+                parts = [new for part in message.parts for new in self._response_parts(part)]
+                # OpenAI refuses reasoning at the end of an answer, without content after it.
                 while self.system == OPENAI and parts and parts[-1].part_kind == "thinking":
                     parts.pop()
                 if parts:
@@ -70,23 +80,22 @@ class _Transcript:
             else:
                 self.pending += self._request_parts(message, is_first=number == 0)
         self._ask()
-        return self.result
+        return self.messages
 
     def _answer(self, parts: list[Any]) -> None:
-        if self.pending or not self.result:
+        if self.pending or not self.messages:
             self._ask()
-        last = self.result[-1]
+        last = self.messages[-1]
         if isinstance(last, wire.ModelResponse):
             last.parts = [*last.parts, *parts]
         else:
-            self.result.append(wire.ModelResponse(parts=parts, provider_name=self.system))
+            self.messages.append(wire.ModelResponse(parts=parts, provider_name=self.system))
 
     def _ask(self) -> None:
-        if not any(
-            isinstance(part, (wire.UserPromptPart, wire.ToolReturnPart)) for part in self.pending
-        ):
+        content_types = (wire.UserPromptPart, wire.ToolReturnPart)
+        if not any(isinstance(part, content_types) for part in self.pending):
             self.pending.append(wire.UserPromptPart(OPENING))
-        self.result.append(wire.ModelRequest(parts=self.pending))
+        self.messages.append(wire.ModelRequest(parts=self.pending))
         self.pending = []
 
     def _request_parts(self, message: Message, *, is_first: bool) -> list[Any]:
@@ -102,12 +111,13 @@ class _Transcript:
                 )
                 for part in message.tool_returns
             ]
-        # A later system message stays in its place, in the user's voice: at the top it would rewrite the cached prompt.
+        # A later system message stays in its place as the user's: at the top it would change the
+        # cached prompt.
         content = [piece for part in message.parts if (piece := _piece(part)) is not None]
         if not content:
             return []
-        plain = content[0] if len(content) == 1 and isinstance(content[0], str) else content
-        return [wire.UserPromptPart(plain)]
+        is_text = len(content) == 1 and isinstance(content[0], str)
+        return [wire.UserPromptPart(content[0] if is_text else content)]
 
     def _response_parts(self, part: Part) -> list[Any]:
         match part:
@@ -145,28 +155,26 @@ class _Transcript:
                 return []
 
     def _summaries(self, proof: str) -> list[Any]:
-        """Return OpenAI's thoughts as they came: their summaries, the first with what is encrypted."""
-        if not isinstance(kept := read_json(proof), dict):
+        """Return OpenAI's reasoning as it came: its summaries, the first with the encrypted content."""
+        if not isinstance(reasoning := read_json(proof), dict):
             return []
         return [
             wire.ThinkingPart(
                 text,
-                id=kept.get("id"),
-                signature=None if at else kept.get("encrypted_content"),
+                id=reasoning.get("id"),
+                signature=None if index else reasoning.get("encrypted_content"),
                 provider_name=self.system,
             )
-            for at, text in enumerate(kept.get("summary") or [""])
+            for index, text in enumerate(reasoning.get("summary") or [""])
         ]
 
     def _new_id(self, call_id: str) -> str:
-        """The id of a call as it goes out: its own, unless it has signs that are refused or an earlier call had it."""
+        """Return the id of a call to send: its own, unless it is malformed or used before."""
         name = call_id
-        while not _ID.fullmatch(name) or name in self.used:
-            name = (
-                "call_"
-                + hashlib.sha256(f"{call_id} {len(self.used)} {name}".encode()).hexdigest()[:24]
-            )
-        self.used.add(name)
+        while not _ID.fullmatch(name) or name in self.sent_ids:
+            seed = f"{call_id} {len(self.sent_ids)} {name}"
+            name = f"call_{hashlib.sha256(seed.encode()).hexdigest()[:24]}"
+        self.sent_ids.add(name)
         self.names[call_id] = name
         return name
 
@@ -188,28 +196,28 @@ def _piece(part: Part) -> Any:
 
 def to_reply(response: wire.ModelResponse, info: ModelInfo, request: ModelRequest) -> ModelReply:
     """Return the reply in a provider's response."""
-    parts = [own for group in _grouped(response.parts) for own in _our_parts(group, info.provider)]
-    if refusal := (response.provider_details or {}).get(
-        "refusal"
-    ):  # OpenAI's, which the library takes out of the text
+    groups = _grouped(response.parts)
+    parts = [part for group in groups for part in _our_parts(group, info.provider)]
+    # OpenAI's refusal, which the library removes from the text.
+    if refusal := (response.provider_details or {}).get("refusal"):
         parts = [TextPart(str(refusal))]
-    counted = response.usage
-    thought = counted.details.get("reasoning_tokens") or counted.details.get("thoughts_tokens")
+    counts = response.usage
+    reasoning = counts.details.get("reasoning_tokens") or counts.details.get("thoughts_tokens")
     usage = Usage(
-        prompt_tokens=plausible_count(counted.input_tokens) or 0,
-        completion_tokens=plausible_count(counted.output_tokens) or 0,
-        cached_tokens=plausible_count(counted.cache_read_tokens),
-        cache_write_tokens=plausible_count(counted.cache_write_tokens),
-        reasoning_tokens=plausible_count(thought),
+        prompt_tokens=plausible_count(counts.input_tokens) or 0,
+        completion_tokens=plausible_count(counts.output_tokens) or 0,
+        cached_tokens=plausible_count(counts.cache_read_tokens),
+        cache_write_tokens=plausible_count(counts.cache_write_tokens),
+        reasoning_tokens=plausible_count(reasoning),
     )
     has_ended = refusal or _own_reason(response) in _PAUSES
     finish = "stop" if has_ended else _FINISHES.get(response.finish_reason, "unknown")
     reply = ModelReply(
         tuple(parts), usage, finish, response.model_name or info.name, _logprobs(response, request)
     )
-    return (
-        reply if reply.usage.total_tokens else replace(reply, usage=estimated_usage(request, reply))
-    )
+    if reply.usage.total_tokens:
+        return reply
+    return replace(reply, usage=estimated_usage(request, reply))
 
 
 def _logprobs(
@@ -217,12 +225,12 @@ def _logprobs(
 ) -> dict[str, list[dict[str, Any]]] | None:
     if request.logprobs is None:
         return None
-    found = [
+    lists = [
         (part.provider_details or {}).get("logprobs")
         for part in response.parts
         if part.part_kind == "text"
     ]
-    tokens = [token for rows in found if isinstance(rows, list) for token in read_tokens(rows)]
+    tokens = [token for rows in lists if isinstance(rows, list) for token in read_tokens(rows)]
     return {"content": tokens} if tokens else None
 
 
@@ -259,27 +267,26 @@ def _our_parts(group: list[Any], provider: str) -> list[Part]:
             return [ReasoningPart(part.content, signature=part.signature, provider=provider)]
         case "tool-call":
             call = ToolCallPart(part.tool_call_id, part.tool_name, arguments_of(part.args))
-            # Google signs the call itself; kept as a thought without words, which goes back right before the call.
-            return (
-                [ReasoningPart("", signature=signature, provider=provider), call]
-                if signature
-                else [call]
-            )
+            if not signature:
+                return [call]
+            # Google signs the call itself. The signature is stored as empty reasoning before it.
+            return [ReasoningPart("", signature=signature, provider=provider), call]
         case _:
             return []
 
 
 def _thought(group: list[Any], provider: str) -> list[Part]:
-    """One thought of OpenAI's, with what has to go back as it came."""
-    first, texts = group[0], [part.content for part in group if part.content]
+    """Return one piece of OpenAI's reasoning, with the content that must be sent back."""
+    first = group[0]
+    texts = [part.content for part in group if part.content]
     text = THOUGHT_BREAK.join(texts or (first.provider_details or {}).get("raw_content") or ())
-    kept = {"id": first.id, "summary": texts, "encrypted_content": first.signature}
-    proof = orjson.dumps(kept).decode() if first.signature else None
-    if not (text or proof):
-        return []
-    return [
-        ReasoningPart(text, proof if text else None, None if text else proof, provider=provider)
-    ]
+    proof = None
+    if first.signature:
+        original = {"id": first.id, "summary": texts, "encrypted_content": first.signature}
+        proof = orjson.dumps(original).decode()
+    if text:
+        return [ReasoningPart(text, signature=proof, provider=provider)]
+    return [ReasoningPart("", redacted=proof, provider=provider)] if proof else []
 
 
 def arguments_of(arguments: Any) -> str:

@@ -1,4 +1,8 @@
-"""Models of all providers: chat completions by our own adapter, the others by pydantic-ai over SDKs that are imported late."""
+"""Models of all providers.
+
+Chat completions use our own adapter. The others use pydantic-ai over vendors' SDKs, which are
+imported at the first call.
+"""
 
 import asyncio
 import importlib
@@ -35,7 +39,10 @@ _LIBRARIES = {
 
 
 class ProviderModel:
-    """A chat model that pydantic-ai knows how to ask. `build` makes it, at the first question."""
+    """A chat model that pydantic-ai calls.
+
+    `build` makes it at the first request.
+    """
 
     def __init__(
         self,
@@ -45,9 +52,8 @@ class ProviderModel:
         learned: LearnedModel | None = None,
     ) -> None:
         self.info = info
-        """Which model this is."""
         self.learned = learned or lessons_of(info)
-        """What it was learned to need."""
+        """The dialect learned from the server's refusals."""
         self._policy = policy
         self._build = build
         self._calls: ProviderCalls | None = None
@@ -59,17 +65,21 @@ class ProviderModel:
         self._reads_special_tokens = is_named
 
     async def answer(self, request: ModelRequest) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Yield chunks where `request.stream` asks for them, and last of all the whole reply."""
+        """Yield chunks if `request.stream` is set, and last of all the whole reply."""
         async with self._building:
             if self._calls is None:
-                # The import takes a second or two: other turns go on meanwhile.
+                # The import takes one or two seconds and must not block other turns.
                 self._calls = await asyncio.to_thread(self._open)
-        breaks = self._reads_special_tokens
-        request = with_broken_tokens(request) if breaks else request
+        breaks_tokens = self._reads_special_tokens
+        if breaks_tokens:
+            request = with_broken_tokens(request)
         adaptation = Adaptation(self.learned, self._calls.body, may_guess=False)
         attempt = partial(self._calls.attempt, adaptation)
-        async for item in answer_by_policy(self._policy, request, attempt, adaptation):
-            yield with_whole_tokens(item) if breaks and isinstance(item, ModelReply) else item
+        async for event in answer_by_policy(self._policy, request, attempt, adaptation):
+            if breaks_tokens and isinstance(event, ModelReply):
+                yield with_whole_tokens(event)
+            else:
+                yield event
 
     def _open(self) -> "ProviderCalls":
         model = self._build()
@@ -85,11 +95,18 @@ def build_model(
     policy: CallPolicy,
     learned: LearnedModel | None = None,
 ) -> ChatModel:
-    """Return a model of this provider. Where it needs an SDK, asking it raises Unavailable without its extra."""
+    """Return a model of this provider.
+
+    If it needs an SDK that is not installed, its first call raises Unavailable and names the extra.
+    """
     if provider.adapter == "openai" and not provider.uses_responses(info.name):
-        key, version = provider.api_key, provider.api_version
         return OpenAICompatibleModel(
-            info, connections, policy, api_key=key, api_version=version, learned=learned
+            info,
+            connections,
+            policy,
+            api_key=provider.api_key,
+            api_version=provider.api_version,
+            learned=learned,
         )
     build = partial(_BUILDERS[provider.adapter], provider, info, connections, policy)
     return ProviderModel(info, policy, build, learned)
@@ -104,7 +121,7 @@ def _openai(
     from pydantic_ai.providers.openai import OpenAIProvider
 
     client = AsyncOpenAI(base_url=info.endpoint, **_client_settings(provider, connections))
-    # The variables of the server's environment are not for keys that others bring.
+    # The SDK reads these from the environment, but an organization's own key must not use them.
     client.organization = client.project = None
     return OpenAIResponsesModel(info.name, provider=OpenAIProvider(openai_client=client))
 
@@ -142,7 +159,7 @@ def _google(
     shared: dict[str, Any] = {"base_url": info.endpoint, "http_client": connections.client()}
     if provider.adapter == "google":
         return GoogleModel(info.name, provider=GoogleProvider(api_key=provider.api_key, **shared))
-    # With the credentials that Google's own tools use.
+    # Vertex takes the default credentials of Google's own tools.
     location = provider.location or VERTEX_LOCATION
     return GoogleModel(
         info.name,
@@ -163,9 +180,10 @@ def _bedrock(
         retries={"total_max_attempts": 1},
         max_pool_connections=MAX_CONNECTIONS,
     )
-    # A region alone: with the credentials that AWS's own tools use.
+    # The key holds a region, an access key and a secret key. With a region alone, boto3 uses the
+    # credentials of AWS's own tools.
     region, access_key, secret_key = (*(provider.api_key or "").split("\n"), "", "")[:3]
-    # A session of its own: boto3's shared one may not be used by several threads at once.
+    # Its own session, since boto3's default session is not safe for threads.
     session = boto3.Session(
         aws_access_key_id=access_key or None,
         aws_secret_access_key=secret_key or None,
@@ -185,13 +203,16 @@ _BUILDERS: Mapping[str, Callable[[Provider, ModelInfo, Connections, CallPolicy],
 
 
 def missing_extra(provider: Provider, model: str) -> str | None:
-    """Return the extra that has to be installed before this model can be asked; None where it can."""
+    """Return the extra that this model still needs.
+
+    None if it can be called.
+    """
     if provider.adapter == "openai" and not provider.uses_responses(model):
         return None
     module, extra = _LIBRARIES[provider.adapter]
     try:
         return None if find_spec(module) else extra
-    except ModuleNotFoundError:  # a package around it is missing
+    except ModuleNotFoundError:  # its parent package is missing
         return extra
 
 
@@ -200,7 +221,10 @@ def install_command(extra: str | None) -> str:
 
 
 def need(module: str, extra: str, or_else: str = "") -> Any:
-    """The module of an optional package; raises Unavailable with how to install it."""
+    """Return the module of an optional package.
+
+    Raise Unavailable with the install command.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:

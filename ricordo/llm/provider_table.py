@@ -1,4 +1,7 @@
-"""The providers we know, one row each: how the settings configure them, and how organizations bring them with keys of their own."""
+"""The known providers, one row each.
+
+The settings configure some of them; organizations add others with their own keys.
+"""
 
 import re
 from dataclasses import dataclass, field, replace
@@ -13,16 +16,16 @@ from ricordo.llm.openai_dialect import OPENAI_ADDRESS, is_openai, thinks_at_open
 from ricordo.settings import ProviderSettings
 
 AdapterName = Literal["openai", "anthropic", "google", "bedrock", "vertex"]
-"""Which code speaks to a provider; `openai` is for every server with OpenAI's chat completions."""
+"""The adapter of a provider; `openai` is for every server with OpenAI's chat completions."""
 
 Api = Literal["auto", "chat", "responses"]
-"""Which of OpenAI's two formats is spoken; `auto` takes responses for OpenAI's own models that think."""
+"""One of OpenAI's two formats; `auto` takes responses for OpenAI's own reasoning models."""
 
 AZURE_API_VERSION = "2024-10-21"  # the last one that Azure calls stable
 _HIDDEN = "(hidden)"
-# Shorter keys are in ordinary words: hiding them would garble a message and protect nothing.
+# Shorter keys occur in ordinary words: hiding them would garble a message and protect nothing.
 _SHORTEST_KEY = 6
-# Whose models are Claude, as ModelInfo names its kinds, and which of them think.
+# The kinds of providers with Claude models, and the pattern of those that can reason.
 CLAUDES = ("anthropic", "bedrock")
 _THINKING_CLAUDE = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-[4-9])")
 _USUAL_THINKING = 1_024  # tokens
@@ -31,13 +34,13 @@ _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+){1,3}-\d{1,2}")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What a provider wants to be shown: an API key, or with an access key a secret key (AWS)."""
+    """The credentials for a provider: an API key, or for AWS an access key and its secret."""
 
     api_key: str | None = field(default=None, repr=False)
     access_key: str | None = field(default=None, repr=False)
 
     def without(self, error: ModelError) -> ModelError:
-        """Return the error; where its message quotes a key, one that does not."""
+        """Return the error without the keys that its message quotes."""
         message = str(error)
         for key in (self.api_key, self.access_key):
             if key and len(key) >= _SHORTEST_KEY:
@@ -45,17 +48,19 @@ class Keys:
         if message == str(error):
             return error
         hidden = ModelError(error.kind, message, retry_after=error.retry_after, status=error.status)
-        hidden.limit, hidden.is_judged = error.limit, error.is_judged
+        hidden.limit = error.limit
+        hidden.is_judged = error.is_judged
         return hidden
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A provider that may be called: its address, its key, and the name of its kind on the wire.
+    """A usable provider: its address, its key, and the name of its kind on the wire.
 
-    `api_version` is Azure's; `window` is what an Ollama server was started with, in tokens, where that is known;
-    `location` is Vertex AI's, whose `api_key` is a project. Bedrock's key is a region, an access key and its secret, in lines.
-    A server of this machine is looked for at `list_path`, where its list names the `owner`, if it has one.
+    `api_version` is Azure's. `window` is the context window in tokens that an Ollama server was started
+    with, if known. `location` is Vertex AI's, whose `api_key` is a project. Bedrock's key has three
+    lines: a region, an access key and its secret. A server on this machine is searched at `list_path`;
+    its list must name the `owner`, if that is set.
     """
 
     name: str
@@ -77,9 +82,12 @@ class Provider:
 
 
 def with_usual_thinking(settings: ModelSettings, info: ModelInfo) -> ModelSettings:
-    """A new agent's settings: a Claude that can think does so unless they say otherwise, as in the retired Letta V1 server."""
-    is_said = settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None
-    if is_said or info.endpoint_type not in CLAUDES or not _THINKING_CLAUDE.search(info.name):
+    """Return a new agent's settings, with reasoning switched on for a Claude that can reason.
+
+    The retired Letta V1 server did the same. Explicit settings are kept.
+    """
+    is_chosen = settings.max_reasoning_tokens is not None or settings.reasoning_effort is not None
+    if is_chosen or info.endpoint_type not in CLAUDES or not _THINKING_CLAUDE.search(info.name):
         return settings
     return replace(settings, max_reasoning_tokens=_USUAL_THINKING)
 
@@ -93,8 +101,10 @@ def local_server(
 
 @dataclass(frozen=True, slots=True)
 class ProviderRow:
-    """A provider we know. `key` and `url` name the settings that configure it; `brought_as` is its type where organizations
-    bring it: its name where empty, None where they cannot.
+    """A known provider.
+
+    `key` and `url` name the settings that configure it. `brought_as` is its type for organizations that
+    add it: its name if empty, None if they cannot add it.
     """
 
     name: str
@@ -111,11 +121,13 @@ class ProviderRow:
         return self.is_server or self.local is not None
 
     def address(self, url: str | None) -> str:
-        """Return its address, or the one given with the path that its kind of server expects."""
+        """Return its address, or the given one with the path that its kind of server expects."""
         if not url:
             return self.base_url
         url = url.rstrip("/")
-        return url if not self.is_self_hosted or url.endswith("/v1") else f"{url}/v1"
+        if self.is_self_hosted and not url.endswith("/v1"):
+            return f"{url}/v1"
+        return url
 
 
 ROWS = (
@@ -139,7 +151,8 @@ ROWS = (
     ProviderRow("mistral", "https://api.mistral.ai/v1", "mistral_api_key"),
     ProviderRow("together", "https://api.together.xyz/v1", "together_api_key"),
     ProviderRow("openrouter", "https://openrouter.ai/api/v1", "openrouter_api_key"),
-    # Ports 8000 and 8080 are anybody's (a Ricordo may listen there itself), so those servers must say who they are.
+    # Ports 8000 and 8080 may belong to any program, even to Ricordo, so those servers must name
+    # themselves in their lists.
     ProviderRow("ollama", url="ollama_base_url", local=local_server("ollama", 11434, "/api/tags")),
     ProviderRow(
         "lmstudio",
@@ -154,7 +167,7 @@ ROWS = (
         local=local_server("llamacpp", 8080, owner="llamacpp"),
         brought_as=None,
     ),
-    # Only organizations bring these; where no address is here, they give one.
+    # Only organizations add these; they give the address if there is none here.
     ProviderRow("sglang", is_server=True),
     ProviderRow("cerebras", "https://api.cerebras.ai/v1"),
     ProviderRow("fireworks", "https://api.fireworks.ai/inference/v1"),
@@ -181,14 +194,20 @@ def configured(settings: ProviderSettings) -> list[Provider]:
 
 
 def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None:
-    key, url = _value(settings, row.key), _value(settings, row.url)
-    # OpenAI's own name is also taken for any server that speaks its format, with a key or without.
+    key = _setting(settings, row.key)
+    url = _setting(settings, row.url)
+    # The name `openai` also stands for any server that speaks its format, with or without a key.
     is_set = key or (url and (row.is_self_hosted or row.name == "openai"))
     if not is_set or not (url or row.base_url or row.adapter in ("bedrock", "vertex")):
         return None
-    window, location = settings.ollama_context_length, settings.google_cloud_location
     provider = Provider(
-        row.name, row.address(url), row.name, row.adapter, key, window=window, location=location
+        row.name,
+        row.address(url),
+        row.name,
+        row.adapter,
+        key,
+        window=settings.ollama_context_length,
+        location=settings.google_cloud_location,
     )
     if row.name == "openai":
         return replace(provider, api=settings.openai_api or "auto")
@@ -199,52 +218,67 @@ def _configured(row: ProviderRow, settings: ProviderSettings) -> Provider | None
     return provider
 
 
-def _value(settings: ProviderSettings, name: str | None) -> str | None:
-    value = getattr(settings, name, None) if name else None
-    return value.get_secret_value() if isinstance(value, SecretStr) else value
+def _setting(settings: ProviderSettings, name: str | None) -> str | None:
+    setting = getattr(settings, name, None) if name else None
+    return setting.get_secret_value() if isinstance(setting, SecretStr) else setting
 
 
 def address_of(name: str) -> str:
-    """Return the address of a service; nothing for a server that others run, and for a provider we do not know."""
+    """Return the address of a public service.
+
+    It is empty for other servers and unknown providers.
+    """
     return _BY_NAME[name].base_url if name in _BY_NAME else ""
 
 
 def variables_of(provider: Provider) -> str:
-    """Return the variable that configures this provider; its name where it is of a plugin."""
+    """Return the variable that configures this provider.
+
+    Its name for a plugin's provider.
+    """
     row = _BY_NAME.get(provider.name)
     name = row and (row.key if provider.api_key else row.url)
     return name.upper() if name else f"The provider {provider.name}"
 
 
 def what_to_set(name: str) -> str:
-    """Return what has to be set before the provider of this name can be called; nothing for one that we do not know."""
+    """Return a sentence with the settings that this provider still needs.
+
+    It is empty for an unknown provider.
+    """
     row = _BY_NAME.get(name)
-    # The address of a service is known.
-    missing = (
-        [each.upper() for each in (row.key, not row.base_url and row.url) if each] if row else []
-    )
-    here = ", or start it on this machine" if row and row.local else ""
-    return f"Set {' and '.join(missing)}{here}." if missing else ""
+    if row is None:
+        return ""
+    url = None if row.base_url else row.url  # a public service's address is known
+    missing = [setting.upper() for setting in (row.key, url) if setting]
+    if not missing:
+        return ""
+    local_advice = ", or start it on this machine" if row.local else ""
+    return f"Set {' and '.join(missing)}{local_advice}."
 
 
 def brought_provider(provider: OrganizationProvider, keys: Keys) -> Provider:
-    """Return an organization's provider as it is called. Raises Unsupported for a type that cannot be called here."""
+    """Return an organization's provider in the form for calls.
+
+    Raises Unsupported for a type that cannot be called here.
+    """
     row = _brought_row(provider.provider_type)
-    is_bedrock = row.adapter == "bedrock"
-    key = (
-        "\n".join((provider.region or "", keys.access_key or "", keys.api_key or ""))
-        if is_bedrock
-        else keys.api_key
-    )
-    api: Api = "auto" if row.name == "openai" else "chat"
-    address = row.address(provider.base_url)
+    key = keys.api_key
+    if row.adapter == "bedrock":
+        key = "\n".join((provider.region or "", keys.access_key or "", keys.api_key or ""))
     return Provider(
-        provider.name, address, provider.provider_type, row.adapter, key, api, provider.api_version
+        provider.name,
+        row.address(provider.base_url),
+        provider.provider_type,
+        row.adapter,
+        key,
+        api="auto" if row.name == "openai" else "chat",
+        api_version=provider.api_version,
     )
 
 
 def require_usable(provider: OrganizationProvider, keys: Keys) -> None:
-    """Raise Invalid or Unsupported with what is missing where no call could be made."""
+    """Raise Invalid or Unsupported with the missing setting if no call could be made."""
     row = _brought_row(provider.provider_type)
     if not row.is_self_hosted and not keys.api_key:
         raise Invalid(f"A provider of type {provider.provider_type} needs api_key.")

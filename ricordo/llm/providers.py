@@ -1,6 +1,7 @@
-"""Calls of all other providers (Anthropic, Google AI, Bedrock, OpenAI's responses), by pydantic-ai's direct interface.
+"""Calls of all other providers by pydantic-ai's direct interface.
 
-Imported when a model is first asked, since the library takes a second. Its retries are off: ours apply.
+These are Anthropic, Google AI, Bedrock and OpenAI's responses. The module is imported at a model's
+first call, since the library takes a second. The library's retries are off: ours apply.
 """
 
 import re
@@ -9,7 +10,7 @@ from json import JSONDecodeError
 from typing import Any, cast
 
 import httpx2
-from pydantic_ai import exceptions as known
+from pydantic_ai import exceptions as sdk_errors
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import ImageUrl
 from pydantic_ai.models import Model, ModelRequestParameters, download_item
@@ -48,11 +49,11 @@ from ricordo.llm.policy import (
 MAX_OUTPUT_TOKENS = 16_384
 SMALLEST_THINKING_BUDGET = 1_024
 _WRONG_KEY = re.compile(r"API_KEY_INVALID|api key (not valid|expired)", re.IGNORECASE)
-# These take no picture by its address.
+# These providers take pictures only inside the request.
 _INLINES = {"google", "bedrock"}
-# Settings that are ours to put where a format wants them.
-_OURS = {"strict", "provider_type", "verbosity"}
-# What providers call the fields that come from the library's settings, for errors that name them.
+# Extra settings that this module translates instead of passing them on.
+_OWN_SETTINGS = {"strict", "provider_type", "verbosity"}
+# The providers' names of fields and the library's settings behind them, for errors that name them.
 _FIELDS = (
     ("temperature", "temperature"),
     ("max_tokens", "max_tokens"),
@@ -78,12 +79,12 @@ _FIELDS = (
     ("cache_control", "anthropic_cache_instructions"),
     ("cache_control", "anthropic_cache_tool_definitions"),
 )
-# The library sets the limit of an answer itself where none is given.
-_KEPT = {"max_tokens"}
+# The library sets a limit of its agent_settings if this one is left out.
+_NEVER_LEFT_OUT = {"max_tokens"}
 
 
 class ProviderCalls:
-    """Makes the calls of one model. Each is one attempt."""
+    """The calls of one model. Each call is one attempt."""
 
     def __init__(self, info: ModelInfo, policy: CallPolicy, model: Model[Any]) -> None:
         self._info = info
@@ -92,7 +93,7 @@ class ProviderCalls:
         self._pictures = PictureCache(_fetch)
 
     def body(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
-        """Return what is asked for besides the transcript, by the names that providers have for it."""
+        """Return the fields besides the transcript, by the providers' names for them."""
         settings = self._settings(request, learned)
         fields = {wire: settings[name] for wire, name in _FIELDS if name in settings}
         return {
@@ -104,13 +105,17 @@ class ProviderCalls:
 
     def _settings(self, request: ModelRequest, learned: LearnedDialect) -> dict[str, Any]:
         settings = _settings(request, self._info, self._model, self._policy)
-        return _without_refused(settings, learned) if learned != NOTHING_LEARNED else settings
+        if learned == NOTHING_LEARNED:
+            return settings
+        return _without_refused(settings, learned)
 
     async def attempt(
         self, adaptation: Adaptation, request: ModelRequest
     ) -> AsyncGenerator[Chunk | ModelReply, None]:
-        """Ask once, in the form that the adaptation has now."""
-        model, provider, transcript = self._model, self._info.provider, request.messages
+        """Make one attempt in the adaptation's current form."""
+        model = self._model
+        provider = self._info.provider
+        transcript = request.messages
         if model.system in _INLINES:
             transcript = await self._pictures.inline(transcript)
         streams = _streams(request, adaptation.learned)
@@ -130,7 +135,7 @@ class ProviderCalls:
                 reader = _ChunkReader()
                 async with model_request_stream(model, **call) as stream:
                     async for event in stream:
-                        # Where only the server wants a stream, its pieces are nobody's.
+                        # If only the server wants a stream, its chunks are dropped.
                         if (chunk := reader.read(event)) and request.stream:
                             yield chunk
                     response = stream.get()
@@ -151,81 +156,90 @@ def _streams(request: ModelRequest, learned: LearnedDialect) -> bool:
 
 
 def _without_refused(settings: dict[str, Any], learned: LearnedDialect) -> dict[str, Any]:
-    """Return the settings without what the provider was learned to refuse."""
-    refused = learned.refused
+    """Return the settings without the refused ones."""
+
+    def is_left_out(name: str, setting: Any) -> bool:
+        return learned.bare or is_refused(learned.refused, name, setting)
+
     names = {
         name
-        for wire, name in _FIELDS
-        if name in settings
-        and (learned.bare or is_refused(refused, wire, settings[name]))
-        and name not in _KEPT
+        for wire_name, name in _FIELDS
+        if name in settings and is_left_out(wire_name, settings[name])
     }
-    kept = {name: value for name, value in settings.items() if name not in names}
-    if "openai_logprobs" not in kept:
-        kept.pop("openai_top_logprobs", None)
-    if extra := kept.get("extra_body"):
-        kept["extra_body"] = {
-            name: value
-            for name, value in extra.items()
-            if not (learned.bare or is_refused(refused, name, value))
+    names -= _NEVER_LEFT_OUT
+    accepted = {name: setting for name, setting in settings.items() if name not in names}
+    if "openai_logprobs" not in accepted:
+        accepted.pop("openai_top_logprobs", None)
+    if extra := accepted.get("extra_body"):
+        accepted["extra_body"] = {
+            name: setting for name, setting in extra.items() if not is_left_out(name, setting)
         }
-    if learned.most_output is not None and "max_tokens" in kept:
-        kept["max_tokens"] = min(kept["max_tokens"], learned.most_output)
-    return kept
+    if learned.most_output is not None and "max_tokens" in accepted:
+        accepted["max_tokens"] = min(accepted["max_tokens"], learned.most_output)
+    return accepted
 
 
 async def _fetch(url: str) -> tuple[bytes, str]:
-    """What lies at an address, with its media type. The library refuses private addresses."""
-    found = await download_item(
+    """Return the bytes at an address and their media type.
+
+    The library refuses private ones.
+    """
+    download = await download_item(
         ImageUrl(url, media_type="image/png"), data_format="bytes", type_format="mime"
     )
-    return found["data"], found["data_type"]
+    return download["data"], download["data_type"]
 
 
 def our_error(provider: str, error: Exception) -> Exception:
-    """The library's error in our words; one that is not about the provider stays what it is."""
-    found: Exception
+    """Return the library's error as a ModelError.
+
+    An error that does not concern the provider is returned as it is.
+    """
+    translated: Exception
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, BoundReached):
             return cause
         cause = cause.__cause__ or cause.__context__
     match error:
-        case known.ModelHTTPError():
+        case sdk_errors.ModelHTTPError():
             body = error.body if error.body is not None else error.message
-            found = error_from_status(
+            translated = error_from_status(
                 provider, _status(error.status_code, body), body, error.headers
             )
-        case known.ModelTimeoutError() | known.ModelRequestTimeout() | TimeoutError():
-            found = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
-        case known.ModelConnectionError():
-            broken = httpx2.ConnectError if error.phase == "connect" else httpx2.ReadError
-            found = error_from_transport(provider, broken(str(error)))
-        case known.ModelAPIError() if isinstance(error.__cause__, JSONDecodeError):
+        case sdk_errors.ModelTimeoutError() | sdk_errors.ModelRequestTimeout() | TimeoutError():
+            translated = error_from_transport(provider, httpx2.ReadTimeout(str(error)))
+        case sdk_errors.ModelConnectionError():
+            is_connecting = error.phase == "connect"
+            type_ = httpx2.ConnectError if is_connecting else httpx2.ReadError
+            translated = error_from_transport(provider, type_(str(error)))
+        case sdk_errors.ModelAPIError() if isinstance(error.__cause__, JSONDecodeError):
             advice = "Check its address; for a server that speaks OpenAI's chat completions alone, set OPENAI_API=chat."
-            found = ModelError(
+            translated = ModelError(
                 "llm_bad_request", f"{provider} did not answer in its format. {advice}"
             )
-        case known.ModelAPIError():
-            found = error_from_event(
+        case sdk_errors.ModelAPIError():
+            translated = error_from_event(
                 provider, error.body if error.body is not None else error.message
             )
-        case known.ContentFilterError() | known.UserError():
-            found = ModelError("llm_bad_request", f"{provider} cannot take this request: {error}")
-        # Of our own code and the library's, these are what an answer of another shape ends in.
+        case sdk_errors.ContentFilterError() | sdk_errors.UserError():
+            translated = ModelError(
+                "llm_bad_request", f"{provider} cannot take this request: {error}"
+            )
+        # An answer of another form ends in one of these, in our code or the library's.
         case (
-            known.UnexpectedModelBehavior()
+            sdk_errors.UnexpectedModelBehavior()
             | JSONDecodeError()
             | AttributeError()
             | LookupError()
             | AssertionError()
         ):
-            found = ModelError(
+            translated = ModelError(
                 "llm_error", f"{provider} gave an answer that cannot be read: {error}"
             )
         case httpx2.TransportError():
-            found = error_from_transport(provider, error)
-        # What cannot be put into the provider's words: a kind of content it does not know, a picture that is gone.
+            translated = error_from_transport(provider, error)
+        # The request cannot be translated: an unknown kind of content, or a picture that is gone.
         case (
             ValueError()
             | TypeError()
@@ -233,35 +247,37 @@ def our_error(provider: str, error: Exception) -> Exception:
             | httpx2.HTTPError()
             | httpx2.InvalidURL()
         ):
-            words = str(error)
-            found = ModelError(
-                "llm_bad_request", f"{provider} cannot take this request: {words}", words=words
+            text = str(error)
+            translated = ModelError(
+                "llm_bad_request", f"{provider} cannot take this request: {text}", words=text
             )
         case _:
-            found = error
-    return found
+            translated = error
+    return translated
 
 
 def _status(status: int, body: Any) -> int:
     if status == 400 and _WRONG_KEY.search(words_of(body)[1]):
-        return 401  # Google says of a wrong key that the request is wrong.
-    return 502 if status == 424 else status  # The model behind Bedrock failed.
+        return 401  # Google calls a request with a wrong key invalid
+    return 502 if status == 424 else status  # 424: the model behind Bedrock failed
 
 
 class _ChunkReader:
     """Turns the events of one stream into chunks."""
 
     def __init__(self) -> None:
-        self._calls: dict[int, int] = {}  # the number of each call by the number of its part
+        self._calls: dict[int, int] = {}  # the call's number by its part's number
         self._thought: str | None = None
-        self._signed: set[int] = set()  # the numbers of thoughts whose signature stands for itself
+        self._signed: set[int] = (
+            set()
+        )  # parts of reasoning that carry their agent_settings signature
 
     def read(self, event: Any) -> Chunk | None:
-        """Return the event as a chunk; None for one that brings nothing to read."""
+        """Return the event as a chunk; None for an event without text."""
         if (delta := getattr(event, "delta", None)) is None:
-            return (
-                self._begin(event.index, event.part) if event.event_kind == "part_start" else None
-            )
+            if event.event_kind != "part_start":
+                return None
+            return self._begin(event.index, event.part)
         match delta.part_delta_kind:
             case "text" if delta.content_delta:
                 return TextChunk(delta.content_delta)
@@ -306,13 +322,12 @@ def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParamet
     tools = []
     for tool in request.tools:
         strict = strict_parameters(tool.parameters) if is_strict else None
-        schema, is_closed = strict or tool.parameters, strict is not None
         tools.append(
             ToolDefinition(
                 name=tool.name,
                 description=tool.description,
-                parameters_json_schema=schema,
-                strict=is_closed,
+                parameters_json_schema=strict or tool.parameters,
+                strict=strict is not None,
             )
         )
     return ModelRequestParameters(function_tools=tools, allow_text_output=True)
@@ -321,24 +336,24 @@ def _parameters(request: ModelRequest, model: Model[Any]) -> ModelRequestParamet
 def _settings(
     request: ModelRequest, info: ModelInfo, model: Model[Any], policy: CallPolicy
 ) -> dict[str, Any]:
-    ours = request.settings
-    limit = ours.max_output_tokens or info.max_output_tokens or MAX_OUTPUT_TOKENS
+    agent_settings = request.settings
+    limit = agent_settings.max_output_tokens or info.max_output_tokens or MAX_OUTPUT_TOKENS
     settings: dict[str, Any] = {"max_tokens": limit, "timeout": policy.timeout, "max_retries": 0}
-    if ours.temperature is not None and not model.profile.get(
-        "anthropic_disallows_sampling_settings"
-    ):
-        settings["temperature"] = ours.temperature
+    takes_temperature = not model.profile.get("anthropic_disallows_sampling_settings")
+    if agent_settings.temperature is not None and takes_temperature:
+        settings["temperature"] = agent_settings.temperature
     is_forced = request.tool_choice == "required" or request.forced_tool is not None
     if request.tools:
-        # Some models refuse to be made to call a tool: they are asked, and the turn's rules see to the rest.
+        # Some models cannot be forced to call a tool: they choose, and the turn's rules do the
+        # rest.
         may_force = model.profile.get("supports_forced_tool_choice", True)
         choice = [request.forced_tool] if request.forced_tool else request.tool_choice
         settings["tool_choice"] = "auto" if is_forced and not may_force else choice
-        if ours.parallel_tool_calls is not None:
-            settings["parallel_tool_calls"] = ours.parallel_tool_calls
+        if agent_settings.parallel_tool_calls is not None:
+            settings["parallel_tool_calls"] = agent_settings.parallel_tool_calls
     if model.system == provider_messages.OPENAI:
         _add_openai(settings, request, info)
-    # A provider that is made to call a tool refuses to think first.
+    # Providers refuse reasoning together with a forced tool call.
     elif not is_forced and _may_think(request, info, model):
         _add_thinking(settings, request, model)
     if model.system == "anthropic" and model.profile.get("anthropic_binds_thinking_blocks"):
@@ -351,62 +366,69 @@ def _settings(
         settings["anthropic_cache_tool_definitions"] = True
         if request.user_id is not None:
             settings["anthropic_metadata"] = {"user_id": request.user_id}
-    if extra := {name: value for name, value in ours.extra.items() if name not in _OURS}:
-        field = (
-            "bedrock_additional_model_requests_fields"
-            if model.system == "bedrock"
-            else "extra_body"
-        )
+    if extra := {
+        name: setting for name, setting in agent_settings.extra.items() if name not in _OWN_SETTINGS
+    }:
+        field = "extra_body"
+        if model.system == "bedrock":
+            field = "bedrock_additional_model_requests_fields"
         settings[field] = settings.get(field, {}) | extra
-    # What a model cannot be told is left out: the library would warn of it at every call.
-    return {
-        name: value for name, value in settings.items() if name not in model.unsupported_settings
-    }
+    # Without unsupported settings, since the library would warn of them at every call.
+    unsupported = model.unsupported_settings
+    return {name: setting for name, setting in settings.items() if name not in unsupported}
 
 
 def _add_openai(settings: dict[str, Any], request: ModelRequest, info: ModelInfo) -> None:
-    """Nothing is stored at OpenAI: thoughts come back encrypted, are kept as they came, and go back in their place."""
-    ours, dialect = request.settings, dialect_of(info.endpoint_type, OPENAI_ADDRESS, info.name)
+    """Add the settings for OpenAI's responses.
+
+    Nothing is stored at OpenAI: reasoning comes back encrypted, is stored as it came, and is sent
+    back in its place.
+    """
+    agent_settings = request.settings
+    dialect = dialect_of(info.endpoint_type, OPENAI_ADDRESS, info.name)
     settings["openai_store"] = False
     if not dialect.takes_temperature:
         settings.pop("temperature", None)
-    if ours.max_output_tokens is None:
+    if agent_settings.max_output_tokens is None:
         del settings["max_tokens"]
-    if dialect.effort != "none" and ours.reasoning_effort is not None:
-        settings["openai_reasoning_effort"] = ours.reasoning_effort
-        # A summary is all that is shown of these thoughts, and only to those who ask for it.
-        if ours.reasoning_effort != "none":
+    if dialect.effort != "none" and agent_settings.reasoning_effort is not None:
+        settings["openai_reasoning_effort"] = agent_settings.reasoning_effort
+        # OpenAI shows only a summary of the reasoning, and only on request.
+        if agent_settings.reasoning_effort != "none":
             settings["openai_reasoning_summary"] = "auto"
     if request.user_id is not None:
         settings["openai_user"] = request.user_id
-    # Those that think have none, and the library would warn of it.
+    # Reasoning models have none, and the library would warn of it.
     if request.logprobs is not None and dialect.takes_temperature:
         settings |= {"openai_logprobs": True, "openai_top_logprobs": request.logprobs}
     text: dict[str, Any] = {}
-    if (wanted := ours.response_format) is not None:
-        schema = wanted.get("json_schema")
-        inner = schema if wanted.get("type") == "json_schema" and isinstance(schema, dict) else {}
-        text["format"] = {"type": wanted.get("type", "text"), **inner}
-    if dialect.takes_verbosity and (verbosity := ours.extra.get("verbosity")):
+    if (response_format := agent_settings.response_format) is not None:
+        type_ = response_format.get("type", "text")
+        schema = response_format.get("json_schema")
+        text["format"] = {"type": type_}
+        if type_ == "json_schema" and isinstance(schema, dict):
+            text["format"] |= schema
+    if dialect.takes_verbosity and (verbosity := agent_settings.extra.get("verbosity")):
         text["verbosity"] = verbosity
     if text:
         settings["extra_body"] = {"text": text}
 
 
 def _may_think(request: ModelRequest, info: ModelInfo, model: Model[Any]) -> bool:
-    """Whether the transcript allows it: Claude refuses to think on after calls that it made without a thought of its own."""
+    """Return whether the transcript allows reasoning.
+
+    Claude refuses to continue with reasoning after calls that it made without signed reasoning.
+    """
     if model.system not in {"anthropic", "bedrock"} or model.profile.get(
         "anthropic_supports_adaptive_thinking"
     ):
         return True
-    last = next(
-        (
-            message
-            for message in reversed(request.messages)
-            if message.role == "assistant" or message.tool_calls
-        ),
-        None,
+    answers = (
+        message
+        for message in reversed(request.messages)
+        if message.role == "assistant" or message.tool_calls
     )
+    last = next(answers, None)
     if last is None or not last.tool_calls:
         return True
     thoughts = [
@@ -418,8 +440,9 @@ def _may_think(request: ModelRequest, info: ModelInfo, model: Model[Any]) -> boo
 
 
 def _unbind_thoughts(settings: dict[str, Any], request: ModelRequest) -> None:
-    # Newer Claudes bind each thought to all that stood before it, and refuse it once that has changed. Memory stands before
-    # it here, and changes: such a thought is to be left out, not to fail the call.
+    # Newer Claude models bind reasoning to the whole prompt before it, and refuse it after a
+    # change. Our prompts begin with memory, which changes: the API shall drop such reasoning, not
+    # fail.
     if request.settings.reasoning_effort != "none":
         drop = {"prefix_mismatch_behavior": "drop_block"}
         settings["anthropic_thinking"] = (
@@ -428,15 +451,13 @@ def _unbind_thoughts(settings: dict[str, Any], request: ModelRequest) -> None:
 
 
 def _add_thinking(settings: dict[str, Any], request: ModelRequest, model: Model[Any]) -> None:
-    budget, effort = request.settings.max_reasoning_tokens, request.settings.reasoning_effort
-    if (
-        budget
-        and model.system == "anthropic"
-        and not model.profile.get("anthropic_disallows_budget_thinking")
-    ):
+    budget = request.settings.max_reasoning_tokens
+    effort = request.settings.reasoning_effort
+    takes_budget = not model.profile.get("anthropic_disallows_budget_thinking")
+    if budget and model.system == "anthropic" and takes_budget:
         budget = max(budget, SMALLEST_THINKING_BUDGET)
         settings["anthropic_thinking"] = {"type": "enabled", "budget_tokens": budget}
-        # Thought and answer share one limit, and thinking allows no temperature.
+        # Reasoning and answer share one limit, and reasoning allows no temperature.
         settings["max_tokens"] = max(settings["max_tokens"], budget + SMALLEST_THINKING_BUDGET)
         settings.pop("temperature", None)
     elif budget and model.system == "google":

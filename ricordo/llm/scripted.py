@@ -1,4 +1,7 @@
-"""A chat model that says what it is told to, and an embedder: for tests, demos and the authors of plugins. No network, no key."""
+"""A chat model that follows a script, and an embedder without a network or key.
+
+For tests, demos and authors of plugins.
+"""
 
 import asyncio
 import hashlib
@@ -35,12 +38,18 @@ Script = Iterable[Line] | Callable[[ModelRequest], Line | Awaitable[Line]]
 
 
 def call(name: str, **arguments: Any) -> ToolCallPart:
-    """A call of a tool, with a fresh id: `call("memory_insert", label="human", new_string="Likes tea.")`."""
+    """Return a tool call with a fresh id.
+
+    Example: `call("memory_insert", label="human", new_string="Likes tea.")`.
+    """
     return ToolCallPart(new_call_id(), name, orjson.dumps(arguments).decode())
 
 
 class ScriptedModel:
-    """Answers from a script, in order, or from a function of the request. `requests` holds all it was asked."""
+    """Answers from a script or from a function of the request.
+
+    `requests` keeps every request.
+    """
 
     def __init__(
         self,
@@ -77,10 +86,10 @@ class ScriptedModel:
         try:
             return next(self._lines)
         except StopIteration:
-            asked = len(self.requests)
+            calls = len(self.requests)
             raise ModelError(
                 "llm_error",
-                f"The script of {self.info.handle} has no line for call {asked}. Give it more replies.",
+                f"The script of {self.info.handle} has no line for call {calls}. Give it more replies.",
             ) from None
 
     def _reply(
@@ -107,7 +116,10 @@ _WORD = re.compile(r"\w+")
 
 
 class ScriptedEmbedder:
-    """Vectors by words' hashes: texts that share words lie close. `asked` has all texts; `delay` is in seconds a call."""
+    """Vectors from hashes of words: texts that share words lie close together.
+
+    `asked` holds all texts, one list a call; `delay` is in seconds a call.
+    """
 
     def __init__(self, *, name: str = "embedder", dimensions: int = 64, delay: float = 0) -> None:
         self.asked: list[list[str]] = []
@@ -126,7 +138,10 @@ class ScriptedEmbedder:
         *,
         purpose: EmbeddingPurpose = "document",  # noqa: ARG002
     ) -> list[list[float]]:
-        """One vector of length 1 for each text, in order; zeros for a text without words."""
+        """Return a vector of length 1 for each text, in order.
+
+        Zeros for a text without words.
+        """
         self.asked.append(list(texts))
         if self.delay:
             await asyncio.sleep(self.delay)
@@ -138,7 +153,7 @@ class ScriptedEmbedder:
         vector = [0.0] * self._dimensions
         for word in _WORD.findall(text.lower()):
             digest = hashlib.blake2b(word.encode("utf-8", "replace"), digest_size=16).digest()
-            for place, sign in zip(digest[::2], digest[1::2], strict=True):
-                vector[place % self._dimensions] += 1 if sign < 128 else -1
+            for index, sign in zip(digest[::2], digest[1::2], strict=True):
+                vector[index % self._dimensions] += 1 if sign < 128 else -1
         length = math.hypot(*vector)
         return [number / length for number in vector] if length else vector

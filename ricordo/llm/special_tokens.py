@@ -1,8 +1,9 @@
-"""Special tokens of chat templates in texts: broken on their way to a model, whole again in what it answers.
+"""Special tokens of chat templates: broken in texts for a model, mended in its answers.
 
-A server that renders a chat template reads `<|im_start|>` in a text as the beginning of a message, whoever wrote it: so a note, a
-tool's result or a user could speak in another's name. A sign that nobody sees, behind its first sign, makes it a word like any
-other. Text without such a token goes out as it is, to the byte; nothing that is stored changes.
+A server that renders a chat template reads `<|im_start|>` in any text as the beginning of a
+message, so a note, a tool result or a user could speak in another's name. An invisible character
+after the token's first character turns the token into ordinary text. Texts without such tokens are
+sent unchanged, and nothing that is stored changes.
 """
 
 import re
@@ -15,8 +16,9 @@ from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 
 _BREAK = "\u200b"
 _NAMES = "INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|MODEL_SETTINGS|THINK|ARGS|CALL_ID"
-# What stands behind the first sign of each token: it is only looked at, so that tokens within are found too.
-_BEHIND: tuple[tuple[str, tuple[str, ...]], ...] = (
+# The rest of each token, by its first character. It is matched by lookahead, so that tokens inside
+# tokens are matched too.
+_RESTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "<",
         (
@@ -37,38 +39,38 @@ _BEHIND: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (r"\]", (r"~b\]",)),
 )
-# DeepSeek's `<｜User｜>`, with wide bars
+# The last alternative is DeepSeek's `<｜User｜>`, with wide bars.
 _IN_JSON = re.compile(
-    "|".join(rf"{sign}(?={'|'.join(behind)})" for sign, behind in _BEHIND).encode()
+    "|".join(rf"{first}(?={'|'.join(rests)})" for first, rests in _RESTS).encode()
     + rb"|<(?=\xef\xbd\x9c[\w\x80-\xff]{1,99}>)"
 )
-_BROKEN = re.compile(
-    rf"(?<=[<\[\]])(?:{_BREAK}|\\u200[bB])(?={'|'.join(one for _, behind in _BEHIND for one in behind)}|\uff5c|\\uff5c)"
-)
+_ANY_REST = "|".join(rest for _, rests in _RESTS for rest in rests)
+_BROKEN = re.compile(rf"(?<=[<\[\]])(?:{_BREAK}|\\u200[bB])(?={_ANY_REST}|\uff5c|\\uff5c)")
 _IN_BYTES = _BREAK.encode()
 
 
 def break_tokens(json: bytes) -> bytes:
-    """The JSON, each special token in its texts broken after its first sign."""
-    return _IN_JSON.sub(lambda found: found[0] + _IN_BYTES, json)
+    """Return the JSON with each special token in its texts broken after its first character."""
+    return _IN_JSON.sub(lambda match: match[0] + _IN_BYTES, json)
 
 
 def mend_tokens(text: str) -> str:
-    """What a model wrote, the tokens that it copied from a broken text whole again; also in JSON."""
+    """Return a model's text or JSON with the tokens whole that it copied from broken text."""
     return _BROKEN.sub("", text) if _BREAK in text or "\\u200" in text else text
 
 
 def with_broken_tokens(request: ModelRequest) -> ModelRequest:
-    """The request, the tokens in its messages and tools broken; for adapters that make no JSON themselves."""
-    messages, tools = (
-        tuple(map(_broken_message, request.messages)),
-        tuple(map(_broken_tool, request.tools)),
-    )
+    """Return the request with broken tokens.
+
+    It is for adapters that do not build JSON themselves.
+    """
+    messages = tuple(map(_broken_message, request.messages))
+    tools = tuple(map(_broken_tool, request.tools))
     return replace(request, messages=messages, tools=tools)
 
 
 def with_whole_tokens(reply: ModelReply) -> ModelReply:
-    def mended(part: Part) -> Part:
+    def mend_part(part: Part) -> Part:
         match part:
             case TextPart():
                 return replace(part, text=mend_tokens(part.text))
@@ -77,7 +79,7 @@ def with_whole_tokens(reply: ModelReply) -> ModelReply:
             case _:
                 return part
 
-    return replace(reply, parts=tuple(map(mended, reply.parts)))
+    return replace(reply, parts=tuple(map(mend_part, reply.parts)))
 
 
 def _broken_message(message: Message) -> Message:

@@ -1,49 +1,66 @@
-"""Log probabilities of an answer's tokens, as OpenAI's chat completions write them. Pure, and patient with small deviations."""
+"""Log probabilities of tokens in the form of OpenAI's chat completions.
+
+Pure and lenient.
+"""
 
 import math
 from collections.abc import Iterable
 from typing import Any
 
 Json = dict[str, Any]
-# OpenAI writes this of a token that is next to impossible, and JSON has no infinity.
-_LEAST = -9999.0
+# OpenAI writes this for a nearly impossible token, since JSON has no infinity.
+_LOWEST = -9999.0
 
 
-def read_logprobs(found: Any) -> dict[str, list[Json]]:
-    """Return the rows of tokens in a choice's `logprobs`, by field: `content`, `refusal`; none for what is none."""
-    if not isinstance(found, dict):
+def read_logprobs(logprobs: Any) -> dict[str, list[Json]]:
+    """Return the token rows of a choice's `logprobs` by field: `content`, `refusal`."""
+    if not isinstance(logprobs, dict):
         return {}
-    if isinstance(found.get("tokens"), list):
-        return {"content": _read_older(found)}
+    if isinstance(logprobs.get("tokens"), list):
+        return {"content": _read_older(logprobs)}
     return {
-        name: read_tokens(found[name])
+        name: read_tokens(logprobs[name])
         for name in ("content", "refusal")
-        if isinstance(found.get(name), list)
+        if isinstance(logprobs.get(name), list)
     }
 
 
 def read_tokens(rows: Iterable[Any]) -> list[Json]:
-    """Return the tokens of a list, each with its alternatives; what is no token is left out."""
+    """Return the tokens of a list with their alternatives.
+
+    Malformed rows are left out.
+    """
     tokens = []
     for row in rows:
         if token := _token(row):
-            above = row.get("top_logprobs")
-            alternatives = (
-                [each for one in above if (each := _token(one))] if isinstance(above, list) else []
-            )
+            top_rows = row.get("top_logprobs")
+            if not isinstance(top_rows, list):
+                top_rows = []
+            alternatives = [alternative for top in top_rows if (alternative := _token(top))]
             tokens.append(token | {"top_logprobs": alternatives})
     return tokens
 
 
-def _read_older(found: Json) -> list[Json]:
-    """Read the shape of older completions, as Together answers: lists side by side, of alternatives a name and a number each."""
-    numbers, tops = found.get("token_logprobs"), found.get("top_logprobs")
-    numbers = numbers if isinstance(numbers, list) else []
-    tops = tops if isinstance(tops, list) else []
+def _read_older(logprobs: Json) -> list[Json]:
+    """Read the form of older completions, which Together sends.
+
+    It has parallel lists of tokens and numbers, and a mapping of alternatives for each token.
+    """
+    numbers = logprobs.get("token_logprobs")
+    if not isinstance(numbers, list):
+        numbers = []
+    mappings = logprobs.get("top_logprobs")
+    if not isinstance(mappings, list):
+        mappings = []
     rows = []
-    for place, (token, number) in enumerate(zip(found["tokens"], numbers, strict=False)):
-        above = tops[place] if place < len(tops) and isinstance(tops[place], dict) else {}
-        alternatives = [{"token": each, "logprob": its} for each, its in above.items()]
+    for index, (token, number) in enumerate(zip(logprobs["tokens"], numbers, strict=False)):
+        mapping = mappings[index] if index < len(mappings) else None
+        if not isinstance(mapping, dict):
+            mapping = {}
+        alternatives = [
+            {"token": other_token, "logprob": other_number}
+            for other_token, other_number in mapping.items()
+        ]
         rows.append({"token": token, "logprob": number, "top_logprobs": alternatives})
     return read_tokens(rows)
 
@@ -56,10 +73,10 @@ def _token(row: Any) -> Json | None:
         return None
     octets = row.get("bytes")
     is_plain = isinstance(octets, list) and all(
-        type(each) is int and 0 <= each <= 255 for each in octets
+        type(octet) is int and 0 <= octet <= 255 for octet in octets
     )
     return {
         "token": row["token"],
-        "logprob": float(max(number, _LEAST)),
+        "logprob": float(max(number, _LOWEST)),
         "bytes": octets if is_plain else None,
     }

@@ -1,7 +1,8 @@
-"""How many tokens a text takes, guessed cheaply and without a vocabulary.
+"""Cheap estimates of a text's tokens, without a vocabulary.
 
-Four characters of ASCII make a token, as do two of other alphabets (Cyrillic, Arabic, accents); a Chinese, Japanese or
-Korean character makes one. JSON and code run a third above the guess: it is meant to be corrected by the provider's count.
+Four ASCII characters count as one token, as do two of other alphabets (Cyrillic, Arabic, accents);
+each Chinese, Japanese or Korean character counts as one. JSON and code take a third more than the
+estimate, which is meant to be corrected by the provider's count.
 """
 
 import re
@@ -25,10 +26,10 @@ from ricordo.domain.model import ModelReply, ModelRequest, ToolSchema
 from ricordo.domain.usage import Usage
 
 MESSAGE_TOKENS = 4
-# No answer has more: a higher count is a server's mistake, and no database could hold some of them.
+# No answer has more. A higher count is a server's mistake and may not fit into a database.
 MOST_TOKENS = 2**31 - 1
 _MOST_DIGITS = 12
-# What providers count for a picture of usual size lies between 700 and 1,600.
+# Providers count between 700 and 1,600 for a picture of usual size.
 IMAGE_TOKENS = 1_000
 _WIDE = re.compile(
     "[\u1100-\u11ff\u2e80-\ua4cf\uac00-\ud7ff\uf900-\ufaff\ufe30-\ufe4f\uff00-\uffef\U0001f000-\U0003ffff]+"
@@ -42,17 +43,20 @@ def text_tokens(text: str) -> int:
 def _wider_tokens(text: str) -> int:
     ascii_length = len(text.encode("ascii", "ignore"))
     other = len(text) - ascii_length
-    # Two bytes each in UTF-8: then none of them is wide, and the slow count can be saved.
+    # If all take two bytes in UTF-8, none is wide, and the slow count is not needed.
     is_narrow = len(text.encode("utf-8", "surrogatepass")) == len(text) + other
     wide = 0 if is_narrow else sum(map(len, _WIDE.findall(text)))
     return (ascii_length + 3) // 4 + wide + (other - wide + 1) // 2
 
 
 def shortened(text: str, tokens: int) -> str:
-    """The beginning of the text that takes about this many tokens; the whole where it takes fewer."""
+    """Return the beginning of the text that takes about `tokens`.
+
+    A shorter text is returned whole.
+    """
     text = text[: tokens * 4]
-    while (taken := text_tokens(text)) > tokens:
-        text = text[: max(1, min(len(text) - 1, len(text) * tokens // taken))]
+    while (size := text_tokens(text)) > tokens:
+        text = text[: max(1, min(len(text) - 1, len(text) * tokens // size))]
     return text
 
 
@@ -61,7 +65,10 @@ def writable(text: str) -> str:
 
 
 def part_tokens(part: Part) -> int:
-    """Tokens of one part. Reasoning counts where its provider may want it back: with a proof, hidden, or marked as its own."""
+    """Return the tokens of one part.
+
+    Reasoning counts if its provider may need it back: it is signed, redacted or marked as its own.
+    """
     match part:
         case TextPart():
             return text_tokens(part.text)
@@ -72,8 +79,8 @@ def part_tokens(part: Part) -> int:
         case ImagePart():
             return IMAGE_TOKENS
         case ReasoningPart():
-            words = text_tokens(part.text) if part.signature or part.provider else 0
-            return words + (text_tokens(part.redacted) if part.redacted else 0)
+            visible = text_tokens(part.text) if part.signature or part.provider else 0
+            return visible + (text_tokens(part.redacted) if part.redacted else 0)
         case ApprovalPart() | CompactionPart():
             return 0
 
@@ -101,15 +108,16 @@ def transcript_tokens(messages: Iterable[Message]) -> int:
 
 
 def estimated_usage(request: ModelRequest, reply: ModelReply) -> Usage:
-    said = sum(
-        text_tokens(p.text) if isinstance(p, ReasoningPart) else part_tokens(p) for p in reply.parts
+    completion_tokens = sum(
+        text_tokens(part.text) if isinstance(part, ReasoningPart) else part_tokens(part)
+        for part in reply.parts
     )
-    return Usage(prompt_tokens=request_tokens(request), completion_tokens=said)
+    return Usage(prompt_tokens=request_tokens(request), completion_tokens=completion_tokens)
 
 
-def plausible_count(value: Any) -> int | None:
-    """Return a count of tokens that a server gave; None for what cannot be one."""
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) <= _MOST_DIGITS:
-        value = int(value)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and 0 <= value <= MOST_TOKENS else None
+def plausible_count(count: Any) -> int | None:
+    """Return a server's count of tokens; None if it cannot be one."""
+    if isinstance(count, str) and count.strip().isdecimal() and len(count) <= _MOST_DIGITS:
+        count = int(count)
+    is_number = isinstance(count, int | float) and not isinstance(count, bool)
+    return int(count) if is_number and 0 <= count <= MOST_TOKENS else None

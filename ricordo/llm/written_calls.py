@@ -1,8 +1,11 @@
-"""Tool calls that a model wrote as text, read in whatever notation. Pure; only certain calls are read.
+"""Tool calls that a model wrote as text, in any notation.
 
-A call is read where a tool of that name was offered and its arguments can be read whole; else the text stays a text. Where a call
-may begin, a mark of `call_marks.py` tells; without one, a text is a call where nothing else in it speaks to anybody. The time it
-takes grows with the text's length alone: what cannot be read is tried a few times, and then no more.
+Pure; only certain calls are read.
+
+A call is read if its tool was offered and its arguments are readable as a whole; otherwise the text
+stays text. The marks of `call_marks.py` tell the possible beginnings of calls. Without a mark, a
+text is a call only if nothing else in it addresses anybody. The time is linear in the length of the
+text: unreadable places are tried a limited number of times.
 """
 
 import ast
@@ -16,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from ricordo.domain.ids import unique
 from ricordo.domain.message import ToolCallPart
 from ricordo.domain.model import ToolSchema
 from ricordo.llm.call_marks import CALL_MARK, CUT_MARK, CUT_MARK_LENGTH, RESULT_MARK, TURN
@@ -31,10 +35,10 @@ from ricordo.llm.loose_json import (
 Offered = Mapping[str, ToolSchema]
 Calls = list[ToolCallPart]
 
-# The name of a call among others that could be read, where its own cannot: it gets an error as its result.
+# The name of an unreadable call beside readable ones: its result is an error.
 UNREADABLE_CALL = "unreadable_call"
 _MOST_FAILURES = 16
-_MOST_PLACES = 64
+_MOST_LINES = 64
 _ARGUMENT_KEYS = (
     "arguments",
     "parameters",
@@ -46,7 +50,7 @@ _ARGUMENT_KEYS = (
     "kwargs",
 )
 _NAME_KEYS = ("name", "tool", "tool_name", "function", "function_name", "action")
-# The first keys of an object that may be a call, or the result of one.
+# The first keys of an object that may be a call or the result of a call.
 CALL_KEYS = frozenset(
     (
         *_NAME_KEYS,
@@ -78,12 +82,12 @@ _KEY = re.compile(r"\s*<arg_key>([^<]{1,200})</arg_key>\s*<arg_value>")
 _KEY_END = re.compile(r"</arg_value>(?=\s*+(?:<|\Z))")
 _TAG = re.compile(rf"<{_SPACE}([A-Za-z_][\w.-]{{0,127}})\s{{0,9}}(/?)>")
 _NAME = re.compile(r"[A-Za-z_][\w.:/-]{0,127}")
-# What may stand between a mark and a call, and between a name and its arguments.
+# Text between a mark and a call, or between a name and its arguments, that may be skipped.
 _NOISE = re.compile(
     r"\s+|</?[|｜]?[\w▁:.-]{1,64}[|｜]?>|\[CALL_ID\]\w{0,64}|\[/?[A-Z_]{2,24}\]|```\w{0,12}|[;,\[\]}:=]|\\n"
     r"|(?:functools|assistant|commentary|json|code|python|functions?|call|tool_calls?|Action[ _]Input)(?![\w.])|to="
 )
-# What may stand behind a call and belongs to it.
+# Text after a call that belongs to it.
 _CLOSERS = re.compile(
     r"(?:\s*+(?:</[|｜]?[\w▁:.-]{1,64}[|｜]?>|<[|｜][\w▁:.-]{1,64}[|｜]>|<end_\w{1,32}>|<tool_calls?\|>"
     r"|\[/[A-Z_]{2,24}\]|\[END_[A-Z_]{2,24}\]|```(?!\w)|[;,\]}]))*+"
@@ -103,7 +107,7 @@ _PACKAGED = re.compile(
 _NAMES_A_TOOL = re.compile(
     r"[\s\[{]{1,99}[\"'](?:name|tool|tool_name|function|action)[\"']\s{0,9}:\s{0,9}[\"']([\w.:/-]{1,128})[\"']"
 )
-# Words of wrappers: what else is said beside a call's name and its arguments speaks to somebody.
+# Words of wrappers. Any other word beside a call's name and arguments addresses somebody.
 _WRAPPER_WORDS = frozenset(
     "tool tools call calls called calling function functions name args arguments argument parameters params parameter input "
     "action invoke json python xml assistant commentary code with type id begin end start request to section sep".split()
@@ -115,19 +119,26 @@ def new_call_id() -> str:
 
 
 def offered_name(name: str, offered: Container[str]) -> str:
-    """Return the tool that a name means, where templates left something around it; else the name as it is."""
+    """Return the offered tool that a name means, else the name.
+
+    Templates may add to the name.
+    """
     if name in offered:
         return name
     bare = name.strip().partition("<|")[0].strip().rstrip(":")
     for prefix in _PREFIXES:
         bare = bare.removeprefix(prefix)
-    bare = bare if bare in offered else _NUMBERED.sub("", bare)
+    if bare not in offered:
+        bare = _NUMBERED.sub("", bare)
     return bare if bare in offered else name
 
 
 @dataclass(slots=True)
 class Reading:
-    """The calls in a text, the text around them, and whether something in it is a call or a result that cannot be read."""
+    """The calls in a text and the text around them.
+
+    With `is_broken` a part of the text is an unreadable call or result.
+    """
 
     calls: Calls = field(default_factory=list)
     text: str = ""
@@ -135,58 +146,61 @@ class Reading:
 
 
 def read_text(text: str, offered: Offered, *, is_marked: bool = False) -> Reading:
-    """Read the calls of a text; with `is_marked` only those that a notation's mark announces."""
+    """Read the calls of a text.
+
+    With `is_marked` only calls after a notation's mark are read.
+    """
     text = _without_turns(text)
-    # Behind a result that the model made up, nothing is true; a mark that was cut off begins a call at least.
+    # Text after an invented result is worthless; a cut mark is the beginning of a call.
     end = RESULT_MARK.search(text) or CUT_MARK.search(text, max(0, len(text) - CUT_MARK_LENGTH))
-    whole = text[: end.start()] if end else text
-    reading = _MarkedReader(_canonical(whole), offered).read()
+    readable = text[: end.start()] if end else text
+    reading = _MarkedReader(_canonical(readable), offered).read()
     if not (reading.calls or reading.is_broken or is_marked or end):
-        reading = _BareReader(whole.strip(), offered).read()
-    if not reading.calls and (end or _is_result(whole)):
+        reading = _BareReader(readable.strip(), offered).read()
+    if not reading.calls and (end or _is_result(readable)):
         reading.is_broken = True
     return reading
 
 
 def _is_result(text: str) -> bool:
-    """Return whether the whole text is a result or an event as this server packages it, copied by the model."""
-    packaged = _PACKAGED.match(text)
-    value = read_json(text) if packaged else None
-    return isinstance(value, dict) and set(value) == {
-        packaged[1] if packaged else "",
-        "message",
-        "time",
-    }
+    """Return whether the whole text copies a result or event of this server."""
+    match = _PACKAGED.match(text)
+    if match is None:
+        return False
+    package = read_json(text)
+    return isinstance(package, dict) and set(package) == {match[1], "message", "time"}
 
 
 def written_calls(text: str, offered: Offered) -> tuple[Calls, str]:
-    """Return the calls that a text means, and the text without them."""
+    """Return the calls of a text and the text without them."""
     reading = read_text(text, offered)
     return (reading.calls, reading.text) if reading.calls else ([], "")
 
 
 def _canonical(text: str) -> str:
-    """The text with DeepSeek's DSML as tags of a namespace, its signs being written in several ways."""
+    """Return the text with DeepSeek's DSML marks, which vary, as tags of a namespace."""
     return _DSML.sub(r"<\1dsml:", text) if "DSML" in text else text
 
 
 def _without_turns(text: str) -> str:
-    """The text without the signs at which a template begins and ends a message, and without what follows its end."""
-    return _TURN_END.sub("", _TURN_BEGIN.sub("", text, count=1), count=1) if "<" in text else text
+    """Return the text without a template's tokens around a message, and without later text."""
+    if "<" not in text:
+        return text
+    return _TURN_END.sub("", _TURN_BEGIN.sub("", text, count=1), count=1)
 
 
 class _Reader:
-    """Reads one call at a place of a text, in every form that a call has."""
+    """Reads a call at one position of a text, in every form of a call."""
 
     def __init__(self, text: str, offered: Offered) -> None:
         self.text = text
         self.offered = offered
-        # Where the last sequence met something that is neither a call nor a part of its wrapper.
+        # The end of the last sequence, at text that is neither a call nor part of a wrapper.
         self.stop = 0
         self._failures = 0
 
     def calls_at(self, at: int) -> tuple[Calls, int] | None:
-        """Return the calls that begin here and where they end; None where none does."""
+        """Return the calls that begin here and their end; None without any."""
         sign = self.text[at : at + 1]
         if self._failures >= _MOST_FAILURES:
             return None
@@ -194,17 +208,19 @@ class _Reader:
             return self._tagged(at) or self._element(at)
         if sign in ("{", "["):
             return self._object(at)
-        return self._named(at) if sign and (sign.isalpha() or sign == "_") else None
+        if sign.isalpha() or sign == "_":
+            return self._named(at)
+        return None
 
     def sequence(self, at: int) -> tuple[Calls, int]:
-        """Return all calls from here on, past what may stand between them, and where the last one ends."""
+        """Return all calls in a row, skipping wrappers between them, and the end of the last."""
         calls: Calls = []
         end = at
         while at < len(self.text):
-            found = self.calls_at(at)
-            if found:
-                calls += found[0]
-                at = end = self._past_closers(found[1])
+            match = self.calls_at(at)
+            if match:
+                calls += match[0]
+                at = end = self._past_closers(match[1])
             elif noise := _NOISE.match(self.text, at):
                 at = noise.end()
             else:
@@ -217,81 +233,89 @@ class _Reader:
         return closers.end() if closers else at
 
     def _failed(self) -> None:
-        """Count a search that may have run to the text's end for nothing."""
+        """Count a failed search, which may have read to the end of the text."""
         self._failures += 1
 
     def _value(self, at: int) -> tuple[Any, int] | None:
         if self._failures >= _MOST_FAILURES:
             return None
-        found = read_value_at(self.text, at)
-        if found is None:
-            self._failed()
-            closer = _CLOSER.search(self.text, at)
-            value = read_unclosed(self.text[at : closer.start()]) if closer else None
-            found = None if closer is None or value is None else (value, closer.start())
-        return found
+        parsed = read_value_at(self.text, at)
+        if parsed is not None:
+            return parsed
+        self._failed()
+        closer = _CLOSER.search(self.text, at)
+        if closer is None:
+            return None
+        json = read_unclosed(self.text[at : closer.start()])
+        return None if json is None else (json, closer.start())
 
     def _object(self, at: int) -> tuple[Calls, int] | None:
         if self.text[at] == "[" and not re.match(r"\[\s{0,99}[\[{]", self.text[at : at + 101]):
             return None
-        found = self._value(at)
-        calls = calls_in(found[0], self.offered) if found else []
-        return (calls, found[1]) if found and calls else None
+        parsed = self._value(at)
+        if parsed is None:
+            return None
+        calls = calls_in(parsed[0], self.offered)
+        return (calls, parsed[1]) if calls else None
 
     def _tagged(self, at: int) -> tuple[Calls, int] | None:
-        """Read `<function=name>` or `<invoke name="name">` with values in tags, or with JSON."""
+        """Read `<function=name>` or `<invoke name="name">` with values in tags or as JSON."""
         head = _HEAD.match(self.text, at)
         name = offered_name(head[1], self.offered) if head else ""
         if head is None or name not in self.offered:
             return None
-        values: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         at = _past_blanks(self.text, head.end())
-        while value := _VALUE.match(self.text, at):
-            end = _VALUE_END.search(self.text, value.end())
+        while tag := _VALUE.match(self.text, at):
+            end = _VALUE_END.search(self.text, tag.end())
             if end is None:
                 self._failed()
                 return None
-            written = self.text[value.end() : end.start()]
-            bare = written.removeprefix("\n").removesuffix("\n") if value[1] == "=" else written
-            values[value[2]] = self._typed(name, value[2], bare, value[3])
+            written = self.text[tag.end() : end.start()]
+            if tag[1] == "=":
+                written = written.removeprefix("\n").removesuffix("\n")
+            arguments[tag[2]] = self._typed(name, tag[2], written, tag[3])
             at = _past_blanks(self.text, end.end())
-        if not values and self.text.startswith("{", at):
-            found = self._value(at)
-            if found is None or not isinstance(found[0], dict):
+        if not arguments and self.text.startswith("{", at):
+            parsed = self._value(at)
+            if parsed is None or not isinstance(parsed[0], dict):
                 return None
-            values, at = found
+            arguments, at = parsed
         closing = _HEAD_END.match(self.text, at)
-        if closing is None and not (values and _fits(self.offered[name], values)):
+        if closing is None and not (arguments and _fits(self.offered[name], arguments)):
             return None
-        return [_call_of(name, values)], closing.end() if closing else at
+        return [_call_of(name, arguments)], closing.end() if closing else at
 
     def _element(self, at: int) -> tuple[Calls, int] | None:
-        """Read an element that is named as a tool, with one element a value, or with JSON."""
+        """Read an element named as a tool, with an element for each argument, or with JSON."""
         tag = _TAG.match(self.text, at)
         if tag is None or tag[1] not in self.offered:
             return None
-        name, closing = tag[1], f"</{self.text[at + 1 : tag.start(1)]}{tag[1]}>"
-        values: dict[str, Any] = {}
+        name = tag[1]
+        closing = f"</{self.text[at + 1 : tag.start(1)]}{name}>"
+        arguments: dict[str, Any] = {}
         at = _past_blanks(self.text, tag.end())
         if not tag[2] and self.text.startswith("{", at):
-            found = self._value(at)
-            if found is None or not isinstance(found[0], dict):
+            parsed = self._value(at)
+            if parsed is None or not isinstance(parsed[0], dict):
                 return None
-            values, at = found
+            arguments, at = parsed
         while not tag[2] and (child := _TAG.match(self.text, at)):
             end = self.text.find(f"</{self.text[at + 1 : child.start(1)]}{child[1]}>", child.end())
             if end < 0:
                 self._failed()
                 return None
-            values[child[1]] = self._typed(name, child[1], self.text[child.end() : end])
+            arguments[child[1]] = self._typed(name, child[1], self.text[child.end() : end])
             at = _past_blanks(self.text, self.text.index(">", end) + 1)
         if not tag[2] and not self.text.startswith(closing, at := _past_blanks(self.text, at)):
             return None
         end = tag.end() if tag[2] else at + len(closing)
-        return ([_call_of(name, values)], end) if _fits(self.offered[name], values) else None
+        if not _fits(self.offered[name], arguments):
+            return None
+        return [_call_of(name, arguments)], end
 
     def _named(self, at: int) -> tuple[Calls, int] | None:
-        """Read a name with arguments behind it: as JSON, between tags, or in brackets as Python does."""
+        """Read a name with arguments after it: as JSON, between tags, or in Python's brackets."""
         match = _NAME.match(self.text, at)
         name = offered_name(match[0], self.offered) if match else ""
         if match is None or name not in self.offered:
@@ -305,30 +329,30 @@ class _Reader:
         while (noise := _NOISE.match(self.text, end)) and not self.text.startswith("</", end):
             end = noise.end()
         if self.text.startswith("{", end):
-            found = self._value(end)
-            if found and isinstance(found[0], dict) and not calls_in(found[0], self.offered):
-                return [_call_of(name, found[0])], found[1]
+            parsed = self._value(end)
+            if parsed and isinstance(parsed[0], dict) and not calls_in(parsed[0], self.offered):
+                return [_call_of(name, parsed[0])], parsed[1]
         is_alone = end == len(self.text) or self.text.startswith("</", end)
-        return ([_call_of(name, {})], at) if is_alone and _fits(self.offered[name], {}) else None
+        if not is_alone or not _fits(self.offered[name], {}):
+            return None
+        return [_call_of(name, {})], at
 
     def _keyed(self, name: str, at: int) -> tuple[Calls, int] | None:
         """Read GLM's keys and values."""
-        values: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         while key := _KEY.match(self.text, at):
             end = _KEY_END.search(self.text, key.end())
             if end is None:
                 self._failed()
                 return None
-            values[key[1].strip()] = self._typed(
-                name, key[1].strip(), self.text[key.end() : end.start()]
-            )
+            parameter = key[1].strip()
+            written = self.text[key.end() : end.start()]
+            arguments[parameter] = self._typed(name, parameter, written)
             at = end.end()
         is_closed = self.text.startswith("</", _past_blanks(self.text, at))
-        return (
-            ([_call_of(name, values)], at)
-            if is_closed or _fits(self.offered[name], values)
-            else None
-        )
+        if not is_closed and not _fits(self.offered[name], arguments):
+            return None
+        return [_call_of(name, arguments)], at
 
     def _pythonic(self, name: str, at: int) -> tuple[Calls, int] | None:
         end = balanced_end(self.text, at)
@@ -339,27 +363,27 @@ class _Reader:
         return None if arguments is None else ([_call_of(name, arguments)], end)
 
     def _typed(self, name: str, key: str, written: str, attributes: str = "") -> Any:
-        """The value of a bare text, as the kind that the tool or the notation says."""
+        """Return a written argument with the type that the tool or the notation tells."""
         schema = self.offered[name].parameters.get("properties", {}).get(key)
-        kind = (
-            schema.get("type", "string")
-            if isinstance(schema, dict) and "anyOf" not in schema
-            else "string"
-        )
+        kind: Any = "string"
+        if isinstance(schema, dict) and "anyOf" not in schema:
+            kind = schema.get("type", "string")
         is_text = kind == "string" or (isinstance(kind, list) and "string" in kind)
         if 'string="' in attributes:
             is_text = 'string="true"' in attributes
-        value = None if is_text else read_json(written)
-        if value is None and not is_text:
-            value = read_loosely(written.strip())
-        return written if value is None else value
+        if is_text:
+            return written
+        argument = read_json(written)
+        if argument is None:
+            argument = read_loosely(written.strip())
+        return written if argument is None else argument
 
 
 class _MarkedReader(_Reader):
-    """Reads the calls that marks of notations announce."""
+    """Reads the calls after marks of notations."""
 
     def read(self) -> Reading:
-        """Read all of it. Of several calls one that cannot be read stands as `UNREADABLE_CALL`."""
+        """Read the whole text; an unreadable call beside others becomes `UNREADABLE_CALL`."""
         around: list[str] = []
         calls: Calls = []
         examples = _examples(self.text)
@@ -371,11 +395,14 @@ class _MarkedReader(_Reader):
                 around.append("" if is_unread else self.text[at : mark.end()])
                 at = mark.end()
                 continue
-            found, end = self._calls_behind(mark)
-            if found:
-                calls += [_unreadable(), *found] if is_unread else found
+            new_calls, end = self._calls_behind(mark)
+            if new_calls:
+                if is_unread:
+                    calls.append(_unreadable())
+                calls += new_calls
                 around.append(_OPEN_FENCE.sub("", before))
-                at, is_unread = end, False
+                at = end
+                is_unread = False
                 continue
             if not is_unread and not examples.ends_with(mark.start()) and self._begins_a_call(mark):
                 is_unread = True
@@ -390,22 +417,24 @@ class _MarkedReader(_Reader):
         return Reading(calls, "".join(around).strip(), is_broken=is_unread and not calls)
 
     def _calls_behind(self, mark: re.Match[str]) -> tuple[Calls, int]:
-        """Return the calls at a mark and where they end; without one, where the search goes on."""
-        found, end = self.sequence(mark.start())
+        """Return the calls at a mark and their end.
+
+        Without any call, the position is where the search continues.
+        """
+        calls, end = self.sequence(mark.start())
         stop = self.stop
-        if not found:
-            found, end = self.sequence(mark.end())
-        return (found, end) if found else ([], max(mark.end(), stop, self.stop))
+        if not calls:
+            calls, end = self.sequence(mark.end())
+        if calls:
+            return calls, end
+        return [], max(mark.end(), stop, self.stop)
 
     def _begins_a_call(self, mark: re.Match[str]) -> bool:
-        """Return whether something stands behind the mark that may only be a call, or the text was cut there."""
-        is_tag = mark[0].startswith("<") and (
-            "function" in mark[0] or "invoke" in mark[0] or "<tool" in mark[0]
-        )
-        if is_tag and mark[0].endswith("="):
-            return (
-                "tool" not in mark[0] and not self.text[: mark.start()].rpartition("\n")[2].strip()
-            )
+        """Return whether only a call can follow the mark, or the text was cut there."""
+        names_a_call = any(name in mark[0] for name in ("function", "invoke", "<tool"))
+        if mark[0].startswith("<") and names_a_call and mark[0].endswith("="):
+            line_start = self.text[: mark.start()].rpartition("\n")[2]
+            return "tool" not in mark[0] and not line_start.strip()
         at = mark.end()
         while noise := _NOISE.match(self.text, at):
             at = noise.end()
@@ -416,16 +445,18 @@ class _MarkedReader(_Reader):
             return True
         if name and name.end() == len(self.text):
             is_sign = any(bar in mark[0] for bar in "|｜")
-            return is_sign or any(
-                tool.startswith(name[0]) for tool in (*self.offered, "functions.")
-            )
-        return self.text[at] in "{[<" or bool(
-            name and offered_name(name[0], self.offered) in self.offered
-        )
+            names = (*self.offered, "functions.")
+            return is_sign or any(tool.startswith(name[0]) for tool in names)
+        if self.text[at] in "{[<":
+            return True
+        return name is not None and offered_name(name[0], self.offered) in self.offered
 
 
 class _BareReader(_Reader):
-    """Reads the calls of a text without marks: as the whole of it, or at one of its ends."""
+    """Reads the calls of a text without marks.
+
+    They are the whole text, or stand at one of its ends.
+    """
 
     def read(self) -> Reading:
         if not self.text or not any(name in self.text for name in self.offered):
@@ -447,12 +478,16 @@ class _BareReader(_Reader):
         return Reading(calls) if calls and end == len(self.text) else None
 
     def _fenced(self) -> Reading | None:
-        """Read a fence that begins or ends the text: one in the middle is likelier an example than a call."""
+        """Read a fence that begins or ends the text.
+
+        A fence in the middle is more likely an example than a call.
+        """
         fences = list(_FENCE.finditer(self.text))
-        for opening, closing in (
-            (fences[:2], fences[-2:]) if len(fences) > 1 and len(fences) % 2 == 0 else ()
-        ):
-            before, after = self.text[: opening.start()].strip(), self.text[closing.end() :].strip()
+        if not fences or len(fences) % 2:
+            return None
+        for opening, closing in (fences[:2], fences[-2:]):
+            before = self.text[: opening.start()].strip()
+            after = self.text[closing.end() :].strip()
             inner = self.text[opening.end() : closing.start()].strip()
             calls, end = _Reader(inner, self.offered).sequence(0)
             if calls and end == len(inner) and not (before and after):
@@ -460,12 +495,12 @@ class _BareReader(_Reader):
         return None
 
     def _at_an_end(self) -> Reading | None:
-        """Read a call that begins the text or ends it, in lines of its own."""
+        """Read a call that begins or ends the text, on its own lines."""
         calls, end = self.sequence(0)
         if calls and self._is_line_end(end) and self._is_fitting(calls):
             return Reading(calls, self.text[end:].strip())
         for number, line in enumerate(_LINE.finditer(self.text)):
-            if number == _MOST_PLACES:
+            if number == _MOST_LINES:
                 break
             is_named = any(self.text.startswith(name, line.end()) for name in self.offered)
             if not is_named and self.text[line.end()] not in "{[<":
@@ -476,57 +511,55 @@ class _BareReader(_Reader):
         return None
 
     def _in_lines(self) -> Reading | None:
-        """Read objects that are calls and have lines of their own, in the middle of a text too."""
+        """Read objects on their own lines that are calls, even in the middle of a text."""
         examples = _examples(self.text)
         calls: Calls = []
         around: list[str] = []
         at = 0
         for number, line in enumerate(_LINE.finditer(self.text)):
             start = line.end()
-            if number == _MOST_PLACES:
+            if number == _MOST_LINES:
                 break
             if start < at or self.text[start] not in "{[" or examples.has(start):
                 continue
-            found = self._object(start)
-            if found and self._is_line_end(found[1]) and self._is_fitting(found[0]):
-                calls += found[0]
+            match = self._object(start)
+            if match and self._is_line_end(match[1]) and self._is_fitting(match[0]):
+                calls += match[0]
                 around.append(self.text[at : line.start()].strip())
-                at = found[1]
+                at = match[1]
         around.append(self.text[at:].strip())
         return Reading(calls, "\n\n".join(filter(None, around))) if calls else None
 
     def _in_a_wrapper(self) -> Reading | None:
-        """Read calls in a wrapper that nobody knows, where nothing else in the text speaks to anybody."""
+        """Read calls in an unknown wrapper, if nothing else in the text addresses anybody."""
         calls: Calls = []
         at = 0
         while (start := self.text.find("{", at)) >= 0:
-            found = self._value(start)
-            if found is None or not isinstance(found[0], dict):
+            parsed = self._value(start)
+            if parsed is None or not isinstance(parsed[0], dict):
                 return None
             names = self._names_in(self.text[at:start])
             if names is None:
                 return None
-            own = calls_in(found[0], self.offered)
-            if not own and len(names) != 1:
+            whole_calls = calls_in(parsed[0], self.offered)
+            if not whole_calls and len(names) != 1:
                 return None
-            calls += own or [_call_of(names[0], found[0])]
-            at = found[1]
+            calls += whole_calls or [_call_of(names[0], parsed[0])]
+            at = parsed[1]
         is_rest_empty = self._names_in(self.text[at:]) is not None
         return Reading(calls) if calls and is_rest_empty and self._is_fitting(calls) else None
 
     def _names_in(self, gap: str) -> list[str] | None:
-        """The tools that a gap between arguments names; None where it says something else."""
-        names = list(
-            dict.fromkeys(
-                name
-                for word in _NAME.findall(gap)
-                if (name := offered_name(word, self.offered)) in self.offered
-            )
-        )
+        """Return the tools named in a gap between arguments.
+
+        None if it has other words.
+        """
+        all_names = (offered_name(word, self.offered) for word in _NAME.findall(gap))
+        names = unique([name for name in all_names if name in self.offered])
         for name in names:
             gap = gap.replace(name, " ")
-        words = (word.lower() for word in _WORD.findall(gap))
-        return names if all(word in _WRAPPER_WORDS for word in words) else None
+        is_wrapper = all(word.lower() in _WRAPPER_WORDS for word in _WORD.findall(gap))
+        return names if is_wrapper else None
 
     def _is_line_end(self, at: int) -> bool:
         rest = self.text[at : at + 200].partition("\n")
@@ -536,22 +569,23 @@ class _BareReader(_Reader):
         return all(_fits(self.offered[call.name], read_json(call.arguments)) for call in calls)
 
     def _is_broken(self) -> bool:
-        """Return whether the whole text is an object that names a tool, though not as a call of it."""
+        """Return whether the whole text is an object that names a tool without calling it."""
         if not self.text.startswith(("{", "[{")):
             return self._is_broken_python()
-        value = read_json(self.text)
-        if value is None:
+        row = read_json(self.text)
+        if row is None:
             head = _NAMES_A_TOOL.match(self.text)
             return head is not None and offered_name(head[1], self.offered) in self.offered
-        row = value[0] if isinstance(value, list) and value else value
-        named = [row.get(key) for key in _NAME_KEYS] if isinstance(row, dict) else []
+        if isinstance(row, list) and row:
+            row = row[0]
+        names = [row.get(key) for key in _NAME_KEYS] if isinstance(row, dict) else []
         return any(
             isinstance(name, str) and offered_name(name, self.offered) in self.offered
-            for name in named
+            for name in names
         )
 
     def _is_broken_python(self) -> bool:
-        """Return whether the whole text is `name(…)` of a tool, with arguments that cannot be read or have no end."""
+        """Return whether the whole text is `name(…)` of a tool with unreadable arguments."""
         name = _NAME.match(self.text)
         if name is None or name[0] not in self.offered or not self.text.startswith("(", name.end()):
             return False
@@ -560,19 +594,22 @@ class _BareReader(_Reader):
 
 @dataclass(frozen=True, slots=True)
 class _Examples:
-    """The fences of a text that may hold examples: those between words, and the `last` one with words before it."""
+    """The fences of a text that may hold examples.
+
+    `firsts` and `lasts` bound the fences between text; `last` bounds the final fence after text.
+    """
 
     firsts: tuple[int, ...] = ()
     lasts: tuple[int, ...] = ()
     last: tuple[int, int] = (0, 0)
 
     def has(self, at: int) -> bool:
-        """Return whether this place is in a fence with words on both sides."""
+        """Return whether this position is in a fence with text on both sides."""
         number = bisect_right(self.firsts, at) - 1
         return number >= 0 and at < self.lasts[number]
 
     def ends_with(self, at: int) -> bool:
-        """Return whether this place is in the fence that ends the text."""
+        """Return whether this position is in the fence that ends the text."""
         return self.last[0] <= at < self.last[1]
 
 
@@ -582,7 +619,8 @@ def _examples(text: str) -> _Examples:
         (opening[0], closing[1])
         for opening, closing in zip(fences[::2], fences[1::2], strict=False)
     ]
-    begin, end = len(text) - len(text.lstrip()), len(text.rstrip())
+    begin = len(text) - len(text.lstrip())
+    end = len(text.rstrip())
     middle = [(first, last) for first, last in spans if begin < first and last < end]
     ending = [(first, last) for first, last in spans if begin < first and last >= end]
     return _Examples(
@@ -599,16 +637,20 @@ def _past_blanks(text: str, at: int) -> int:
 
 
 def _python_arguments(text: str, tool: ToolSchema) -> dict[str, Any] | None:
-    """The values of `(city="Rome", days=3)`; those without a name are taken in the order of the tool's parameters."""
+    """Return the arguments of `(city="Rome", days=3)`.
+
+    Positional ones are taken in the order of the tool's parameters.
+    """
     try:
         node = ast.parse(f"f{text}", mode="eval").body
         if not isinstance(node, ast.Call):
             return None
         names = list(tool.parameters.get("properties", {}))
-        if len(node.args) > len(names) or any(word.arg is None for word in node.keywords):
+        if len(node.args) > len(names) or any(keyword.arg is None for keyword in node.keywords):
             return None
-        values = dict(zip(names, map(_literal, node.args), strict=False))
-        return values | {word.arg or "": _literal(word.value) for word in node.keywords}
+        positional = dict(zip(names, map(_literal, node.args), strict=False))
+        by_keyword = {keyword.arg or "": _literal(keyword.value) for keyword in node.keywords}
+        return positional | by_keyword
     except (SyntaxError, ValueError, RecursionError, MemoryError, TypeError):
         return None
 
@@ -617,79 +659,78 @@ _JSON_WORDS = {"true": True, "false": False, "null": None}
 
 
 def _literal(node: ast.expr) -> Any:
-    return (
-        _JSON_WORDS[node.id]
-        if isinstance(node, ast.Name) and node.id in _JSON_WORDS
-        else ast.literal_eval(node)
-    )
+    if isinstance(node, ast.Name) and node.id in _JSON_WORDS:
+        return _JSON_WORDS[node.id]
+    return ast.literal_eval(node)
 
 
-def calls_in(value: Any, offered: Offered) -> Calls:
-    """Return the calls in decoded JSON: one, a list of them, or none where any of it is something else."""
-    if isinstance(value, dict):
-        value = next(
-            (
-                value[key]
-                for key in ("tool_calls", "tool_call", "function_call")
-                if isinstance(value.get(key), list | dict)
-            ),
-            value,
-        )
-    calls = [_call(item, offered) for item in (value if isinstance(value, list) else [value])]
-    whole = [call for call in calls if call is not None]
-    return whole if len(whole) == len(calls) else []
+def calls_in(decoded: Any, offered: Offered) -> Calls:
+    """Return the calls in decoded JSON, one or a list.
+
+    None if any part is something else.
+    """
+    rows = decoded
+    if isinstance(decoded, dict):
+        envelopes = (decoded.get(key) for key in ("tool_calls", "tool_call", "function_call"))
+        rows = next((rows for rows in envelopes if isinstance(rows, list | dict)), decoded)
+    if not isinstance(rows, list):
+        rows = [rows]
+    calls: Calls = []
+    for row in rows:
+        call = _call(row, offered)
+        if call is None:
+            return []
+        calls.append(call)
+    return calls
 
 
-def _call(item: Any, offered: Offered) -> ToolCallPart | None:
-    if isinstance(item, dict) and isinstance(item.get("function"), dict):
-        item = item["function"]
-    if not isinstance(item, dict):
+def _call(row: Any, offered: Offered) -> ToolCallPart | None:
+    if isinstance(row, dict) and isinstance(row.get("function"), dict):
+        row = row["function"]
+    if not isinstance(row, dict):
         return None
-    named = next((key for key in _NAME_KEYS if isinstance(item.get(key), str)), None)
-    name = offered_name(item[named], offered) if named else ""
-    if named is None or name not in offered:
-        return _keyed_by_name(item, offered)
-    key = next((key for key in _ARGUMENT_KEYS if key in item), None)
-    if key is None:
-        values = {other: item[other] for other in item if other not in (named, "id", "type")}
-        return _call_of(name, values) if values and _fits(offered[name], values) else None
-    arguments = item[key]
-    if arguments is not None and not isinstance(arguments, dict | str):
-        return None
-    return (
-        ToolCallPart(new_call_id(), name, arguments)
-        if isinstance(arguments, str)
-        else _call_of(name, arguments)
-    )
+    name_key = next((key for key in _NAME_KEYS if isinstance(row.get(key), str)), None)
+    name = offered_name(row[name_key], offered) if name_key else ""
+    if name_key is None or name not in offered:
+        return _keyed_by_name(row, offered)
+    arguments_key = next((key for key in _ARGUMENT_KEYS if key in row), None)
+    if arguments_key is None:
+        others = {key: row[key] for key in row if key not in (name_key, "id", "type")}
+        return _call_of(name, others) if others and _fits(offered[name], others) else None
+    arguments = row[arguments_key]
+    if isinstance(arguments, str):
+        return ToolCallPart(new_call_id(), name, arguments)
+    if arguments is None or isinstance(arguments, dict):
+        return _call_of(name, arguments)
+    return None
 
 
-def _keyed_by_name(item: dict[str, Any], offered: Offered) -> ToolCallPart | None:
+def _keyed_by_name(row: dict[str, Any], offered: Offered) -> ToolCallPart | None:
     """Read `{"get_weather": {"city": "Rome"}}`."""
-    if len(item) != 1:
+    if len(row) != 1:
         return None
-    ((written, values),) = item.items()
-    name = offered_name(str(written), offered)
-    is_call = name in offered and isinstance(values, dict) and _fits(offered[name], values)
-    return _call_of(name, values) if is_call else None
+    ((key, arguments),) = row.items()
+    name = offered_name(str(key), offered)
+    is_call = name in offered and isinstance(arguments, dict) and _fits(offered[name], arguments)
+    return _call_of(name, arguments) if is_call else None
 
 
-def _fits(tool: ToolSchema, values: Any) -> bool:
-    """Return whether these are the arguments of the tool by their names."""
+def _fits(tool: ToolSchema, arguments: Any) -> bool:
+    """Return whether the names of these arguments fit the tool."""
     properties = tool.parameters.get("properties", {})
     required = tool.parameters.get("required", ())
-    return (
-        isinstance(values, dict)
-        and set(required) <= set(values)
-        and (not properties or set(values) <= set(properties))
-    )
+    if not isinstance(arguments, dict) or not set(required) <= set(arguments):
+        return False
+    return not properties or set(arguments) <= set(properties)
 
 
-def _call_of(name: str, values: Any) -> ToolCallPart:
+def _call_of(name: str, arguments: Any) -> ToolCallPart:
     try:
-        arguments = orjson.dumps(values or {}, option=orjson.OPT_NON_STR_KEYS, default=str).decode()
-    except TypeError:  # Halves of characters, or numbers above 64 bits.
-        arguments = json.dumps(values, default=str)
-    return ToolCallPart(new_call_id(), name, arguments)
+        dumped = orjson.dumps(arguments or {}, option=orjson.OPT_NON_STR_KEYS, default=str)
+        text = dumped.decode()
+    except TypeError:  # lone surrogates, or numbers above 64 bits
+        text = json.dumps(arguments, default=str)
+    return ToolCallPart(new_call_id(), name, text)
 
 
 def _unreadable() -> ToolCallPart:

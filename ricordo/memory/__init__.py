@@ -1,1 +1,1 @@
-"""What memory does: the step's working copy of it, how its edits are stored, recall and archive."""
+"""Memory: the step's working copy, storing its edits, recall and the archive."""

@@ -1,12 +1,13 @@
-"""An owner's decisions: to approve or reject proposals, to edit one before, and to undo what a run did.
+"""An owner's decisions: approve, reject or edit proposals, and undo a run.
 
-Each decision is one transaction. It holds the chain first, then the proposal, so that of two decisions at once the second sees
-the first, and a block that changes meanwhile is merged or is a conflict.
+Each decision is one transaction. It locks the chain first, then the proposal, so that of two
+concurrent decisions the second sees the first. A block that changes meanwhile is merged, or is a
+conflict.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from ricordo.domain.block import Block, Chain
@@ -23,21 +24,28 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.store import Overtaken, Transaction
 
 EXPIRED_EVERY = 600.0
-_MOST_WITHDRAWN = 1000
-_MOST_VERSIONS = 100
-# Lines, and pairs of equal lines, that are compared to take a proposal through versions: all takes half a second.
-_MOST_COMPARED = 200_000
-_CONFLICT = "The block changed in the same lines since this was proposed. Settle it with a text of your own, or reject it."
-_ANOTHERS = (
+_WITHDRAWAL_LIMIT = 1000
+_VERSION_LIMIT = 100
+# The most lines, and pairs of equal lines, that are compared to carry a proposal over versions; so
+# many take half a second.
+_COMPARISON_LIMIT = 200_000
+_CONFLICT = (
+    "The block changed in the same lines since this was proposed. "
+    "Settle it with a text of your own, or reject it."
+)
+_OF_ANOTHER_AGENT = (
     "A block with this label was made for another agent since this was proposed. "
     "Settle it with a text of your own, or reject it."
 )
-_GONE = "The block was deleted since this was proposed. Approve it with a text, which creates it again, or reject it."
+_DELETED = (
+    "The block was deleted since this was proposed. Approve it with a text, which creates it "
+    "again, or reject it."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Approved:
-    """A proposal that was taken over, and the block as it is then; None where the block is gone."""
+    """An approved proposal, and the block now; None where the block is deleted."""
 
     proposal: Proposal
     block: Block | None
@@ -45,51 +53,59 @@ class Approved:
 
 @dataclass(frozen=True, slots=True)
 class Conflicted:
-    """A proposal that collides with the block: its base, the block's and the proposed text (None: no block). Nothing is written."""
+    """A proposal that collides with the block; nothing was written.
+
+    `base`, `ours` and `theirs` are the base text, the block's text and the proposed text; None: no
+    block.
+    """
 
     proposal: Proposal
     base: str | None
     ours: str | None
-    theirs: str | None
+    theirs: str | None  # wire fact: the names of the three texts
 
 
 def approve(
     tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, body: str | None = None
 ) -> Approved | Conflicted:
-    """Make what is proposed the block's next version, merged with what was written since; with `body`, that text instead.
+    """Make the proposed text the block's next version, merged with later changes.
 
-    The version's author is the agent that proposed it, or the owner who changed the text. Raises NotFound, Conflict where
-    it is decided already or a label is taken, TooLong, Invalid, Forbidden for all but people.
+    With `body`, that text is written instead. The version's author is the agent that proposed it,
+    or the owner who changed the text.
+
+    Raises NotFound, Conflict where it is decided already or a label is taken, TooLong, Invalid, and
+    Forbidden for all but people.
     """
-    chain, proposal = _held(tx, scope, proposal_id, by)
+    chain, proposal = _lock_proposal(tx, scope, proposal_id, by)
     block = blocks.labelled(tx, chain.id, proposal.label)
-    value, conflict = _merged(tx, proposal, block)
+    new_text, conflict = _merge_proposal(tx, proposal, block)
     metadata = metadata_of(proposal, by)
-    if body is not None and (conflict or value is None or not same_text(body, value)):
-        value, conflict = body, None
-        # The owner's words, but what led to them stays known.
+    if body is not None and (conflict or new_text is None or not same_text(body, new_text)):
+        new_text = body
+        conflict = None
+        # The owner wrote the text; run, step and proposal stay recorded.
         metadata = replace(metadata, author=by, is_untrusted=False)
     if conflict:
-        stuck = replace(proposal, status="conflicted", note=conflict)
-        proposals.settle(tx, stuck)
+        conflicted = replace(proposal, status="conflicted", note=conflict)
+        proposals.settle(tx, conflicted)
         return Conflicted(
-            stuck, proposal.base_value, block.value if block else None, proposal.value
+            conflicted, proposal.base_value, block.value if block else None, proposal.value
         )
     label = proposal.new_label or proposal.label
-    if block is None and value is not None and proposal.base is None:
+    if block is None and new_text is not None and proposal.base is None:
         settings = {} if proposal.description is None else {"description": proposal.description}
-        settings |= _settings_of(tx, proposal, chain)
-        written: Block | None = make(tx, chain, label, value, metadata, settings)
+        settings |= _new_block_settings(tx, proposal, chain)
+        block_now: Block | None = make(tx, chain, label, new_text, metadata, settings)
     else:
-        written = _give(tx, chain, block, value, label, metadata)
-    head = versions.lock(tx, chain.id)
-    result = head.head if head and head.head != chain.head else None
-    settled = _settled(tx, replace(proposal, status="approved", note=None, result=result), by)
-    return Approved(settled, written)
+        block_now = _write_block(tx, chain, block, new_text, label, metadata)
+    chain_now = versions.lock(tx, chain.id)
+    new_head = chain_now.head if chain_now and chain_now.head != chain.head else None
+    settled = _settle(tx, replace(proposal, status="approved", note=None, result=new_head), by)
+    return Approved(settled, block_now)
 
 
 def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
-    """Return the metadata of the version that a proposal becomes when an owner approves it as it is."""
+    """Return the metadata of the version that an approved proposal becomes."""
     return ChangeMetadata(
         author=proposal.author,
         reason=proposal.reasoning,
@@ -101,79 +117,96 @@ def metadata_of(proposal: Proposal, by: Actor) -> ChangeMetadata:
     )
 
 
-def _settings_of(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
-    """The settings of a user's new block that an agent proposed in a turn: it is for this agent, under the policy it names."""
+def _new_block_settings(tx: Transaction, proposal: Proposal, chain: Chain) -> dict[str, str]:
+    """Return settings of a user's new block that an agent proposed in a turn.
+
+    The block is for this agent only, under the policy that the agent names.
+    """
     if not (proposal.run_id and proposal.author.kind == "agent" and chain.owner_kind == "user"):
         return {}
     agent = agents.find(tx, Scope(chain.organization_id), proposal.author.id)
-    return {"agent_id": agent.id, "policy": agent.user_block_policy} if agent else {}
+    if agent:
+        return {"agent_id": agent.id, "policy": agent.user_block_policy}
+    return {}
 
 
 def reject(
     tx: Transaction, scope: Scope, proposal_id: str, by: Actor, *, reason: str | None = None
 ) -> Proposal:
-    """Leave the block as it is, and tell the agent why in its next turn. Raises NotFound, Conflict (decided), Forbidden."""
-    chain, proposal = _held(tx, scope, proposal_id, by)
-    agent_id = (
-        proposal.author.id
-        if proposal.author.kind == "agent" and chain.owner_kind == "user"
-        else None
-    )
+    """Leave the block as it is, and tell the agent the reason.
+
+    The agent reads it in its next turn. Raises NotFound, Conflict (already decided), Forbidden.
+    """
+    chain, proposal = _lock_proposal(tx, scope, proposal_id, by)
+    if proposal.author.kind == "agent" and chain.owner_kind == "user":
+        agent_id = proposal.author.id
+    else:
+        agent_id = None
     is_untold = agent_id is not None and bool((reason or "").strip())
-    rejected = _settled(
+    rejected = _settle(
         tx, replace(proposal, status="rejected", note=reason, is_untold=is_untold), by
     )
     if agent_id is not None and is_untold:
-        run_id, user_id = proposal.run_id, chain.owner_id
+        run_id = proposal.run_id
+        user_id = chain.owner_id
         if not (run_id and conversations.flag_untold(tx, agent_id, user_id, run_id)):
             conversations.flag_untold(tx, agent_id, user_id)
     return rejected
 
 
-def _merged(
+def _merge_proposal(
     tx: Transaction, proposal: Proposal, block: Block | None
 ) -> tuple[str | None, str | None]:
-    """The text that approving makes of the block, None where it goes; and why it cannot be approved as it is."""
+    """Return the text after approval, and the conflict, if any.
+
+    The text is None where the block is deleted.
+    """
     if block is None:
-        # What shall be deleted and is gone is as it should be.
+        # A proposed deletion of a deleted block needs nothing.
         is_clean = proposal.value is None or proposal.base is None
-        return proposal.value, None if is_clean else _GONE
+        return proposal.value, None if is_clean else _DELETED
     if proposal.value is None:
         return None, None if same_text(block.value, proposal.base_value or "") else _CONFLICT
     if proposal.base is None and block.agent_id not in (None, proposal.author.id):
-        return proposal.value, _ANOTHERS
-    # What the block holds by now stands above what is added to it at the same place.
-    merged = merge_changes(proposal.base_value or "", block.value, proposal.value)
-    if merged is None:
-        merged = _merged_by_versions(tx, proposal, block)
-    return merged, None if merged is not None else _CONFLICT
+        return proposal.value, _OF_ANOTHER_AGENT
+    # The block's later additions stand above the proposed ones at the same position.
+    merged_text = merge_changes(proposal.base_value or "", block.value, proposal.value)
+    if merged_text is None:
+        merged_text = _merge_over_versions(tx, proposal, block)
+    return merged_text, None if merged_text is not None else _CONFLICT
 
 
-def _merged_by_versions(tx: Transaction, proposal: Proposal, block: Block) -> str | None:
-    """The text with the proposal taken through each version since, as each change tells more; None where they collide."""
-    since: list[bytes] = []
-    for version in history.page(tx, block.chain_id, label=block.label, limit=_MOST_VERSIONS):
+def _merge_over_versions(tx: Transaction, proposal: Proposal, block: Block) -> str | None:
+    """Return the text with the proposal carried over each later version.
+
+    Single changes can be merged more often than their sum. None where they collide.
+    """
+    later_blobs: list[bytes] = []
+    for version in history.page(tx, block.chain_id, label=block.label, limit=_VERSION_LIMIT):
         if version.id == proposal.base or version.blob is None:
             break
-        since.append(version.blob)
+        later_blobs.append(version.blob)
     else:
         return None
-    texts = versions.read_texts(tx, block.chain_id, since)
-    before, text = proposal.base_value or "", proposal.value
-    room = _MOST_COMPARED
-    for blob in reversed(since):
+    texts = versions.read_texts(tx, block.chain_id, later_blobs)
+    before = proposal.base_value or ""
+    text = proposal.value
+    work_left = _COMPARISON_LIMIT
+    for blob in reversed(later_blobs):
         if text is not None:
-            room -= effort(before, texts[blob]) + effort(before, text)
-            before, text = (
-                texts[blob],
-                merge_changes(before, texts[blob], text) if room >= 0 else None,
-            )
+            after = texts[blob]
+            work_left -= effort(before, after) + effort(before, text)
+            text = merge_changes(before, after, text) if work_left >= 0 else None
+            before = after
     return text
 
 
 @dataclass(frozen=True, slots=True)
 class UndoneBlock:
-    """What undoing a run came to for one block: `label` is its label now, `note` tells why nothing was done."""
+    """The outcome of undoing a run for one block.
+
+    `label` is its label now; `note` is the reason where nothing was done.
+    """
 
     label: str
     outcome: Literal["undone", "unchanged", "conflicted"]
@@ -183,7 +216,10 @@ class UndoneBlock:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What undoing a run came to: block by block, and the proposals of the run that waited and are rejected now."""
+    """The outcome of undoing a run, by block.
+
+    `withdrawn` are the run's waiting proposals, which are rejected now.
+    """
 
     run_id: str
     blocks: tuple[UndoneBlock, ...]
@@ -191,17 +227,19 @@ class Undone:
 
 
 def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
-    """Take back what a run changed, also by proposals that were approved, as new versions; what others wrote since stays.
+    """Take back a run's changes by new versions; later changes of others stay.
 
-    A block where that is impossible is left as it is and told of. To undo twice is the same as once. Raises NotFound, Conflict
-    while the run goes on, Forbidden for all but people.
+    Approved proposals of the run are taken back too. A block where that is impossible stays, and is
+    reported. To undo twice has the same effect as once.
+
+    Raises NotFound, Conflict while the run is active, and Forbidden for all but people.
     """
     if by.kind not in ("user", "administrator"):
         raise _forbidden(by)
     changed = history.of_run(tx, scope, run_id)
     _require_ended(tx, scope, run_id, is_known=bool(changed))
-    which = proposals.ProposalFilter(run_id=run_id, waits=True)
-    waiting = proposals.page(tx, scope, Page(limit=_MOST_WITHDRAWN), which)
+    run_filter = proposals.ProposalFilter(run_id=run_id, waits=True)
+    waiting = proposals.page(tx, scope, Page(limit=_WITHDRAWAL_LIMIT), run_filter)
     chain_ids = {version.chain_id for version in changed} | {
         proposal.chain_id for proposal in waiting
     }
@@ -211,22 +249,23 @@ def undo_run(tx: Transaction, scope: Scope, run_id: str, by: Actor) -> Undone:
         _require_owner(by, chain)
     by_block: dict[tuple[str, str], list[BlockVersion]] = {}
     for version in history.of_run(tx, scope, run_id):
-        # What the owner wrote in place of a proposal is not the run's to take back.
+        # A text that the owner wrote in place of a proposal is not the run's.
         if version.chain_id in chains and version.author.kind not in ("user", "administrator"):
             by_block.setdefault((version.chain_id, history.label_now(tx, version)), []).append(
                 version
             )
     metadata = ChangeMetadata(by, f"Undo {run_id}")
-    done = [
+    outcomes = [
         _undo_block(tx, chains[chain_id], label, group, metadata)
         for (chain_id, label), group in sorted(by_block.items(), key=itemgetter(0))
     ]
     withdrawn = tuple(
-        _settled(tx, replace(proposal, status="rejected", note=f"{run_id} was undone"), by)
-        for one in waiting
-        if one.chain_id in chains and (proposal := proposals.lock(tx, scope, one.id)).waits
+        _settle(tx, replace(proposal, status="rejected", note=f"{run_id} was undone"), by)
+        for waiting_proposal in waiting
+        if waiting_proposal.chain_id in chains
+        and (proposal := proposals.lock(tx, scope, waiting_proposal.id)).waits
     )
-    return Undone(run_id, tuple(done), withdrawn)
+    return Undone(run_id, tuple(outcomes), withdrawn)
 
 
 async def _expire(runtime: Any, _job: Job, _report: Report) -> None:
@@ -237,9 +276,11 @@ async def _expire(runtime: Any, _job: Job, _report: Report) -> None:
 EXPIRY = JobHandler("expire_proposals", _expire, every_seconds=EXPIRED_EVERY)
 
 
-def _held(tx: Transaction, scope: Scope, proposal_id: str, by: Actor) -> tuple[Chain, Proposal]:
-    seen = proposals.get(tx, scope, proposal_id)
-    chain = versions.lock(tx, seen.chain_id)
+def _lock_proposal(
+    tx: Transaction, scope: Scope, proposal_id: str, by: Actor
+) -> tuple[Chain, Proposal]:
+    unlocked = proposals.get(tx, scope, proposal_id)
+    chain = versions.lock(tx, unlocked.chain_id)
     if chain is None or not _is_callers(chain, scope):
         raise NotFound(f"Proposal with ID {proposal_id} not found")
     _require_owner(by, chain)
@@ -248,7 +289,7 @@ def _held(tx: Transaction, scope: Scope, proposal_id: str, by: Actor) -> tuple[C
     return chain, proposal
 
 
-def _give(
+def _write_block(
     tx: Transaction,
     chain: Chain,
     block: Block | None,
@@ -256,9 +297,14 @@ def _give(
     label: str,
     metadata: ChangeMetadata,
 ) -> Block | None:
-    """Give the block this text and label: None deletes it, and one that is gone comes back."""
+    """Give the block this text and label.
+
+    None deletes it, and a deleted block is created again.
+    """
     if block is None:
-        return None if value is None else revive(tx, chain, label, value, metadata)
+        if value is None:
+            return None
+        return revive(tx, chain, label, value, metadata)
     if value is None:
         blocks.remove(tx, block, metadata)
         return None
@@ -266,7 +312,9 @@ def _give(
         require_free(tx, block, label)
     changed = replace(block, value=value, label=label)
     changed.require_fits(value)
-    return block if changed == block else blocks.update(tx, block, changed, metadata)
+    if changed == block:
+        return block
+    return blocks.update(tx, block, changed, metadata)
 
 
 def _require_owner(by: Actor, chain: Chain) -> None:
@@ -284,7 +332,7 @@ def _require_ended(tx: Transaction, scope: Scope, run_id: str, *, is_known: bool
     except NotFound:
         if not is_known:
             raise
-        return  # the agent was deleted with its runs, and what it wrote is still there
+        return  # the agent was deleted with its runs; its versions still exist
     if run.ended_at is None:
         raise Conflict(f"The run {run_id} goes on. Cancel it or wait for its end, then undo it.")
 
@@ -300,44 +348,50 @@ def _undo_block(
     tx: Transaction,
     chain: Chain,
     label: str,
-    changed: Sequence[BlockVersion],
+    run_versions: Sequence[BlockVersion],
     metadata: ChangeMetadata,
 ) -> UndoneBlock:
     chain = versions.lock(tx, chain.id) or chain  # as the blocks before left it
     block = blocks.labelled(tx, chain.id, label)
-    text, old_label = block.value if block else None, label
+    text = block.value if block else None
+    old_label = label
     try:
-        for version in sorted(changed, key=lambda one: -one.number):
-            text = _without(tx, version, text)
-            old_label = (
-                version.old_label if version.old_label and old_label == version.label else old_label
-            )
-        written = _give(tx, chain, block, text, old_label, metadata)
+        for version in sorted(run_versions, key=attrgetter("number"), reverse=True):
+            text = _without_change(tx, version, text)
+            if version.old_label and old_label == version.label:
+                old_label = version.old_label
+        block_now = _write_block(tx, chain, block, text, old_label, metadata)
     except Overtaken:
-        raise  # half of this block's change is written, so all of it has to be undone and done again
+        # Half of this block's change is written, so the whole transaction has to be repeated.
+        raise
     except RicordoError as error:
         return UndoneBlock(label, "conflicted", block, str(error))
-    return UndoneBlock(label, "unchanged" if written == block else "undone", written)
+    return UndoneBlock(label, "unchanged" if block_now == block else "undone", block_now)
 
 
-def _without(tx: Transaction, version: BlockVersion, text: str | None) -> str | None:
-    """The text without what the version changed. Raises Conflict."""
+def _without_change(tx: Transaction, version: BlockVersion, text: str | None) -> str | None:
+    """Return the text without the version's change. Raises Conflict."""
     earlier = history.before(tx, version)
     old, new = (
-        versions.read_text(tx, version.chain_id, one.blob) if one and one.blob else None
-        for one in (earlier, version)
+        versions.read_text(tx, version.chain_id, one_version.blob)
+        if one_version and one_version.blob
+        else None
+        for one_version in (earlier, version)
     )
     if text in (old, new):
         return old
-    merged = None if text is None or old is None or new is None else merge_lines(new, old, text)
-    if merged is None:
+    merged_text = (
+        None if text is None or old is None or new is None else merge_lines(new, old, text)
+    )
+    if merged_text is None:
         raise Conflict(
-            "What the run wrote was changed since, in the same lines. Edit the block, or restore a version."
+            "What the run wrote was changed since, in the same lines. "
+            "Edit the block, or restore a version."
         )
-    return merged
+    return merged_text
 
 
-def _settled(tx: Transaction, proposal: Proposal, by: Actor) -> Proposal:
+def _settle(tx: Transaction, proposal: Proposal, by: Actor) -> Proposal:
     note = redact_values(proposal.note)
     settled = replace(proposal, resolved_at=tx.clock.now(), resolved_by=by.id, note=note)
     proposals.settle(tx, settled)

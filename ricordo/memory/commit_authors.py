@@ -1,6 +1,7 @@
-"""Who the author of a commit from elsewhere is: a known user, by the address, or somebody at a remote, by the name.
+"""Authors of commits from elsewhere: users by address, others by name.
 
-What a commit says of its author is a claim, and grants no right: policies are asked with whoever brought the commit.
+A commit's own author line is a claim and grants no right: policies are asked for the user who
+brought the commit.
 """
 
 from collections.abc import Collection, Iterable
@@ -17,7 +18,7 @@ _LONGEST = 255
 
 
 def shown_name(name: str) -> str:
-    """Return a name that somebody gave themselves as one line that can be stored, without secrets."""
+    """Return a self-given name as one storable line without secrets."""
     printable = "".join(sign if sign.isprintable() else " " for sign in name)
     return redact(" ".join(printable.split())).text[:_LONGEST] or "unknown"
 
@@ -26,23 +27,24 @@ def shown_name(name: str) -> str:
 class CommitAuthors:
     """The authors of commits that were brought by `by`, in one transaction.
 
-    At a remote that an owner configured, the address of any user of the organization is believed. Of what is pushed with a
-    credential, nobody's is but that user's: their e-mail address, the one that Ricordo writes, and the `own` addresses.
+    At a remote that an owner configured, the address of any user of the organization is believed.
+    Of commits pushed with a credential, only the credential's user is believed: by their e-mail
+    address, the address that Ricordo writes, or an address in `own_addresses`.
     """
 
     tx: Transaction
     scope: Scope
     by: Actor
     is_pushed: bool = False
-    own: Collection[str] = ()
+    own_addresses: Collection[str] = ()
     _users: dict[str, User | None] = field(default_factory=dict)
 
     def of(self, name: str, address: str) -> Actor:
-        """Return the author of a commit that names this one."""
+        """Return the author of a commit with this name and address."""
         user = self.user(name, address)
         if user is not None and user.id == self.by.id:
             return self.by
-        if user is None and address.lower() in self.own:
+        if user is None and address.lower() in self.own_addresses:
             return self.by
         if user is not None and not self.is_pushed:
             return Actor("user", user.id, user.name)
@@ -53,24 +55,29 @@ class CommitAuthors:
         return Actor("remote", shown, shown)
 
     def user(self, name: str, address: str) -> User | None:
-        """Return the user whose address it is: their e-mail address, or that of their id."""
+        """Return the user with this address: their e-mail address, or that of their id."""
         if address not in self._users:
             claimed = author_of(name, address)
             if claimed is None:
-                found = users.with_email(self.tx, self.scope, address)
+                user = users.with_email(self.tx, self.scope, address)
             elif claimed.kind in ("user", "administrator"):
-                found = users.named(self.tx, self.scope.organization_id, claimed.id)
-                found = found if found and found.id == claimed.id else None
+                user = users.named(self.tx, self.scope.organization_id, claimed.id)
+                user = user if user and user.id == claimed.id else None
             else:
-                found = None
-            self._users[address] = found
+                user = None
+            self._users[address] = user
         return self._users[address]
 
-    def only(self, named: Iterable[tuple[str, str]]) -> Actor:
-        """Return the author of commits that name these, where all are one; else whoever brought them."""
-        found = {self.of(*one) for one in named}
-        return found.pop() if len(found) == 1 else self.by
+    def only(self, name_addresses: Iterable[tuple[str, str]]) -> Actor:
+        """Return the one author of these commits, or who brought them if there are several."""
+        authors = {self.of(*name_address) for name_address in name_addresses}
+        if len(authors) == 1:
+            return authors.pop()
+        return self.by
 
     def metadata(self, author: Actor, reason: str) -> ChangeMetadata:
-        """Return the metadata of a change by this author, which `by` took over where that is somebody else."""
+        """Return the metadata of a change by this author.
+
+        If the author is somebody else, `by` approved it.
+        """
         return ChangeMetadata(author, reason, approved_by=None if author == self.by else self.by.id)

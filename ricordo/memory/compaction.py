@@ -1,6 +1,7 @@
-"""Which messages leave a window that is too full: a cut splits no call from its result, and frees room wherever it can.
+"""Choose the messages that leave a window that is too full. Pure.
 
-Pure. Who sums up what left is `memory/summary.py`; a message that alone is too long is for `prompt/fitting.py`.
+A cut never separates a call from its result, and frees room wherever it can. `memory/summary.py`
+summarizes the evicted messages; `prompt/truncation.py` shortens single messages that are too long.
 """
 
 from bisect import bisect_right
@@ -13,27 +14,33 @@ from ricordo.domain.message import Message
 from ricordo.llm.tokens import message_tokens
 from ricordo.prompt.truncation import exchanges
 
-# What a summary may take of the window, and at most, in tokens.
+# The largest summary: as a share of the window, and in tokens.
 _SUMMARY_SHARE = 0.15
-_SUMMARY_MOST = 12_500
-# After a refusal the transcript counts as this much larger than the window, in percent.
-_BEYOND = 125
-# A server may have been started with a hundredth of the window that its model is known for.
-_MOST_PERCENT = 10_000
+_SUMMARY_LIMIT = 12_500
+# After a refusal the transcript counts as this many percent of the window.
+_PERCENT_AFTER_REFUSAL = 125
+# A server may have been started with a hundredth of its model's usual window.
+_PERCENT_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A window in two: what leaves, and what stays after the system message. It `is_whole` if only this turn stays."""
+    """A window in two parts: evicted and remaining messages.
+
+    The system message always remains. `is_whole`: only this turn remains.
+    """
 
     evicted: tuple[Message, ...]
-    kept: tuple[Message, ...]
+    remaining: tuple[Message, ...]
     is_whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _CutPlan:
-    """A window's exchanges, where the turn begins, and the tokens that may stay: a cut's `goal`, and its `limit`."""
+    """A window's exchanges, the turn's start, and the tokens that may stay.
+
+    A cut aims at `goal`, and must stay within `limit`.
+    """
 
     window: Sequence[Message]
     pieces: Sequence[tuple[int, int]]
@@ -57,111 +64,154 @@ def cut(
     keep_from: int,
     fewest: int = 1,
 ) -> Cut | None:
-    """Return what leaves the window, so many messages at least; None where nothing can.
+    """Choose at least `fewest` messages that leave the window; None where none can.
 
-    `share` is how much of the conversation leaves first in the sliding modes; more does until system and rest are within
-    `1 - share` of `window_tokens`. `overhead` is the tools' tokens, `percent` what the provider counts for a hundred of ours,
-    `keep_from` where this turn begins (the window's length: no turn runs), whose exchanges go only when nothing else is left.
+    Args:
+        window: The messages, the system message first.
+        mode: The sliding modes evict only part of the conversation.
+        share: The share of the conversation that leaves first in the sliding modes. More leaves
+            until system message and rest are within `1 - share` of `window_tokens`.
+        window_tokens: The size of the window.
+        overhead: The tokens of the tools.
+        percent: The provider's tokens for a hundred of our estimate.
+        keep_from: The index where this turn begins, or the window's length if no turn runs.
+            Exchanges of this turn go only when nothing else is left.
+        fewest: The least number of messages to evict.
     """
     if len(window) < 2:
         return None
-    plan = _plan(window, share, window_tokens, overhead, percent, keep_from)
+    plan = _make_plan(
+        window,
+        share,
+        window_tokens,
+        overhead=overhead,
+        percent=percent,
+        keep_from=keep_from,
+    )
     if mode in ("sliding_window", "self_compact_sliding_window"):
-        for place in _sliding_places(plan, share):
-            if place > fewest and plan.tokens(0, 1) + plan.tokens(place, len(window)) <= plan.goal:
-                return Cut(tuple(window[1:place]), (window[0], *window[place:]))
-    rest = _all_before(plan)
-    return rest if rest and len(rest.evicted) >= fewest else None
+        for index in _sliding_cuts(plan, share):
+            if index > fewest and plan.tokens(0, 1) + plan.tokens(index, len(window)) <= plan.goal:
+                return Cut(tuple(window[1:index]), (window[0], *window[index:]))
+    whole_cut = _cut_before_turn(plan)
+    if whole_cut and len(whole_cut.evicted) >= fewest:
+        return whole_cut
+    return None
 
 
 def summary_room(window_tokens: int, percent: int = 100) -> int:
-    """Return how many tokens, by our own estimate, a summary may take of the window."""
-    return min(_SUMMARY_MOST, int(window_tokens * _SUMMARY_SHARE)) * 100 // max(1, percent)
+    """Return the largest summary, in tokens by our own estimate."""
+    return min(_SUMMARY_LIMIT, int(window_tokens * _SUMMARY_SHARE)) * 100 // max(1, percent)
 
 
 def percent_after_refusal(estimate: int, window_tokens: int, percent: int) -> int:
-    """The correction of our estimate after "too long": larger than the window, so that `cut` and `fit` make it smaller."""
-    least = -(-window_tokens * _BEYOND // max(1, estimate))
-    return min(_MOST_PERCENT, max(percent + percent // 4, least))
+    """Return the corrected estimate after "too long", in percent.
+
+    It is larger than the window, so that `cut` and `fit` make the request smaller.
+    """
+    smallest = -(-window_tokens * _PERCENT_AFTER_REFUSAL // max(1, estimate))
+    return min(_PERCENT_LIMIT, max(percent + percent // 4, smallest))
 
 
-def _plan(
+def _make_plan(
     window: Sequence[Message],
     share: float,
     window_tokens: int,
+    *,
     overhead: int,
     percent: int,
     keep_from: int,
 ) -> _CutPlan:
+    """Find the window's exchanges and the tokens that may stay."""
     pieces = [piece for piece in exchanges(window) if piece[0] > 0 or piece[1] > 1]
     if pieces and pieces[0][0] == 0:
-        # Something right behind the system message claims to belong to it; nothing takes the system message along.
+        # The message behind the system message claims to belong to it; the system message stays.
         pieces[0] = (1, pieces[0][1])
     factor = percent / 100
     sums = list(accumulate((message_tokens(message) * factor for message in window), initial=0.0))
     room = summary_room(window_tokens)
     fixed = sums[1] + overhead * factor
     limit = TRIGGER * window_tokens - room
-    # A share of what the system message and the tools leave over, where they take much: else all would go at every turn.
+    # Where system message and tools take much, the goal is a share of the rest: otherwise
+    # everything would be evicted at every turn.
     goal = min(max((1 - share) * window_tokens, fixed + (1 - share) * (limit - fixed)), limit)
     turn = next(
         (begin for begin, end in pieces if begin <= keep_from < end),
         max(1, min(keep_from, len(window))),
     )
-    turn = min(turn, _waiting(window, pieces))
-    return _CutPlan(window, pieces, turn, goal - fixed + sums[1], limit - fixed + sums[1], sums)
+    turn = min(turn, _start_of_waiting(window, pieces))
+    return _CutPlan(
+        window=window,
+        pieces=pieces,
+        turn=turn,
+        goal=goal - fixed + sums[1],
+        limit=limit - fixed + sums[1],
+        sums=sums,
+    )
 
 
-def _waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> int:
-    """Where calls begin that may yet be answered: nothing but what people said came after them. Else the window's end."""
+def _start_of_waiting(window: Sequence[Message], pieces: Sequence[tuple[int, int]]) -> int:
+    """Return the index of calls that may still be answered, else the window's end.
+
+    Only messages of people may follow such calls.
+    """
     for begin, end in reversed(pieces):
         calls = {call.call_id for message in window[begin:end] for call in message.tool_calls}
         if calls:
             answered = {
                 part.call_id for message in window[begin:end] for part in message.tool_returns
             }
-            return begin if calls - answered else len(window)
+            if calls - answered:
+                return begin
+            return len(window)
         if any(message.role == "assistant" for message in window[begin:end]):
             break
     return len(window)
 
 
-def _sliding_places(plan: _CutPlan, share: float) -> list[int]:
-    """Where the window may be cut once `share` of the conversation leaves, or more; the turn's own beginning comes last."""
+def _sliding_cuts(plan: _CutPlan, share: float) -> list[int]:
+    """Return the indexes for a cut once `share` of the conversation leaves, or more.
+
+    The turn's own beginning comes last.
+    """
     window = plan.window
-    first = next((i for i in range(1, len(window)) if _is_progress(window[i : i + 1])), len(window))
-    places = [
-        begin for begin, _ in plan.pieces if first < begin < plan.turn and _may_begin(window[begin])
+    first_evictable = next(
+        (index for index in range(1, len(window)) if _is_progress(window[index : index + 1])),
+        len(window),
+    )
+    indexes = [
+        begin
+        for begin, _ in plan.pieces
+        if first_evictable < begin < plan.turn and _may_begin(window[begin])
     ]
-    wanted = share * plan.tokens(1, len(window)) + 1e-6
-    below = bisect_right(places, wanted, key=lambda place: plan.tokens(1, place))
-    return [*places[max(0, below - 1) :], *([plan.turn] if first < plan.turn else [])]
+    tokens_to_evict = share * plan.tokens(1, len(window)) + 1e-6
+    below = bisect_right(indexes, tokens_to_evict, key=lambda index: plan.tokens(1, index))
+    return [*indexes[max(0, below - 1) :], *([plan.turn] if first_evictable < plan.turn else [])]
 
 
 def _may_begin(message: Message) -> bool:
     return message.role == "assistant" or (message.role == "approval" and bool(message.tool_calls))
 
 
-def _all_before(plan: _CutPlan) -> Cut | None:
-    """All that came before this turn leaves; where that is not enough, so do the turn's own older exchanges."""
+def _cut_before_turn(plan: _CutPlan) -> Cut | None:
+    """Evict everything before this turn; if needed, also the turn's older exchanges."""
     window = plan.window
     evicted = list(range(1, plan.turn))
-    stays = plan.tokens(0, 1) + plan.tokens(plan.turn, len(window))
-    if stays > plan.limit:
-        waiting = _waiting(window, plan.pieces)
+    remaining_tokens = plan.tokens(0, 1) + plan.tokens(plan.turn, len(window))
+    if remaining_tokens > plan.limit:
+        waiting = _start_of_waiting(window, plan.pieces)
         for begin, end in [piece for piece in plan.pieces if piece[0] >= plan.turn][:-1]:
-            if stays <= plan.goal:
+            if remaining_tokens <= plan.goal:
                 break
             if begin < waiting and not any(map(_is_said_to_agent, window[begin:end])):
                 evicted += range(begin, end)
-                stays -= plan.tokens(begin, end)
-    gone = set(evicted)
-    leaving = tuple(window[index] for index in evicted)
-    if not _is_progress(leaving):
+                remaining_tokens -= plan.tokens(begin, end)
+    evicted_indexes = set(evicted)
+    evicted_messages = tuple(window[index] for index in evicted)
+    if not _is_progress(evicted_messages):
         return None
     return Cut(
-        leaving,
-        tuple(message for index, message in enumerate(window) if index not in gone),
+        evicted_messages,
+        tuple(message for index, message in enumerate(window) if index not in evicted_indexes),
         is_whole=True,
     )
 

@@ -1,4 +1,4 @@
-"""A block about a person as lines of facts: adding one, correcting one, striking one out. Pure."""
+"""A person's block as lines of facts: add, correct or remove one. Pure."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,12 +12,15 @@ LONGEST_FACT = 400  # characters
 # The labels of blocks about the person that the agent talks with, the likeliest first.
 PERSON_LABELS = ("human", "user", "student", "person", "profile", "notes")
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\d{1,2}[.)])\s+")
-_SHARE = 0.5  # of the words that name a line, so many have to stand in it
+_SHARE = 0.5  # the share of the naming words that a line must contain
 
 
 @dataclass(frozen=True, slots=True)
 class FactEdit:
-    """A block's text with one fact changed: the line as it was ("" for a new one) and as it is ("" for none)."""
+    """A block's text with one fact changed.
+
+    `before` is the old line ("" for a new one), `after` is the new line ("" for a removed one).
+    """
 
     value: str
     before: str = ""
@@ -25,7 +28,7 @@ class FactEdit:
 
     @property
     def sentence(self) -> str:
-        """The change in words, for the model that asked for it."""
+        """Describe the change for the model that made it."""
         if not self.before:
             return f"Noted: {self.after}"
         if not self.after:
@@ -34,7 +37,7 @@ class FactEdit:
 
 
 def person_block(blocks: Iterable[Block]) -> Block | None:
-    """Return the block about the person that an agent may write to; None where there is none.
+    """Return the block about the person that an agent may write to, if any.
 
     A text that begins with a heading has fields, and takes no lines.
     """
@@ -51,32 +54,41 @@ def _name(block: Block) -> str:
 
 
 def fact_line(text: str) -> str:
-    """Return the fact as one line without a bullet, at most `LONGEST_FACT` characters of it."""
+    """Return the fact as one line without a bullet, cut to `LONGEST_FACT` characters."""
     line = " ".join(_BULLET.sub("", text).split())
-    return line if len(line) <= LONGEST_FACT else f"{line[: LONGEST_FACT - 1]}…"
+    if len(line) <= LONGEST_FACT:
+        return line
+    return f"{line[: LONGEST_FACT - 1]}…"
 
 
-def with_fact(value: str, fact: str) -> FactEdit | None:
-    """Return the text with the fact in it, in place of the line that it makes untrue; None where it is there already."""
-    lines = value.split("\n") if value else []
+def with_fact(text: str, fact: str) -> FactEdit | None:
+    """Return the text with the fact in it; None if it is there already.
+
+    The fact takes the place of the line that it makes untrue.
+    """
+    lines = text.split("\n") if text else []
     line = fact_line(fact)
-    if not line or _known(lines, line):
+    if not line or _has_fact(lines, line):
         return None
     if revised := revision_of(lines, line):
         return _with_line(lines, revised.index, revised.line)
     return FactEdit("\n".join([*lines, line]), after=line)
 
 
-def with_correction(value: str, old: str, new: str) -> FactEdit | None:
-    """Return the text with `new` for what `old` names, a line or a piece of one; None where the text says so already.
+def with_correction(text: str, old: str, new: str) -> FactEdit | None:
+    """Return the text with `new` in place of `old`.
 
-    Nothing for `new` strikes the line out. Where `old` names no line, `new` is added.
+    `old` is a line or a piece of one. An empty `new` removes the line. If `old` names no line,
+    `new` is added. None where the text says so already.
     """
-    lines = value.split("\n") if value else []
-    old, new = fact_line(old), fact_line(new)
-    index = _named(lines, old)
+    lines = text.split("\n") if text else []
+    old = fact_line(old)
+    new = fact_line(new)
+    index = _find_line(lines, old)
     if index is None:
-        return with_fact(value, new) if new else None
+        if new:
+            return with_fact(text, new)
+        return None
     line = lines[index]
     if not new:
         return _with_line(lines, index, "")
@@ -86,40 +98,49 @@ def with_correction(value: str, old: str, new: str) -> FactEdit | None:
     else:
         revised = revision_of([line], new)
         changed = revised.line if revised else new
-    return None if _plain(changed) == _plain(line) else _with_line(lines, index, changed)
+    if _plain(changed) == _plain(line):
+        return None
+    return _with_line(lines, index, changed)
 
 
 def _with_line(lines: Sequence[str], index: int, line: str) -> FactEdit:
-    kept = [*lines[:index], *([line] if line else []), *lines[index + 1 :]]
-    return FactEdit("\n".join(kept), before=lines[index].strip(), after=line.strip())
+    new_lines = [*lines[:index], *([line] if line else []), *lines[index + 1 :]]
+    return FactEdit("\n".join(new_lines), before=lines[index].strip(), after=line.strip())
 
 
-def _known(lines: Sequence[str], fact: str) -> bool:
-    words = f" {_plain(fact)} "
-    return any(words in f" {_plain(line)} " for line in lines)
+def _has_fact(lines: Sequence[str], fact: str) -> bool:
+    plain_fact = f" {_plain(fact)} "
+    return any(plain_fact in f" {_plain(line)} " for line in lines)
 
 
-def _named(lines: Sequence[str], old: str) -> int | None:
-    """Return the place of the line that the words name: the last that holds them, else the one that shares most of them."""
+def _find_line(lines: Sequence[str], old: str) -> int | None:
+    """Return the index of the line that the words name.
+
+    That is the last line that contains them, else the line that shares most of them.
+    """
     holding = [index for index, line in enumerate(lines) if old and _piece(line, old)]
     if holding:
         return holding[-1]
-    wanted = set(terms(old))
+    old_terms = set(terms(old))
     shares = [
-        (len(wanted & set(terms(line))), index) for index, line in enumerate(lines) if line.strip()
+        (len(old_terms & set(terms(line))), index)
+        for index, line in enumerate(lines)
+        if line.strip()
     ]
     best = max(shares, default=(0, 0))
-    return best[1] if wanted and best[0] >= max(1, len(wanted) * _SHARE) else None
+    if old_terms and best[0] >= max(1, len(old_terms) * _SHARE):
+        return best[1]
+    return None
 
 
-def _piece(line: str, words: str) -> str:
-    """Return the words as the line has them, whatever their capitals are; "" where they are not in it."""
-    found = (
-        re.search(rf"(?<!\w){re.escape(words.rstrip('.'))}(?!\w)", line, re.IGNORECASE)
-        if words
-        else None
-    )
-    return found[0] if found else ""
+def _piece(line: str, phrase: str) -> str:
+    """Return the words as the line spells them; "" where it lacks them."""
+    if not phrase:
+        return ""
+    match = re.search(rf"(?<!\w){re.escape(phrase.rstrip('.'))}(?!\w)", line, re.IGNORECASE)
+    if match:
+        return match[0]
+    return ""
 
 
 def _plain(text: str) -> str:

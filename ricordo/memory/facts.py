@@ -1,23 +1,23 @@
-"""Facts that a person states, in four languages, and which line of memory a new one takes the place of. Pure.
+"""Facts that a person states, and the lines of memory that they replace. Pure.
 
-Only facts of which there is one at a time are known here (`facts.toml`): a name, a home, an age, a favourite tea. All other
-statements are lines beside each other.
+Four languages are read. Only facts with one value at a time are recognized (`facts.toml`): a name,
+a home, an age, a favourite tea. All other statements are lines of their own.
 """
 
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any
 
 # The characters of one text that are read.
 READ_LENGTH = 600
-PERSON = ""  # the subject of what the person states about themselves
-SOMEBODY = "*"  # "he", "she", "it": whoever was spoken of last
+PERSON = ""  # the subject of statements about oneself
+SOMEBODY = "*"  # "he", "she", "it": the person mentioned last
 _FIRST = frozenset("i we je j' j’ nous ich wir yo nosotros".split())
-# Words that begin a sentence with a capital and are nobody's name.
+# Words that begin a sentence with a capital and are no name.
 _NO_NAMES = frozenset(
     "now actually currently also then today and but so well yes no sorry since user person "
     "jetzt nun heute aber und also ja nein seit "
@@ -25,7 +25,9 @@ _NO_NAMES = frozenset(
 )
 _SOMEBODY = frozenset("he she it they er sie es il elle él ella".split())
 _OWN = re.compile(r"^(?:my|our|meine?r?|unsere?r?|mon|ma|notre|mi)\s+", re.IGNORECASE)
-_FAVOURITE, _PREFERENCE, _CONTRAST = "favourite", "preference", "contrast"
+_FAVOURITE = "favourite"
+_PREFERENCE = "preference"
+_CONTRAST = "contrast"
 _CORRECTS = re.compile(
     r"\b(?:actually|correction|no longer|any ?more|now|instead|in fact|i (?:got|had) (?:it|that) wrong|changed my mind"
     r"|jetzt|nun|eigentlich|nicht mehr|stattdessen|inzwischen|maintenant|désormais|en fait|ne \w+ plus|finalement"
@@ -40,7 +42,10 @@ _CLAUSE = re.compile(r"[,;] ?[^\s,;]+ [^\s,;]|\b(?:and|but|und|aber|et|mais|y|pe
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A fact as a text states it: its value stands from `start` to `end`. `topic` is what a favourite is of."""
+    """A fact as a text states it, with the position of its value.
+
+    `topic` names the kind of favourite, as in "tea".
+    """
 
     subject: str
     kind: str
@@ -51,8 +56,8 @@ class Fact:
     instead_of: str = ""
 
     def is_same_as(self, other: "Fact") -> bool:
-        """Return whether both say something of which there is one at a time."""
-        if self.kind != other.kind or not _is_one(self.subject, other.subject):
+        """Return whether both facts state the same property, of which there is one value."""
+        if self.kind != other.kind or not _is_same_subject(self.subject, other.subject):
             return False
         return not (self.topic and other.topic) or self.topic == other.topic
 
@@ -67,7 +72,10 @@ class Contrast:
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What becomes of one of several lines; `is_whole` where nothing of the old one is left."""
+    """The new text for one of several lines.
+
+    `is_whole`: nothing of the old line is left.
+    """
 
     index: int
     line: str
@@ -86,8 +94,8 @@ def _read_forms() -> dict[str, list[str]]:
 
 def _filled(form: str | list[str], pieces: Mapping[str, str]) -> str:
     pattern = "".join(form)
-    while found := re.search(r"%([a-z_]+)%", pattern):
-        pattern = pattern.replace(found[0], pieces[found[1]])
+    while placeholder := re.search(r"%([a-z_]+)%", pattern):
+        pattern = pattern.replace(placeholder[0], pieces[placeholder[1]])
     return pattern
 
 
@@ -101,7 +109,7 @@ def _patterns(kind: str) -> tuple[re.Pattern[str], ...]:
 
 @lru_cache(2048)
 def facts_in(text: str) -> tuple[Fact, ...]:
-    """Return the facts of which there is one at a time, in the order in which they stand."""
+    """Return the text's facts that have one value at a time, in order."""
     text = text[:READ_LENGTH]
     kinds = [kind for kind in FORMS if kind != _CONTRAST]
     facts = [fact for kind in kinds for fact in _facts(text, kind)]
@@ -110,57 +118,64 @@ def facts_in(text: str) -> tuple[Fact, ...]:
 
 
 def _facts(text: str, kind: str) -> Iterator[Fact]:
-    taken: set[int] = set()
+    value_starts: set[int] = set()
     for pattern in _patterns(kind):
-        for found in pattern.finditer(text):
-            groups = found.groupdict()
-            value = found["v"].strip()
-            if not value or found.start("v") in taken:
+        for match in pattern.finditer(text):
+            groups = match.groupdict()
+            fact_value = match["v"].strip()
+            if not fact_value or match.start("v") in value_starts:
                 continue
-            taken.add(found.start("v"))
+            value_starts.add(match.start("v"))
             topic = _singular(groups.get("t") or "")
             subject = groups.get("s") or groups.get("s2") or ""
             instead_of = (groups.get("w") or "").strip().casefold()
-            start = found.start("v")
-            yield Fact(_subject(subject), kind, topic, value, start, start + len(value), instead_of)
+            start = match.start("v")
+            yield Fact(
+                subject=_subject(subject),
+                kind=kind,
+                topic=topic,
+                value=fact_value,
+                start=start,
+                end=start + len(fact_value),
+                instead_of=instead_of,
+            )
 
 
 def _with_subjects(facts: Sequence[Fact]) -> Iterator[Fact]:
-    """Resolve "he" and "she" by the name that stands before them in the same text."""
-    named = ""
+    """Resolve "he" and "she" by the last name in the same text."""
+    last_subject = ""
     for fact in facts:
-        if fact.subject == SOMEBODY and named:
-            yield Fact(
-                named, fact.kind, fact.topic, fact.value, fact.start, fact.end, fact.instead_of
-            )
+        if fact.subject == SOMEBODY and last_subject:
+            yield replace(fact, subject=last_subject)
             continue
         if fact.kind == "name" and fact.subject != PERSON:
-            named = fact.value.casefold()
+            last_subject = fact.value.casefold()
         elif fact.subject not in (PERSON, SOMEBODY):
-            named = fact.subject
+            last_subject = fact.subject
         yield fact
 
 
-def _subject(words: str) -> str:
-    words = words.strip().casefold()
-    if words in _FIRST or words in _NO_NAMES:
+def _subject(text: str) -> str:
+    text = text.strip().casefold()
+    if text in _FIRST or text in _NO_NAMES:
         return PERSON
-    if words in _SOMEBODY:
+    if text in _SOMEBODY:
         return SOMEBODY
-    return _OWN.sub("", words)
+    return _OWN.sub("", text)
 
 
 def _singular(topic: str) -> str:
     topic = " ".join(topic.casefold().split()).replace("color", "colour")
-    return (
-        topic[:-1] if len(topic) > 3 and topic.endswith("s") and not topic.endswith("ss") else topic
-    )
+    if len(topic) > 3 and topic.endswith("s") and not topic.endswith("ss"):
+        return topic[:-1]
+    return topic
 
 
-def _is_one(subject: str, other: str) -> bool:
+def _is_same_subject(subject: str, other: str) -> bool:
     if subject == other:
         return True
-    # "He is 5 now" may be said of anybody but the person; "my dog is 5" of Bruno, who has a name elsewhere.
+    # "He is 5 now" may be about anybody but the speaker; "my dog is 5" may be about Bruno, whose
+    # name stands elsewhere.
     return PERSON not in (subject, other) and SOMEBODY in (subject, other)
 
 
@@ -171,36 +186,36 @@ def corrects(text: str) -> bool:
 
 @lru_cache(512)
 def contrasts_in(text: str) -> tuple[Contrast, ...]:
-    """Return the values that the text puts in the place of others."""
+    """Return the pairs of a new and an old value that the text contrasts."""
     text = text[:READ_LENGTH]
     pairs = [
-        (found["v"], found["w"])
+        (match["v"], match["w"])
         for pattern in _patterns(_CONTRAST)
-        for found in pattern.finditer(text)
+        for match in pattern.finditer(text)
     ]
     return tuple(Contrast(new, old) for new, old in pairs if new.casefold() != old.casefold())
 
 
 def revision_of(lines: Sequence[str], statement: str) -> Revision | None:
-    """Return the line whose place a new statement takes, the last one that fits, with what else it says kept in it.
+    """Return the revision of the last line that a new statement makes untrue.
 
-    None where the statement stands beside all lines.
+    Other content of that line is kept. None where the statement contradicts no line.
     """
     new_facts = facts_in(statement)
     if revised := _contrasted(lines, statement, new_facts):
         return revised
     for index in range(len(lines) - 1, -1, -1):
         for old in facts_in(lines[index]):
-            new = next((fact for fact in new_facts if _takes_place(fact, old, statement)), None)
+            new = next((fact for fact in new_facts if _replaces(fact, old, statement)), None)
             if new is None or _plain(new.value) == _plain(old.value):
                 continue
             return _revised(lines[index], index, statement, old, new)
     return None
 
 
-def _takes_place(new: Fact, old: Fact, statement: str) -> bool:
+def _replaces(new: Fact, old: Fact, statement: str) -> bool:
     if new.is_same_as(old):
-        # There may be two jobs at a time, so a second one only follows the first where it is said to.
+        # A person may have two jobs, so a second one replaces the first only if the text says so.
         return new.kind not in ("job", "workplace") or corrects(statement)
     if new.kind == _PREFERENCE and old.kind == _FAVOURITE:
         return bool(new.instead_of) and _plain(old.value) in _plain(new.instead_of)
@@ -210,14 +225,17 @@ def _takes_place(new: Fact, old: Fact, statement: str) -> bool:
 
 
 def _revised(line: str, index: int, statement: str, old: Fact, new: Fact) -> Revision:
-    """Return the line with one value changed; the statement in its place where it says nothing else."""
+    """Return the line with one value changed.
+
+    If the line says nothing else, the statement takes its place.
+    """
     if len(facts_in(line)) == 1 and not _says_more(line, old):
         return Revision(index, statement, is_whole=True)
     return Revision(index, line[: old.start] + new.value + line[old.end :], is_whole=False)
 
 
 def _says_more(line: str, fact: Fact) -> bool:
-    """Return whether the line says something behind or before the one fact in it."""
+    """Return whether the line says something besides its one fact."""
     line = line[:READ_LENGTH]
     if len(_SENTENCE.split(line.strip())) > 1 or _CLAUSE.search(
         f"{line[: fact.start]} | {line[fact.end :]}"
@@ -230,16 +248,19 @@ def _says_more(line: str, fact: Fact) -> bool:
 def _contrasted(lines: Sequence[str], statement: str, new_facts: Sequence[Fact]) -> Revision | None:
     for contrast in contrasts_in(statement):
         old = re.compile(rf"(?<!\w){re.escape(contrast.old)}(?!\w)", re.IGNORECASE)
-        places = [index for index, line in enumerate(lines) if old.search(line)]
-        about = _words(statement) - _words(contrast.old) - _words(contrast.new)
-        close = [index for index in places if about & _words(lines[index])]
-        chosen = close or [index for index in places if _states_same(lines[index], new_facts)]
-        chosen = chosen or (places if len(places) == 1 and corrects(statement) else [])
-        if chosen:
+        line_indexes = [index for index, line in enumerate(lines) if old.search(line)]
+        context_words = _words(statement) - _words(contrast.old) - _words(contrast.new)
+        indexes_with_context = [
+            index for index in line_indexes if context_words & _words(lines[index])
+        ]
+        chosen = indexes_with_context or [
+            index for index in line_indexes if _states_same(lines[index], new_facts)
+        ]
+        chosen = chosen or (line_indexes if len(line_indexes) == 1 and corrects(statement) else [])
+        if chosen and (match := old.search(lines[chosen[-1]])):
             line = lines[chosen[-1]]
-            return Revision(
-                chosen[-1], old.sub(lambda _, new=contrast.new: new, line, count=1), is_whole=False
-            )  # type: ignore[misc]
+            line = line[: match.start()] + contrast.new + line[match.end() :]
+            return Revision(chosen[-1], line, is_whole=False)
     return None
 
 

@@ -1,7 +1,7 @@
-"""What two changes of one text have to do with each other, line by line: whether they collide, and both of them together.
+"""Comparison of two changes of one text, line by line: conflicts and merging.
 
-A change here is one that may have waited long, so more goes together than in a merge of texts (`memory.merge`): neighbouring
-lines, and additions at one place.
+One of the changes may have waited long, so more is combined than in a merge of texts
+(`memory.merge`): neighbouring lines, and additions at the same position.
 """
 
 from bisect import bisect_left
@@ -11,168 +11,220 @@ from dataclasses import dataclass
 
 from ricordo.domain.block import Block
 from ricordo.domain.redaction import redact
-from ricordo.memory.merge import common_ends, kept_lines, same_lines
+from ricordo.memory.merge import common_ends, same_lines, unchanged_lines
 
-# A shorter line may well stand twice: an empty one, an item of a list.
-_LEAST_UNIQUE = 24
-# As much of a line is shown in a summary, in characters.
-_SHOWN = 72
-# As many pairs of lines that changed in both texts are looked at; it takes about a second.
-_MOST_COMPARED = 1_000_000
+# A shorter line may legitimately occur twice: an empty line, an item of a list.
+_SHORTEST_UNIQUE = 24
+# Longest excerpt of a line in a summary, in characters.
+_EXCERPT_LENGTH = 72
+# Limit of compared pairs of lines that changed in both texts; so many take about a second.
+_PAIR_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """What stands in place of a text's lines from `start` to `end` (not included); an insertion where the two are equal."""
+    """New lines for a text's lines from `start` up to, not including, `end`.
+
+    It is an insertion where `start` equals `end`.
+    """
 
     start: int
     end: int
     lines: tuple[str, ...]
 
 
-def same_text(one: str, other: str) -> bool:
-    """Whether two texts say the same: a final newline makes no difference, nor do line ends and forms of accents."""
-    one, other = one.removesuffix("\n"), other.removesuffix("\n")
-    if one == other:
+def same_text(first: str, second: str) -> bool:
+    """Return whether two texts are the same for people.
+
+    A final newline, line ends and the stored form of accents make no difference.
+    """
+    first = first.removesuffix("\n")
+    second = second.removesuffix("\n")
+    if first == second:
         return True
-    head, tail = ends_alike(one, other)  # most of two long texts is alike, and need not be split
-    return same_lines(*(text[head : len(text) - tail].split("\n") for text in (one, other)))
+    # Most of two long texts is alike and need not be split.
+    head, tail = ends_alike(first, second)
+    return same_lines(*(text[head : len(text) - tail].split("\n") for text in (first, second)))
 
 
 def change_summary(label: str, old: str, new: str, otherwise: str) -> str:
-    """A short message made of the first line that was added, or removed where none was; `otherwise` where no line tells of it."""
-    before, after = _lines_within(old), _lines_within(new)
+    """Return a short message with the first added line, else the first removed one.
+
+    `otherwise` is the message where no line can be shown.
+    """
+    before = _lines_within(old)
+    after = _lines_within(new)
     head, tail = common_ends(before, after)
     for sign, lines in (("+", after), ("-", before)):
         changed = lines[head : len(lines) - tail]
         if not (line := next((line.strip() for line in changed if line.strip()), "")):
             continue
-        # Before it is cut, since half a secret is not known for one, and with the lines around, which may tell that it is one.
-        told, around = (
-            redact(line).text,
-            redact("\n".join([*lines[max(0, head - 2) : head], *changed])).text,
-        )
-        if told not in around:
+        # Redact before cutting, since half a secret is not recognized, and compare with the
+        # redacted neighbourhood, since the lines around may show that this one is a secret.
+        excerpt = redact(line).text
+        around = redact("\n".join([*lines[max(0, head - 2) : head], *changed])).text
+        if excerpt not in around:
             break
-        return f'{label}: {sign} "{told if len(told) <= _SHOWN else told[: _SHOWN - 1].rstrip() + "…"}"'
+        if len(excerpt) > _EXCERPT_LENGTH:
+            excerpt = excerpt[: _EXCERPT_LENGTH - 1].rstrip() + "…"
+        return f'{label}: {sign} "{excerpt}"'
     return otherwise
 
 
 def edit_summary(before: Block | None, after: Block | None) -> str:
-    """A short message for a change of a block: from None where it is made, to None where it goes."""
-    if after is None or before is None:
-        block = before or after
-        label = block.shown_label if block else ""
-        return (
-            f"Delete {label}"
-            if after is None
-            else change_summary(label, "", after.value, f"Make {label}")
-        )
-    old_label, label = before.shown_label, after.shown_label
+    """Return a short message for a change of a block.
+
+    `before` is None where the block is created, `after` is None where it is deleted.
+    """
+    if after is None:
+        return f"Delete {before.shown_label if before else ''}"
+    if before is None:
+        return change_summary(after.shown_label, "", after.value, f"Make {after.shown_label}")
+    old_label = before.shown_label
+    label = after.shown_label
     if before.value != after.value:
         return change_summary(label, before.value, after.value, f"Edit {label}")
-    return f"Rename {old_label} to {label}" if label != old_label else f"Describe {label}"
+    if label != old_label:
+        return f"Rename {old_label} to {label}"
+    return f"Describe {label}"
 
 
 def line_changes(old: str, new: str) -> list[LineChange] | None:
-    """What turns the old text into the new one, from top to bottom; None where they are too large to be compared."""
-    before, after = _lines_within(old), _lines_within(new)
-    kept, is_whole = kept_lines(before, after)
+    """Return the changes that turn the old text into the new one, in order.
+
+    None where the texts are too large to be compared.
+    """
+    before = _lines_within(old)
+    after = _lines_within(new)
+    unchanged, is_whole = unchanged_lines(before, after)
     changes: list[LineChange] = []
-    place = place_new = 0
-    for line, line_new in [*kept.items(), (len(before), len(after))]:
-        if (place, place_new) != (line, line_new):
-            changes.append(LineChange(place, line, tuple(after[place_new:line_new])))
-        place, place_new = line + 1, line_new + 1
-    return changes if is_whole else None
+    position = 0
+    new_position = 0
+    for line, new_line in [*unchanged.items(), (len(before), len(after))]:
+        if (position, new_position) != (line, new_line):
+            changes.append(LineChange(position, line, tuple(after[new_position:new_line])))
+        position = line + 1
+        new_position = new_line + 1
+    if is_whole:
+        return changes
+    return None
 
 
 def merge_changes(base: str, first: str, second: str) -> str | None:
-    """The text with both changes, or None where they replace or remove the same lines (or are too large to be compared).
+    """Return the text with both changes.
 
-    Unlike in `merge_lines`, neighbouring lines may change on both sides, and what both add at one place stays: that of `first`
-    above, and once what they add alike.
+    None where they replace or remove the same lines differently, or are too large to be compared.
+
+    Unlike in `merge_lines`, neighbouring lines may change on both sides. Additions of both sides at
+    one position stay, those of `first` above; equal additions stay once.
 
     >>> merge_changes("a", "a\\nb", "a\\nc\\n")
     'a\\nb\\nc\\n'
     """
     if same_text(base, first) or same_text(base, second):
-        return second if same_text(base, first) else first
-    changes, changes_too = line_changes(base, first), line_changes(base, second)
-    if changes is None or changes_too is None:
+        if same_text(base, first):
+            return second
+        return first
+    first_changes = line_changes(base, first)
+    second_changes = line_changes(base, second)
+    if first_changes is None or second_changes is None:
         return None
-    replaced, replaced_too = _by_lines(changes), _by_lines(changes_too)
-    # Each pair once: a change of all lines would else be compared for each of them.
-    met = {
-        (id(one), id(replaced_too[line])): (one, replaced_too[line])
-        for line, one in replaced.items()
-        if line in replaced_too
+    replaced_by_first = _by_lines(first_changes)
+    replaced_by_second = _by_lines(second_changes)
+    # Compare each pair once: a change of all lines would else be compared for each line.
+    overlaps = {
+        (id(change), id(replaced_by_second[line])): (change, replaced_by_second[line])
+        for line, change in replaced_by_first.items()
+        if line in replaced_by_second
     }
     if any(
-        (one.start, one.end) != (other.start, other.end) or not same_lines(one.lines, other.lines)
-        for one, other in met.values()
+        (change.start, change.end) != (other.start, other.end)
+        or not same_lines(change.lines, other.lines)
+        for change, other in overlaps.values()
     ):
         return None
-    replaced |= replaced_too
-    added, added_too = (_insertions(each, replaced) for each in (changes, changes_too))
-    lines, merged, place = _lines_within(base), list[str](), 0
-    while place <= len(lines):
-        merged += _added_by_both(added.get(place, []), added_too.get(place, []))
-        merged += replaced[place].lines if place in replaced else lines[place : place + 1]
-        place = replaced[place].end if place in replaced else place + 1
-    ends, ends_first, ends_second = (text.endswith("\n") for text in (base, first, second))
-    is_ended = ends_second if ends_first == ends else ends_first
-    return "\n".join(merged) + ("\n" if merged and is_ended else "")
+    replaced = replaced_by_first | replaced_by_second
+    added_by_first = _insertions(first_changes, replaced)
+    added_by_second = _insertions(second_changes, replaced)
+    lines = _lines_within(base)
+    merged: list[str] = []
+    position = 0
+    while position <= len(lines):
+        merged += _added_by_both(
+            added_by_first.get(position, []), added_by_second.get(position, [])
+        )
+        if change := replaced.get(position):
+            merged += change.lines
+            position = change.end
+        else:
+            merged += lines[position : position + 1]
+            position += 1
+    ends_with_newline = first.endswith("\n")
+    if ends_with_newline == base.endswith("\n"):
+        ends_with_newline = second.endswith("\n")
+    return "\n".join(merged) + ("\n" if merged and ends_with_newline else "")
 
 
 def _lines_within(text: str) -> list[str]:
     lines = text.split("\n")
-    return lines if lines[-1] else lines[:-1]
+    if lines[-1]:
+        return lines
+    return lines[:-1]
 
 
 def touch_same_lines(base: str, first: str, base_since: str, second: str) -> bool:
-    """Whether both replace or remove one line differently, or cannot be told; `base_since` is the base of the second."""
-    changes, since, changes_too = (
-        line_changes(base, first),
-        line_changes(base, base_since),
-        line_changes(base_since, second),
-    )
-    if changes is None or since is None or changes_too is None:
+    """Return whether both changes replace or remove one line differently.
+
+    True also where that cannot be computed. `base_since` is the base of `second`.
+    """
+    first_changes = line_changes(base, first)
+    since = line_changes(base, base_since)
+    second_changes = line_changes(base_since, second)
+    if first_changes is None or since is None or second_changes is None:
         return True
-    replaced = _by_lines(changes_too)
-    ordered = sorted(replaced)
-    places = _places_since(since, len(_lines_within(base)))
-    room = _MOST_COMPARED
-    alike: dict[tuple[int, int], bool] = {}
-    for line, one in _by_lines(changes).items():
+    replaced_by_second = _by_lines(second_changes)
+    replaced_lines = sorted(replaced_by_second)
+    positions = _positions_after(since, len(_lines_within(base)))
+    pairs_left = _PAIR_LIMIT
+    is_same_by_pair: dict[tuple[int, int], bool] = {}
+    for line, change in _by_lines(first_changes).items():
         start, end = (
-            bisect_left(ordered, place) for place in (places[line].start, places[line].stop)
+            bisect_left(replaced_lines, position)
+            for position in (positions[line].start, positions[line].stop)
         )
-        room -= end - start
-        if room < 0:
+        pairs_left -= end - start
+        if pairs_left < 0:
             return True
-        for place in ordered[start:end]:
-            other = replaced[place]
-            # What both do alike, wherever the lines stand by now, collides with nothing.
-            if (other.start - place, other.end - place) != (one.start - line, one.end - line):
+        for other_line in replaced_lines[start:end]:
+            other = replaced_by_second[other_line]
+            # Equal changes do not collide, even if the lines have moved since.
+            if (other.start - other_line, other.end - other_line) != (
+                change.start - line,
+                change.end - line,
+            ):
                 return True
-            if (pair := (id(one), id(other))) not in alike:
-                alike[pair] = same_lines(one.lines, other.lines)
-            if not alike[pair]:
+            if (pair := (id(change), id(other))) not in is_same_by_pair:
+                is_same_by_pair[pair] = same_lines(change.lines, other.lines)
+            if not is_same_by_pair[pair]:
                 return True
     return False
 
 
-def where_they_meet(
+def overlapping_parts(
     base: str, first: str, base_since: str, second: str
 ) -> tuple[str, str, str, str] | None:
-    """The lines where `first` and `second`, each made of its base, may meet, by the ends of whole texts; None: they are apart."""
+    """Return the parts of the texts where both changes may overlap.
+
+    `first` was made from `base`, `second` from `base_since`. Only equal ends of the whole texts are
+    cut off. None: the changes lie apart.
+    """
     texts = tuple(
         text if not text or text.endswith("\n") else f"{text}\n"
         for text in (base, first, base_since, second)
     )
     base, first, base_since, second = texts
-    (head, tail), (head_too, tail_too) = ends_alike(base, first), ends_alike(base_since, second)
+    head, tail = ends_alike(base, first)
+    head_too, tail_too = ends_alike(base_since, second)
     ends = [(head, tail), (head_too, tail_too)]
     if base == base_since:
         if len(base) - tail < head_too or len(base) - tail_too < head:
@@ -181,16 +233,19 @@ def where_they_meet(
         above, below = ends_alike(base, base_since)
         are_above = (len(base) - tail <= above, len(base_since) - tail_too <= above)
         are_below = (len(base) - head <= below, len(base_since) - head_too <= below)
-        # What changed since is beside both, and so no matter; or between them.
+        # Later changes outside both edits do not matter; those between them do.
         if all(are_above):
             parts = (
                 text[: above + len(text) - len(its)]
                 for text, its in ((first, base), (second, base_since))
             )
-            return where_they_meet(base[:above], next(parts), base[:above], next(parts))
+            return overlapping_parts(base[:above], next(parts), base[:above], next(parts))
         if all(are_below):
-            start, start_since = len(base) - below, len(base_since) - below
-            return where_they_meet(base[start:], first[start:], base[start:], second[start_since:])
+            start = len(base) - below
+            start_since = len(base_since) - below
+            return overlapping_parts(
+                base[start:], first[start:], base[start:], second[start_since:]
+            )
         if (are_above[0] and are_below[1]) or (are_below[0] and are_above[1]):
             return None
         ends.append((above, below))
@@ -200,92 +255,126 @@ def where_they_meet(
 
 
 def effort(old: str, new: str) -> int:
-    """What a comparison of two texts takes: the lines between their ends that are alike, and the pairs of equal ones of these."""
+    """Return the cost of comparing two texts.
+
+    It counts the lines between their equal ends, and the pairs of equal lines among these.
+    """
     head, tail = ends_alike(old, new)
-    counts, counts_new = (Counter(text[head : len(text) - tail].split("\n")) for text in (old, new))
+    old_counts, new_counts = (
+        Counter(text[head : len(text) - tail].split("\n")) for text in (old, new)
+    )
     return (
-        counts.total()
-        + counts_new.total()
-        + sum(count * counts_new[line] for line, count in counts.items())
+        old_counts.total()
+        + new_counts.total()
+        + sum(count * new_counts[line] for line, count in old_counts.items())
     )
 
 
-def ends_alike(one: str, other: str) -> tuple[int, int]:
-    """How many characters of whole lines both texts begin with, and how many of the rest both end with."""
-    head = _alike(min(len(one), len(other)), lambda size: one.startswith(other[:size]))
-    head = one.rfind("\n", 0, head) + 1
-    shorter = min(len(one), len(other)) - head
-    tail = _alike(shorter, lambda size: one.endswith(other[len(other) - size :]))
-    starts = (len(one) - tail, len(other) - tail)
+def ends_alike(first: str, second: str) -> tuple[int, int]:
+    """Return the lengths of the equal beginning and end of two texts.
+
+    They are counted in characters of whole lines, and do not overlap.
+    """
+    head = _longest_alike(
+        min(len(first), len(second)), lambda size: first.startswith(second[:size])
+    )
+    head = first.rfind("\n", 0, head) + 1
+    shorter = min(len(first), len(second)) - head
+    tail = _longest_alike(shorter, lambda size: first.endswith(second[len(second) - size :]))
+    starts = (len(first) - tail, len(second) - tail)
     if any(
         start > head and text[start - 1] != "\n"
-        for text, start in zip((one, other), starts, strict=True)
+        for text, start in zip((first, second), starts, strict=True)
     ):
-        line_end = one.find("\n", starts[0])
-        tail = len(one) - line_end - 1 if line_end >= 0 else 0
+        line_end = first.find("\n", starts[0])
+        tail = len(first) - line_end - 1 if line_end >= 0 else 0
     return head, tail
 
 
-def _alike(most: int, is_alike: Callable[[int], bool]) -> int:
-    """The largest number up to `most` that is alike, by halves: to compare pieces is quicker than to compare characters."""
-    return bisect_left(range(1, most + 1), True, key=lambda size: not is_alike(size))
+def _longest_alike(limit: int, is_alike: Callable[[int], bool]) -> int:
+    """Return the largest number up to `most` that is alike, by binary search.
+
+    Comparing slices is quicker than comparing characters.
+    """
+    return bisect_left(range(1, limit + 1), True, key=lambda size: not is_alike(size))
 
 
 def removes_lines(old: str, new: str) -> bool:
-    """Whether the new text replaces or removes lines, and does not only add some; also where that cannot be told."""
+    """Return whether the new text replaces or removes lines.
+
+    True also where that cannot be computed.
+    """
     changes = line_changes(old, new)
-    return changes is None or any(one.start < one.end for one in changes)
+    return changes is None or any(change.start < change.end for change in changes)
 
 
-def _places_since(since: Iterable[LineChange], count: int) -> dict[int, range]:
-    """Where each line of a text stands since these changes; one that was replaced, in all that replaced it."""
-    places: dict[int, range] = {}
-    line = moved = 0
-    for one in [*since, LineChange(count, count, ())]:
-        places |= {kept: range(kept + moved, kept + moved + 1) for kept in range(line, one.start)}
-        new = range(one.start + moved, one.start + moved + len(one.lines))
-        places |= dict.fromkeys(range(one.start, one.end), new)
-        line, moved = one.end, moved + len(one.lines) - (one.end - one.start)
-    return places
+def _positions_after(since: Iterable[LineChange], count: int) -> dict[int, range]:
+    """Map each line of a text to its positions after these changes.
+
+    A replaced line maps to all the lines that replaced it.
+    """
+    positions: dict[int, range] = {}
+    line = 0
+    shift = 0
+    for change in [*since, LineChange(count, count, ())]:
+        positions |= {
+            number: range(number + shift, number + shift + 1)
+            for number in range(line, change.start)
+        }
+        new_lines = range(change.start + shift, change.start + shift + len(change.lines))
+        positions |= dict.fromkeys(range(change.start, change.end), new_lines)
+        line = change.end
+        shift += len(change.lines) - (change.end - change.start)
+    return positions
 
 
 def _by_lines(changes: Iterable[LineChange]) -> dict[int, LineChange]:
-    """The changes by each line that they replace or remove."""
-    return {line: one for one in changes for line in range(one.start, one.end)}
+    """Map each replaced or removed line to its change."""
+    return {line: change for change in changes for line in range(change.start, change.end)}
 
 
 def _insertions(
     changes: Iterable[LineChange], replaced: Mapping[int, LineChange]
 ) -> dict[int, list[str]]:
-    """The added lines by their places; those within lines that the other side replaces stand behind these."""
+    """Map positions to the lines added there.
+
+    Lines added inside a region that the other side replaces go behind that region.
+    """
     added: dict[int, list[str]] = {}
-    for one in changes:
-        if one.start == one.end:
-            around = replaced.get(one.start)
-            is_within = around is not None and around.start < one.start
-            added.setdefault(around.end if around and is_within else one.start, []).extend(
-                one.lines
+    for change in changes:
+        if change.start == change.end:
+            around = replaced.get(change.start)
+            is_within = around is not None and around.start < change.start
+            added.setdefault(around.end if around and is_within else change.start, []).extend(
+                change.lines
             )
     return added
 
 
 def _added_by_both(first: Sequence[str], second: Sequence[str]) -> Sequence[str]:
-    """What two sides added at one place: of `second` only what `first` does not have, as far as that is told apart."""
-    if _holds(second, first):
+    """Combine the lines that two sides added at one position.
+
+    Of `second` only lines that `first` lacks are used, as far as lines can be told apart.
+    """
+    if _contains_in_order(second, first):
         return second
-    if _holds(first, second):
+    if _contains_in_order(first, second):
         return first
     head, _ = common_ends(first, second)
     while head and not first[head - 1].strip():
         head -= 1
-    there = set(first)
+    first_lines = set(first)
     return [
         *first,
-        *(line for line in second[head:] if len(line) < _LEAST_UNIQUE or line not in there),
+        *(
+            line
+            for line in second[head:]
+            if len(line) < _SHORTEST_UNIQUE or line not in first_lines
+        ),
     ]
 
 
-def _holds(lines: Sequence[str], some: Sequence[str]) -> bool:
-    """Whether these lines hold those, in their order."""
+def _contains_in_order(lines: Sequence[str], some: Sequence[str]) -> bool:
+    """Return whether `lines` contains `some` lines in their order."""
     rest = iter(lines)
     return all(line in rest for line in some)

@@ -1,8 +1,9 @@
-"""Places of a piece in a text: word for word, else as people read it.
+"""Find a piece in a text: word for word, else as people read it.
 
-A model that copies text from its prompt often changes what it does not see as different: typographic quotes, dashes and the
-ellipsis, no-break and doubled spaces, blanks at the end of a line, or a line break, which it escapes twice. Where a piece does
-not stand in the text word for word, it is looked for without regard to these.
+A model that copies text from its prompt often changes details that it does not see: typographic
+quotes, dashes and the ellipsis, no-break and doubled spaces, spaces at the end of a line, or a line
+break, which it escapes twice. If a piece does not occur word for word, the search ignores these
+differences.
 """
 
 import re
@@ -12,12 +13,12 @@ from difflib import SequenceMatcher
 
 from ricordo.domain.text import normal_text
 
-# A longer text is looked through word for word alone.
-_LONGEST = 400_000
-_MOST_LINES = 2_000
-_LONGEST_LINE = 400
-_NEAR = 0.6
-_SHOWN = 200
+# In a longer text only the search word for word is done.
+_TEXT_LIMIT = 400_000
+_LINE_LIMIT = 2_000
+_LINE_LENGTH = 400
+_LEAST_LIKENESS = 0.6
+_EXCERPT_LENGTH = 200
 _SIGNS = re.compile(
     r"(?P<quote>[“”„‟«»″＂])"
     r"|(?P<single>[‘’‚‛′ʼ＇`´])"
@@ -34,19 +35,22 @@ _ITEM = re.compile(r"(?:[-*+•>|]|\d{1,3}[.)]|#{1,6})\s")
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """One place of a text, and what is to stand there."""
+    """One range of a text and its new text."""
 
     start: int
     end: int
     text: str
 
-    def apply(self, value: str) -> str:
-        return value[: self.start] + self.text + value[self.end :]
+    def apply(self, text: str) -> str:
+        return text[: self.start] + self.text + text[self.end :]
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Where a piece fits: the one `replacement`, or how many places fit, and at which lines they begin (counted from 1)."""
+    """The result of a search: the one `replacement`, or all matches.
+
+    `count` is the number of matches, `lines` are the lines where they begin, from 1.
+    """
 
     replacement: Replacement | None = None
     count: int = 0
@@ -54,77 +58,87 @@ class Search:
 
 
 class _Folded:
-    """A text without regard to its signs, with the place of each of its letters in the text itself."""
+    """A text with look-alike signs made equal, and each letter's original position."""
 
     def __init__(self, text: str) -> None:
         pieces: list[str] = []
-        # Where a piece begins here and there, and how long it is there where it is one letter here; else 0.
-        self._here: list[int] = []
-        self._there: list[int] = []
+        # For each segment: its start in the folded text and in the original. The size is its
+        # length in the original where the segment is one folded letter, else 0.
+        self._folded_starts: list[int] = []
+        self._original_starts: list[int] = []
         self._sizes: list[int] = []
-        length = done = 0
-        for found in _SIGNS.finditer(text):
-            plain = _PLAIN[found.lastgroup or "nothing"]
-            for piece, at, size in (
-                (text[done : found.start()], done, 0),
-                (plain, found.start(), len(found[0])),
+        length = position = 0
+        for match in _SIGNS.finditer(text):
+            plain = _PLAIN[match.lastgroup or "nothing"]
+            for piece, start, size in (
+                (text[position : match.start()], position, 0),
+                (plain, match.start(), len(match[0])),
             ):
                 if piece:
-                    self._note(length, at, size)
+                    self._add_segment(length, start, size)
                     pieces.append(piece)
                     length += len(piece)
-            done = found.end()
-        self._note(length, done, 0)
-        self.text = "".join((*pieces, text[done:]))
+            position = match.end()
+        self._add_segment(length, position, 0)
+        self.text = "".join((*pieces, text[position:]))
 
-    def _note(self, here: int, there: int, size: int) -> None:
-        self._here.append(here)
-        self._there.append(there)
+    def _add_segment(self, folded_start: int, original_start: int, size: int) -> None:
+        self._folded_starts.append(folded_start)
+        self._original_starts.append(original_start)
         self._sizes.append(size)
 
-    def begin_of(self, place: int) -> int:
-        """The place in the text itself of a letter of the folded one."""
-        number = bisect_right(self._here, place) - 1
-        return self._there[number] + (0 if self._sizes[number] else place - self._here[number])
+    def begin_of(self, position: int) -> int:
+        """Return the original position of a letter of the folded text."""
+        segment = bisect_right(self._folded_starts, position) - 1
+        return self._original_starts[segment] + (
+            0 if self._sizes[segment] else position - self._folded_starts[segment]
+        )
 
-    def end_of(self, place: int) -> int:
-        """The place in the text itself behind the letter before this one."""
-        if place == 0:
+    def end_of(self, position: int) -> int:
+        """Return the original position behind the letter before this one."""
+        if position == 0:
             return self.begin_of(0)
-        number = bisect_right(self._here, place - 1) - 1
-        return self._there[number] + (self._sizes[number] or place - self._here[number])
+        segment = bisect_right(self._folded_starts, position - 1) - 1
+        return self._original_starts[segment] + (
+            self._sizes[segment] or position - self._folded_starts[segment]
+        )
 
 
-def search(value: str, piece: str, new: str = "") -> Search:
-    """Find the one place of the text where the piece fits, and what the new text is there.
+def search(text: str, piece: str, new: str = "") -> Search:
+    """Find the only match of the piece, and its replacement by the new text.
 
     >>> search("It’s fine", "It's fine", "It's great").replacement.apply("It’s fine")
     'It’s great'
     """
-    piece, new = normal_text(piece), with_line_breaks(normal_text(new))
+    piece = normal_text(piece)
+    new = with_line_breaks(normal_text(new))
     if not piece:
         return Search()
-    if count := value.count(piece):
-        start = value.index(piece)
-        one = Replacement(start, start + len(piece), new) if count == 1 else None
-        return Search(one, count, _lines(value, _places(value, piece)))
+    if count := text.count(piece):
+        start = text.index(piece)
+        replacement = Replacement(start, start + len(piece), new) if count == 1 else None
+        return Search(replacement, count, _lines(text, _match_starts(text, piece)))
     unescaped = _unescaped(piece)
     if unescaped != piece:
-        if count := value.count(unescaped):
-            start = value.index(unescaped)
-            one = (
-                Replacement(start, start + len(unescaped), _unescaped(new)) if count == 1 else None
-            )
-            return Search(one, count, _lines(value, _places(value, unescaped)))
+        if count := text.count(unescaped):
+            start = text.index(unescaped)
+            if count == 1:
+                replacement = Replacement(start, start + len(unescaped), _unescaped(new))
+            else:
+                replacement = None
+            return Search(replacement, count, _lines(text, _match_starts(text, unescaped)))
         new = _unescaped(new)
-    return _search_folded(value, unescaped, new) if len(value) <= _LONGEST else Search()
+    if len(text) <= _TEXT_LIMIT:
+        return _search_folded(text, unescaped, new)
+    return Search()
 
 
 def with_line_breaks(text: str) -> str:
-    r"""Return the text with line breaks for `\n` written out, where it has no line break and what follows reads as lines.
+    r"""Return the text with real line breaks for `\n` that was written out.
 
-    That is an item of a list, a heading, or a sentence that begins with a capital letter. A text with a backtick or any other
-    backslash is code or a formula, and stays.
+    Only a text without line breaks is changed, and only where each part reads as a line: an item of
+    a list, a heading, or a sentence that begins with a capital letter. A text with a backtick or
+    any other backslash is code or a formula, and stays.
 
     >>> with_line_breaks(r"- jam\n- bread"), with_line_breaks(r"$\nu$")
     ('- jam\n- bread', '$\\nu$')
@@ -132,11 +146,16 @@ def with_line_breaks(text: str) -> str:
     if "\\n" not in text or "\n" in text or "`" in text or text.count("\\") != text.count("\\n"):
         return text
     _, *lines = text.split("\\n")
-    return text.replace("\\n", "\n") if all(map(_reads_as_line, lines)) else text
+    if all(map(_reads_as_line, lines)):
+        return text.replace("\\n", "\n")
+    return text
 
 
 def _reads_as_line(line: str) -> bool:
-    """Return whether this begins a line that can be told from code: an item of a list, a heading, a sentence, or nothing."""
+    """Return whether a line can be told from code.
+
+    It is an item of a list, a heading, a sentence, or empty.
+    """
     start = line.lstrip()
     if not start or _ITEM.match(start):
         return True
@@ -144,85 +163,99 @@ def _reads_as_line(line: str) -> bool:
     return is_sentence and (":" in line or len(line.split(None, 1)) > 1 or line[-1].isspace())
 
 
-def nearest_line(value: str, piece: str) -> tuple[int, str] | None:
-    """Return the line of the text that is most like the piece's first one, with its number; None where none is near."""
-    wanted = next((line.strip() for line in _unescaped(piece).split("\n") if line.strip()), "")[
-        :_LONGEST_LINE
+def nearest_line(text: str, piece: str) -> tuple[int, str] | None:
+    """Return the number and text of the line most like the piece's first line.
+
+    None where no line is near.
+    """
+    target = next((line.strip() for line in _unescaped(piece).split("\n") if line.strip()), "")[
+        :_LINE_LENGTH
     ]
     matcher = SequenceMatcher(autojunk=False)
-    matcher.set_seq2(wanted.casefold())
-    best, near = None, _NEAR
-    for number, line in enumerate(value.split("\n")[:_MOST_LINES], 1):
-        matcher.set_seq1(line.strip()[:_LONGEST_LINE].casefold())
+    matcher.set_seq2(target.casefold())
+    best_line = None
+    best_likeness = _LEAST_LIKENESS
+    for number, line in enumerate(text.split("\n")[:_LINE_LIMIT], 1):
+        matcher.set_seq1(line.strip()[:_LINE_LENGTH].casefold())
         if (
-            wanted
+            target
             and line.strip()
-            and matcher.real_quick_ratio() >= near
-            and matcher.quick_ratio() >= near
+            and matcher.real_quick_ratio() >= best_likeness
+            and matcher.quick_ratio() >= best_likeness
         ):
             likeness = matcher.ratio()
-            is_within = wanted.casefold() in line.casefold()
-            if is_within or likeness >= near:
-                best, near = (number, line), max(near, likeness)
-    return best
+            is_within = target.casefold() in line.casefold()
+            if is_within or likeness >= best_likeness:
+                best_line = (number, line)
+                best_likeness = max(best_likeness, likeness)
+    return best_line
 
 
-def hint(value: str, piece: str) -> str:
-    """Return a sentence that quotes the nearest line as it stands, with a blank before it; empty where none is near."""
-    found = nearest_line(value, piece)
-    if found is None:
+def hint(text: str, piece: str) -> str:
+    """Return a sentence that quotes the nearest line, or "" where none is near.
+
+    It starts with a space.
+    """
+    nearest = nearest_line(text, piece)
+    if nearest is None:
         return ""
-    number, line = found
-    shown = line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
-    return f" The nearest line is {number}: `{shown}`. Copy from it what is to be replaced."
+    number, line = nearest
+    excerpt = line if len(line) <= _EXCERPT_LENGTH else line[: _EXCERPT_LENGTH - 1] + "…"
+    return f" The nearest line is {number}: `{excerpt}`. Copy from it what is to be replaced."
 
 
 def folded_line(line: str) -> str:
-    """Return the line as it is compared: without regard to signs that look alike, and to blanks at its end."""
+    """Return the line as it is compared.
+
+    Signs that look alike are equal, and spaces at the end do not count.
+    """
     return _Folded(line).text
 
 
-def _search_folded(value: str, piece: str, new: str) -> Search:
-    folded, wanted = _Folded(value), _Folded(piece)
-    if not wanted.text.strip():
+def _search_folded(text: str, piece: str, new: str) -> Search:
+    folded = _Folded(text)
+    folded_piece = _Folded(piece)
+    if not folded_piece.text.strip():
         return Search()
-    places = _places(folded.text, wanted.text)
-    if len(places) != 1:
+    matches = _match_starts(folded.text, folded_piece.text)
+    if len(matches) != 1:
         return Search(
-            None, len(places), _lines(value, [folded.begin_of(place) for place in places])
+            None, len(matches), _lines(text, [folded.begin_of(position) for position in matches])
         )
-    replaced = _Folded(new)
-    head, tail = _shared_ends(wanted.text, replaced.text)
-    start, end = places[0] + head, places[0] + len(wanted.text) - tail
-    new_end = len(replaced.text) - tail
-    text = new[replaced.begin_of(head) : replaced.end_of(new_end)] if head < new_end else ""
+    folded_new = _Folded(new)
+    head, tail = _shared_ends(folded_piece.text, folded_new.text)
+    start = matches[0] + head
+    end = matches[0] + len(folded_piece.text) - tail
+    new_end = len(folded_new.text) - tail
+    new_text = new[folded_new.begin_of(head) : folded_new.end_of(new_end)] if head < new_end else ""
     begin = folded.begin_of(start) if start < end else folded.end_of(start)
     return Search(
-        Replacement(begin, max(begin, folded.end_of(end)), text), 1, _lines(value, [begin])
+        Replacement(begin, max(begin, folded.end_of(end)), new_text), 1, _lines(text, [begin])
     )
 
 
-def _shared_ends(one: str, other: str) -> tuple[int, int]:
-    """How many letters both begin with, and how many of the rest both end with: what is not replaced keeps its signs."""
-    shorter = min(len(one), len(other))
-    head = next((place for place in range(shorter) if one[place] != other[place]), shorter)
+def _shared_ends(first: str, second: str) -> tuple[int, int]:
+    """Return the lengths of the equal beginning and end of two texts.
+
+    These parts are not replaced, so they keep their signs.
+    """
+    shorter = min(len(first), len(second))
+    head = next((index for index in range(shorter) if first[index] != second[index]), shorter)
     rest = shorter - head
-    tail = next((place for place in range(rest) if one[-1 - place] != other[-1 - place]), rest)
+    tail = next((index for index in range(rest) if first[-1 - index] != second[-1 - index]), rest)
     return head, tail
 
 
 def _unescaped(text: str) -> str:
-    return (
-        _ESCAPE.sub(lambda found: _ESCAPED[found[1]], text)
-        if "\\" in text and "\n" not in text
-        else text
-    )
+    if "\\" in text and "\n" not in text:
+        return _ESCAPE.sub(lambda match: _ESCAPED[match[1]], text)
+    return text
 
 
-def _places(value: str, piece: str) -> list[int]:
-    return [found.start() for found in re.finditer(re.escape(piece), value)]
+def _match_starts(text: str, piece: str) -> list[int]:
+    return [match.start() for match in re.finditer(re.escape(piece), text)]
 
 
-def _lines(value: str, places: list[int]) -> tuple[int, ...]:
-    numbers = dict.fromkeys(value.count("\n", 0, place) + 1 for place in places[:20])
+def _lines(text: str, starts: list[int]) -> tuple[int, ...]:
+    numbers = dict.fromkeys(text.count("\n", 0, start) + 1 for start in starts[:20])
     return tuple(numbers)

@@ -1,6 +1,7 @@
-"""Comparison of texts: three-way merge by lines, unified diff, and what changed word by word. Bounded in time for any texts.
+"""Comparison of texts: three-way merge by lines, unified diff, and diff by words.
 
-The standard library's matcher can take minutes for texts of many repeated lines, and a merge holds up every other writer.
+Its time is bounded for any texts. The standard library's matcher can take minutes for texts of many
+repeated lines, and a merge holds up every other writer.
 """
 
 import re
@@ -16,15 +17,16 @@ from typing import Any, Literal
 
 PieceKind = Literal["same", "added", "removed"]
 
-# How many pairs of equal lines, or equal words, are looked at in one comparison. Where there are more, only what is unique is
-# matched first, and then what lies between, as far as this goes. A pair takes about a microsecond.
-_MOST_PAIRS = 200_000
-# Characters of lines that changed which are compared word by word; what changed beyond is shown in whole lines.
-_MOST_BY_WORDS = 800_000
+# The limit of pairs of equal lines, or equal words, in one comparison. Beyond it, unique lines are
+# matched first, and then the ranges between them, up to this limit. A pair takes a microsecond.
+_PAIR_LIMIT = 200_000
+# The limit of characters of changed lines that are compared word by word. Further changes are shown
+# in whole lines.
+_WORD_DIFF_LIMIT = 800_000
 # Lines around each change of a unified diff.
 _CONTEXT = 3
 _TEXT = itemgetter(1)
-# A word with the spaces behind it, a sign of a script without spaces, or a sign with the spaces behind it.
+# A word, a letter of a script without spaces, or another sign; each with the spaces behind it.
 _WORD = re.compile(
     r"(?:[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+|\W)\s*"
 )
@@ -32,30 +34,34 @@ _WORD = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DiffPiece:
-    """A stretch of text that both texts have, or only the new one, or only the old one."""
+    """A stretch of text: in both texts, added, or removed."""
 
     kind: PieceKind
     text: str
 
 
 class _Comparison:
-    """The longest common subsequence as `pairs` of places, as far as `room` pairs go; `is_whole` if it was enough."""
+    """The longest common subsequence of two sequences, within a limit of pairs.
 
-    def __init__(self, old: Sequence[str], new: Sequence[str], room: int = _MOST_PAIRS) -> None:
+    `pairs` are its positions in both. `room` is the number of pairs left; `is_whole` if the limit
+    was enough.
+    """
+
+    def __init__(self, old: Sequence[str], new: Sequence[str], room: int = _PAIR_LIMIT) -> None:
         self.room = room
         self.is_whole = True
         self.pairs = self._matches(old, new)
         self._sizes = (len(old), len(new))
 
     def matcher(self) -> SequenceMatcher[str]:
-        """The standard matcher with these pairs for its matches."""
+        """Return the standard matcher with these pairs as its matches."""
         blocks = [Match(0, 0, 0)]
-        for at, at_new in self.pairs:
+        for old_index, new_index in self.pairs:
             last = blocks[-1]
-            if (at, at_new) == (last.a + last.size, last.b + last.size):
+            if (old_index, new_index) == (last.a + last.size, last.b + last.size):
                 blocks[-1] = Match(last.a, last.b, last.size + 1)
             else:
-                blocks.append(Match(at, at_new, 1))
+                blocks.append(Match(old_index, new_index, 1))
         matcher = SequenceMatcher[str]()
         matcher.matching_blocks = [*blocks, Match(*self._sizes, 0)]  # type: ignore[attr-defined]
         return matcher
@@ -64,17 +70,19 @@ class _Comparison:
         self, old: Sequence[str], new: Sequence[str], *, splits: bool = True
     ) -> list[tuple[int, int]]:
         head, tail = common_ends(old, new)
-        end, end_new = len(old) - tail, len(new) - tail
+        end = len(old) - tail
+        end_new = len(new) - tail
         pairs = list(zip(range(head), range(head), strict=True))
         if head < end and head < end_new:
             middle = self._middle(old[head:end], new[head:end_new], splits)
-            pairs += [(head + at, head + at_new) for at, at_new in middle]
+            pairs += [(head + old_index, head + new_index) for old_index, new_index in middle]
         return pairs + list(zip(range(end, len(old)), range(end_new, len(new)), strict=True))
 
     def _middle(
         self, old: Sequence[str], new: Sequence[str], splits: bool
     ) -> Iterator[tuple[int, int]]:
-        counts, counts_new = Counter(old), Counter(new)
+        counts = Counter(old)
+        counts_new = Counter(new)
         pairs = sum(count * counts_new[part] for part, count in counts.items())
         if pairs <= self.room:
             self.room -= pairs
@@ -83,121 +91,154 @@ class _Comparison:
         self.is_whole = self.is_whole and splits
         if not splits:
             return
-        place = place_new = 0
-        once = {part for part, count in counts.items() if count == 1 == counts_new[part]}
-        for at, at_new in [*_longest(old, new, once), (len(old), len(new))]:
-            between = self._matches(old[place:at], new[place_new:at_new], splits=False)
-            yield from ((place + one, place_new + other) for one, other in between)
-            if at < len(old):
-                yield at, at_new
-            place, place_new = at + 1, at_new + 1
+        position = new_position = 0
+        unique_parts = {part for part, count in counts.items() if count == 1 == counts_new[part]}
+        for old_index, new_index in [*_longest(old, new, unique_parts), (len(old), len(new))]:
+            between = self._matches(
+                old[position:old_index], new[new_position:new_index], splits=False
+            )
+            yield from (
+                (position + old_offset, new_position + new_offset)
+                for old_offset, new_offset in between
+            )
+            if old_index < len(old):
+                yield old_index, new_index
+            position = old_index + 1
+            new_position = new_index + 1
 
 
-def merge_lines(base: str, ours: str, theirs: str) -> str | None:
-    """The text with both changes in it, or None where they touch the same lines (or are too large to be compared).
+def merge_lines(base: str, our_text: str, their_text: str) -> str | None:
+    """Return the text with both changes; None where they touch the same lines.
 
-    Lines that are only written differently (see `line_key`) are the same, and stand as in the base.
+    None also where the texts are too large to be compared. Lines that are only written differently
+    (see `line_key`) are the same, and stay as in the base.
 
     >>> merge_lines("a\\nb\\nc", "A\\nb\\nc", "a\\nb\\nC")
     'A\\nb\\nC'
     """
-    if ours in (base, theirs):
-        return theirs
-    if theirs == base:
-        return ours
-    origin, mine, others = base.split("\n"), ours.split("\n"), theirs.split("\n")
-    (in_mine, is_all_of_mine), (in_others, is_all_of_others) = (
-        kept_lines(origin, mine),
-        kept_lines(origin, others),
-    )
-    if not (is_all_of_mine and is_all_of_others):
+    if our_text in (base, their_text):
+        return their_text
+    if their_text == base:
+        return our_text
+    base_lines = base.split("\n")
+    our_lines = our_text.split("\n")
+    their_lines = their_text.split("\n")
+    (our_numbers, is_ours_whole) = unchanged_lines(base_lines, our_lines)
+    (their_numbers, is_theirs_whole) = unchanged_lines(base_lines, their_lines)
+    if not (is_ours_whole and is_theirs_whole):
         return None
-    # Lines of the base that both texts keep are the fixed points; between two of them at most one side may differ.
+    # Base lines that both texts keep are fixed points; between two of them one side may differ.
     fixed = [
-        (line, in_mine[line], in_others[line]) for line in sorted(in_mine.keys() & in_others.keys())
+        (line, our_numbers[line], their_numbers[line])
+        for line in sorted(our_numbers.keys() & their_numbers.keys())
     ]
     merged: list[str] = []
-    place = place_mine = place_others = 0
-    for line, line_mine, line_others in [*fixed, (len(origin), len(mine), len(others))]:
-        was, my, their = (
-            origin[place:line],
-            mine[place_mine:line_mine],
-            others[place_others:line_others],
-        )
-        takes_theirs = any(same_lines(my, other) for other in (was, their))
-        if not takes_theirs and not same_lines(their, was):
+    position = our_position = their_position = 0
+    for line, our_line, their_line in [*fixed, (len(base_lines), len(our_lines), len(their_lines))]:
+        base_part = base_lines[position:line]
+        our_part = our_lines[our_position:our_line]
+        their_part = their_lines[their_position:their_line]
+        uses_theirs = any(same_lines(our_part, other) for other in (base_part, their_part))
+        if not uses_theirs and not same_lines(their_part, base_part):
             return None
-        merged += [*(their if takes_theirs else my), *origin[line : line + 1]]
-        place, place_mine, place_others = line + 1, line_mine + 1, line_others + 1
+        merged += [*(their_part if uses_theirs else our_part), *base_lines[line : line + 1]]
+        position = line + 1
+        our_position = our_line + 1
+        their_position = their_line + 1
     return "\n".join(merged)
 
 
-def kept_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
-    """Map the lines of the old text that stay to their numbers in the new one, and say whether all were compared."""
+def unchanged_lines(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
+    """Map the old text's unchanged lines to their numbers in the new one.
+
+    The flag says whether all lines were compared.
+    """
     compared = _Comparison([*map(line_key, old)], [*map(line_key, new)])
     return dict(compared.pairs), compared.is_whole
 
 
 def matched_lines(old: Sequence[str], new: Sequence[str], room: int) -> tuple[dict[int, int], int]:
-    """Map the lines of the old text that stay as `kept_lines` does, looking at `room` pairs at most; also the room left."""
-    compared = _Comparison([*map(line_key, old)], [*map(line_key, new)], min(room, _MOST_PAIRS))
-    return dict(compared.pairs), room - (min(room, _MOST_PAIRS) - compared.room)
+    """Map unchanged lines as `unchanged_lines` does, comparing at most `room` pairs.
+
+    Returns the mapping and the pairs left.
+    """
+    compared = _Comparison([*map(line_key, old)], [*map(line_key, new)], min(room, _PAIR_LIMIT))
+    return dict(compared.pairs), room - (min(room, _PAIR_LIMIT) - compared.room)
 
 
 def line_key(line: str) -> str:
-    """The line as people compare it: no matter how it ends, whether a byte order mark precedes it, and how accents are stored."""
+    """Return the line as people compare it.
+
+    Its ending, a byte order mark in front, and the stored form of accents make no difference.
+    """
     line = line.removesuffix("\r")
-    return line if line.isascii() else unicodedata.normalize("NFC", line.removeprefix("\ufeff"))
+    if line.isascii():
+        return line
+    return unicodedata.normalize("NFC", line.removeprefix("\ufeff"))
 
 
 def same_lines(some: Sequence[str], others: Sequence[str]) -> bool:
     return some == others or (len(some) == len(others) and all(map(_same_line, some, others)))
 
 
-def _same_line(one: str, other: str) -> bool:
-    return one == other or line_key(one) == line_key(other)
+def _same_line(first: str, second: str) -> bool:
+    return first == second or line_key(first) == line_key(second)
 
 
 def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
-    """How many items both begin with, and how many of the rest both end with."""
+    """Return the numbers of equal items at the start and at the end.
+
+    They do not overlap.
+    """
     shorter = min(len(old), len(new))
-    head = next((place for place in range(shorter) if old[place] != new[place]), shorter)
+    head = next((index for index in range(shorter) if old[index] != new[index]), shorter)
     rest = shorter - head
-    tail = next((place for place in range(rest) if old[-1 - place] != new[-1 - place]), rest)
+    tail = next((index for index in range(rest) if old[-1 - index] != new[-1 - index]), rest)
     return head, tail
 
 
 def unified(old: str, new: str, old_name: str, new_name: str) -> str:
-    """The unified diff that turns one text into the other, with three lines around each change; empty where they are equal."""
+    """Return the unified diff of two texts; empty where they are equal.
+
+    It has three lines around each change.
+    """
     if old == new:
         return ""
     begin, end, end_new = _changed_region(old, new)
-    before, after = _lines(old[begin:end]), _lines(new[begin:end_new])
+    before = _lines(old[begin:end])
+    after = _lines(new[begin:end_new])
     skipped = old.count("\n", 0, begin)
-    shown = [f"--- {old_name}\n", f"+++ {new_name}\n"]
+    diff_lines = [f"--- {old_name}\n", f"+++ {new_name}\n"]
     for group in _Comparison(before, after).matcher().get_grouped_opcodes(_CONTEXT):
-        (_, start, _, start_new, _), (_, _, stop, _, stop_new) = group[0], group[-1]
-        places = (
+        (_, start, _, start_new, _) = group[0]
+        (_, _, stop, _, stop_new) = group[-1]
+        ranges = (
             _range(skipped + start, skipped + stop),
             _range(skipped + start_new, skipped + stop_new),
         )
-        shown.append(f"@@ -{places[0]} +{places[1]} @@\n")
+        diff_lines.append(f"@@ -{ranges[0]} +{ranges[1]} @@\n")
         for tag, start, stop, start_new, stop_new in group:
-            shown += [_marked(" " if tag == "equal" else "-", line) for line in before[start:stop]]
-            shown += [_marked("+", line) for line in after[start_new:stop_new] if tag != "equal"]
-    return "".join(shown)
+            diff_lines += [
+                _marked(" " if tag == "equal" else "-", line) for line in before[start:stop]
+            ]
+            diff_lines += [
+                _marked("+", line) for line in after[start_new:stop_new] if tag != "equal"
+            ]
+    return "".join(diff_lines)
 
 
 def _changed_region(old: str, new: str) -> tuple[int, int, int]:
-    """Return where the first change begins, and where the last one ends in both texts, with whole lines around them.
+    """Return the region between the first and the last change.
 
-    Most changes of a long text are small: its equal ends are found a thousand times quicker than they are split into lines.
+    It is the common start, and the ends in both texts, with whole lines around the changes. Most
+    changes of a long text are small: its equal ends are found a thousand times quicker than the
+    text is split into lines.
     """
-    most = min(len(old), len(new))
-    head = _equal_length(most, lambda low, high: old.startswith(new[low:high], low))
+    shorter = min(len(old), len(new))
+    head = _equal_length(shorter, lambda low, high: old.startswith(new[low:high], low))
     begin = old.rfind("\n", 0, head) + 1
     tail = _equal_length(
-        most - begin,
+        shorter - begin,
         lambda low, high: old.endswith(new[len(new) - high : len(new) - low], 0, len(old) - low),
     )
     end = old.find("\n", len(old) - tail) + 1 or len(old)
@@ -207,9 +248,10 @@ def _changed_region(old: str, new: str) -> tuple[int, int, int]:
     return begin, end, len(new) - (len(old) - end)
 
 
-def _equal_length(most: int, is_equal: Callable[[int, int], bool]) -> int:
-    """Return how much is equal, of at most so much, by halves."""
-    low, high = 0, most
+def _equal_length(limit: int, is_equal: Callable[[int, int], bool]) -> int:
+    """Return the largest equal length up to `limit`, by binary search."""
+    low = 0
+    high = limit
     while low < high:
         middle = (low + high + 1) // 2
         if is_equal(low, middle):
@@ -220,31 +262,38 @@ def _equal_length(most: int, is_equal: Callable[[int, int], bool]) -> int:
 
 
 def by_words(old: str, new: str) -> list[DiffPiece]:
-    """The texts as pieces: all but the added ones join to the old text, all but the removed ones to the new one."""
-    before, after = _lines(old), _lines(new)
+    """Return the texts as pieces that are the same, added or removed.
+
+    All but the added pieces join to the old text, all but the removed ones to the new text.
+    """
+    before = _lines(old)
+    after = _lines(new)
     pieces: list[tuple[PieceKind, str]] = []
-    room, room_by_words = _MOST_PAIRS, _MOST_BY_WORDS
+    room = _PAIR_LIMIT
+    room_by_words = _WORD_DIFF_LIMIT
     for tag, start, stop, start_new, stop_new in _Comparison(before, after).matcher().get_opcodes():
         if tag == "equal":
             pieces.append(("same", "".join(before[start:stop])))
             continue
-        removed, added = "".join(before[start:stop]), "".join(after[start_new:stop_new])
+        removed = "".join(before[start:stop])
+        added = "".join(after[start_new:stop_new])
         room_by_words -= len(removed) + len(added)
         if room_by_words < 0:
             pieces += (("removed", removed), ("added", added))
             continue
-        words, words_new = _words(removed), _words(added)
+        old_words = _words(removed)
+        new_words = _words(added)
         compared = _Comparison(
-            [word.rstrip() for word in words], [word.rstrip() for word in words_new], room
+            [word.rstrip() for word in old_words], [word.rstrip() for word in new_words], room
         )
         room = compared.room
-        pieces += _word_pieces(words, words_new, compared.matcher())
+        pieces += _word_pieces(old_words, new_words, compared.matcher())
     return list(_joined(pieces))
 
 
 def _words(text: str) -> list[str]:
-    # Not `findall`, which would hold the interpreter's lock for all of a long text.
-    return [found[0] for found in _WORD.finditer(text)]
+    # `findall` would hold the interpreter's lock for all of a long text.
+    return [match[0] for match in _WORD.finditer(text)]
 
 
 def _lines(text: str) -> list[str]:
@@ -255,7 +304,11 @@ def _lines(text: str) -> list[str]:
 def _word_pieces(
     old: Sequence[str], new: Sequence[str], matcher: SequenceMatcher[str]
 ) -> Iterator[tuple[PieceKind, str]]:
-    """Words match without the spaces behind them; where only those differ, they alone are removed and added."""
+    """Return the pieces of two matched sequences of words.
+
+    Words match without the spaces behind them; where only the spaces differ, they alone are removed
+    and added.
+    """
     for tag, start, stop, start_new, stop_new in matcher.get_opcodes():
         if tag != "equal":
             yield "removed", "".join(old[start:stop])
@@ -274,16 +327,16 @@ def _word_pieces(
 
 
 def _joined(pieces: Iterable[tuple[PieceKind, str]]) -> Iterator[DiffPiece]:
-    """Neighbours of one kind as one piece, removed before added, and nothing empty."""
-    told: list[tuple[PieceKind, str]] = []
+    """Join neighbouring pieces of one kind, removed before added, without empty ones."""
+    ordered: list[tuple[PieceKind, str]] = []
     for is_same, group in groupby(filter(_TEXT, pieces), key=lambda piece: piece[0] == "same"):
         stretch = list(group)
-        told += (
+        ordered += (
             stretch
             if is_same
             else _change(*(_text_of(stretch, kind) for kind in ("removed", "added")))
         )
-    for kind, group in groupby(filter(_TEXT, told), key=itemgetter(0)):
+    for kind, group in groupby(filter(_TEXT, ordered), key=itemgetter(0)):
         yield DiffPiece(kind, "".join(map(_TEXT, group)))
 
 
@@ -292,10 +345,11 @@ def _text_of(pieces: Iterable[tuple[PieceKind, str]], kind: str) -> str:
 
 
 def _change(old: str, new: str) -> list[tuple[PieceKind, str]]:
-    """What was removed and added, without the spaces that both begin or end with."""
+    """Return the removed and the added text, without shared spaces at their ends."""
     head = _shared_spaces(old, new)
     tail = _shared_spaces(old[head:][::-1], new[head:][::-1])
-    end, end_new = len(old) - tail, len(new) - tail
+    end = len(old) - tail
+    end_new = len(new) - tail
     return [
         ("same", old[:head]),
         ("removed", old[head:end]),
@@ -307,26 +361,33 @@ def _change(old: str, new: str) -> list[tuple[PieceKind, str]]:
 def _shared_spaces(old: str, new: str) -> int:
     shorter = min(len(old), len(new))
     return next(
-        (at for at in range(shorter) if old[at] != new[at] or not old[at].isspace()), shorter
+        (index for index in range(shorter) if old[index] != new[index] or not old[index].isspace()),
+        shorter,
     )
 
 
 def _longest(
     old: Sequence[str], new: Sequence[str], parts: Collection[str]
 ) -> list[tuple[int, int]]:
-    """The longest common subsequence of those `parts`, by Hunt and Szymanski: time grows with the pairs of equal parts."""
-    where: dict[str, list[int]] = {}
-    for at in range(len(new) - 1, -1, -1):
-        if new[at] in parts:
-            where.setdefault(new[at], []).append(at)
-    # `ends[k]` is the first place in the new sequence where k + 1 matches can end; `chains[k]` leads back along them.
+    """Return the longest common subsequence of the `parts`, by Hunt and Szymanski.
+
+    Its time grows with the number of pairs of equal parts.
+    """
+    positions: dict[str, list[int]] = {}
+    for index in range(len(new) - 1, -1, -1):
+        if new[index] in parts:
+            positions.setdefault(new[index], []).append(index)
+    # `ends[k]` is the first index in the new sequence where k + 1 matches can end.
+    # `chains[k]` leads back along them.
     ends: list[int] = []
     chains: list[Any] = []
-    for at, part in enumerate(old):
-        for at_new in where.get(part, ()):
-            length = bisect_left(ends, at_new)
-            ends[length : length + 1] = [at_new]
-            chains[length : length + 1] = [(at, at_new, chains[length - 1] if length else None)]
+    for index, part in enumerate(old):
+        for new_index in positions.get(part, ()):
+            length = bisect_left(ends, new_index)
+            ends[length : length + 1] = [new_index]
+            chains[length : length + 1] = [
+                (index, new_index, chains[length - 1] if length else None)
+            ]
     matches: list[tuple[int, int]] = []
     last = chains[-1] if chains else None
     while last:
@@ -338,10 +399,12 @@ def _longest(
 def _range(begin: int, end: int) -> str:
     length = end - begin
     first = begin + 1 if length else begin
-    return str(first) if length == 1 else f"{first},{length}"
+    if length == 1:
+        return str(first)
+    return f"{first},{length}"
 
 
 def _marked(sign: str, line: str) -> str:
-    return (
-        f"{sign}{line}" if line.endswith("\n") else f"{sign}{line}\n\\ No newline at end of file\n"
-    )
+    if line.endswith("\n"):
+        return f"{sign}{line}"
+    return f"{sign}{line}\n\\ No newline at end of file\n"

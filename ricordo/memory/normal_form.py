@@ -1,6 +1,7 @@
-"""Blocks that were stored before there was a normal form of text get it, each by a version of the system.
+"""Bring blocks that were stored before the normal form of text into it.
 
-A migration adds the job once. Versions keep the ids and texts they have: history is not written anew.
+Each block gets one version by the system. A migration adds the job once. Older versions keep their
+ids and texts: history is not rewritten.
 """
 
 import logging
@@ -16,20 +17,23 @@ log = logging.getLogger(__name__)
 
 
 async def normalise_blocks(store: Store) -> int:
-    """Bring all blocks into the normal form, each in a transaction of its own; returns how many were not."""
+    """Bring all blocks into the normal form; return the number that changed.
+
+    Each block has a transaction of its own.
+    """
     after = changed = 0
     while True:
-        odd_ids, last = await store.read(partial(blocks.not_normal, after=after))
-        for block_id in odd_ids:
+        block_ids, last_position = await store.read(partial(blocks.not_normal, after=after))
+        for block_id in block_ids:
             changed += await store.write(partial(_normalise, block_id=block_id))
-        if last is None:
+        if last_position is None:
             return changed
-        after = last
+        after = last_position
 
 
 def _normalise(tx: Transaction, block_id: str) -> bool:
-    found = blocks.ROWS.by_ids(tx, [block_id])
-    return bool(found) and blocks.normalise(tx, found[0]) is not found[0]
+    rows = blocks.ROWS.by_ids(tx, [block_id])
+    return bool(rows) and blocks.normalise(tx, rows[0]) is not rows[0]
 
 
 async def _run(runtime: Any, _job: Job, _report: Report) -> None:

@@ -1,4 +1,7 @@
-"""Proposals: what a policy does not let an agent do at once waits for the block's owner, and only the owner sees it."""
+"""Proposals: changes that a policy does not let an agent make at once.
+
+They wait for the block's owner, and only the owner sees them.
+"""
 
 import re
 from collections import Counter
@@ -21,29 +24,38 @@ from ricordo.memory.line_changes import (
     effort,
     line_changes,
     merge_changes,
+    overlapping_parts,
     removes_lines,
     same_text,
     touch_same_lines,
-    where_they_meet,
 )
 from ricordo.memory.working_memory import EditContext, MemoryEdit, by_block
 from ricordo.settings import Settings
 from ricordo.storage import proposals, versions
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import require_history_for_proposal
 
-WAITS = (
-    'Your change of memory block "{}" was proposed as {}. It waits for the owner, and the block stays as it is until then. '
+PROPOSED = (
+    'Your change of memory block "{}" was proposed as {}. '
+    "It waits for the owner, and the block stays as it is until then. "
     "You are told later if the owner rejects it and says why."
 )
-REPEATED = (
+ALREADY_WAITING = (
     'This change of memory block "{}" waits for the owner already, as {}: nothing new was proposed.'
 )
-STANDS = 'Memory block "{}" says this already, so there is nothing to propose.'
-TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
-FULL_IN_ALL = "{} changes of this memory wait for its owner already. Propose more when some of them are decided."
-FULL = '{} of your changes of memory block "{}" wait for the owner already. Propose more when some of them are decided.'
-NOT_A_TEXT = (
-    'Memory block "{}" belongs to an owner who decides about changes, and only the owner can change its description. '
+ALREADY_IN_BLOCK = 'Memory block "{}" says this already, so there is nothing to propose.'
+LABEL_TAKEN = 'The label "{}" belongs to another block, which you cannot see. Choose another label.'
+OWNER_LIMIT_REACHED = (
+    "{} changes of this memory wait for its owner already. "
+    "Propose more when some of them are decided."
+)
+AUTHOR_LIMIT_REACHED = (
+    '{} of your changes of memory block "{}" wait for the owner already. '
+    "Propose more when some of them are decided."
+)
+ONLY_TEXT_CHANGES = (
+    'Memory block "{}" belongs to an owner who decides about changes, and only the owner can '
+    "change its description. "
     "Propose changes of its text instead."
 )
 
@@ -52,21 +64,26 @@ _Relation = Literal["beside", "repeated", "superseded"]
 
 
 class Unchanged(Invalid):
-    """What is proposed stands in the block already."""
+    """The block already has the proposed change."""
 
 
-# Of one author for one block, and of all authors for one owner.
-_MOST_WAITING = 100
-_MOST_IN_ALL = 1000
-# Lines, and pairs of equal lines, that are compared with what waits when one proposal is made: a thousand take two milliseconds.
-_MOST_COMPARED = 40_000
-# Pairs of an added line and one that may have it within; where there are more, the line itself counts alone.
-_MOST_SENTENCES = 10_000
+# The most waiting proposals of one author for one block, and of all authors for one owner.
+_AUTHOR_LIMIT = 100
+_OWNER_LIMIT = 1000
+# The most lines, and pairs of equal lines, that are compared with waiting proposals for one new
+# proposal. A thousand take two milliseconds.
+_COMPARISON_LIMIT = 40_000
+# The most pairs of an added sentence and a line that may contain it; for more pairs only whole
+# lines are compared.
+_SENTENCE_PAIR_LIMIT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalDraft:
-    """A change to be proposed: of `block`, or a new one where that is None; `value` is None for one that shall go."""
+    """A change to be proposed, of `block` or of a new block.
+
+    `value` is None for a block that is to be deleted.
+    """
 
     chain_id: str
     label: str
@@ -81,25 +98,29 @@ def propose_edits(
     tx: Transaction,
     edits: Sequence[MemoryEdit],
     context: EditContext,
-    home: Chain | None = None,
-    seen: Sequence[Block] = (),
+    home_chain: Chain | None = None,
+    visible_blocks: Sequence[Block] = (),
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Propose each block's edits of one step, new blocks in `home`; returns results and failures by call id."""
+    """Propose each block's edits of one step; new blocks go into the chain `home`.
+
+    Returns results and failures by call id.
+    """
     results: dict[str, str] = {}
     failed: dict[str, str] = {}
     # In the order of their chains, as everyone locks them, so that no two wait for each other.
     for group in sorted(by_block(edits).values(), key=lambda group: group[0].base.chain_id):
-        block, after = group[0].base, group[-1].after
+        block = group[0].base
+        after = group[-1].after
         if group[0].is_new and after is None:
-            continue  # made and deleted in one step
+            continue  # created and deleted in one step
         if not group[0].is_new and after and after.description != block.description:
-            failed |= {edit.call_id: NOT_A_TEXT.format(block.shown_label) for edit in group}
+            failed |= {edit.call_id: ONLY_TEXT_CHANGES.format(block.shown_label) for edit in group}
             continue
         summary = edit_summary(None if group[0].is_new else block, after)
         metadata = context.metadata((edit.reason for edit in group), summary)
         try:
-            proposal = propose(tx, _draft(tx, group, home), metadata, context.expires_after)
-            sentence = (REPEATED if proposal.is_repeated else WAITS).format(
+            proposal = propose(tx, _draft(tx, group, home_chain), metadata, context.expires_after)
+            sentence = (ALREADY_WAITING if proposal.is_repeated else PROPOSED).format(
                 block.shown_label, proposal.id
             )
         except Unchanged as answer:
@@ -108,55 +129,66 @@ def propose_edits(
             failed |= {edit.call_id: str(error) for edit in group}
             continue
         for edit in group:
-            results[edit.call_id] = (
-                f"{results[edit.call_id]} {sentence}" if edit.call_id in results else sentence
-            )
+            if edit.call_id in results:
+                results[edit.call_id] = f"{results[edit.call_id]} {sentence}"
+            else:
+                results[edit.call_id] = sentence
     if results:
-        known = [*seen, *(edit.base for edit in edits)]
-        shown = {(block.chain_id, block.label): block.shown_label for block in known}
-        chain_ids = {edit.base.chain_id or (home.id if home else "") for edit in edits}
-        told = _waiting_told(tx, chain_ids, context.author, shown)
-        results = {call_id: f"{text} {told}".strip() for call_id, text in results.items()}
+        known_blocks = [*visible_blocks, *(edit.base for edit in edits)]
+        shown_labels = {(block.chain_id, block.label): block.shown_label for block in known_blocks}
+        chain_ids = {edit.base.chain_id or (home_chain.id if home_chain else "") for edit in edits}
+        waiting_text = _waiting_sentence(tx, chain_ids, context.author, shown_labels)
+        results = {call_id: f"{text} {waiting_text}".strip() for call_id, text in results.items()}
     return results, failed
 
 
-def _draft(tx: Transaction, group: Sequence[MemoryEdit], home: Chain | None) -> ProposalDraft:
-    """What these edits of one block propose. Raises Conflict where a new block's label is taken in the chain `home`."""
-    block, after = group[0].base, group[-1].after
+def _draft(tx: Transaction, group: Sequence[MemoryEdit], home_chain: Chain | None) -> ProposalDraft:
+    """Return the proposal draft of one block's edits.
+
+    Raises Conflict where a new block's label is taken in the chain `home_chain`.
+    """
+    block = group[0].base
+    after = group[-1].after
     confidence = min(
         (sure for edit in group if (sure := edit.reason.confidence) is not None), default=None
     )
     value = after.value if after else None
-    if not group[0].is_new or home is None or after is None:
+    if not group[0].is_new or home_chain is None or after is None:
         new_label = after.label if after and after.label != block.label else None
         return ProposalDraft(
             block.chain_id, block.label, value, block, new_label, confidence=confidence
         )
-    chain = versions.lock(tx, home.id)
+    chain = versions.lock(tx, home_chain.id)
     if chain and after.label in chain.files:
-        raise Conflict(TAKEN.format(after.label))
+        raise Conflict(LABEL_TAKEN.format(after.label))
     if chain:
         chain.require_told_apart(after.label)
     return ProposalDraft(
-        home.id, after.label, value, description=after.description, confidence=confidence
+        home_chain.id, after.label, value, description=after.description, confidence=confidence
     )
 
 
-def _waiting_told(
-    tx: Transaction, chain_ids: Iterable[str], author: Actor, shown: Mapping[tuple[str, str], str]
+def _waiting_sentence(
+    tx: Transaction,
+    chain_ids: Iterable[str],
+    author: Actor,
+    shown_labels: Mapping[tuple[str, str], str],
 ) -> str:
-    """What of this author waits in these chains: how many, and for which blocks. What others proposed is no agent's business."""
+    """Return the author's number of waiting changes in these chains, by block.
+
+    Proposals of other authors are not reported to an agent.
+    """
     counts: Counter[str] = Counter()
     for chain_id in sorted(chain_ids):
         for label, count in proposals.waiting_counts(tx, chain_id, author).items():
-            counts[shown.get((chain_id, label), label)] += count
+            counts[shown_labels.get((chain_id, label), label)] += count
     total = counts.total()
     labels = ", ".join(f"{label} ({count})" for label, count in sorted(counts.items()))
-    return (
-        f"{total} {'change waits' if total == 1 else 'changes wait'} for the owner: {labels}."
-        if total
-        else ""
-    )
+    if total:
+        return (
+            f"{total} {'change waits' if total == 1 else 'changes wait'} for the owner: {labels}."
+        )
+    return ""
 
 
 def propose(
@@ -165,14 +197,17 @@ def propose(
     metadata: ChangeMetadata,
     expires_after: int | None = None,
 ) -> Proposal:
-    """Store a proposal, which waits beside others; an older one of the same author that touches the same lines is superseded.
+    """Store a proposal beside others; one that touches the same lines is superseded.
 
-    A change that waits already, or is part of one, makes no new proposal: that one is returned, with `is_repeated`. Raises
-    Unchanged where the block says it already, Conflict where too much of the author waits, NotFound where all is erased, TooLong.
+    Only older proposals of the same author are superseded. A change that waits already, or is part
+    of one, makes no new proposal: the older one is returned, with `is_repeated`.
+
+    Raises Unchanged where the block has the change already, Conflict at a limit of waiting
+    proposals, NotFound where the chain is erased, TooLong.
     """
     before = draft.block.value if draft.block else ""
     tx.quotas.require_text(draft.label, f"{draft.value or ''}{draft.description or ''}", before)
-    # As it would be stored, so that it is compared with what is.
+    # Normalize and redact before the comparison with stored texts.
     draft = replace(
         draft,
         label=normal_name(draft.label),
@@ -183,16 +218,22 @@ def propose(
     chain = versions.lock(tx, draft.chain_id)
     if chain is None:
         raise NotFound(f'Memory block "{draft.label}" was erased in the meantime.')
+    require_history_for_proposal(tx, chain)
     _require_change(tx, chain, draft)
     of_author = proposals.waiting_by(tx, chain.id, draft.label, metadata.author)
     comparison = _DraftComparison(draft)
-    # The newest first, as far as the room goes.
-    older = [(one, comparison.relation(one)) for one in reversed(of_author)][::-1]
-    if waiting := next((one for one, relation in older if relation == "repeated"), None):
+    # The newest are compared first, as far as the limit allows.
+    older = [
+        (older_proposal, comparison.relation(older_proposal))
+        for older_proposal in reversed(of_author)
+    ][::-1]
+    if waiting := next(
+        (older_proposal for older_proposal, relation in older if relation == "repeated"), None
+    ):
         return replace(waiting, is_repeated=True)
-    superseded = [one for one, relation in older if relation == "superseded"]
+    superseded = [older_proposal for older_proposal, relation in older if relation == "superseded"]
     if not superseded and not metadata.is_owners_of(chain):
-        _require_room(tx, chain, draft.label, len(older))
+        _require_below_limits(tx, chain, draft.label, len(older))
     now = tx.clock.now()
     block = draft.block
     proposal = Proposal(
@@ -215,59 +256,73 @@ def propose(
         expires_at=None if expires_after is None else now + expires_after,
     )
     file = chain.files.get(draft.label)
-    # Only a text that the chain holds can be what the new one is a difference from, and the block may have moved on.
+    # The new text is stored as a difference only from a text that the chain holds; the block may
+    # have changed since.
     is_current = file is not None and block is not None and blob_id(block.value) == file[0]
     proposal = proposals.insert_one(
         tx, proposal, (*file, block.value) if file and block and is_current else None
     )
-    for one in superseded:
+    for older_proposal in superseded:
         proposals.settle(
-            tx, replace(one, status="superseded", resolved_at=now, superseded_by=proposal.id)
+            tx,
+            replace(
+                older_proposal, status="superseded", resolved_at=now, superseded_by=proposal.id
+            ),
         )
     return proposal
 
 
-def _require_room(tx: Transaction, chain: Chain, label: str, of_author: int) -> None:
-    """Raise Conflict where too much waits already, of this author for the block or of anybody for its owner."""
-    if of_author >= _MOST_WAITING:
-        raise Conflict(FULL.format(of_author, label))
-    if (in_all := sum(proposals.waiting_counts(tx, chain.id).values())) >= _MOST_IN_ALL:
-        raise Conflict(FULL_IN_ALL.format(in_all))
+def _require_below_limits(tx: Transaction, chain: Chain, label: str, author_count: int) -> None:
+    """Raise Conflict where too many proposals wait, of this author or for this owner."""
+    if author_count >= _AUTHOR_LIMIT:
+        raise Conflict(AUTHOR_LIMIT_REACHED.format(author_count, label))
+    if (owner_count := sum(proposals.waiting_counts(tx, chain.id).values())) >= _OWNER_LIMIT:
+        raise Conflict(OWNER_LIMIT_REACHED.format(owner_count))
 
 
 def _require_change(tx: Transaction, chain: Chain, draft: ProposalDraft) -> None:
-    """Raise Unchanged where the block says it already, also since the draft was made, NotFound where it was deleted since."""
+    """Raise Unchanged where the block has the change already.
+
+    Raises NotFound where it was deleted since the draft was made.
+    """
     if draft.block and draft.label not in chain.files:
         raise NotFound(
             f'Memory block "{draft.block.shown_label}" was deleted or renamed in the meantime.'
         )
-    file, before = chain.files.get(draft.label), draft.block.value if draft.block else ""
+    file = chain.files.get(draft.label)
+    before = draft.block.value if draft.block else ""
     if draft.value is None or draft.new_label or file is None:
         return
-    text = (
-        before
-        if draft.block and blob_id(before) == file[0]
-        else versions.read_text(tx, chain.id, file[0])
-    )
+    if draft.block and blob_id(before) == file[0]:
+        text = before
+    else:
+        text = versions.read_text(tx, chain.id, file[0])
     after = merge_changes(before, text, draft.value)
     if after is not None and same_text(text, after):
-        raise Unchanged(STANDS.format(draft.label))
+        raise Unchanged(ALREADY_IN_BLOCK.format(draft.label))
 
 
 class _DraftComparison:
-    """A draft compared with the author's older proposals for the block while there is room; the rest waits beside it."""
+    """A draft compared with the author's older proposals for the block.
+
+    Once the limit of work is reached, other proposals simply wait beside it.
+    """
 
     def __init__(self, draft: ProposalDraft) -> None:
         self._draft = draft
         self._before = draft.block.value if draft.block else ""
-        self.room = _MOST_COMPARED
+        self.room = _COMPARISON_LIMIT
 
     def relation(self, older: Proposal) -> _Relation:
-        """What the older proposal becomes."""
-        draft, before, older_before = self._draft, self._before, older.base_value or ""
+        """Return the older proposal's relation to the draft."""
+        draft = self._draft
+        before = self._before
+        older_before = older.base_value or ""
         if draft.value is None or older.value is None:
             is_same = draft.value is older.value and same_text(before, older_before)
-            return "repeated" if is_same else "superseded"
+            if is_same:
+                return "repeated"
+            return "superseded"
         is_same = same_text(draft.value, older.value) and same_text(before, older_before)
         if (
             is_same
@@ -275,41 +330,45 @@ class _DraftComparison:
             and draft.new_label in {None, older.new_label}
         ):
             return "repeated"  # also of a block that is to be made empty
-        is_text, is_older_text = (
-            not same_text(before, draft.value),
-            not same_text(older_before, older.value),
-        )
+        is_text = not same_text(before, draft.value)
+        is_older_text = not same_text(older_before, older.value)
         if is_text and is_older_text:
             return self._of_texts(
-                older, where_they_meet(older_before, older.value, before, draft.value)
+                older, overlapping_parts(older_before, older.value, before, draft.value)
             )
         # A new label touches no line.
         if draft.new_label and draft.new_label == older.new_label and not is_text:
             return "repeated"
-        return "superseded" if draft.new_label and not is_older_text else "beside"
+        if draft.new_label and not is_older_text:
+            return "superseded"
+        return "beside"
 
     def _of_texts(self, older: Proposal, texts: tuple[str, str, str, str] | None) -> _Relation:
         if texts is None or not self._has_room(texts):
             return "beside"
         older_before, older_text, before, text = texts
-        # One that was to make the block, which is there by now, has a base for none of its lines.
+        # A proposal for a new block has no base text, and the block exists now.
         is_overtaken = older.base is None and self._draft.block and removes_lines(before, text)
         if is_overtaken or touch_same_lines(older_before, older_text, before, text):
             return "superseded"
-        # Compared on the text that the older was made from; what the block says since is in neither.
+        # Both are compared on the older proposal's base; later text of the block is in neither.
         after = merge_changes(before, older_before, text)
         both = None if after is None else merge_changes(older_before, older_text, after)
         if after is None or both is None:
             return "beside"
         new_label = self._draft.new_label
-        is_in_older = same_text(both, older_text) or _tells_all(older_before, older_text, after)
+        is_in_older = same_text(both, older_text) or _says_everything_of(
+            older_before, older_text, after
+        )
         if is_in_older and new_label in {None, older.new_label}:
             return "repeated"
-        is_in_newer = same_text(both, after) or _tells_all(older_before, after, older_text)
-        return "superseded" if is_in_newer and older.new_label in {None, new_label} else "beside"
+        is_in_newer = same_text(both, after) or _says_everything_of(older_before, after, older_text)
+        if is_in_newer and older.new_label in {None, new_label}:
+            return "superseded"
+        return "beside"
 
     def _has_room(self, texts: Sequence[str]) -> bool:
-        """Whether there is room for a comparison of these; takes it."""
+        """Return whether the limit allows a comparison of these texts, and count it."""
         lines = sum(text.count("\n") for text in texts)
         if lines > self.room:
             return False
@@ -323,33 +382,42 @@ class _DraftComparison:
         return self.room >= 0
 
 
-def _tells_all(base: str, fuller: str, text: str) -> bool:
-    """Whether the fuller text adds at the same places, if within longer lines, what the other adds without taking anything away."""
-    changes, fuller_changes = line_changes(base, text) or [], line_changes(base, fuller) or []
+def _says_everything_of(base: str, fuller: str, text: str) -> bool:
+    """Return whether `fuller` adds all that `text` adds, perhaps inside longer lines.
 
-    def is_told(change: LineChange) -> bool:
+    `text` must not replace or remove any line. The positions must be the same.
+    """
+    changes = line_changes(base, text) or []
+    fuller_changes = line_changes(base, fuller) or []
+
+    def is_contained(change: LineChange) -> bool:
         lines = [
             line
-            for one in fuller_changes
-            if one.start <= change.start <= one.end
-            for line in one.lines
+            for other in fuller_changes
+            if other.start <= change.start <= other.end
+            for line in other.lines
         ]
         sentences = [sentence for line in change.lines if (sentence := line.strip())]
-        is_small = len(lines) * len(sentences) <= _MOST_SENTENCES
+        is_small = len(lines) * len(sentences) <= _SENTENCE_PAIR_LIMIT
         return is_small and all(
-            any(_tells(line.strip(), sentence) for line in lines) for sentence in sentences
+            any(_says_sentence(line.strip(), sentence) for line in lines) for sentence in sentences
         )
 
-    return bool(changes) and all(one.start == one.end and is_told(one) for one in changes)
+    return bool(changes) and all(
+        other.start == other.end and is_contained(other) for other in changes
+    )
 
 
-def _tells(line: str, sentence: str) -> bool:
-    """Whether the line begins with the sentence or has it behind another one: "Has a cat" is not in "Has a cat allergy"."""
+def _says_sentence(line: str, sentence: str) -> bool:
+    """Return whether the line contains the sentence as a whole sentence.
+
+    "Has a cat" is not in "Has a cat allergy".
+    """
     begins = r"(?:^|[.!?;]\s+)"
     ends = r"(?=\s|$)" if sentence[-1] in ".!?" else r"(?=[.,;!?]|$)"
     return re.search(begins + re.escape(sentence) + ends, line) is not None
 
 
 def expiry_of(settings: Settings) -> int | None:
-    """How long proposals wait, in microseconds; None: for ever."""
+    """Return the lifetime of proposals in microseconds; None: for ever."""
     return int(settings.proposal_expiry * DAY) or None

@@ -1,7 +1,10 @@
-"""Recall: search of all messages and passages, by words, by meaning, or by both; and passages that say the same as a new text.
+"""Recall: search of all messages and passages, by words, by meaning, or by both.
 
-The query is embedded and outside indexes are asked before the transaction, in which nothing waits. Where either fails, the search
-goes on with words alone: a provider that is down makes answers poorer, never none.
+It also finds passages that say the same as a new text.
+
+The query is embedded, and outside indexes are asked, before the transaction: nothing waits inside
+it. Where either fails, the search continues with words alone: a provider that is down makes results
+poorer, but never empty.
 """
 
 import logging
@@ -29,17 +32,17 @@ from ricordo.storage.engine.store import Store, Transaction
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 F = TypeVar("F", MessageFilter, PassageFilter)
-_MOST_CACHED = 256
-_RELATED_LENGTH = (
-    2_000  # characters of a query in which words are looked for that have others near in meaning
-)
-# An outside index is asked for more than a page, since words have their say in the order too, and for as many at every page.
-_FROM_OUTSIDE = 100
+_CACHE_SIZE = 256
+# Characters of a query whose words are expanded by related words.
+_RELATED_LENGTH = 2_000
+# An outside index is asked for more than a page, since words count in the order too; the number is
+# the same for every page.
+_OUTSIDE_LIMIT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage:
-    """A message with the reason it was found, and the turn before it where that was asked for."""
+    """A message with its relevance, and the turn before it if requested."""
 
     message: Message
     relevance: Relevance
@@ -48,14 +51,14 @@ class FoundMessage:
 
 @dataclass(frozen=True, slots=True)
 class FoundPassage:
-    """A passage with the reason it was found."""
+    """A passage with its relevance."""
 
     passage: Passage
     relevance: Relevance
 
 
 class Recall:
-    """Search over everything that is kept."""
+    """Search over all stored messages and passages."""
 
     def __init__(
         self,
@@ -74,95 +77,124 @@ class Recall:
     async def messages(
         self,
         query: str,
-        wanted: MessageFilter | Callable[[Transaction], MessageFilter],
+        message_filter: MessageFilter | Callable[[Transaction], MessageFilter],
         limit: int,
         mode: SearchMode = "hybrid",
         offset: int = 0,
     ) -> list[FoundMessage]:
-        """The best messages behind the first `offset`, else the newest; `wanted` may be a function that makes the filter."""
-        asked = await self._ask(query, mode)
+        """Return the best messages after the first `offset`; the newest for an empty query.
+
+        The filter may be a function that makes it in the transaction.
+        """
+        search_query = await self._make_query(query, mode)
         if self._messages_index in self._indexes:
-            wanted = await self._filter_of(wanted)
-            # Such an index knows one conversation or all; what does not belong to the fork is left out below.
-            conversation = None if wanted.shared else wanted.conversation_id
+            message_filter = await self._filter_of(message_filter)
+            # Such an index filters by one conversation or none; messages outside the fork are
+            # left out below.
+            conversation = None if message_filter.shared else message_filter.conversation_id
             outside = VectorFilter(
-                wanted.roles,
-                conversation,
-                _users(wanted.subject_id),
-                (),
-                False,
-                wanted.start,
-                wanted.end,
+                roles=message_filter.roles,
+                conversation=conversation,
+                users=_users(message_filter.subject_id),
+                tags=(),
+                all_tags=False,
+                start=message_filter.start,
+                end=message_filter.end,
             )
-            asked = await self._ask_outside(
-                asked, dict.fromkeys(wanted.agent_ids, self._messages_index), outside
+            search_query = await self._add_outside_hits(
+                search_query, dict.fromkeys(message_filter.agent_ids, self._messages_index), outside
             )
 
-        def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundMessage]]:
-            found = index.find_messages(tx, asked, _filter_of(tx, wanted), limit, offset)
-            numbers = dict.fromkeys(
-                n for hit in found.hits for n in (hit.document, hit.before) if n is not None
+        def find(tx: Transaction, search_query: Query) -> tuple[SearchResult, list[FoundMessage]]:
+            search_result = index.find_messages(
+                tx, search_query, _filter_of(tx, message_filter), limit, offset
             )
-            read = {message.seq: message for message in messages.by_numbers(tx, list(numbers))}
-            return found, [
-                FoundMessage(read[hit.document], hit.relevance, read.get(hit.before or 0))
-                for hit in found.hits
-                if hit.document in read
+            numbers = dict.fromkeys(
+                number
+                for hit in search_result.hits
+                for number in (hit.document, hit.before)
+                if number is not None
+            )
+            messages_by_number = {
+                message.seq: message for message in messages.by_numbers(tx, list(numbers))
+            }
+            return search_result, [
+                FoundMessage(
+                    messages_by_number[hit.document],
+                    hit.relevance,
+                    messages_by_number.get(hit.before or 0),
+                )
+                for hit in search_result.hits
+                if hit.document in messages_by_number
             ]
 
-        return await self._find(asked, find)
+        return await self._find(search_query, find)
 
     async def passages(
         self,
         query: str,
-        wanted: PassageFilter | Callable[[Transaction], PassageFilter],
+        passage_filter: PassageFilter | Callable[[Transaction], PassageFilter],
         limit: int,
         mode: SearchMode = "hybrid",
         offset: int = 0,
     ) -> list[FoundPassage]:
-        """The best passages, the newest for no word, none without an archive; `wanted` and `offset` as for messages."""
-        if isinstance(wanted, PassageFilter) and not wanted.archive_ids:
-            return []
-        asked = await self._ask(query, mode)
-        if self._indexes:
-            wanted = await self._filter_of(wanted)
-            owners = wanted.archive_ids
-            kept_in = await self._store.read(lambda tx: archives.vector_dbs(tx, owners))
-            outside = VectorFilter(
-                (),
-                None,
-                _users(wanted.subject_id),
-                wanted.tags,
-                wanted.all_tags,
-                wanted.start,
-                wanted.end,
-            )
-            asked = await self._ask_outside(asked, kept_in, outside)
+        """Return the best passages after the first `offset`; the newest for an empty query.
 
-        def find(tx: Transaction, asked: Query) -> tuple[SearchResult, list[FoundPassage]]:
-            found = index.find_passages(tx, asked, _filter_of(tx, wanted), limit, offset)
-            why = {hit.document: hit.relevance for hit in found.hits}
-            return found, [
-                FoundPassage(p, why[p.seq]) for p in archives.passages_by_numbers(tx, list(why))
+        There are none without an archive. The filter may be a function that makes it in the
+        transaction.
+        """
+        if isinstance(passage_filter, PassageFilter) and not passage_filter.archive_ids:
+            return []
+        search_query = await self._make_query(query, mode)
+        if self._indexes:
+            passage_filter = await self._filter_of(passage_filter)
+            owners = passage_filter.archive_ids
+            index_names = await self._store.read(lambda tx: archives.vector_dbs(tx, owners))
+            outside = VectorFilter(
+                roles=(),
+                conversation=None,
+                users=_users(passage_filter.subject_id),
+                tags=passage_filter.tags,
+                all_tags=passage_filter.all_tags,
+                start=passage_filter.start,
+                end=passage_filter.end,
+            )
+            search_query = await self._add_outside_hits(search_query, index_names, outside)
+
+        def find(tx: Transaction, search_query: Query) -> tuple[SearchResult, list[FoundPassage]]:
+            search_result = index.find_passages(
+                tx, search_query, _filter_of(tx, passage_filter), limit, offset
+            )
+            relevances = {hit.document: hit.relevance for hit in search_result.hits}
+            return search_result, [
+                FoundPassage(passage, relevances[passage.seq])
+                for passage in archives.passages_by_numbers(tx, list(relevances))
             ]
 
-        return await self._find(asked, find)
+        return await self._find(search_query, find)
 
-    async def _filter_of(self, wanted: F | Callable[[Transaction], F]) -> F:
-        return await self._store.read(wanted) if callable(wanted) else wanted
+    async def _filter_of(self, search_filter: F | Callable[[Transaction], F]) -> F:
+        if callable(search_filter):
+            return await self._store.read(search_filter)
+        return search_filter
 
     async def _find(
-        self, asked: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]
+        self, search_query: Query, find: Callable[[Transaction, Query], tuple[SearchResult, T]]
     ) -> T:
-        found, results = await self._store.read(lambda tx: find(tx, asked))
-        more = await self._embed(asked.text, found.missing) if found.missing else {}
-        if not more:
-            return results
-        # A partition whose vectors are of another model than the default, as while they are changed: ask again, with its own.
-        again = replace(asked, vectors={**asked.vectors, **more})
-        return (await self._store.read(lambda tx: find(tx, again)))[1]
+        search_result, hits = await self._store.read(lambda tx: find(tx, search_query))
+        new_vectors = (
+            await self._embed(search_query.text, search_result.missing)
+            if search_result.missing
+            else {}
+        )
+        if not new_vectors:
+            return hits
+        # A partition has vectors of another model than the default, as while vectors are rebuilt:
+        # search again with that model's vector.
+        second_query = replace(search_query, vectors={**search_query.vectors, **new_vectors})
+        return (await self._store.read(lambda tx: find(tx, second_query)))[1]
 
-    async def _ask(self, text: str, mode: SearchMode) -> Query:
+    async def _make_query(self, text: str, mode: SearchMode) -> Query:
         text = text[:QUESTION_LENGTH]
         default = self._embedders.default_handle()
         if mode == "fts" or default is None or not text.strip():
@@ -177,19 +209,17 @@ class Recall:
     async def _related(self, text: str, handle: str) -> Mapping[str, Sequence[str]]:
         try:
             embedder = self._embedders.get(handle)
-            return (
-                await embedder.related(text[:_RELATED_LENGTH])
-                if isinstance(embedder, KnowsWords)
-                else {}
-            )
+            if isinstance(embedder, KnowsWords):
+                return await embedder.related(text[:_RELATED_LENGTH])
         except RicordoError:
-            return {}  # `_embed` has said why
+            log.debug("no related words", extra={"embedding": handle})  # `_embed` logs the reason
+        return {}
 
     async def _embed(
         self, text: str, handles: Sequence[str] | frozenset[str]
     ) -> dict[str, Sequence[float]]:
         vectors: dict[str, Sequence[float]] = {}
-        # A query may be long, so of many of them only digests are kept.
+        # A query may be long, so the cache keeps only digests as keys.
         digest = blake2b(text.encode("utf-8", "surrogatepass")).digest()
         for handle in handles:
             key = (handle, digest)
@@ -203,48 +233,61 @@ class Recall:
                         "searching by words alone", extra={"embedding": handle, "reason": error}
                     )
                     continue
-                while len(self._query_vectors) > _MOST_CACHED:
+                while len(self._query_vectors) > _CACHE_SIZE:
                     self._query_vectors.popitem(last=False)
             vectors[handle] = self._query_vectors[key]
         return vectors
 
-    async def _ask_outside(
-        self, asked: Query, kept_in: Mapping[str, str | None], wanted: VectorFilter
+    async def _add_outside_hits(
+        self,
+        search_query: Query,
+        index_names: Mapping[str, str | None],
+        vector_filter: VectorFilter,
     ) -> Query:
         nearest: dict[str, Sequence[tuple[int, float]]] = {}
-        for partition, name in kept_in.items():
-            index = self._indexes.get(name or "")
-            if index is None or asked.mode == "fts":
+        for partition, name in index_names.items():
+            vector_index = self._indexes.get(name or "")
+            if vector_index is None or search_query.mode == "fts":
                 continue
-            for model, vector in asked.vectors.items():
+            for model, vector in search_query.vectors.items():
                 try:
-                    nearest[partition] = await index.search(
-                        partition, model, vector, _FROM_OUTSIDE, wanted
+                    nearest[partition] = await vector_index.search(
+                        partition, model, vector, _OUTSIDE_LIMIT, vector_filter
                     )
                 except RicordoError as error:
                     log.warning("searching by words alone", extra={"index": name, "reason": error})
-        return replace(asked, nearest=nearest)
+        return replace(search_query, nearest=nearest)
 
 
 def _filter_of(tx: Transaction, wanted: F | Callable[[Transaction], F]) -> F:
-    return wanted(tx) if callable(wanted) else wanted
+    if callable(wanted):
+        return wanted(tx)
+    return wanted
 
 
 def _users(subject_id: str | None) -> tuple[str, ...]:
-    """Whom a document may be about that this subject sees, as outside indexes keep it; empty for anybody."""
+    """Return the users whose documents this subject may see, as outside indexes store them.
+
+    Empty: documents of any user; "": documents about no user.
+    """
     if subject_id is None:
         return ()
-    return ("",) if subject_id == NOBODY else ("", subject_id)
+    if subject_id == NOBODY:
+        return ("",)
+    return ("", subject_id)
 
 
-# Of all words of two texts, as many are in both.
+# The share of all words of two texts that occur in both.
 NEARLY_THE_SAME = 0.8
-_LOOKED_AT = 10
+_CANDIDATE_LIMIT = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """The text most like another: `is_same` but for white space, `is_kept` with all the other's tags too."""
+    """The text most like another.
+
+    `is_same`: they differ only in white space. `is_kept`: it has all the other's tags too.
+    """
 
     existing: Passage | PassageDraft
     is_same: bool = False
@@ -254,25 +297,33 @@ class Likeness:
 async def passages_like(
     recall: Recall, archives: Sequence[Archive], text: str, subject_id: str | None = None
 ) -> list[Passage]:
-    """The passages of these archives that the subject sees and that may be like the text: those its own words find first."""
-    wanted = PassageFilter(tuple(archive.id for archive in archives), subject_id=subject_id)
-    found = await recall.passages(text, wanted, _LOOKED_AT, "fts") if archives else []
-    return [hit.passage for hit in found]
+    """Return passages of these archives that may be like the text.
+
+    They are visible to the subject, and are the first results for the text's own words.
+    """
+    passage_filter = PassageFilter(tuple(archive.id for archive in archives), subject_id=subject_id)
+    hits = await recall.passages(text, passage_filter, _CANDIDATE_LIMIT, "fts") if archives else []
+    return [hit.passage for hit in hits]
 
 
 def most_alike(
     text: str, tags: Sequence[str], existing: Iterable[Passage | PassageDraft]
 ) -> Likeness | None:
-    """The text that says the same, or nearly the same in most of its words; None where there is none."""
-    words, plain = set(terms(text[:MOST_CHARACTERS])), text.split()
+    """Return the text that says the same or shares most words, if any."""
+    own_words = set(terms(text[:MOST_CHARACTERS]))
+    plain_words = text.split()
     best: tuple[float, Likeness] | None = None
     for other in existing:
-        if other.text.split() == plain:
+        if other.text.split() == plain_words:
             is_kept = set(tags) <= set(other.tags)
-            overlap, likeness = 2.0 + is_kept, Likeness(other, is_same=True, is_kept=is_kept)
+            overlap = 2.0 + is_kept
+            likeness = Likeness(other, is_same=True, is_kept=is_kept)
         else:
-            theirs = set(terms(other.text[:MOST_CHARACTERS]))
-            overlap, likeness = len(words & theirs) / max(len(words | theirs), 1), Likeness(other)
+            other_words = set(terms(other.text[:MOST_CHARACTERS]))
+            overlap = len(own_words & other_words) / max(len(own_words | other_words), 1)
+            likeness = Likeness(other)
         if overlap >= NEARLY_THE_SAME and (best is None or overlap > best[0]):
             best = overlap, likeness
-    return best[1] if best else None
+    if best:
+        return best[1]
+    return None

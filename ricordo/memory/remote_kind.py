@@ -1,4 +1,7 @@
-"""What a plugin offers by its hook `memory_remotes`: a kind of place outside the database that is kept in sync with memory."""
+"""A kind of memory remote: a copy elsewhere, kept in sync with memory.
+
+Plugins offer kinds by their hook `memory_remotes`.
+"""
 
 from typing import Protocol
 
@@ -8,20 +11,32 @@ from ricordo.storage.engine.store import Store
 
 
 class RemoteKind(Protocol):
-    """A kind of remote by its name, as in `{"kind": "git"}`; `is_shared` if several users may have one address."""
+    """A kind of remote, such as git in `{"kind": "git"}`.
+
+    Attributes:
+        kind: Its name.
+    """
 
     kind: str
 
-    def read(self, asked: Access, settings: Settings) -> Access:
-        """The access as it is stored, an address's password beside it; in a thread. Raises Invalid where there may be no remote."""
+    def read(self, access: Access, settings: Settings) -> Access:
+        """Return the access as it is stored; runs in a thread.
+
+        An address's password is stored apart from the address. Raises Invalid where no such remote
+        may exist.
+        """
         ...
 
     async def sync(
         self, store: Store, remote: Remote, access: Access, settings: Settings
     ) -> Remote:
-        """Bring the remote and the memory together; returns the remote with `followed`, `seen` and `last_error` as they are then.
+        """Bring the remote and the memory together.
 
-        Raises Unavailable where it cannot be reached, Conflict or Invalid where what is there cannot be pulled. Once another server
-        has taken the job over, each write to `store` raises LeaseLost: call `require_lease` before you write to the remote.
+        Returns the remote with the new values of `followed`, `seen` and `last_error`. Raises
+        Unavailable where it cannot be reached, Conflict or Invalid where its content cannot be
+        pulled.
+
+        Once another server has taken the job over, each write to `store` raises LeaseLost: call
+        `require_lease` before you write to the remote.
         """
         ...

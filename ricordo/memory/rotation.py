@@ -1,8 +1,9 @@
-"""Rotation: a block that is nearly full keeps the most important text, and the rest moves to the archive.
+"""Rotation: a block that is nearly full keeps its most important text.
 
-A block's metadata switches it on: `{"rotation": {"strategy": "adaptive", "threshold": 0.8, "keeps": 0.5}}`. Above the threshold, a
-share of the block's limit, the block is cut down to the share `keeps`. That is a version of its own, whose reason names the passage
-with the removed text.
+The rest moves to the archive. A block's metadata switches it on: `{"rotation": {"strategy":
+"adaptive", "threshold": 0.8, "keeps": 0.5}}`. Above the threshold, a share of the block's limit,
+the block is cut down to the share `keeps`. That is a version of its own, whose reason names the
+passage with the removed text.
 """
 
 import logging
@@ -30,11 +31,14 @@ ARCHIVED = "ARCHIVED"
 _DOTS = "..."
 _WORTH_CUTTING = 20  # characters of room; the start of a line in fewer says nothing
 _SCORES = {"[TASK]": 100, "[USER]": 90, "[CONTEXT]": 80}
-_KEPT = 0.5
+_DEFAULT_SHARE = 0.5
 
 
 def archived_text(kind: str, body: str, now: datetime) -> str:
-    """Return the text of a passage: a line with its kind and time (UTC), as `[ARCHIVED 2025-12-31T10:00:00]`, then the body."""
+    """Return a passage's text: its kind and UTC time, then the body.
+
+    The first line reads `[ARCHIVED 2025-12-31T10:00:00]`.
+    """
     return (
         f"[{kind} {now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='seconds')}]\n{body}"
     )
@@ -42,7 +46,9 @@ def archived_text(kind: str, body: str, now: datetime) -> str:
 
 def _keep_end(text: str, room: int) -> str:
     end = text[len(text) - room :]
-    return end if room <= len(_DOTS) else _DOTS + end[len(_DOTS) :]
+    if room <= len(_DOTS):
+        return end
+    return _DOTS + end[len(_DOTS) :]
 
 
 def _keep_tagged(text: str, room: int) -> str:
@@ -53,13 +59,17 @@ def _keep_tagged(text: str, room: int) -> str:
 
 
 def _keep_important(text: str, room: int) -> str:
-    """Keep the most important lines in their order: task, user, context, other tags, then others; of equal ones the later."""
+    """Keep the most important lines, in their order.
+
+    The order of importance is: task, user, context, other tags, no tag; of equal lines the later
+    one.
+    """
     return "\n".join(
-        line for _, line in sorted(_fill(text, lambda line, at: (-_score(line), -at), room))
+        line for _, line in sorted(_fill(text, lambda line, number: (-_score(line), -number), room))
     )
 
 
-# By its name, what a strategy keeps, and the share of the limit above which it rotates.
+# Each strategy's function, and the default share of the limit above which it rotates.
 STRATEGIES: Mapping[str, tuple[Callable[[str, int], str], float]] = {
     "aggressive": (_keep_end, 0.7),
     "preservative": (_keep_tagged, 0.9),
@@ -68,17 +78,23 @@ STRATEGIES: Mapping[str, tuple[Callable[[str, int], str], float]] = {
 
 
 def compress(strategy: str, text: str, target_chars: int) -> str:
-    """Return what the strategy keeps of a text in so many characters. Raises Invalid for fewer than none."""
+    """Shorten a text to a number of characters by a strategy.
+
+    Raises Invalid for a negative number.
+    """
     if target_chars < 0:
         raise Invalid(
-            f"A text cannot be shortened to {target_chars} characters. Give a number of characters from 0."
+            f"A text cannot be shortened to {target_chars} characters. "
+            "Give a number of characters from 0."
         )
-    return text if len(text) <= target_chars else STRATEGIES[strategy][0](text, target_chars)
+    if len(text) <= target_chars:
+        return text
+    return STRATEGIES[strategy][0](text, target_chars)
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The settings of a block's rotation: the strategy, and the shares of the limit (0 to 1)."""
+    """The settings of a block's rotation; shares are from 0 to 1."""
 
     strategy: str
     threshold: float
@@ -91,23 +107,26 @@ def may_rotate(block: Block) -> bool:
 
 def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
     """Read the settings in a block's metadata. Raises Invalid."""
-    given = metadata.get(KEY)
-    if not given:
+    settings = metadata.get(KEY)
+    if not settings:
         return None
-    if not isinstance(given, Mapping) or given.keys() - {"strategy", "threshold", "keeps"}:
+    if not isinstance(settings, Mapping) or settings.keys() - {"strategy", "threshold", "keeps"}:
         raise Invalid(
-            '"rotation" takes strategy, threshold and keeps, as {"strategy": "adaptive", "threshold": 0.8}.'
+            '"rotation" takes strategy, threshold and keeps, as {"strategy": '
+            '"adaptive", "threshold": 0.8}.'
         )
-    name = given.get("strategy", "adaptive")
+    name = settings.get("strategy", "adaptive")
     if name not in STRATEGIES:
         raise Invalid(f'There is no rotation "{name}". Use: {", ".join(STRATEGIES)}.')
-    threshold, keeps = given.get("threshold", STRATEGIES[name][1]), given.get("keeps", _KEPT)
+    threshold = settings.get("threshold", STRATEGIES[name][1])
+    keeps = settings.get("keeps", _DEFAULT_SHARE)
     shares = [
         share for share in (threshold, keeps) if isinstance(share, int | float) and 0 < share <= 1
     ]
     if len(shares) != 2 or keeps > threshold:
         raise Invalid(
-            "The threshold of a rotation and what it keeps are shares from 0 to 1, and it keeps the smaller one."
+            "The threshold of a rotation and what it keeps are shares from 0 to 1, and it keeps "
+            "the smaller one."
         )
     return Rotation(name, threshold, keeps)
 
@@ -115,31 +134,39 @@ def read_rotation(metadata: Mapping[str, Any]) -> Rotation | None:
 def rotate(
     tx: Transaction, state: AgentState, block: Block, context: EditContext
 ) -> tuple[Block, Passage] | None:
-    """Rotate a block just written (its chain is locked) if it is too full; returns it and the passage removed."""
+    """Rotate a block that was just written if it is too full.
+
+    Returns the block and the removed passage; None where nothing was removed. The block's chain is
+    locked.
+    """
     try:
         rotation = read_rotation(block.metadata)
         if rotation is None or len(block.value) <= rotation.threshold * block.limit:
             return None
-        kept = compress(rotation.strategy, block.value, int(rotation.keeps * block.limit))
-        context.require_follows(block, kept)
-    except Invalid as error:  # settings that somebody spoiled, or a schema that was changed, must not fail a step
+        kept_text = compress(rotation.strategy, block.value, int(rotation.keeps * block.limit))
+        context.require_follows(block, kept_text)
+    except Invalid as error:
+        # Wrong settings or a changed schema must not fail a step.
         log.warning("a block is not rotated", extra={"block": block.id, "reason": error})
         return None
-    text = archived_text(ARCHIVED, _leaving(block.value, kept), to_datetime(tx.clock.now()))
-    filed = new_passage(tx, state, context, text, (TAG, block.shown_label))
-    filed = replace(filed, is_untrusted=block.is_untrusted)
+    removed_text = _removed_text(block.value, kept_text)
+    text = archived_text(ARCHIVED, removed_text, to_datetime(tx.clock.now()))
+    passage = new_passage(tx, state, context, text, (TAG, block.shown_label))
+    passage = replace(passage, is_untrusted=block.is_untrusted)
     share = round(100 * len(block.value) / block.limit)
     metadata = ChangeMetadata(
-        # In the agent's name, whose policy allowed the write that filled the block.
+        # The agent is the author: its policy allowed the write that filled the block.
         context.author,
-        f"Rotate {block.label}, {share} percent full: what left is in {filed.id}",
+        f"Rotate {block.label}, {share} percent full: what left is in {passage.id}",
         context.run_id,
         context.step_id,
         is_untrusted=context.is_untrusted,
         is_quoted=True,
     )
-    rotated = blocks.write(tx, block, kept, metadata)
-    return None if rotated is None else (rotated, filed)
+    rotated = blocks.write(tx, block, kept_text, metadata)
+    if rotated is None:
+        return None
+    return (rotated, passage)
 
 
 def new_passage(
@@ -150,7 +177,7 @@ def new_passage(
     tags: tuple[str, ...],
     id: str | None = None,
 ) -> Passage:
-    """A passage that the step files, not yet stored and in no archive yet."""
+    """Return a passage of this step, not yet stored and in no archive."""
     now = tx.clock.now()
     return Passage(
         id=id or new_id("passage"),
@@ -167,16 +194,18 @@ def new_passage(
     )
 
 
-def _leaving(text: str, kept: str) -> str:
-    """Return the lines that are not kept; the whole text if a line was cut."""
-    left = Counter(kept.split("\n"))
-    gone = []
+def _removed_text(text: str, kept_text: str) -> str:
+    """Return the lines that are not kept, or all if one was cut."""
+    unmatched = Counter(kept_text.split("\n"))
+    removed_lines = []
     for line in text.split("\n"):
-        if left[line]:
-            left[line] -= 1
+        if unmatched[line]:
+            unmatched[line] -= 1
         else:
-            gone.append(line)
-    return "\n".join(gone) if not left.total() else text
+            removed_lines.append(line)
+    if not unmatched.total():
+        return "\n".join(removed_lines)
+    return text
 
 
 def _score(line: str) -> int:
@@ -185,16 +214,16 @@ def _score(line: str) -> int:
 
 
 def _fill(text: str, rank: Callable[[str, int], Any], room: int) -> list[tuple[int, str]]:
-    """Take lines by their rank until the room is used up; the first that does not fit is cut."""
-    kept: list[tuple[int, str]] = []
+    """Take lines by rank while there is room; cut the last one."""
+    kept_lines: list[tuple[int, str]] = []
     lines = text.split("\n")
-    for at in sorted(range(len(lines)), key=lambda at: rank(lines[at], at)):
-        if len(lines[at]) > room:
-            if room >= _WORTH_CUTTING or (not kept and room > len(_DOTS)):
-                kept.append((at, lines[at][: room - len(_DOTS)] + _DOTS))
+    for number in sorted(range(len(lines)), key=lambda number: rank(lines[number], number)):
+        if len(lines[number]) > room:
+            if room >= _WORTH_CUTTING or (not kept_lines and room > len(_DOTS)):
+                kept_lines.append((number, lines[number][: room - len(_DOTS)] + _DOTS))
             break
-        kept.append((at, lines[at]))
-        room -= len(lines[at]) + 1
+        kept_lines.append((number, lines[number]))
+        room -= len(lines[number]) + 1
         if room < 0:
             break
-    return kept
+    return kept_lines

@@ -1,7 +1,8 @@
-"""Block schemas as course designers write them, TOML texts and files of a folder, and whether a text follows its block's schema.
+"""Block schemas that course designers write, and checks of texts against them.
 
-A tool's edit may not make a text follow its schema less than it did. A text that its owner let stray from the schema may be edited
-freely, since it can be read as it is. TOML is read with the line of what is wrong; the standard library keeps no lines.
+Schemas are TOML texts and files of a folder. A tool's edit must not follow its block's schema less
+than the text before. A text that its owner let stray from the schema may be edited freely, since it
+is readable as it is. TOML errors name their line; the standard library does not keep lines.
 """
 
 import logging
@@ -20,21 +21,21 @@ from ricordo.errors import Invalid, NotFound, RicordoError, TooLong, Unavailable
 from ricordo.memory.sections import ParsedSections, Problem, read_sections, refuse
 
 log = logging.getLogger(__name__)
-# Gives the schema of this name; None where there is none here.
+# Returns the schema of this name; None where it does not exist.
 Schemas = Callable[[str], BlockSchema | None]
 
-_REFUSED = (
-    'Memory block "{}" has to follow the schema "{}", and with this edit it would not. Nothing was saved. Mend these lines of the '
+_EDIT_REFUSED = (
+    'Memory block "{}" has to follow the schema "{}", and with this edit it would not. '
+    "Nothing was saved. Mend these lines of the "
     "text that you wanted, and try again:\n{}"
 )
-_MOST_SHOWN = 5
+_PROBLEM_LIMIT = 5
 FOLDER = "block_schemas"  # in the data folder
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_LARGEST_FILE = 65_536
-LONGEST_TEXT = (
-    1_000_000  # characters of a block in a format: one is parsed in two seconds, whatever is in it
-)
-_LARGEST_LIMIT = 1_000_000_000
+_FILE_LIMIT = 65_536
+# Characters of a block in a format: any text of this length is parsed in two seconds.
+LONGEST_TEXT = 1_000_000
+_LIMIT_BOUND = 1_000_000_000
 _POLICIES: tuple[Policy, ...] = get_args(Policy)
 BLOCK_KEYS = {"title": str, "description": str, "policy": str, "limit": int, "fields": dict}
 _FIELD_KEYS = {
@@ -46,7 +47,7 @@ _FIELD_KEYS = {
     "max_items": int,
     "default": object,
 }
-_CALLED = {
+_TYPE_NAMES = {
     str: "text in quotes",
     int: "a whole number",
     bool: "true or false",
@@ -56,14 +57,15 @@ _CALLED = {
 
 KeyPath = tuple[str | int, ...]
 
-_MOST_PARTS = 8
+_PART_LIMIT = 8
 _BASIC = r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"'
 _LITERAL = r"'[^'\n]*'"
 _LONG_BASIC = r'"""[^"\\]*(?:(?:\\.|"{1,2}(?!"))[^"\\]*)*"{3,5}'
 _LONG_LITERAL = r"'''[^']*(?:'{1,2}(?!')[^']*)*'{3,5}"
 _COMMENT = r"#[^\n]*"
 _STRING = re.compile("|".join((_LONG_BASIC, _LONG_LITERAL, _BASIC, _LITERAL)), re.DOTALL)
-# What begins with a quote and does not end is no TOML: nothing is read beyond it, and looking for its end again would be slow.
+# A quote without an end is no TOML: nothing is read beyond it, since a second search for its end
+# would be slow.
 _STRING_OR_COMMENT = re.compile(rf"{_STRING.pattern}|[\"'].*\Z|{_COMMENT}", re.DOTALL)
 _BLANK = re.compile(rf"(?:\s+|{_COMMENT})*")
 _PART = re.compile(rf"[ \t]*([A-Za-z0-9_-]+|{_BASIC}|{_LITERAL})[ \t]*")
@@ -74,27 +76,27 @@ _IN_VALUE = re.compile(rf"{_STRING.pattern}|{_COMMENT}|[\[\]{{}}\n]", re.DOTALL)
 _LONG = re.compile("[ \t]*(?:\"\"\"|''')")
 # Nothing is tried twice (`++`), as a name can be as long as the text.
 _DEEP_KEY = re.compile(
-    rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:[ \t]*+\.[ \t]*+[A-Za-z0-9_-]++){{{_MOST_PARTS}}}"
+    rf"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++(?:[ \t]*+\.[ \t]*+[A-Za-z0-9_-]++){{{_PART_LIMIT}}}"
 )
 
 _PLACE = re.compile(
     r"(?P<what>.*?) \(at (?:line (?P<line>\d+), column \d+|end of document)\)", re.DOTALL
 )
-_NO_END = "the text has no end. Put the quotes that it begins with behind it."
-_SECOND = "this table occurs twice. Keep one of the two."
+_NOT_CLOSED = "the text has no end. Put the quotes that it begins with behind it."
+_TABLE_TWICE = "this table occurs twice. Keep one of the two."
 _NO_NAME = 'a line must begin with a name. Write it as name = "Alice".'
 _HINTS = {
     "Cannot overwrite": "this key occurs twice. Keep one of the two.",
-    "Cannot declare": _SECOND,
-    "Cannot redefine": _SECOND,
-    "Cannot mutate": _SECOND,
+    "Cannot declare": _TABLE_TWICE,
+    "Cannot redefine": _TABLE_TWICE,
+    "Cannot mutate": _TABLE_TWICE,
     "Expected '='": 'an "=" is missing after the name. Write it as name = "Alice".',
     "Invalid initial character for a key": _NO_NAME,
     "Invalid statement": _NO_NAME,
     "Invalid value": 'this is no value of TOML. Put text in quotes, as in name = "Alice".',
-    "Illegal character '\\n'": _NO_END,
-    "Expected \"'''\"": _NO_END,
-    "Unterminated string": _NO_END,
+    "Illegal character '\\n'": _NOT_CLOSED,
+    "Expected \"'''\"": _NOT_CLOSED,
+    "Unterminated string": _NOT_CLOSED,
     "Expected newline or end": "a key can have only one value. Put text in quotes.",
     "Unclosed array": 'the list has no end. Put "]" behind it.',
     "Unescaped '\\'": r"a \ in quotes must be written as \\.",
@@ -103,16 +105,22 @@ _HINTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class TomlPlace:
-    """The line of a key, and the last one of its value, from 1; `is_long` where the value is between three quotes."""
+class TomlLines:
+    """The first and last line of a key and its value, from 1.
+
+    `is_long` where the value is between three quotes.
+    """
 
     line: int
     last: int
     is_long: bool = False
 
 
-def read_toml(text: str, where: str = "") -> dict[str, Any]:
-    """What a TOML text holds. Raises Invalid that names the line, and `where` in front of it."""
+def read_toml(text: str, source: str = "") -> dict[str, Any]:
+    """Parse a TOML text.
+
+    Raises Invalid, which names the line, and `source` in front of it.
+    """
     if line := deep_key(text):
         refuse(
             [
@@ -120,96 +128,112 @@ def read_toml(text: str, where: str = "") -> dict[str, Any]:
                     line, "the name has too many parts. Use at most eight, with dots between them."
                 )
             ],
-            where,
+            source,
         )
     try:
         return tomllib.loads(text)
     except RecursionError:
-        refuse([Problem(1, "lists or tables lie too deep in each other. Make it flatter.")], where)
+        refuse([Problem(1, "lists or tables lie too deep in each other. Make it flatter.")], source)
     except tomllib.TOMLDecodeError as error:
-        refuse([_toml_problem(str(error), text)], where)
+        refuse([_toml_problem(str(error), text)], source)
     except ValueError:  # a number of thousands of digits
-        found = re.search(r"[0-9a-fA-F_]{1000}", text)
-        line = text.count("\n", 0, found.start()) + 1 if found else 1
-        refuse([Problem(line, "the number has too many digits. Shorten it.")], where)
+        match = re.search(r"[0-9a-fA-F_]{1000}", text)
+        line = text.count("\n", 0, match.start()) + 1 if match else 1
+        refuse([Problem(line, "the number has too many digits. Shorten it.")], source)
 
 
 def deep_key(text: str) -> int | None:
-    """The first line with a key of more than eight parts, if there is one.
+    """Return the first line with a key of more than eight parts, if any.
 
-    The time that the standard library takes for a key grows with the square of its parts: 10 kB of dots would take two seconds.
+    The standard library's time for a key grows with the square of its parts: 10 kB of dots would
+    take two seconds.
     """
-    # Strings and comments may hold any dots: only their line breaks stay, and a letter, as a string can be a part of a key.
+    # Strings and comments may contain any dots: only their line breaks stay, and one letter for a
+    # string, since it can be a part of a key.
     bare = _STRING_OR_COMMENT.sub(
-        lambda found: ("" if found[0][0] == "#" else "s") + "\n" * found[0].count("\n"), text
+        lambda match: ("" if match[0][0] == "#" else "s") + "\n" * match[0].count("\n"), text
     )
-    found = _DEEP_KEY.search(bare)
-    return bare.count("\n", 0, found.start()) + 1 if found else None
+    match = _DEEP_KEY.search(bare)
+    if match:
+        return bare.count("\n", 0, match.start()) + 1
+    return None
 
 
 class Lines:
-    """The lines of a TOML text that was read without an error, looked up when the first one is asked for."""
+    """The lines of a valid TOML text, computed at the first use."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     @cached_property
-    def _places(self) -> dict[KeyPath, TomlPlace]:
-        return places(self._text)
+    def _places(self) -> dict[KeyPath, TomlLines]:
+        return key_lines(self._text)
 
     @cached_property
-    def _end(self) -> TomlPlace:
+    def _end(self) -> TomlLines:
         line = self._text.rstrip().count("\n") + 1
-        return TomlPlace(line, line)
+        return TomlLines(line, line)
 
-    def place(self, *path: str | int) -> TomlPlace:
-        """The place of a key; where it is missing, of its nearest parent, and at last the text's end."""
+    def of(self, *path: str | int) -> TomlLines:
+        """Return the lines of a key, else of its nearest parent or the end."""
         while path and path not in self._places:
             path = path[:-1]
         return self._places.get(path) or self._end
 
     def problem(self, sentence: str, *path: str | int) -> Problem:
-        return Problem(self.place(*path).line, sentence)
+        return Problem(self.of(*path).line, sentence)
 
     def line_in(self, text: str, line: int, *path: str | int) -> int:
-        """The line in the file of a line of a text that stands at a path; the text's first where they do not correspond."""
-        place = self.place(*path)
-        # A long text begins below its opening quotes.
-        above = place.last - place.line - text.count("\n")
-        return place.line + line - 1 + above if above in (0, int(place.is_long)) else place.line
+        """Return the line in the file of a line of a value's text.
+
+        It is the value's first line where the two do not correspond.
+        """
+        value_lines = self.of(*path)
+        # A text between three quotes begins below its opening quotes.
+        above = value_lines.last - value_lines.line - text.count("\n")
+        if above in (0, int(value_lines.is_long)):
+            return value_lines.line + line - 1 + above
+        return value_lines.line
 
 
-def places(text: str) -> dict[KeyPath, TomlPlace]:
-    """Where the keys and tables of a TOML text stand that the standard library can read; tables of an array count from 0."""
-    found: dict[KeyPath, TomlPlace] = {}
+def key_lines(text: str) -> dict[KeyPath, TomlLines]:
+    """Map the keys and tables of a valid TOML text to their lines.
+
+    Tables of an array count from 0.
+    """
+    lines_by_path: dict[KeyPath, TomlLines] = {}
     arrays: dict[KeyPath, int] = {}  # the number of the last table of each array of tables
     table: KeyPath = ()
-    line, at = 1, 0
-    while head := _HEAD.match(text, end := _next(text, at)):
-        line += text.count("\n", at, end)
+    line = 1
+    position = 0
+    while head := _HEAD.match(text, end := _skip_blank(text, position)):
+        line += text.count("\n", position, end)
         path = () if head["open"] else table
         for part in _PART.findall(head["key"]):
-            if path in arrays:  # it means the last table there
+            if path in arrays:  # the key belongs to the last table of the array
                 path = (*path, arrays[path])
             path = (*path, tomllib.loads(f"key = {part}")["key"] if part[0] in "\"'" else part)
-            found.setdefault(path, TomlPlace(line, line))
+            lines_by_path.setdefault(path, TomlLines(line, line))
         if head["open"] == "[[":
             arrays[path] = arrays.get(path, -1) + 1
             path = (*path, arrays[path])
         if head["open"]:
-            found[path] = TomlPlace(line, line)
-            table, at = path, head.end()
+            lines_by_path[path] = TomlLines(line, line)
+            table = path
+            position = head.end()
             continue
-        at = _value_end(text, head.end())
-        last = line + text.count("\n", end, at)
-        found[path] = TomlPlace(line, last, is_long=bool(_LONG.match(text, head.end())))
+        position = _value_end(text, head.end())
+        last = line + text.count("\n", end, position)
+        lines_by_path[path] = TomlLines(line, last, is_long=bool(_LONG.match(text, head.end())))
         line = last
-    return found
+    return lines_by_path
 
 
-def _next(text: str, at: int) -> int:
-    blank = _BLANK.match(text, at)
-    return blank.end() if blank else at
+def _skip_blank(text: str, position: int) -> int:
+    blank = _BLANK.match(text, position)
+    if blank:
+        return blank.end()
+    return position
 
 
 def _value_end(text: str, begin: int) -> int:
@@ -223,94 +247,114 @@ def _value_end(text: str, begin: int) -> int:
 
 def _toml_problem(message: str, text: str) -> Problem:
     match = _PLACE.fullmatch(message)
-    what = match["what"] if match else message
+    sentence = match["what"] if match else message
     line = int(match["line"]) if match and match["line"] else text.rstrip("\n").count("\n") + 1
-    hint = next((hint for beginning, hint in _HINTS.items() if what.startswith(beginning)), None)
-    return Problem(line, hint or f"the TOML cannot be read: {what}. Correct it there.")
+    hint = next(
+        (hint for beginning, hint in _HINTS.items() if sentence.startswith(beginning)), None
+    )
+    return Problem(line, hint or f"the TOML cannot be read: {sentence}. Correct it there.")
 
 
-def parse_schema(text: str, name: str, where: str = "") -> BlockSchema:
-    """The schema that a TOML text lays down. Raises Invalid with every problem and its line, `where` in front of each."""
-    table, lines = read_toml(text, where), Lines(text)
+def parse_schema(text: str, name: str, source: str = "") -> BlockSchema:
+    """Return the schema that a TOML text defines.
+
+    Raises Invalid with every problem and its line, and `source` in front of each.
+    """
+    table = read_toml(text, source)
+    lines = Lines(text)
     problems = unfit(table, BLOCK_KEYS, lines)
-    schema, found = schema_in(table, name, lines)
+    schema, schema_problems = schema_in(table, name, lines)
     if schema is None or problems:
-        refuse([*problems, *found], where)
+        refuse([*problems, *schema_problems], source)
     return schema
 
 
 def schema_in(
     table: Mapping[str, Any], name: str, lines: Lines, *path: str | int
 ) -> tuple[BlockSchema | None, list[Problem]]:
-    """The schema that the table at a path lays down, None where that is none; and what is wrong with its values."""
-    policy, limit = table.get("policy"), table.get("limit", DEFAULT_LIMIT)
+    """Return the schema in the table at a path, and its problems.
+
+    The schema is None where there are problems.
+    """
+    policy = table.get("policy")
+    limit = table.get("limit", DEFAULT_LIMIT)
     problems: list[Problem] = []
     if isinstance(policy, str) and policy not in _POLICIES:
         problems.append(
             lines.problem(f'"policy" must be one of: {", ".join(_POLICIES)}.', *path, "policy")
         )
-    if type(limit) is int and not 1 <= limit <= _LARGEST_LIMIT:
+    if type(limit) is int and not 1 <= limit <= _LIMIT_BOUND:
         problems.append(
             lines.problem(
-                f'"limit" must lie between 1 and {_LARGEST_LIMIT} characters.', *path, "limit"
+                f'"limit" must lie between 1 and {_LIMIT_BOUND} characters.', *path, "limit"
             )
         )
     tables = table.get("fields")
     fields: list[SchemaField] = []
-    for key, value in tables.items() if isinstance(tables, dict) else ():
-        if not isinstance(value, dict):
-            told = f'"{key}" must be a table. Write it as [fields.{key}].'
-            problems.append(lines.problem(told, *path, "fields", key))
+    for key, field_table in tables.items() if isinstance(tables, dict) else ():
+        if not isinstance(field_table, dict):
+            sentence = f'"{key}" must be a table. Write it as [fields.{key}].'
+            problems.append(lines.problem(sentence, *path, "fields", key))
             continue
-        field, found = _field(key, value, lines, *path)
-        problems += found
+        field, field_problems = _field(key, field_table, lines, *path)
+        problems += field_problems
         fields += [field] if field else []
     if not tables:
         problems.append(
             lines.problem("the schema has no fields. Give it one, as in [fields.name].", *path)
         )
     problems += [
-        lines.problem(sentence, *path, "fields", each.name)
-        for each, sentence in same_headings(fields)
+        lines.problem(sentence, *path, "fields", schema_field.name)
+        for schema_field, sentence in same_headings(fields)
     ]
     if problems or not fields:
         return None, problems
-    title, description = table.get("title") or SchemaField(name).title, table.get("description", "")
+    title = table.get("title") or SchemaField(name).title
+    description = table.get("description", "")
     return BlockSchema(
         name, title, tuple(fields), description, cast(Policy | None, policy), limit
     ), []
 
 
 def read_schema(name: str, folder: Path) -> BlockSchema:
-    """The schema in `<folder>/<name>.toml`. Raises NotFound, Invalid, Unavailable."""
-    file, where = f"{name}.toml", f"{FOLDER}/{name}.toml"
+    """Return the schema in `<folder>/<name>.toml`.
+
+    Raises NotFound, Invalid, Unavailable.
+    """
+    file = f"{name}.toml"
+    file_path = f"{FOLDER}/{name}.toml"
     if not _NAME.fullmatch(name):
         raise Invalid(
-            f'"{name[:80]}" cannot be the name of a block schema. Use letters, digits, "_", "-" and ".", at most 100 of them.'
+            f'"{name[:80]}" cannot be the name of a block schema. '
+            'Use letters, digits, "_", "-" and ".", at most 100 of them.'
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (folder / file).open("rb") as opened:
-            content = opened.read(_LARGEST_FILE + 1)
+        with (folder / file).open("rb") as stream:
+            content = stream.read(_FILE_LIMIT + 1)
     except FileNotFoundError:
-        known = ", ".join(schema_names(folder)) or "none yet"
+        known_names = ", ".join(schema_names(folder)) or "none yet"
         raise NotFound(
-            f'There is no block schema "{name}". Put it into {where} in the data folder, or use one of these: {known}.'
+            f'There is no block schema "{name}". Put it into {file_path} in the data folder, or '
+            f"use one of these: {known_names}."
         ) from None
     except OSError as error:
         raise Unavailable(
-            f"{where} cannot be read: {error.strerror}. See to its permissions."
+            f"{file_path} cannot be read: {error.strerror}. See to its permissions."
         ) from error
-    if len(content) > _LARGEST_FILE:
-        raise Invalid(f"{where} is larger than {_LARGEST_FILE} bytes. Shorten it.")
+    if len(content) > _FILE_LIMIT:
+        raise Invalid(f"{file_path} is larger than {_FILE_LIMIT} bytes. Shorten it.")
     try:
-        return parse_schema(content.decode("utf-8").removeprefix("\ufeff"), name, where)
+        return parse_schema(content.decode("utf-8").removeprefix("\ufeff"), name, file_path)
     except UnicodeDecodeError:
-        raise Invalid(f"{where} is not UTF-8 text. Save it as UTF-8.") from None
+        raise Invalid(f"{file_path} is not UTF-8 text. Save it as UTF-8.") from None
 
 
 def schema_names(folder: Path) -> list[str]:
-    """The names of the schemas in a folder, in alphabetical order; none where the folder is missing. Raises Unavailable."""
+    """Return the names of the schemas in a folder, in alphabetical order.
+
+    There are none where the folder is missing. Raises Unavailable.
+    """
     try:
         return sorted(path.stem for path in folder.glob("*.toml") if _NAME.fullmatch(path.stem))
     except OSError as error:
@@ -320,25 +364,34 @@ def schema_names(folder: Path) -> list[str]:
 
 
 def find_schema(name: str | None, data_dir: Path) -> BlockSchema | None:
-    """The schema of this name in a data folder; other systems may have more. Raises Invalid, Unavailable for unreadable ones."""
+    """Return the schema of this name in a data folder, if it exists.
+
+    Other systems may have more schemas. Raises Invalid, Unavailable for unreadable ones.
+    """
     folder = data_dir / FOLDER
-    return read_schema(name, folder) if name and name in schema_names(folder) else None
+    if name and name in schema_names(folder):
+        return read_schema(name, folder)
+    return None
 
 
 def require_schema(name: str, data_dir: Path) -> BlockSchema:
-    """The schema of this name in a data folder. Raises Invalid, with the names that there are."""
-    found = find_schema(name, data_dir)
-    if found is None:
-        known = ", ".join(schema_names(data_dir / FOLDER)) or "none yet"
+    """Return the schema of this name in a data folder.
+
+    Raises Invalid, which lists the existing names.
+    """
+    schema = find_schema(name, data_dir)
+    if schema is None:
+        known_names = ", ".join(schema_names(data_dir / FOLDER)) or "none yet"
         raise Invalid(
-            f'There is no block schema "{name[:80]}". Use one of these: {known}. New ones are files '
+            f'There is no block schema "{name[:80]}". Use one of these: {known_names}. '
+            "New ones are files "
             f"{FOLDER}/<name>.toml in the data folder."
         )
-    return found
+    return schema
 
 
 def starting_settings(schema: BlockSchema) -> dict[str, Any]:
-    """What a new block of the schema has beside its text, as far as the schema says."""
+    """Return the settings that a schema gives a new block."""
     settings = {name: getattr(schema, name) for name in ("title", "description", "policy", "limit")}
     return {name: value for name, value in settings.items() if value not in (None, "")}
 
@@ -349,10 +402,15 @@ def read_block(
     schema_ref: str | None,
     data_dir: Path,
 ) -> ParsedBlock:
-    """What was written of a block with this schema, or with the one that it names. Raises Invalid, TooLong before reading."""
+    """Parse a block's text in a format, by the schema that applies.
+
+    That is the schema that the text names, else `schema_ref`. Raises TooLong before parsing,
+    Invalid.
+    """
     if len(text) > LONGEST_TEXT:
         raise TooLong(
-            f"The text has {len(text)} characters, and in this format {LONGEST_TEXT} are read at most. Send it as JSON."
+            f"The text has {len(text)} characters, and in this format {LONGEST_TEXT} are read at "
+            "most. Send it as JSON."
         )
     parsed = read(text, find_schema(schema_ref, data_dir))
     if parsed.schema_ref in (None, schema_ref):
@@ -361,15 +419,19 @@ def read_block(
 
 
 def schemas_in(data_dir: Path) -> Schemas:
-    """The schemas that an operator put into a data folder. One that cannot be read binds nobody, and is logged."""
+    """Return a lookup of the schemas in a data folder.
+
+    An unreadable schema is logged and not enforced.
+    """
 
     def find(name: str) -> BlockSchema | None:
         folder = data_dir / FOLDER
         try:
-            return read_schema(name, folder) if name in schema_names(folder) else None
+            if name in schema_names(folder):
+                return read_schema(name, folder)
         except RicordoError as error:
             log.warning("a block schema cannot be read", extra={"schema": name, "reason": error})
-            return None
+        return None
 
     return find
 
@@ -379,30 +441,47 @@ def no_schemas(_name: str) -> BlockSchema | None:
 
 
 def require_follows(label: str, before: str, after: str, schema: BlockSchema | None) -> None:
-    """Raise Invalid, with the lines that are wrong, where the later text follows the schema less than the earlier one."""
+    """Raise Invalid where the later text follows the schema less than the earlier one.
+
+    The error lists the wrong lines.
+    """
     if schema is None:
         return
-    now, then = read_sections(after, schema), read_sections(before, schema)
-    if _distance(now) > _distance(then):
-        found = sorted(set(now.problems or now.missing))
-        more = [f"And {len(found) - _MOST_SHOWN} more."] if len(found) > _MOST_SHOWN else []
-        told = "\n".join([*map(str, found[:_MOST_SHOWN]), *more])
-        raise Invalid(_REFUSED.format(label, schema.name, told))
+    sections_after = read_sections(after, schema)
+    sections_before = read_sections(before, schema)
+    if _distance(sections_after) > _distance(sections_before):
+        problems = sorted(set(sections_after.problems or sections_after.missing))
+        more = (
+            [f"And {len(problems) - _PROBLEM_LIMIT} more."]
+            if len(problems) > _PROBLEM_LIMIT
+            else []
+        )
+        lines = "\n".join([*map(str, problems[:_PROBLEM_LIMIT]), *more])
+        raise Invalid(_EDIT_REFUSED.format(label, schema.name, lines))
 
 
 def _distance(reading: ParsedSections) -> int:
-    """How far a text is from its schema: 0 where it follows it, 1 where required fields are empty, 2 where it does not."""
-    return 2 if reading.problems else 1 if reading.missing else 0
+    """Return the text's distance from its schema.
+
+    0: it follows the schema; 1: required fields are empty; 2: it has problems.
+    """
+    if reading.problems:
+        return 2
+    if reading.missing:
+        return 1
+    return 0
 
 
 def _field(
     name: str, table: Mapping[str, Any], lines: Lines, *path: str | int
 ) -> tuple[SchemaField | None, list[Problem]]:
-    here = (*path, "fields", name)
-    problems = unfit(table, _FIELD_KEYS, lines, *here)
+    field_path = (*path, "fields", name)
+    problems = unfit(table, _FIELD_KEYS, lines, *field_path)
     kind = table.get("kind", "string")
     if isinstance(kind, str) and kind not in KINDS:
-        problems.append(lines.problem(f'"kind" must be one of: {", ".join(KINDS)}.', *here, "kind"))
+        problems.append(
+            lines.problem(f'"kind" must be one of: {", ".join(KINDS)}.', *field_path, "kind")
+        )
     if problems:
         return None, problems
     default = table.get("default")
@@ -413,22 +492,22 @@ def _field(
             "default": tuple(default) if isinstance(default, list) else default,
         }
     )
-    return field, [lines.problem(sentence, *here, key) for key, sentence in field.faults()]
+    return field, [lines.problem(sentence, *field_path, key) for key, sentence in field.faults()]
 
 
 def unfit(
     table: Mapping[str, Any], keys: Mapping[str, type], lines: Lines, *path: str | int
 ) -> list[Problem]:
-    """A problem for each key that is not known here, or whose value is of another type, or an empty title."""
+    """Return the problems of a table's keys: unknown, of a wrong type, or empty."""
     problems: list[Problem] = []
-    for key, value in table.items():
+    for key, key_value in table.items():
         if key not in keys:
             problems.append(
                 lines.problem(f'"{key}" is not known here. Use: {", ".join(keys)}.', *path, key)
             )
-        elif keys[key] is not object and type(value) is not keys[key]:
-            problems.append(lines.problem(f'"{key}" must be {_CALLED[keys[key]]}.', *path, key))
-        elif (key, value) == ("title", ""):
+        elif keys[key] is not object and type(key_value) is not keys[key]:
+            problems.append(lines.problem(f'"{key}" must be {_TYPE_NAMES[keys[key]]}.', *path, key))
+        elif (key, key_value) == ("title", ""):
             problems.append(
                 lines.problem('"title" is empty. Fill it in, or remove the line.', *path, key)
             )

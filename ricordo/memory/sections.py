@@ -1,7 +1,10 @@
-"""The canonical text of a block that has a schema: a section `## Title` a field, its value below. What agents see and edit.
+"""Canonical text of a block with a schema: a section for each field.
 
-A line of a value that would be taken for a heading, or for the empty space between sections, gets a backslash in front:
-`\\## Not a heading`. Reading takes one backslash away again. All other text stands as it is.
+A section has the heading `## Title`, and the field's value below it. Agents see and edit this text.
+
+A line of a value that looks like a heading, or like the empty space between sections, gets a
+backslash in front: `\\## Not a heading`. Reading removes one backslash. All other text stays as it
+is.
 """
 
 import re
@@ -21,11 +24,11 @@ from ricordo.domain.block_schema import (
 )
 from ricordo.errors import Invalid
 
-# compact: nothing between sections; spaced: an empty line; open: one below each heading, too.
+# compact: no empty lines; spaced: an empty line between sections; open: one below headings too.
 Layout = Literal["compact", "spaced", "open"]
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 
-_MOST_PROBLEMS = 20
+_PROBLEM_LIMIT = 20
 _HEADING = re.compile(r"##(?:[ \t](.*))?", re.DOTALL)
 _LIKE_A_HEADING = re.compile(r"\\*##(?:[ \t].*)?", re.DOTALL)
 _LIKE_A_BLANK = re.compile(r"\\+\s*")
@@ -37,7 +40,7 @@ _BOOLEANS = {"yes": True, "true": True, "no": False, "false": False}
 
 @dataclass(frozen=True, order=True, slots=True)
 class Problem:
-    """One sentence about one line, counted from 1."""
+    """One sentence about one line; lines count from 1."""
 
     line: int
     sentence: str
@@ -46,19 +49,22 @@ class Problem:
         return f"Line {self.line}: {self.sentence}"
 
 
-def refuse(problems: Iterable[Problem], where: str = "") -> NoReturn:
-    """Raise Invalid with a line for each problem, in their order; `where` names the text, if it is one of several."""
+def refuse(problems: Iterable[Problem], source: str = "") -> NoReturn:
+    """Raise Invalid with a line for each problem, in their order.
+
+    `source` names the text, if it is one of several.
+    """
     ordered = sorted(set(problems))
-    told = [
-        f"{where}: {problem}" if where else str(problem) for problem in ordered[:_MOST_PROBLEMS]
+    sentences = [
+        f"{source}: {problem}" if source else str(problem) for problem in ordered[:_PROBLEM_LIMIT]
     ]
-    more = [f"And {len(ordered) - _MOST_PROBLEMS} more."] if len(ordered) > _MOST_PROBLEMS else []
-    raise Invalid("\n".join([*told, *more]))
+    more = [f"And {len(ordered) - _PROBLEM_LIMIT} more."] if len(ordered) > _PROBLEM_LIMIT else []
+    raise Invalid("\n".join([*sentences, *more]))
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedSections:
-    """A text field by field in its order, what does not follow the schema, and what is required and missing."""
+    """Fields of a text in its order, schema problems, and missing required fields."""
 
     fields: Mapping[str, FieldValue]
     problems: tuple[Problem, ...] = ()
@@ -73,8 +79,12 @@ class _Section:
 
 
 def starting_text(schema: BlockSchema) -> str:
+    """Return the text of a new block: the schema's defaults."""
     return write_sections(
-        {each.name: each.empty if each.default is None else each.default for each in schema.fields},
+        {
+            field.name: field.empty if field.default is None else field.default
+            for field in schema.fields
+        },
         schema,
     )
 
@@ -82,21 +92,27 @@ def starting_text(schema: BlockSchema) -> str:
 def write_sections(
     fields: Mapping[str, FieldValue], schema: BlockSchema, layout: Layout = "compact"
 ) -> str:
-    """The text that says these values, in their order. Every name must be one of the schema's, and every value fit its field."""
-    titles = {each.name: each.title for each in schema.fields}
+    """Return the text of these values, in their order.
+
+    Every name must be one of the schema's, and every value must fit its field.
+    """
+    titles = {field.name: field.title for field in schema.fields}
     sections: list[str] = []
-    for name, value in fields.items():
-        lines = _lines_of(value)
+    for name, field_value in fields.items():
+        lines = _lines_of(field_value)
         blank = [""] if lines and layout == "open" else []
         sections.append("\n".join([f"## {titles[name]}", *blank, *lines]))
     return ("\n" if layout == "compact" else "\n\n").join(sections)
 
 
 def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
-    """What a text says by a schema. Lines count from 1; fields with a problem are left out."""
+    """Read a text's fields by a schema.
+
+    Lines count from 1. Fields with a problem are left out.
+    """
     lines = text.split("\n")
     if lines[0].endswith("\r"):
-        # Headings are written without it, so all of the text came from where lines end so.
+        # Headings are written without "\r", so all of the text came from a system that uses it.
         lines = [line.removesuffix("\r") for line in lines]
     before, sections = _split(lines)
     problems: list[Problem] = []
@@ -108,47 +124,52 @@ def read_sections(text: str, schema: BlockSchema) -> ParsedSections:
             )
         )
     fields: dict[str, FieldValue] = {}
-    headed: set[str] = set()
+    seen_names: set[str] = set()
     by_heading = schema.by_heading()
-    known = ", ".join(f'"## {each.title}"' for each in schema.fields)
+    headings = ", ".join(f'"## {schema_field.title}"' for schema_field in schema.fields)
     for section in sections:
         field = by_heading.get(heading_key(section.heading))
         if field is None:
             problems.append(
                 Problem(
                     section.line,
-                    f'"{section.heading[:80]}" is no field of "{schema.name}". Use one of {known}, '
+                    f'"{section.heading[:80]}" is no field of "{schema.name}". '
+                    f"Use one of {headings}, "
                     'or write "\\##" where the line belongs to the text above it.',
                 )
             )
-        elif field.name in headed:
+        elif field.name in seen_names:
             problems.append(
                 Problem(section.line, f'"{field.title}" occurs twice. Keep one of the two.')
             )
         else:
-            headed.add(field.name)
-            value, found = _value(field, section)
-            problems += found
-            if found:
+            seen_names.add(field.name)
+            field_value, field_problems = _value(field, section)
+            problems += field_problems
+            if field_problems:
                 continue
-            fields[field.name] = value
-            if field.lacks(value):
+            fields[field.name] = field_value
+            if field.lacks(field_value):
                 missing.append(
                     Problem(section.line, f'"{field.title}" is required and empty. Fill it in.')
                 )
-    for each in schema.fields:
-        if each.required and each.name not in headed:
+    for schema_field in schema.fields:
+        if schema_field.required and schema_field.name not in seen_names:
             missing.append(
                 Problem(
                     len(lines),
-                    f'"{each.title}" is required and missing. Add a line "## {each.title}".',
+                    f'"{schema_field.title}" is required and missing. '
+                    f'Add a line "## {schema_field.title}".',
                 )
             )
     return ParsedSections(fields, tuple(problems), tuple(missing))
 
 
 def layout_of(text: str, schema: BlockSchema, reading: ParsedSections) -> Layout | None:
-    """How a text is laid out, None where its values, written in any layout, would give another text."""
+    """Return the layout of a text.
+
+    None where writing its values in any layout would give another text.
+    """
     if reading.problems:
         return None
     return next(
@@ -158,7 +179,7 @@ def layout_of(text: str, schema: BlockSchema, reading: ParsedSections) -> Layout
 
 
 def _split(lines: Sequence[str]) -> tuple[int | None, list[_Section]]:
-    """The line of the first text that stands above all headings, and the sections."""
+    """Return the line of the first text above all headings, and the sections."""
     before: int | None = None
     sections: list[_Section] = []
     for number, line in enumerate(lines, 1):
@@ -172,101 +193,117 @@ def _split(lines: Sequence[str]) -> tuple[int | None, list[_Section]]:
 
 
 def _value(field: SchemaField, section: _Section) -> tuple[FieldValue, list[Problem]]:
+    """Read a field's value from its section, or report why it does not fit."""
     lines = section.lines
-    start = next((place for place, line in enumerate(lines) if line.strip()), len(lines))
-    end = next((place for place in range(len(lines), start, -1) if lines[place - 1].strip()), start)
-    first, lines = section.line + 1 + start, lines[start:end]
-    where = first if lines else section.line
-    value: FieldValue
+    start = next((index for index, line in enumerate(lines) if line.strip()), len(lines))
+    end = next((index for index in range(len(lines), start, -1) if lines[index - 1].strip()), start)
+    first = section.line + 1 + start
+    lines = lines[start:end]
+    problem_line = first if lines else section.line
+    field_value: FieldValue
     if field.kind == "list":
-        value, problem = _items(lines, field, first)
+        field_value, problem = _items(lines, field, first)
         if problem:
             return None, [problem]
     elif field.kind in ("string", "text"):
-        value = "\n".join(_bare(line) for line in lines)
+        field_value = "\n".join(_bare(line) for line in lines)
     elif len(lines) > 1:
         return None, [
-            Problem(where, f'"{field.title}" must be one line. Take the other lines out.')
+            Problem(problem_line, f'"{field.title}" must be one line. Take the other lines out.')
         ]
     else:
-        value = _plain(field.kind, lines[0].strip()) if lines else None
-    fault = field.fault(value)
-    return value, [Problem(where, f'"{field.title}" {fault}')] if fault else []
+        field_value = _plain(field.kind, lines[0].strip()) if lines else None
+    fault = field.fault(field_value)
+    return field_value, [Problem(problem_line, f'"{field.title}" {fault}')] if fault else []
 
 
 def _items(
     lines: Sequence[str], field: SchemaField, first: int
 ) -> tuple[tuple[str, ...], Problem | None]:
-    items: list[list[str]] = []
+    entries: list[list[str]] = []
     for number, line in enumerate(lines, first):
         if not line.strip():
             continue
-        if item := _ITEM.fullmatch(line):
-            items.append([item[1] or ""])
-        elif items and line.startswith(("  ", "\t")):
-            items[-1].append(line.removeprefix("\t") if line.startswith("\t") else line[2:])
+        if bullet := _ITEM.fullmatch(line):
+            entries.append([bullet[1] or ""])
+        elif entries and line.startswith(("  ", "\t")):
+            entries[-1].append(line.removeprefix("\t") if line.startswith("\t") else line[2:])
         else:
-            sentence = f'"{field.title}" is a list. Begin each item with "- ", and further lines of an item with two spaces.'
+            sentence = (
+                f'"{field.title}" is a list. Begin each item with "- ", and further lines of an '
+                "item with two spaces."
+            )
             return (), Problem(number, sentence)
-    return tuple("\n".join(_unmarked(line) for line in item) for item in items), None
+    return tuple("\n".join(map(_unmarked, entry)) for entry in entries), None
 
 
-def _plain(kind: FieldKind, words: str) -> FieldValue:
-    """The value of a field that is no text; the words themselves where they say none of its kind."""
-    is_whole = _INTEGER.fullmatch(words) and abs(int(words)) <= LARGEST
+def _plain(kind: FieldKind, text: str) -> FieldValue:
+    """Return the value of a field that is no text.
+
+    Text that is no value of the kind is returned as it is.
+    """
+    is_whole = _INTEGER.fullmatch(text) and abs(int(text)) <= LARGEST
     match kind:
         case "boolean":
-            return _BOOLEANS.get(words.casefold(), words)
+            return _BOOLEANS.get(text.casefold(), text)
         case "integer" | "number" if is_whole:
-            return int(words)
-        case "number" if _NUMBER.fullmatch(words):
-            return float(words)
+            return int(text)
+        case "number" if _NUMBER.fullmatch(text):
+            return float(text)
         case "date":
             with suppress(ValueError):
-                return date.fromisoformat(words)
-    return words
+                return date.fromisoformat(text)
+    return text
 
 
-def _lines_of(value: FieldValue) -> list[str]:
-    match value:
+def _lines_of(field_value: FieldValue) -> list[str]:
+    match field_value:
         case None | "":
             return []
         case bool():
-            return ["yes" if value else "no"]
+            return ["yes" if field_value else "no"]
         case int() | float():
-            return [repr(value)]
+            return [repr(field_value)]
         case date():
-            return [value.isoformat()]
+            return [field_value.isoformat()]
         case str():
-            lines = [_escaped(line) for line in value.split("\n")]
+            lines = [_escaped(line) for line in field_value.split("\n")]
             for edge in {0, len(lines) - 1}:
                 lines[edge] = lines[edge] if lines[edge].strip() else "\\" + lines[edge]
             return lines
         case tuple():
-            return [line for item in value for line in _item_lines(item)]
+            return [line for entry in field_value for line in _entry_lines(entry)]
 
 
-def _item_lines(item: str) -> list[str]:
-    if not item:
+def _entry_lines(entry: str) -> list[str]:
+    if not entry:
         return ["-"]
-    first, *others = [_marked(line) for line in item.split("\n")]
+    first, *others = [_marked(line) for line in entry.split("\n")]
     return [f"- {first}", *(f"  {line}" for line in others)]
 
 
 def _escaped(line: str) -> str:
-    return "\\" + line if _LIKE_A_HEADING.fullmatch(line) or _LIKE_A_BLANK.fullmatch(line) else line
+    if _LIKE_A_HEADING.fullmatch(line) or _LIKE_A_BLANK.fullmatch(line):
+        return "\\" + line
+    return line
 
 
 def _bare(line: str) -> str:
     is_escaped = line.startswith("\\") and (
         _LIKE_A_HEADING.fullmatch(line) or _LIKE_A_BLANK.fullmatch(line)
     )
-    return line[1:] if is_escaped else line
+    if is_escaped:
+        return line[1:]
+    return line
 
 
 def _marked(line: str) -> str:
-    return "\\" + line if not line.strip() or _LIKE_A_BLANK.fullmatch(line) else line
+    if not line.strip() or _LIKE_A_BLANK.fullmatch(line):
+        return "\\" + line
+    return line
 
 
 def _unmarked(line: str) -> str:
-    return line[1:] if _LIKE_A_BLANK.fullmatch(line) else line
+    if _LIKE_A_BLANK.fullmatch(line):
+        return line[1:]
+    return line

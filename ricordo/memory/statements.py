@@ -1,7 +1,8 @@
-"""What a message states, and what of it may become a note: no question, request, hypothesis, greeting or invention. Pure.
+"""Statements in a message, and the notes that may be made of them. Pure.
 
-A small model that takes notes writes down junk too: questions, what it was asked to do, its own examples. The filter reads
-the message before the model does, and every line that the model wrote against the message.
+A small model that takes notes also writes down junk: questions, requests, its own examples. The
+filter reads the message before the model does, and checks every line that the model wrote against
+the message. Questions, requests, hypotheses, greetings and inventions become no notes.
 """
 
 import re
@@ -11,7 +12,8 @@ from ricordo.memory.facts import facts_in
 from ricordo.search.words import STOP_WORDS, terms
 
 LONGEST_MESSAGE = 4_000  # characters that are read for notes
-_LONGEST_NOTE, _MOST_NOTES = 200, 8
+_LONGEST_NOTE = 200
+_MOST_NOTES = 8
 _SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)]{0,3}\s+(?=\S)|\n+")
 _NO_END = re.compile(r"(?:^|\W)(?:\d{1,2}|dr|mr|mrs|ms|prof|st|nr|vs|ca|sig)\.$", re.IGNORECASE)
 _QUESTION = re.compile(r"[?？]\W{0,5}$")
@@ -59,7 +61,8 @@ _FORGET = re.compile(
     r"|oublie|efface|supprime|olvida|borra|elimina)\b (?!it\b|nicht\b)(?:about |that |dass |que )?(?P<what>[^,.;!?\n]{2,120})",
     re.IGNORECASE,
 )
-# Lines by which a model says that there is nothing, tells of the talk, or repeats its own examples.
+# Lines in which a model says that there is nothing to note, reports the conversation, or repeats
+# its own examples.
 _NO_NOTE = re.compile(
     r"^\W{0,5}(?:none|nothing|no (?:new )?facts?|n/?a|keine?\b.{0,20}|nichts|aucun\w*|rien|ningun\w*|nada)\W{0,5}$"
     r"|\b(?:assistant|chatbot|language model|(?:the )?message|user (?:asks?|asked|wants? to know"
@@ -71,11 +74,13 @@ _NO_NOTE = re.compile(
 _BULLET = re.compile(r"^\s*(?:[-*•–]+|\d{1,2}[.)])\s*")
 _NUMBER = re.compile(r"\d+")
 _NAME = re.compile(r"(?<![.!?] )(?<!^)\b[A-ZÀ-ÖØ-Þ][^\W\d_]{2,}")
-# Words by which a note says in the third person what the message says in the first.
+# Words of a note in the third person for a message in the first person.
 _NOTE_WORDS = frozenset(
     terms(
-        "name named called live lives living home work works job has have likes like prefers prefer favourite favorite person user "
-        "wohnt heißt arbeitet hat mag habite travaille aime vive trabaja tiene llama birthday age old year years"
+        "name named called live lives living home work works job has have likes like prefers "
+        "prefer favourite favorite person user "
+        "wohnt heißt arbeitet hat mag habite travaille aime vive trabaja tiene llama birthday age "
+        "old year years"
     )
 )
 _FIRST_PERSON = re.compile(
@@ -88,18 +93,21 @@ _SHARE = 0.5
 
 
 def sentences(text: str) -> list[str]:
-    """Return the sentences of a text, at most `LONGEST_MESSAGE` characters of it."""
-    parts: list[str] = []
-    for part in _SENTENCE.split(text[:LONGEST_MESSAGE]):
-        if parts and _NO_END.search(parts[-1]):
-            parts[-1] = f"{parts[-1]} {part}"
-        elif re.search(r"\w", part):
-            parts.append(part.strip())
-    return parts
+    """Return the sentences of a text's first `LONGEST_MESSAGE` characters."""
+    pieces: list[str] = []
+    for piece in _SENTENCE.split(text[:LONGEST_MESSAGE]):
+        if pieces and _NO_END.search(pieces[-1]):
+            pieces[-1] = f"{pieces[-1]} {piece}"
+        elif re.search(r"\w", piece):
+            pieces.append(piece.strip())
+    return pieces
 
 
 def is_statement(sentence: str) -> bool:
-    """Return whether the sentence states something: it does not ask, request, suppose or greet."""
+    """Return whether the sentence states something.
+
+    It must not ask, request, suppose or greet.
+    """
     if _QUESTION.search(sentence) or _SMALL_TALK.search(sentence) or _FORGET.search(sentence):
         return False
     if _KEEP.search(sentence):
@@ -111,37 +119,42 @@ def is_statement(sentence: str) -> bool:
 
 def stated(message: str) -> list[str]:
     """Return the sentences of a message that state something."""
-    kept: list[str] = []
-    is_asked = False  # "Suggest a dinner. One or two sentences." goes on with what was asked
-    for one in sentences(message):
-        goes_on = (
-            is_asked
-            and len(one.split()) <= _SHORT_WORDS
-            and not (_FIRST_PERSON.search(one) or facts_in(one))
+    statements: list[str] = []
+    # In "Suggest a dinner. One or two sentences." the second sentence continues the request.
+    follows_request = False
+    for sentence in sentences(message):
+        continues_request = (
+            follows_request
+            and len(sentence.split()) <= _SHORT_WORDS
+            and not (_FIRST_PERSON.search(sentence) or facts_in(sentence))
         )
-        if is_statement(one) and not goes_on:
-            kept.append(_KEEP.sub("", one))
+        if is_statement(sentence) and not continues_request:
+            statements.append(_KEEP.sub("", sentence))
         else:
-            is_asked = True
-    return kept
+            follows_request = True
+    return statements
 
 
 def to_forget(message: str) -> list[str]:
-    """Return what the message wants to be forgotten, in its words."""
-    found = (_FORGET.search(one) for one in sentences(message) if not _QUESTION.search(one))
-    return [match["what"].strip() for match in found if match]
+    """Return the phrases that the message asks to forget."""
+    matches = (
+        _FORGET.search(sentence)
+        for sentence in sentences(message)
+        if not _QUESTION.search(sentence)
+    )
+    return [match["what"].strip() for match in matches if match]
 
 
 def notes_in(answer: str, statements: Iterable[str]) -> list[str]:
-    """Return the lines of a note-taking model's answer that say what the statements say, each once."""
+    """Return the distinct lines of a model's answer that repeat the statements."""
     source = " ".join(statements)
     lines = (_BULLET.sub("", line).strip() for line in answer.split("\n"))
-    kept = [line for line in dict.fromkeys(lines) if line and is_note(line, source)]
-    return kept[:_MOST_NOTES]
+    notes = [line for line in dict.fromkeys(lines) if line and is_note(line, source)]
+    return notes[:_MOST_NOTES]
 
 
 def is_note(line: str, source: str) -> bool:
-    """Return whether a line is a note on what the source says, and nothing that the model made up."""
+    """Return whether a line is a note on the source, without inventions."""
     if (
         len(line) > _LONGEST_NOTE
         or _NO_NOTE.search(line)
@@ -154,19 +167,22 @@ def is_note(line: str, source: str) -> bool:
     folded = source.casefold()
     if any(name.casefold() not in folded for name in _NAME.findall(line)):
         return False
-    known = set(terms(source))
-    words = {word for word in terms(line) if word not in _STOP} - _NOTE_WORDS
-    if not words:
+    source_words = set(terms(source))
+    line_words = {word for word in terms(line) if word not in _STOP} - _NOTE_WORDS
+    if not line_words:
         return False
-    return len(words & known) >= max(1, len(words) * _SHARE)
+    return len(line_words & source_words) >= max(1, len(line_words) * _SHARE)
 
 
 def unnoted(statements: Iterable[str], notes: Iterable[str]) -> list[str]:
-    """Return the statements with a fact in them that no note has: they are noted word for word."""
-    written = " ".join(notes).casefold()
+    """Return statements with a fact that no note has.
+
+    They are noted word for word.
+    """
+    note_text = " ".join(notes).casefold()
     return [
-        one
-        for one in statements
-        if len(one) <= _LONGEST_NOTE
-        and any(fact.value.casefold() not in written for fact in facts_in(one))
+        statement
+        for statement in statements
+        if len(statement) <= _LONGEST_NOTE
+        and any(fact.value.casefold() not in note_text for fact in facts_in(statement))
     ]

@@ -1,4 +1,8 @@
-"""Edits of blocks by anybody: applied where the author owns the block or its policy allows it, else proposed to the owner."""
+"""Edits of blocks by anybody: applied or proposed.
+
+An edit is applied where the author owns the block or the policy allows it; else it is proposed to
+the owner.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +24,10 @@ from ricordo.storage.engine.store import Transaction
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """An edit, its author and its reason; a proposal that it becomes waits so long (microseconds; None: for ever)."""
+    """An edit's author and reason, and the lifetime of its proposal.
+
+    `expires_after` is in microseconds; None: a proposal waits for ever.
+    """
 
     author: Actor
     reason: str | None = None
@@ -31,8 +38,11 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
-    """What became of an edit: the block as it is then, None where there is none, and the proposal that waits, if any."""
+class SubmissionOutcome:
+    """The outcome of an edit: the block now, and the waiting proposal.
+
+    Each is None if it does not exist.
+    """
 
     block: Block | None
     proposal: Proposal | None = None
@@ -45,38 +55,45 @@ def put(
     text: str,
     options: PutOptions,
     edit: Submission,
-) -> Submitted:
-    """Make the text the block's next version, or propose it, also a new block. Raises as `user_memory.put`, and Forbidden."""
+) -> SubmissionOutcome:
+    """Write the text as the block's next version, or propose it.
+
+    A missing block is created, or its creation proposed. Raises as `user_memory.put` does, and
+    Forbidden.
+    """
     label = require_label(label)
-    chain = _locked(tx, memory.chain.id)
+    chain = _lock_chain(tx, memory.chain.id)
     block = blocks.labelled(tx, chain.id, label)
     tx.quotas.require_text(label, text, block.value if block else "")
     text = normal_text(text)
     metadata = edit.metadata(f"{'Edit' if block else 'Make'} {label}")
     if metadata.is_owners_of(chain):
-        return Submitted(user_memory.put(tx, memory, label, text, edit.author, options))
+        return SubmissionOutcome(user_memory.put(tx, memory, label, text, edit.author, options))
     if block:
         block.require_fits(text)
         text = user_memory.merged(tx, block, text, options.expected)
         return change(tx, block, replace(block, value=text, **options.settings()), edit)
     settings = options.settings()
     description = settings.pop("description", None)
-    _require_none(label, settings)
+    _require_no_settings(label, settings)
     require_storable(text, options.message, description)
-    new = Block("", chain.organization_id, chain.id, label, "")
-    new.require_fits(text)
+    new_block = Block("", chain.organization_id, chain.id, label, "")
+    new_block.require_fits(text)
     chain.require_told_apart(label)
     draft = ProposalDraft(chain.id, label, text, description=description)
-    return Submitted(None, propose(tx, draft, metadata, edit.expires_after))
+    return SubmissionOutcome(None, propose(tx, draft, metadata, edit.expires_after))
 
 
 def restore(
     tx: Transaction, memory: UserMemory, label: str, version_id: str, edit: Submission
-) -> Submitted:
-    """Make the text that the block had at a version its next one, or propose that. Raises as `user_memory.restore` does."""
-    chain = _locked(tx, memory.chain.id)
+) -> SubmissionOutcome:
+    """Restore the block's text at a version, or propose that.
+
+    Raises as `user_memory.restore` does.
+    """
+    chain = _lock_chain(tx, memory.chain.id)
     if edit.metadata("").is_owners_of(chain):
-        return Submitted(
+        return SubmissionOutcome(
             user_memory.restore(tx, memory, label, version_id, edit.author, message=edit.reason)
         )
     _, text = user_memory.text_at(tx, chain.id, label, version_id)
@@ -85,10 +102,13 @@ def restore(
 
 def rename(
     tx: Transaction, memory: UserMemory, label: str, new_label: str, edit: Submission
-) -> Submitted:
-    """Give the block another label, or propose that. Raises as `user_memory.rename` does."""
-    if edit.metadata("").is_owners_of(_locked(tx, memory.chain.id)):
-        return Submitted(
+) -> SubmissionOutcome:
+    """Give the block another label, or propose that.
+
+    Raises as `user_memory.rename` does.
+    """
+    if edit.metadata("").is_owners_of(_lock_chain(tx, memory.chain.id)):
+        return SubmissionOutcome(
             user_memory.rename(tx, memory, label, new_label, edit.author, message=edit.reason)
         )
     block = user_memory.require(tx, memory, label)
@@ -97,9 +117,12 @@ def rename(
     return change(tx, block, replace(block, label=new_label), edit)
 
 
-def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> Submitted:
-    """Store the changed block, or propose text and label by its policy. Raises Forbidden, TooLong, Overtaken."""
-    chain = _locked(tx, block.chain_id)
+def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> SubmissionOutcome:
+    """Store the changed block, or propose it if the policy says so.
+
+    Only text and label can be proposed. Raises Forbidden, TooLong, Overtaken.
+    """
+    chain = _lock_chain(tx, block.chain_id)
     changed = replace(changed, value=normal_text(changed.value))
     if changed.value != block.value:
         changed.require_fits(changed.value)
@@ -107,54 +130,58 @@ def change(tx: Transaction, block: Block, changed: Block, edit: Submission) -> S
         change_summary(changed.label, block.value, changed.value, f"Change {changed.label}")
     )
     if not metadata.is_owners_of(chain):
-        kept = {name: getattr(changed, name) for name in (*blocks.SETTINGS, "tags")}
-        _require_none(
+        settings = {name: getattr(changed, name) for name in (*blocks.SETTINGS, "tags")}
+        _require_no_settings(
             block.label,
-            {name: value for name, value in kept.items() if value != getattr(block, name)},
+            {name: value for name, value in settings.items() if value != getattr(block, name)},
         )
     match metadata.policy_decision(block.rule, chain):
         case "apply":
-            return Submitted(blocks.update(tx, block, changed, metadata))
+            return SubmissionOutcome(blocks.update(tx, block, changed, metadata))
         case "refuse":
             raise Forbidden(f'Block "{block.label}" is read-only: only its owner may change it.')
         case "propose":
             new_label = changed.label if changed.label != block.label else None
             if changed.value == block.value and new_label is None:
-                return Submitted(block)
+                return SubmissionOutcome(block)
             draft = ProposalDraft(chain.id, block.label, changed.value, block, new_label)
-            return _proposed(tx, block, draft, metadata, edit)
+            return _propose_change(tx, block, draft, metadata, edit)
 
 
-def remove(tx: Transaction, block: Block, edit: Submission) -> Submitted:
-    """Delete the block, or propose that where its policy wants it. Raises Forbidden, Overtaken."""
-    chain = _locked(tx, block.chain_id)
+def remove(tx: Transaction, block: Block, edit: Submission) -> SubmissionOutcome:
+    """Delete the block, or propose that if the policy says so.
+
+    Raises Forbidden, Overtaken.
+    """
+    chain = _lock_chain(tx, block.chain_id)
     metadata = edit.metadata(f"Delete {block.label}")
     if metadata.policy_decision(block.rule, chain) == "propose":
-        return _proposed(
+        return _propose_change(
             tx, block, ProposalDraft(chain.id, block.label, None, block), metadata, edit
         )
     blocks.remove(tx, block, metadata)
-    return Submitted(None)
+    return SubmissionOutcome(None)
 
 
-def _proposed(
+def _propose_change(
     tx: Transaction, block: Block, draft: ProposalDraft, metadata: ChangeMetadata, edit: Submission
-) -> Submitted:
+) -> SubmissionOutcome:
     try:
-        return Submitted(block, propose(tx, draft, metadata, edit.expires_after))
+        return SubmissionOutcome(block, propose(tx, draft, metadata, edit.expires_after))
     except Unchanged:
-        return Submitted(block)
+        return SubmissionOutcome(block)
 
 
-def _locked(tx: Transaction, chain_id: str) -> Chain:
+def _lock_chain(tx: Transaction, chain_id: str) -> Chain:
     chain = versions.lock(tx, chain_id)
     if chain is None:
         raise NotFound("There is nothing in this memory. Write a block first.")
     return chain
 
 
-def _require_none(label: str, settings: Mapping[str, Any]) -> None:
+def _require_no_settings(label: str, settings: Mapping[str, Any]) -> None:
     if settings:
         raise Forbidden(
-            f'Only the owner of block "{label}" may set its {", ".join(sorted(settings))}. Send the text alone, and it is proposed.'
+            f'Only the owner of block "{label}" may set its {", ".join(sorted(settings))}. '
+            "Send the text alone, and it is proposed."
         )

@@ -1,8 +1,9 @@
-"""Summaries of messages that left a window, by a model where one answers, else an outline without one: this never fails.
+"""Summaries of evicted messages: by a model, else an outline. This never fails.
 
-The material is cut into pieces that the writer's window holds, each summarized together with the summary so far, so any length
-works. A writer gets it as plain text between tags, as data; an agent that sums up for itself gets its own messages as they are,
-behind the same system message and tools as ever, so that its provider's cache holds.
+The material is cut into pieces that the writer's window holds. Each is summarized together with the
+summary so far, so any length works. An outside writer gets plain text between tags, as data. An
+agent that summarizes its own window gets its own messages, behind the same system message and tools
+as always, so that its provider's cache is used.
 """
 
 import asyncio
@@ -42,32 +43,37 @@ from ricordo.prompt.transcript import local_time
 from ricordo.prompt.truncation import exchanges, fit, shorten
 
 TIMEOUT = 120.0
-# A model that was measured to be slow gets longer: so many times what it will take, within this bound.
-_SLOWER, _LONGEST_TIMEOUT = 3, 1_200.0
-# How long a writer that failed is left alone.
-_REST = 300 * SECOND
+# A model that was measured to be slow gets this many times its expected time, within this bound.
+_SLOW_FACTOR = 3
+_LONGEST_TIMEOUT = 1_200.0
+# The pause for a writer that failed.
+_PAUSE = 300 * SECOND
 log = logging.getLogger(__name__)
 
-# Of a writer's window, what may be asked at once: were our estimate half of the truth, there would still be room to answer.
+# The share of a writer's window for one request: even if our estimate were half of the truth, there
+# would be room for the answer.
 _WRITER_SHARE = 0.4
 # The agent's own messages fitted its window a moment ago, so nearly all of it may be used.
 _OWN_SHARE = 0.85
 # Pieces are halved after a refusal down to this many tokens.
-_LEAST_PIECE = 128
+_SMALLEST_PIECE = 128
 _SO_FAR_SHARE = 3
 _RESULT_CHARACTERS = 4_000
 _WORDS_PER_TOKEN = 0.6
-# Longer than this, in characters, it would tell a reader nothing more.
-_LONGEST_OUTLINE = 8_000
-_OUTLINE_NOTE = "(No model wrote this summary. It lists what was said; the messages themselves can still be searched.)"
+# In characters; a longer outline would not be more useful.
+_OUTLINE_LENGTH = 8_000
+_OUTLINE_NOTE = (
+    "(No model wrote this summary. It lists what was said; "
+    "the messages themselves can still be searched.)"
+)
 _EARLIER = "Earlier summary:"
 _BEGINNINGS = "How the messages begin, oldest first:"
 _LEFT_OUT = re.compile(r"^\((\d{1,9}) older ones are left out\)", re.MULTILINE)
 _COUNTS = re.compile(r"^(\d{1,9}) messages from (.{1,60}?) to (.{1,60}?)\.(.*)$", re.MULTILINE)
 _CALLS = re.compile(r"([\w-]{1,64}) \((\d{1,9})(?:, (\d{1,9}) failed)?\)")
-_FIRST_WORDS = 160
+_BEGINNING_LENGTH = 160
 _EARLIER_SHARE = 0.6
-_MOST_TOOLS = 20
+_TOOL_LIMIT = 20
 _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
     "all": ("summary_all", 500),
     "sliding_window": ("summary_sliding", 300),
@@ -78,7 +84,11 @@ _PROMPTS: dict[CompactionMode, tuple[str, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writer:
-    """A model that sums up: `percent` is its tokens to ours; with `system` the agent's own, with its tools, and `render`."""
+    """A model that writes summaries.
+
+    `percent` is its tokens for a hundred of our estimate. With `system` it is the agent's own
+    model, with its tools and `render`.
+    """
 
     model: ChatModel
     window: int
@@ -92,7 +102,10 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What replaces messages: the `mode` it was made in, the writer's handle ("" for none), and the usage of all calls."""
+    """The text in place of messages, with its mode, writer and usage.
+
+    `model` is the writer's handle, "" where no model wrote it.
+    """
 
     text: str
     mode: CompactionMode | Literal["deterministic"]
@@ -101,28 +114,32 @@ class Summary:
 
 
 class RestingWriters:
-    """The writers that failed for an agent a moment ago. All of a call's retries at each compaction would hold up its turns."""
+    """The writers that failed for an agent recently.
+
+    All retries of a call at each compaction would delay the agent's turns.
+    """
 
     def __init__(self) -> None:
         self._until: dict[tuple[str, str], int] = {}
 
     def holds(self, agent_id: str, writer: Writer, now: int) -> bool:
-        left = self._until.get((agent_id, writer.model.info.handle), 0) - now
-        return 0 < left <= _REST  # more is left where the clock was set back meanwhile
+        remaining = self._until.get((agent_id, writer.model.info.handle), 0) - now
+        # More than a pause remains where the clock was set back meanwhile.
+        return 0 < remaining <= _PAUSE
 
     def note(self, agent_id: str, writer: Writer, summary: Summary, now: int) -> None:
-        """Let the writer rest if the summary is not its own."""
+        """Pause the writer if the summary is not its own."""
         key = agent_id, writer.model.info.handle
         self._until.pop(key, None)
         if summary.mode == "deterministic":
-            self._until = {one: until for one, until in self._until.items() if until > now} | {
-                key: now + _REST
+            self._until = {other: until for other, until in self._until.items() if until > now} | {
+                key: now + _PAUSE
             }
 
 
 @dataclass(slots=True)
 class _SummaryDraft:
-    """A summary while it is written: `text` covers the first `covered` of the messages."""
+    """A summary while it is written; `text` covers the first `covered` messages."""
 
     text: str
     mode: CompactionMode
@@ -134,13 +151,13 @@ class _SummaryDraft:
 
     @property
     def instructions(self) -> str:
-        """What the model is asked for: the agent's own words, or those of the mode."""
+        """Return the instructions for the model: the agent's own, or those of the mode."""
         if self.settings.prompt:
             return self.settings.prompt
-        name, words = _PROMPTS[self.mode]
+        name, word_count = _PROMPTS[self.mode]
         if self.room is not None:
-            words = max(20, min(words, int(self.room * _WORDS_PER_TOKEN)))
-        return text(name).replace("{words}", str(words))
+            word_count = max(20, min(word_count, int(self.room * _WORDS_PER_TOKEN)))
+        return text(name).replace("{words}", str(word_count))
 
 
 async def summarize(
@@ -152,10 +169,17 @@ async def summarize(
     timezone: str = "UTC",
     timeout: float = TIMEOUT,
 ) -> Summary:
-    """Sum up the messages, an earlier summary among them, in at most `room` tokens by our estimate and `clip_chars`.
+    """Summarize the messages, an earlier summary among them. Raises nothing.
 
-    The writer gets `timeout` seconds. What it did not do, or all where there is none, is left to an outline. The modes that begin
-    with `self_` need the agent's own; with another one they become `all`. Raises nothing.
+    Args:
+        evicted: The messages.
+        settings: The agent's compaction settings; `clip_chars` bounds the summary.
+        writer: The model; None for an outline without a model. The modes that begin with
+            `self_` need the agent's own model, and become `all` with another one.
+        room: The largest summary in tokens, by our estimate.
+        timezone: The time zone of times in the text.
+        timeout: Seconds for the writer. An outline covers the rest, or everything if there is
+            no writer.
     """
     earlier = "\n\n".join(
         message.text for message in evicted if message.role == "summary" and message.text
@@ -177,111 +201,137 @@ async def summarize(
             )
         except Exception as error:  # whatever an adapter raises, the agent goes on
             reason = error.kind if isinstance(error, ModelError) else type(error).__name__
-            what = {"mode": mode, "model": handle, "reason": reason}
+            log_fields = {"mode": mode, "model": handle, "reason": reason}
             log.warning(
-                "no summary", extra=what, exc_info=not isinstance(error, ModelError | TimeoutError)
+                "no summary",
+                extra=log_fields,
+                exc_info=not isinstance(error, ModelError | TimeoutError),
             )
-    done, before = (draft.covered, draft.text) if draft.covered else (0, earlier)
-    longest = {} if settings.clip_chars is None else {"longest": settings.clip_chars}
-    plain = outline(evicted[done:], earlier=before, timezone=timezone, **longest)
-    return Summary(clipped(plain, settings.clip_chars, room), "deterministic", "", draft.usage)
+    covered, before = (draft.covered, draft.text) if draft.covered else (0, earlier)
+    length_limit = {} if settings.clip_chars is None else {"longest": settings.clip_chars}
+    outline_text = outline(evicted[covered:], earlier=before, timezone=timezone, **length_limit)
+    return Summary(
+        clipped(outline_text, settings.clip_chars, room), "deterministic", "", draft.usage
+    )
 
 
 def timeout_for(expected: float | None) -> float:
-    """Return the seconds that a writer gets, by how long the summary will take it; None: it was never measured."""
-    return TIMEOUT if expected is None else min(_LONGEST_TIMEOUT, max(TIMEOUT, _SLOWER * expected))
+    """Return the writer's seconds by its expected time; None: never measured."""
+    if expected is None:
+        return TIMEOUT
+    return min(_LONGEST_TIMEOUT, max(TIMEOUT, _SLOW_FACTOR * expected))
 
 
 async def _write_from_outside(
     draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer
 ) -> None:
-    """Ask a writer who sees the messages as data."""
+    """Ask a writer that sees the messages as data."""
     entries = [
         (_entry(message, draft.timezone), index + 1) for index, message in enumerate(evicted)
     ]
     entries = [entry for entry in entries if entry[0]]
-    system, instructions = text("summary_system_prompt"), draft.instructions
+    system = text("summary_system_prompt")
+    instructions = draft.instructions
     fixed = (
         text_tokens(system) + text_tokens(instructions) + text_tokens(text("summary_so_far")) + 100
     )
 
     async def ask(begin: int, end: int, tokens: int) -> ModelReply:
-        material = "\n".join(_within(entry, tokens) for entry, _ in entries[begin:end])
-        data = f"{_tagged('summary_so_far', draft.text)}{_tagged('conversation', material)}{text('summary_reminder')}"
+        material = "\n".join(_cut_entry(entry, tokens) for entry, _ in entries[begin:end])
+        so_far = _tagged("summary_so_far", draft.text)
+        data = f"{so_far}{_tagged('conversation', material)}{text('summary_reminder')}"
         if draft.text:
             data = f"{text('summary_so_far')}\n\n{data}"
-        said: list[tuple[Role, str]] = [("system", system), ("user", f"{instructions}\n\n{data}")]
+        turns: list[tuple[Role, str]] = [("system", system), ("user", f"{instructions}\n\n{data}")]
         if draft.settings.prompt_acknowledgement:
-            said[1:] = [
+            turns[1:] = [
                 ("user", instructions),
                 ("assistant", text("summary_acknowledgement")),
                 ("user", data),
             ]
-        messages = tuple(_message(evicted[0], role, words) for role, words in said)
+        messages = tuple(_message(evicted[0], role, content) for role, content in turns)
         return await _reply(draft, writer, ModelRequest(messages))
 
     budget = int(writer.window * _WRITER_SHARE * 100 / max(1, writer.percent)) - fixed
-    await _fold(draft, [(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask)
+    await _summarize_pieces(
+        draft, [(text_tokens(entry) + 1, end) for entry, end in entries], budget, ask
+    )
 
 
 async def _write_as_itself(
-    draft: _SummaryDraft, evicted: Sequence[Message], own: Writer, system: Message
+    draft: _SummaryDraft, evicted: Sequence[Message], writer: Writer, system: Message
 ) -> None:
-    """Ask the agent, whose request begins as all of its requests do."""
+    """Ask the agent's own model; the request begins as all of its requests do."""
     pieces = exchanges(evicted)
     draft.text = ""  # An earlier summary is among the messages.
     fixed = (
-        tool_tokens(own.tools)
+        tool_tokens(writer.tools)
         + text_tokens(draft.instructions)
         + text_tokens(text("summary_so_far"))
         + 100
     )
-    budget = int(own.window * _OWN_SHARE * 100 / max(1, own.percent)) - fixed
+    budget = int(writer.window * _OWN_SHARE * 100 / max(1, writer.percent)) - fixed
 
     async def ask(begin: int, end: int, tokens: int) -> ModelReply:
-        seen = evicted[pieces[begin][0] : pieces[end - 1][1]]
-        shown = list(
-            fit(own.render([system, *seen]), message_tokens(system) + tokens, count=message_tokens)
+        messages = evicted[pieces[begin][0] : pieces[end - 1][1]]
+        request_messages = list(
+            fit(
+                writer.render([system, *messages]),
+                message_tokens(system) + tokens,
+                count=message_tokens,
+            )
         )
         if draft.text:
             before = f"{text('summary_so_far')}\n\n{_tagged('summary_so_far', draft.text)}".strip()
-            shown.insert(1, _message(system, "user", before))
-        if draft.settings.prompt_acknowledgement or shown[-1].role != "assistant":
-            shown.append(_message(system, "assistant", text("summary_acknowledgement")))
-        shown.append(_message(system, "user", draft.instructions))
-        return await _reply(draft, own, ModelRequest(tuple(shown), own.tools, tool_choice="none"))
+            request_messages.insert(1, _message(system, "user", before))
+        if draft.settings.prompt_acknowledgement or request_messages[-1].role != "assistant":
+            request_messages.append(_message(system, "assistant", text("summary_acknowledgement")))
+        request_messages.append(_message(system, "user", draft.instructions))
+        return await _reply(
+            draft, writer, ModelRequest(tuple(request_messages), writer.tools, tool_choice="none")
+        )
 
     sizes = [(sum(map(message_tokens, evicted[begin:end])), end) for begin, end in pieces]
-    await _fold(draft, sizes, budget - message_tokens(system), ask)
+    await _summarize_pieces(draft, sizes, budget - message_tokens(system), ask)
 
 
-async def _fold(
+async def _summarize_pieces(
     draft: _SummaryDraft,
     pieces: Sequence[tuple[int, int]],
     budget: int,
     ask: Callable[[int, int, int], Awaitable[ModelReply]],
 ) -> None:
-    """Sum up as many messages at a time as `budget` tokens hold, together with the summary of those before."""
+    """Summarize as many messages at a time as `budget` tokens hold.
+
+    Each piece is summarized together with the summary of the pieces before.
+    """
     begin = 0
     while begin < len(pieces):
-        draft.text = clipped(draft.text, None, max(_LEAST_PIECE, budget // _SO_FAR_SHARE))
-        tokens = max(_LEAST_PIECE, budget - text_tokens(draft.text))
-        end, used = begin + 1, pieces[begin][0]
-        while end < len(pieces) and used + pieces[end][0] <= tokens:
-            used += pieces[end][0]
+        draft.text = clipped(draft.text, None, max(_SMALLEST_PIECE, budget // _SO_FAR_SHARE))
+        tokens = max(_SMALLEST_PIECE, budget - text_tokens(draft.text))
+        end = begin + 1
+        piece_tokens = pieces[begin][0]
+        while end < len(pieces) and piece_tokens + pieces[end][0] <= tokens:
+            piece_tokens += pieces[end][0]
             end += 1
         try:
             reply = await ask(begin, end, tokens)
         except ModelError as error:
-            if error.kind != "context_window_exceeded" or min(budget, used) // 2 < _LEAST_PIECE:
+            if (
+                error.kind != "context_window_exceeded"
+                or min(budget, piece_tokens) // 2 < _SMALLEST_PIECE
+            ):
                 raise
-            budget = min(budget, used) // 2
+            budget = min(budget, piece_tokens) // 2
             continue
         draft.usage += reply.usage
-        written = "\n".join(part.text for part in reply.parts if isinstance(part, TextPart)).strip()
-        if not written:
+        summary_text = "\n".join(
+            part.text for part in reply.parts if isinstance(part, TextPart)
+        ).strip()
+        if not summary_text:
             raise ModelError("llm_empty_response", "The model gave no text for a summary.")
-        draft.text, draft.covered = written, pieces[end - 1][1]
+        draft.text = summary_text
+        draft.covered = pieces[end - 1][1]
         begin = end
     if not draft.covered:
         raise ModelError(
@@ -300,9 +350,14 @@ async def _reply(draft: _SummaryDraft, writer: Writer, request: ModelRequest) ->
 
 
 def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
-    """How to ask: the writer's own settings with those of the compaction, given as on the wire, over them. It writes plain text."""
-    given = {name: value for name, value in wire.items() if value is not None and name != "strict"}
-    changes = settings_changes(given)
+    """Return the writer's settings, overridden by those of the compaction, for plain text.
+
+    `wire` has the names of the wire format.
+    """
+    overrides = {
+        name: value for name, value in wire.items() if value is not None and name != "strict"
+    }
+    changes = settings_changes(overrides)
     plain = {
         "response_format": None,
         "thinks_in_arguments": None,
@@ -312,7 +367,10 @@ def _settings(base: ModelSettings, wire: dict[str, Any]) -> ModelSettings:
 
 
 def _entry(message: Message, timezone: str) -> str:
-    """The message as lines of plain text, "" where it says nothing; the lines after the first are indented, so none looks new."""
+    """Return the message as lines of plain text, "" where it says nothing.
+
+    The lines after the first are indented, so that none looks like a new message.
+    """
     if message.role == "summary" or message.is_event:
         return ""
     speaker = {"assistant": "agent", "approval": "agent"}.get(message.role, message.role)
@@ -346,22 +404,22 @@ def _entry(message: Message, timezone: str) -> str:
     return f"[{local_time(message.created_at, timezone)}] {indented}"
 
 
-def _within(entry: str, tokens: int) -> str:
-    """The entry, cut in its middle where it alone is larger than the piece."""
+def _cut_entry(entry: str, tokens: int) -> str:
+    """Return the entry, cut in its middle if it is larger than the piece."""
     while (size := text_tokens(entry)) > tokens and len(entry) > 1:
         entry = shorten(entry, max(1, min(len(entry) - 1, len(entry) * tokens // size)))
     return entry
 
 
-def _tagged(tag: str, words: str) -> str:
-    return (
-        f"<{tag}>\n{disarm(words, 'conversation', 'summary_so_far')}\n</{tag}>\n\n" if words else ""
-    )
+def _tagged(tag: str, content: str) -> str:
+    if content:
+        return f"<{tag}>\n{disarm(content, 'conversation', 'summary_so_far')}\n</{tag}>\n\n"
+    return ""
 
 
-def _message(like: Message, role: Role, words: str) -> Message:
+def _message(like: Message, role: Role, content: str) -> Message:
     return replace(
-        like, id="", role=role, parts=(TextPart(words),), otid=None, name=None, model=None
+        like, id="", role=role, parts=(TextPart(content),), otid=None, name=None, model=None
     )
 
 
@@ -370,42 +428,54 @@ def outline(
     *,
     earlier: str = "",
     timezone: str = "UTC",
-    longest: int = _LONGEST_OUTLINE,
+    longest: int = _OUTLINE_LENGTH,
 ) -> str:
-    """Outline the messages in at most `longest` characters; `earlier` was said of those before.
+    """Outline the messages in at most `longest` characters.
 
-    An earlier outline is continued: its counts are added, and its lines stand before the new ones. Outlines never nest.
+    `earlier` is the summary of earlier messages. An earlier outline is continued: its counts are
+    added, and its lines stand before the new ones. Outlines never nest.
     """
-    longest = min(longest, _LONGEST_OUTLINE)
+    longest = min(longest, _OUTLINE_LENGTH)
     before = _read_outline(earlier)
-    said = [message for message in messages if message.role != "summary" and not message.is_event]
-    times = (
-        [local_time(time, timezone) for time in (said[0].created_at, said[-1].created_at)]
-        if said
-        else []
-    )
-    first, last = before.first or (times[0] if times else ""), times[1] if times else before.last
+    new_messages = [
+        message for message in messages if message.role != "summary" and not message.is_event
+    ]
+    if new_messages:
+        times = [
+            local_time(time, timezone)
+            for time in (new_messages[0].created_at, new_messages[-1].created_at)
+        ]
+    else:
+        times = []
+    first = before.first or (times[0] if times else "")
+    last = times[1] if times else before.last
     parts = [_OUTLINE_NOTE]
     if before.written:
         parts.append(f"{_EARLIER}\n{shorten(before.written, int(longest * _EARLIER_SHARE))}")
-    if count := before.count + len(said):
-        calls = before.calls + Counter(call.name for message in said for call in message.tool_calls)
+    if count := before.count + len(new_messages):
+        calls = before.calls + Counter(
+            call.name for message in new_messages for call in message.tool_calls
+        )
         failed = before.failed + Counter(
-            part.name for message in said for part in message.tool_returns if part.status == "error"
+            part.name
+            for message in new_messages
+            for part in message.tool_returns
+            if part.status == "error"
         )
         parts.append(f"{count} messages from {first} to {last}.{_tools(calls, failed)}")
     head = "\n\n".join(parts)
-    lines = [*before.lines, *_said(said, timezone)]
-    return (
-        head + _newest(lines, before.left_out, longest - len(head))
-        if len(head) < longest
-        else clipped(head, longest)
-    )
+    lines = [*before.lines, *_beginning_lines(new_messages, timezone)]
+    if len(head) < longest:
+        return head + _newest(lines, before.left_out, longest - len(head))
+    return clipped(head, longest)
 
 
 @dataclass(slots=True)
 class _OutlineParts:
-    """What an outline says: `written` by a model of what came before it, counts, times, and how the messages begin."""
+    """The parts of an outline: counts, times, and how the messages begin.
+
+    `written` is a model's summary of earlier messages.
+    """
 
     written: str = ""
     count: int = 0
@@ -418,26 +488,32 @@ class _OutlineParts:
 
 
 def _read_outline(earlier: str) -> _OutlineParts:
-    """Take an earlier outline apart; a summary by a model is `written` as a whole."""
+    """Parse an earlier outline; a summary by a model is `written` as a whole."""
     if not earlier.startswith(_OUTLINE_NOTE):
         return _OutlineParts(earlier.strip())
     rest, _, listed = earlier.removeprefix(_OUTLINE_NOTE).partition(_BEGINNINGS)
     parts = _OutlineParts(lines=[line for line in listed.split("\n") if line.startswith("- ")])
-    if found := _LEFT_OUT.search(listed):
-        parts.left_out = int(found[1])
+    if match := _LEFT_OUT.search(listed):
+        parts.left_out = int(match[1])
     counts = list(_COUNTS.finditer(rest))
     if counts:
-        found = counts[-1]
-        parts.count, parts.first, parts.last = int(found[1]), found[2], found[3]
-        for name, count, failures in _CALLS.findall(found[4]):
-            parts.calls[name], parts.failed[name] = int(count), int(failures or 0)
-        rest = rest[: found.start()]
+        match = counts[-1]
+        parts.count = int(match[1])
+        parts.first = match[2]
+        parts.last = match[3]
+        for name, count, failures in _CALLS.findall(match[4]):
+            parts.calls[name] = int(count)
+            parts.failed[name] = int(failures or 0)
+        rest = rest[: match.start()]
     parts.written = rest.strip().removeprefix(_EARLIER).strip()
     return parts
 
 
 def clipped(text: str, clip_chars: int | None, room: int | None = None) -> str:
-    """The summary, cut to `clip_chars` characters and `room` tokens, with dots at its end where it was longer."""
+    """Return the text, cut to `clip_chars` characters and `room` tokens.
+
+    A text that was cut ends with dots.
+    """
     whole = text
     if clip_chars is not None and len(text) > clip_chars:
         text = _with_dots(whole, clip_chars)
@@ -449,35 +525,39 @@ def clipped(text: str, clip_chars: int | None, room: int | None = None) -> str:
 def _tools(calls: Counter[str], failed: Counter[str]) -> str:
     listed = [
         f"{name} ({count}{f', {failed[name]} failed' if failed[name] else ''})"
-        for name, count in calls.most_common(_MOST_TOOLS)
+        for name, count in calls.most_common(_TOOL_LIMIT)
     ]
-    more = f" and {len(calls) - _MOST_TOOLS} others" if len(calls) > _MOST_TOOLS else ""
-    return f" Tools called: {', '.join(listed)}{more}." if listed else ""
+    more = f" and {len(calls) - _TOOL_LIMIT} others" if len(calls) > _TOOL_LIMIT else ""
+    if listed:
+        return f" Tools called: {', '.join(listed)}{more}."
+    return ""
 
 
-def _said(said: Sequence[Message], timezone: str) -> list[str]:
-    """Return how the messages of the user and the agent begin."""
+def _beginning_lines(new_messages: Sequence[Message], timezone: str) -> list[str]:
+    """Return the beginnings of the messages of the user and the agent."""
     lines: list[str] = []
-    for message in said:
+    for message in new_messages:
         if message.role in ("user", "assistant") and message.spoken:
             speaker = "user" if message.role == "user" else "agent"
-            words = clipped(" ".join(message.spoken.split()), _FIRST_WORDS)
-            lines.append(f"- {local_time(message.created_at, timezone)}, {speaker}: {words}")
+            beginning = clipped(" ".join(message.spoken.split()), _BEGINNING_LENGTH)
+            lines.append(f"- {local_time(message.created_at, timezone)}, {speaker}: {beginning}")
     return lines
 
 
 def _newest(lines: Sequence[str], left_out: int, room: int) -> str:
-    """Return the newest lines that there is room for, with how many older ones are left out."""
+    """Return the newest lines that fit, and the number of older ones left out."""
     room -= len(_BEGINNINGS) + 2 + len("\n(1000000 older ones are left out)")
-    kept: list[str] = []
+    newest_lines: list[str] = []
     for line in reversed(lines):
         room -= len(line) + 1
         if room < 0:
             break
-        kept.append(line)
-    left_out += len(lines) - len(kept)
+        newest_lines.append(line)
+    left_out += len(lines) - len(newest_lines)
     older = [f"({left_out} older ones are left out)"] if left_out else []
-    return "\n".join([f"\n\n{_BEGINNINGS}", *older, *reversed(kept)]) if kept else ""
+    if newest_lines:
+        return "\n".join([f"\n\n{_BEGINNINGS}", *older, *reversed(newest_lines)])
+    return ""
 
 
 def _with_dots(text: str, length: int) -> str:

@@ -1,6 +1,7 @@
-"""A user's own memory: its blocks are read, written, deleted, restored, renamed and proposed to here.
+"""A user's own memory: read, write, delete, restore, rename and propose blocks.
 
-Every change locks the chain first, so that what was read is still so when it is written; a read does not.
+Every change locks the chain first, so that the memory does not change between reading and writing.
+A read takes no lock.
 """
 
 from collections.abc import Mapping
@@ -21,12 +22,15 @@ from ricordo.memory.working_memory import replaced_piece, require_storable
 from ricordo.storage import agents, blocks, history, proposals, users, versions
 from ricordo.storage.engine.store import Transaction
 
-_LARGEST_LIMIT = 2_000_000_000
+_LIMIT_BOUND = 2_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class UserMemory:
-    """A user and the user's chain, which is not stored before its first block is made."""
+    """A user and the user's chain.
+
+    The chain is stored when its first block is created.
+    """
 
     user: User
     chain: Chain
@@ -42,7 +46,10 @@ class UserMemory:
 
 @dataclass(frozen=True, slots=True)
 class PutOptions:
-    """What comes with a text: the reason, the version it was made from (hex), and settings; None leaves one as it is."""
+    """The reason, the version the text was made from (hex), and settings.
+
+    A setting that is None stays as it is.
+    """
 
     message: str | None = None
     expected: str | None = None
@@ -64,7 +71,7 @@ class PutOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProposalOptions:
-    """How an edit is proposed: why, how sure its author is (0 to 1), whether everywhere, and how long it waits (microseconds)."""
+    """The reason, confidence (0 to 1), scope and lifetime (microseconds) of a proposed edit."""
 
     reasoning: str = ""
     confidence: float | None = None
@@ -72,30 +79,35 @@ class ProposalOptions:
     expires_after: int | None = None
 
 
-_PUT, _PROPOSAL = PutOptions(), ProposalOptions()
+_PUT = PutOptions()
+_PROPOSAL = ProposalOptions()
 
 
 def open_memory(
     tx: Transaction, scope: Scope, user_name: str, *, makes: bool = False
 ) -> UserMemory:
-    """The memory of the user with this id or identifier; `makes` creates user and chain. Raises NotFound, Invalid."""
-    user = (
-        users.find_or_make(tx, scope, user_name) if makes else users.require(tx, scope, user_name)
-    )
+    """Return the memory of the user with this id or identifier.
+
+    With `makes`, a missing user and chain are created. Raises NotFound, Invalid.
+    """
+    if makes:
+        user = users.find_or_make(tx, scope, user_name)
+    else:
+        user = users.require(tx, scope, user_name)
     if chain := versions.of_owner(tx, scope, "user", user.id):
         return UserMemory(user, chain)
-    new = Chain(new_id("chain"), user.organization_id, "user", user.id)
+    new_chain = Chain(new_id("chain"), user.organization_id, "user", user.id)
     if makes:
-        # Two first writes at once would make two chains, so the second waits here.
+        # Two concurrent first writes would create two chains, so the second waits here.
         users.lock(tx, user.id)
         if chain := versions.of_owner(tx, scope, "user", user.id):
             return UserMemory(user, chain)
-        versions.insert_chain(tx, new)
-    return UserMemory(user, new)
+        versions.insert_chain(tx, new_chain)
+    return UserMemory(user, new_chain)
 
 
 def listed(tx: Transaction, memory: UserMemory) -> tuple[Block, ...]:
-    """The blocks by their labels, without their tags."""
+    """Return the blocks by their labels, without their tags."""
     return blocks.of_user(tx, memory.scope, memory.user.id)
 
 
@@ -118,28 +130,33 @@ def put(
     by: Actor | ChangeMetadata,
     options: PutOptions = _PUT,
 ) -> Block:
-    """Write the block, merged with what came after `options.expected`. Raises Stale if impossible, Invalid, TooLong, Forbidden."""
+    """Write the block, merged with changes since `options.expected`.
+
+    Raises Stale where they cannot be merged, Invalid, TooLong, Forbidden.
+    """
     label = require_label(label)
-    memory = _locked(tx, memory)
+    memory = _lock_memory(tx, memory)
     block = find(tx, memory, label)
     tx.quotas.require_text(label, text, block.value if block else "")
     text = normal_text(text)
     require_storable(text, options.message, options.title, options.description)
-    settings = _checked(options.settings())
+    settings = _checked_settings(options.settings())
     if block:
         replace(block, limit=settings.get("limit", block.limit)).require_fits(text)
-    summary = (
-        change_summary(label, block.value, text, f"Edit {label}") if block else f"Make {label}"
-    )
+    if block:
+        summary = change_summary(label, block.value, text, f"Edit {label}")
+    else:
+        summary = f"Make {label}"
     metadata = _metadata(by, options.message or summary)
     if block is None:
         if options.expected is not None:
             raise Stale(
-                f'Block "{label}" is not there any more. Read the list of blocks, or send it without a version.'
+                f'Block "{label}" is not there any more. Read the list of blocks, or send it '
+                "without a version."
             )
         return make(tx, memory.chain, label, text, metadata, settings)
-    value = merged(tx, block, text, options.expected)
-    return _update(tx, memory.chain, block, {**settings, "value": value}, metadata)
+    merged_text = merged(tx, block, text, options.expected)
+    return _update(tx, memory.chain, block, {**settings, "value": merged_text}, metadata)
 
 
 def make(
@@ -149,14 +166,20 @@ def make(
     text: str,
     metadata: ChangeMetadata,
     settings: Mapping[str, Any],
+    *,
+    is_revival: bool = False,
 ) -> Block:
-    """Store a new block in a locked chain. Raises Conflict where the label is taken, TooLong, Forbidden."""
-    label, text = require_label(label), normal_text(text)
+    """Store a new block in a locked chain; a revival creates a deleted one again.
+
+    Raises Conflict where the label is taken, TooLong, Forbidden.
+    """
+    label = require_label(label)
+    text = normal_text(text)
     block = new_in(chain, label, metadata.author.id, tx.clock.now(), value=text, **settings)
     block.require_fits(text)
     if label in chain.files:
         raise Conflict(f'A memory block "{label}" already exists. Choose another label.')
-    return blocks.insert_all(tx, [block], [], metadata)[0]
+    return blocks.insert_all(tx, [block], [], metadata, is_revival=is_revival)[0]
 
 
 def delete(
@@ -168,9 +191,12 @@ def delete(
     message: str | None = None,
     expected: str | None = None,
 ) -> None:
-    """Delete the block; its history stays, and it can be restored. Raises NotFound, Stale, Forbidden."""
+    """Delete the block; its history stays, and it can be restored.
+
+    Raises NotFound, Stale, Forbidden.
+    """
     require_storable(message)
-    memory = _locked(tx, memory)
+    memory = _lock_memory(tx, memory)
     block = require(tx, memory, label)
     if expected is not None and not is_current(block, expected):
         raise _stale(block, expected)
@@ -186,50 +212,64 @@ def restore(
     *,
     message: str | None = None,
 ) -> Block:
-    """Make the text at a version the next one; a deleted block comes back. Raises NotFound, Conflict, TooLong, Forbidden."""
+    """Make the text at a version the next one; a deleted block comes back.
+
+    Raises NotFound, Conflict, TooLong, Forbidden.
+    """
     require_storable(message)
-    memory = _locked(tx, memory)
+    memory = _lock_memory(tx, memory)
     version, text = text_at(tx, memory.chain.id, label, version_id)
     metadata = _metadata(by, message or f"Restore {label} as of {version.id.hex()[:12]}")
     block = find(tx, memory, label)
-    return (
-        revive(tx, memory.chain, label, text, metadata)
-        if block is None
-        else _update(tx, memory.chain, block, {"value": text}, metadata)
-    )
+    if block is None:
+        return revive(tx, memory.chain, label, text, metadata)
+    return _update(tx, memory.chain, block, {"value": text}, metadata)
 
 
 def text_at(
     tx: Transaction, chain_id: str, label: str, version_id: str
 ) -> tuple[BlockVersion, str]:
-    """The version, and the text that the block had at it. Raises NotFound, Conflict for an id that is not unique."""
+    """Return the version, and the block's text at it.
+
+    Raises NotFound, and Conflict for an id that is not unique.
+    """
     version = history.get(tx, chain_id, version_id)
     text = history.text_at(tx, chain_id, label, version)
     if text is None:
         raise NotFound(
-            f'There was no memory block "{label}" at version {version.id.hex()[:12]}. Choose another version.'
+            f'There was no memory block "{label}" at version {version.id.hex()[:12]}. '
+            "Choose another version."
         )
     return version, text
 
 
 def revive(tx: Transaction, chain: Chain, label: str, text: str, metadata: ChangeMetadata) -> Block:
-    """Make a deleted block again in a locked chain, with id, settings and agent. Raises as `make`, Conflict for another."""
-    gone = history.last_deleted(tx, chain.id, label)
-    is_seen = chain.owner_kind == "agent" and _is_there(tx, chain)
-    if is_seen and any(other.label == label for other in blocks.attached(tx, chain.owner_id)):
+    """Create a deleted block again, with its id, settings and agent.
+
+    The chain is locked. Raises as `make` does, and Conflict where the agent has another block with
+    this label.
+    """
+    last_deleted = history.take_deleted(tx, chain, label)
+    belongs_to_agent = chain.owner_kind == "agent" and _agent_exists(tx, chain)
+    if belongs_to_agent and any(
+        other.label == label for other in blocks.attached(tx, chain.owner_id)
+    ):
         raise Conflict(
-            f'Agent {chain.owner_id} has another block labelled "{label}" by now. Detach that one first.'
+            f'Agent {chain.owner_id} has another block labelled "{label}" by now. '
+            "Detach that one first."
         )
-    # One that came back already, and has another label by now, keeps its id.
-    known = {"id": gone.block_id} if gone and not blocks.is_there(tx, gone.block_id) else {}
-    block = make(tx, chain, label, text, metadata, {**(gone.settings if gone else {}), **known})
+    settings = dict(last_deleted.settings) if last_deleted else {}
+    # A deleted block that was restored under another label has the old id already.
+    if last_deleted and not blocks.is_there(tx, last_deleted.block_id):
+        settings["id"] = last_deleted.block_id
+    block = make(tx, chain, label, text, metadata, settings, is_revival=True)
     proposals.reopen(tx, chain.id, label)
-    if is_seen:
+    if belongs_to_agent:
         blocks.attach(tx, chain.owner_id, [block])
     return block
 
 
-def _is_there(tx: Transaction, chain: Chain) -> bool:
+def _agent_exists(tx: Transaction, chain: Chain) -> bool:
     try:
         agents.require(tx, Scope(chain.organization_id), chain.owner_id)
     except NotFound:
@@ -246,10 +286,13 @@ def rename(
     *,
     message: str | None = None,
 ) -> Block:
-    """Give the block another label; its history and its proposals go with it. Raises NotFound, Conflict, Invalid, Forbidden."""
+    """Give the block another label; its history and its proposals follow.
+
+    Raises NotFound, Conflict, Invalid, Forbidden.
+    """
     new_label = require_label(new_label)
     require_storable(message)
-    memory = _locked(tx, memory)
+    memory = _lock_memory(tx, memory)
     block = require(tx, memory, label)
     if new_label == label:
         return block
@@ -263,7 +306,10 @@ def rename(
 
 
 def require_free(tx: Transaction, block: Block, new_label: str) -> None:
-    """Raise Conflict where the block cannot have this label, in its chain or beside the other blocks of an agent that sees it."""
+    """Raise Conflict where the block cannot have this label.
+
+    The label must be free in its chain and in each agent that the block is attached to.
+    """
     if blocks.labelled(tx, block.chain_id, new_label):
         raise Conflict(f'A memory block "{new_label}" already exists. Choose another label.')
     for agent_id in blocks.agent_ids(tx, block.id):
@@ -282,13 +328,16 @@ def change_settings(
     *,
     message: str | None = None,
 ) -> Block:
-    """Change a block's settings, which makes no version. Raises NotFound, Invalid, TooLong for the new limit, Forbidden."""
+    """Change a block's settings, which makes no version.
+
+    Raises NotFound, Invalid, Forbidden, and TooLong for the new limit.
+    """
     if unknown := sorted(changed.keys() - set(blocks.SETTINGS)):
         raise Invalid(
             f'"{unknown[0]}" is no setting of a memory block. Use: {", ".join(blocks.SETTINGS)}.'
         )
-    settings = _checked(changed)
-    memory = _locked(tx, memory)
+    settings = _checked_settings(changed)
+    memory = _lock_memory(tx, memory)
     metadata = _metadata(by, message or f"Change {label}")
     return _update(tx, memory.chain, require(tx, memory, label), settings, metadata)
 
@@ -302,41 +351,50 @@ def propose_edit(
     by: Actor,
     options: ProposalOptions = _PROPOSAL,
 ) -> Proposal:
-    """Propose to replace one piece; an empty `old_string` is for a new block. Raises NotFound, Invalid, TooLong, Forbidden."""
+    """Propose to replace one piece; an empty `old_string` is for a new block.
+
+    Raises NotFound, Invalid, TooLong, Forbidden.
+    """
     label = require_label(label)
-    old_string, new_string = normal_text(old_string), normal_text(new_string)
+    old_string = normal_text(old_string)
+    new_string = normal_text(new_string)
     require_storable(new_string, options.reasoning)
     if options.confidence is not None and not 0 <= options.confidence <= 1:
         raise Invalid("The confidence must lie between 0 and 1.")
-    memory = _locked(tx, memory)
+    memory = _lock_memory(tx, memory)
     block = find(tx, memory, label)
     metadata = ChangeMetadata(by, options.reasoning)
     if block is None and old_string:
         raise NotFound(
-            f'There is no memory block "{label}". Read the list of blocks, or propose it with an empty old_string.'
+            f'There is no memory block "{label}". Read the list of blocks, or propose it with an '
+            "empty old_string."
         )
     if block and metadata.policy_decision(block.rule, memory.chain) == "refuse":
         raise Forbidden(f'Block "{label}" is read-only: only its owner may change it.')
     base = block or Block("", memory.chain.organization_id, memory.chain.id, label, "")
-    value = replaced_piece(base, old_string, new_string, everywhere=options.replace_all)
-    summary = change_summary(label, block.value if block else "", value, f"Edit {label}")
-    draft = ProposalDraft(memory.chain.id, label, value, block, confidence=options.confidence)
+    new_text = replaced_piece(base, old_string, new_string, everywhere=options.replace_all)
+    summary = change_summary(label, block.value if block else "", new_text, f"Edit {label}")
+    draft = ProposalDraft(memory.chain.id, label, new_text, block, confidence=options.confidence)
     return propose(
         tx, draft, replace(metadata, reason=options.reasoning or summary), options.expires_after
     )
 
 
 def _metadata(by: Actor | ChangeMetadata, message: str) -> ChangeMetadata:
-    """Return the metadata of a change by this author, or as given, with its own reason where it has one."""
-    return (
-        replace(by, reason=by.reason or message)
-        if isinstance(by, ChangeMetadata)
-        else ChangeMetadata(by, message)
-    )
+    """Return the metadata of a change by this author.
+
+    Metadata are completed by `message` where they have no reason.
+    """
+    if isinstance(by, ChangeMetadata):
+        return replace(by, reason=by.reason or message)
+    return ChangeMetadata(by, message)
 
 
 def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> str:
-    """The text with what others wrote since the expected version."""
+    """Return the text merged with changes since the expected version.
+
+    Raises Stale where that is impossible.
+    """
     if expected is None or is_current(block, expected):
         return text
     try:
@@ -344,14 +402,14 @@ def merged(tx: Transaction, block: Block, text: str, expected: str | None) -> st
     except NotFound:
         raise _stale(block, expected) from None
     base = history.text_at(tx, block.chain_id, block.label, version)
-    merged = None if base is None else merge_lines(base, text, block.value)
-    if merged is None:
+    merged_text = None if base is None else merge_lines(base, text, block.value)
+    if merged_text is None:
         raise _stale(block, expected)
-    return merged
+    return merged_text
 
 
 def is_current(block: Block, expected: str) -> bool:
-    """Whether this hex id, or its beginning, names the version that gave the block its text."""
+    """Return whether this hex id, or its beginning, is the block's current version."""
     return (
         block.head is not None
         and len(expected) >= history.SHORTEST_ID
@@ -382,20 +440,20 @@ def _update(
     return blocks.update(tx, block, changed, metadata)
 
 
-def _locked(tx: Transaction, memory: UserMemory) -> UserMemory:
+def _lock_memory(tx: Transaction, memory: UserMemory) -> UserMemory:
     chain = versions.lock(tx, memory.chain.id)
     if chain is None:
         raise NotFound("There is nothing in this memory. Write a block first.")
     return UserMemory(memory.user, chain)
 
 
-def _checked(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _checked_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("policy") not in (None, *get_args(Policy)):
         raise Invalid(
             f'There is no policy "{settings["policy"]}". Use: {", ".join(get_args(Policy))}.'
         )
-    if not 1 <= settings.get("limit", 1) <= _LARGEST_LIMIT:
-        raise Invalid(f"The limit must lie between 1 and {_LARGEST_LIMIT} characters.")
+    if not 1 <= settings.get("limit", 1) <= _LIMIT_BOUND:
+        raise Invalid(f"The limit must lie between 1 and {_LIMIT_BOUND} characters.")
     require_storable(*(value for value in settings.values() if isinstance(value, str)))
     read_rotation(settings.get("metadata") or {})
     return dict(settings)

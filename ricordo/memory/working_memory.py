@@ -1,6 +1,6 @@
-"""A step's working copy of memory: tools change it, and it keeps what they did, which `memory.step_commit` stores with the step.
+"""A step's working copy of memory, and the context of its edits.
 
-The context of those edits stands beside it.
+Tools change the copy, and it keeps their edits. `memory.step_commit` stores these with the step.
 """
 
 from collections.abc import Container, Iterable, Iterator
@@ -22,13 +22,17 @@ from ricordo.memory import edit_guard
 from ricordo.memory.matching import hint, search, with_line_breaks
 from ricordo.memory.schemas import Schemas, no_schemas, require_follows
 
-# What the agent reads as the result of its edit: the block's new text, which version it became, or what the tool said.
-Shown = Literal["text", "version", "nothing"]
+# The result that the agent reads of its edit: the block's new text, the id of the new version, or
+# only the tool's own result.
+ResultKind = Literal["text", "version", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
 class EditReason:
-    """Why a call edits: a reason, how sure (0 to 1), the user's words; with `only_proposes` it waits for the owner."""
+    """The reason of an edit, its confidence (0 to 1), and the user's words.
+
+    With `only_proposes` the edit waits for the owner.
+    """
 
     text: str = ""
     confidence: float | None = None
@@ -38,28 +42,33 @@ class EditReason:
 
 NO_REASON = EditReason()
 LONGEST_REASON = 4_000  # characters
-# A shorter quote could stand anywhere, unless it is all that was said.
+# A shorter quote could occur anywhere, unless it is all that the user said.
 _SHORTEST_QUOTE = 8
-# Of lines that stand twice, so many are named to the agent.
-_MOST_NOTED = 3
+# The most repeated lines that are named to the agent.
+_NOTED_LINES = 3
 OTHERS_TOO = (
-    'Error: Memory block "{}" is also used in conversations with others, so it cannot be deleted or renamed in this one. '
+    'Error: Memory block "{}" is also used in conversations with others, so it cannot be deleted '
+    "or renamed in this one. "
     "Edit its text instead, which changes it for this user alone."
 )
-HIDDEN = (
+HIDDEN_NOTE = (
     "Characters that nobody sees were taken out of what you wrote: the user did not write them."
 )
-REMOVED = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
+REDACTED_NOTE = "A secret ({}) was taken out of what you wrote: memory keeps no keys and passwords."
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEdit:
-    """What a call does to a block: `base` as the step began (new without a chain), `after` (None: it leaves the agent's memory)."""
+    """One call's edit of a block.
+
+    `base` is the block as the step began; a new block has no chain. `after` is None if the block
+    leaves the agent's memory.
+    """
 
     call_id: str
     base: Block
     after: Block | None
-    shown: Shown = "nothing"
+    result_kind: ResultKind = "nothing"
     reason: EditReason = NO_REASON
 
     @property
@@ -68,20 +77,22 @@ class MemoryEdit:
 
     @property
     def value(self) -> str:
-        return self.after.value if self.after else ""
+        if self.after:
+            return self.after.value
+        return ""
 
     @property
     def changes_text_alone(self) -> bool:
-        kept = (self.base.label, self.base.description)
+        label_and_description = (self.base.label, self.base.description)
         return (
             not self.is_new
             and self.after is not None
-            and (self.after.label, self.after.description) == kept
+            and (self.after.label, self.after.description) == label_and_description
         )
 
 
 def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
-    """The edits by their block's id, in their order."""
+    """Group the edits by their block's id, in their order."""
     groups: dict[str, list[MemoryEdit]] = {}
     for edit in edits:
         groups.setdefault(edit.base.id, []).append(edit)
@@ -90,51 +101,61 @@ def by_block(edits: Iterable[MemoryEdit]) -> dict[str, list[MemoryEdit]]:
 
 @dataclass(frozen=True, slots=True)
 class EditContext:
-    """Who edits: `said` is this turn's, for quotes; proposals wait `expires_after` µs (None: for ever); blocks have `schemas`."""
+    """The author of a step's edits, and the rules that apply to them.
+
+    `user_texts` are the user's messages of this turn, for quotes. Proposals expire after
+    `expires_after` microseconds; None: never.
+    """
 
     author: Actor
     run_id: str | None = None
     step_id: str | None = None
     is_untrusted: bool = False
-    said: tuple[str, ...] = ()
+    user_texts: tuple[str, ...] = ()
     expires_after: int | None = None
     schemas: Schemas = no_schemas
 
     def require_follows(self, block: Block, value: str) -> None:
-        """Raise Invalid where the block's text would follow its schema less than it does."""
+        """Raise Invalid where the edit would follow the block's schema less than before."""
         if block.schema_ref:
             require_follows(block.shown_label, block.value, value, self.schemas(block.schema_ref))
 
     def metadata(self, reasons: Iterable[EditReason], otherwise: str) -> ChangeMetadata:
-        """Return the metadata of one change by these calls; `otherwise` is the reason where they gave none."""
-        given = list(reasons)
-        texts = dict.fromkeys(reason.text.strip() for reason in given if reason.text.strip())
+        """Return the metadata of one change by these calls.
+
+        `otherwise` is the reason where the calls gave none.
+        """
+        all_reasons = list(reasons)
+        texts = dict.fromkeys(reason.text.strip() for reason in all_reasons if reason.text.strip())
         return ChangeMetadata(
             author=self.author,
             reason="; ".join(texts) or otherwise,
             run_id=self.run_id,
             step_id=self.step_id,
             is_untrusted=self.is_untrusted,
-            is_quoted=bool(given) and all(self._said(reason.quote) for reason in given),
+            is_quoted=bool(all_reasons)
+            and all(self._is_quoted(reason.quote) for reason in all_reasons),
         )
 
     def policy_decision(self, edit: MemoryEdit) -> PolicyDecision:
         decision = self.metadata([edit.reason], "").policy_decision(edit.base.rule, None)
-        return "propose" if decision == "apply" and edit.reason.only_proposes else decision
+        if decision == "apply" and edit.reason.only_proposes:
+            return "propose"
+        return decision
 
-    def _said(self, quote: str | None) -> bool:
-        words = " ".join((quote or "").split())
-        if not words:
+    def _is_quoted(self, quote: str | None) -> bool:
+        quoted_text = " ".join((quote or "").split())
+        if not quoted_text:
             return False
-        told = [" ".join(text.split()) for text in self.said]
-        return words in told or (
-            len(words) >= _SHORTEST_QUOTE and any(words in text for text in told)
+        user_texts = [" ".join(text.split()) for text in self.user_texts]
+        return quoted_text in user_texts or (
+            len(quoted_text) >= _SHORTEST_QUOTE and any(quoted_text in text for text in user_texts)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class PassageDraft:
-    """One text a tool call wants archived."""
+    """A text that a tool call wants to archive."""
 
     call_id: str
     id: str
@@ -143,10 +164,11 @@ class PassageDraft:
 
 
 class WorkingMemory:
-    """The agent's blocks as this step sees them, with the edits and passages its tool calls asked for, in their order.
+    """The agent's blocks in this step, with its tool calls' edits and passages.
 
-    `reasons` are what calls say of their edits, and `notes` what calls are told beside their results, both by call id.
-    The `guard` refuses what memory has no use for, and a text has to go on following its block's schema, one of `schemas`.
+    `reasons` are the calls' reasons for their edits, and `notes` are remarks for the calls, both by
+    call id. The `guard` refuses repetitions. A text must not follow its block's schema less than
+    before.
     """
 
     def __init__(
@@ -166,58 +188,63 @@ class WorkingMemory:
         self.passages: list[PassageDraft] = []
         self.reasons: dict[str, EditReason] = {}
         self.notes: dict[str, list[str]] = {}
-        self.removed: dict[
-            str, str
-        ] = {}  # secrets that were taken out of what was written, and their kinds
+        # Secrets that were removed from written texts, and their kinds.
+        self.removed: dict[str, str] = {}
 
     def block(self, label: str) -> Block:
-        """The block with this label, with the step's edits so far; raises NotFound naming the labels there are."""
+        """Return the block with this label, with the step's edits so far.
+
+        Raises NotFound, which names the existing labels.
+        """
         block = self.find(label)
         if block is None:
             # The sentence is a wire fact of the retired Letta V1 server.
             raise NotFound(
-                f"Block field {label} does not exist (available sections = {', '.join(self._current)})"
+                f"Block field {label} does not exist (available sections = "
+                f"{', '.join(self._current)})"
             )
         return block
 
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks as the step began with them, without its edits: what may be read as memory."""
+        """Return the blocks as the step began: the memory in the prompt."""
         return self._blocks
 
     def current(self) -> tuple[Block, ...]:
-        """The blocks with the step's edits so far."""
+        """Return the blocks with the step's edits so far."""
         return tuple(self._current.values())
 
     def find(self, label: str) -> Block | None:
-        """The block with this label, with the step's edits so far, if there is one."""
+        """Return the block with this label, with the step's edits, if it exists."""
         return self._current.get(normal_name(label))
 
     def write(
         self,
         label: str,
-        value: str,
+        text: str,
         call_id: str,
         *,
-        shown: Shown = "text",
+        result_kind: ResultKind = "text",
         reason: EditReason = NO_REASON,
     ) -> str:
-        """Give the block another text in this step; saving it decides what that becomes. Raises NotFound, Forbidden, Invalid."""
+        """Give the block another text in this step; saving applies its policy.
+
+        Raises NotFound, Forbidden, Invalid.
+        """
         block = self._writable(label)
-        value = self._shown(normal_text(value), call_id, block.value)
-        block.require_fits(
-            value
-        )  # before it is read for secrets, and again with what takes their place
-        require_storable(value, reason.text)
-        value = self._redacted(value, call_id)
-        block.require_fits(value)
-        if value != block.value:
+        text = self._without_hidden(normal_text(text), call_id, block.value)
+        # The size is checked before the search for secrets, and again after it replaced them.
+        block.require_fits(text)
+        require_storable(text, reason.text)
+        text = self._redacted(text, call_id)
+        block.require_fits(text)
+        if text != block.value:
             if block.schema_ref:
                 require_follows(
-                    block.shown_label, block.value, value, self._schemas(block.schema_ref)
+                    block.shown_label, block.value, text, self._schemas(block.schema_ref)
                 )
-            self._require_new(block, value, call_id)
-            self._edit(block, replace(block, value=value), call_id, shown, reason)
-        return value
+            self._require_new(block, text, call_id)
+            self._edit(block, replace(block, value=text), call_id, result_kind, reason)
+        return text
 
     @property
     def is_about_user(self) -> bool:
@@ -226,46 +253,57 @@ class WorkingMemory:
     def create(
         self,
         label: str,
-        value: str,
+        text: str,
         description: str | None,
         call_id: str,
         reason: EditReason = NO_REASON,
     ) -> None:
-        """Add a block: the user's, for this agent, in a conversation with one, else its own. Raises Conflict, Invalid."""
-        require_storable(value, description, label, reason.text)
+        """Add a block for the conversation's user, or for the agent.
+
+        Raises Conflict, Invalid.
+        """
+        require_storable(text, description, label, reason.text)
         label = require_label(label)
         require_free(label, self._current)
-        value = self._redacted(self._shown(value, call_id), call_id)
-        description = description and self._redacted(self._shown(description, call_id), call_id)
-        self._guard.require_new(value)
-        self._note_repeated(self._repeated(label, "", value), call_id)
-        new = Block(
+        text = self._redacted(self._without_hidden(text, call_id), call_id)
+        description = description and self._redacted(
+            self._without_hidden(description, call_id), call_id
+        )
+        self._guard.require_new(text)
+        self._note_repeated(self._repeated(label, "", text), call_id)
+        block = Block(
             id=new_id("block"),
             organization_id=self._agent.organization_id,
             chain_id="",
             label=label,
-            value=value,
+            value=text,
             description=description,
             created_by=self._agent.id,
             updated_by=self._agent.id,
         )
         if self._user_id:
-            new = replace(
-                new,
+            block = replace(
+                block,
                 policy=self._agent.user_block_policy,
                 agent_id=self._agent.memory_id,
                 is_users=True,
             )
-        new.require_fits(value)
-        self._bases[new.id] = self._current[label] = new
-        self._edit(new, new, call_id, reason=reason)
+        block.require_fits(text)
+        self._bases[block.id] = self._current[label] = block
+        self._edit(block, block, call_id, reason=reason)
 
     def remove(self, label: str, call_id: str) -> None:
-        """Take the block out of the agent's memory. Raises NotFound, Forbidden."""
+        """Take the block out of the agent's memory.
+
+        Raises NotFound, Forbidden.
+        """
         self._edit(self._reshapable(label), None, call_id)
 
     def rename(self, label: str, new_label: str, call_id: str) -> None:
-        """Give the block another label. Raises NotFound, Forbidden, Conflict where the new one is taken, Invalid."""
+        """Give the block another label.
+
+        Raises NotFound, Forbidden, Invalid, and Conflict where the new label is taken.
+        """
         block = self._reshapable(label)
         new_label = normal_name(new_label)
         if new_label == block.shown_label:
@@ -275,19 +313,23 @@ class WorkingMemory:
         self._edit(block, replace(block, label=new_label, seen_as=None), call_id)
 
     def describe(self, label: str, description: str, call_id: str) -> None:
-        """Give the block another description. Raises NotFound, Forbidden, Invalid."""
+        """Give the block another description.
+
+        Raises NotFound, Forbidden, Invalid.
+        """
         block = self._writable(label)
         require_storable(description)
         description = self._redacted(
-            self._shown(description, call_id, block.description or ""), call_id
+            self._without_hidden(description, call_id, block.description or ""), call_id
         )
         if description != block.description:
             self._edit(block, replace(block, description=description), call_id)
 
     @contextmanager
     def as_one(self) -> Iterator[None]:
-        """Within it all edits stand, or, where it is left by an error, none of them."""
-        before, count = dict(self._current), len(self.edits)
+        """Apply all edits within the context, or none of them after an error."""
+        before = dict(self._current)
+        count = len(self.edits)
         try:
             yield
         except BaseException:
@@ -296,10 +338,13 @@ class WorkingMemory:
             raise
 
     def archive(self, draft: PassageDraft) -> None:
-        """Ask for a passage to be archived when the step is saved; raises Invalid."""
-        require_storable(draft.text, *draft.tags, what="A passage and its tags")
+        """Queue a passage for the archive; the step's save stores it.
+
+        Raises Invalid.
+        """
+        require_storable(draft.text, *draft.tags, subject="A passage and its tags")
         require_tags(draft.tags)
-        text = self._redacted(self._shown(draft.text, draft.call_id), draft.call_id)
+        text = self._redacted(self._without_hidden(draft.text, draft.call_id), draft.call_id)
         tags = tuple(
             dict.fromkeys(self._redacted(normal_name(tag), draft.call_id) for tag in draft.tags)
         )
@@ -322,54 +367,61 @@ class WorkingMemory:
         block: Block,
         after: Block | None,
         call_id: str,
-        shown: Shown = "nothing",
+        result_kind: ResultKind = "nothing",
         reason: EditReason = NO_REASON,
     ) -> None:
-        if given := self.reasons.get(call_id):
-            quote = given.quote if reason.quote is None else reason.quote
-            reason = replace(reason, text=reason.text or _shortened(given.text), quote=quote)
-        kept = [after if one is block else one for one in self._current.values()]
-        self._current = {one.shown_label: one for one in kept if one}
-        self.edits.append(MemoryEdit(call_id, self._bases[block.id], after, shown, reason))
+        if call_reason := self.reasons.get(call_id):
+            quote = call_reason.quote if reason.quote is None else reason.quote
+            reason = replace(reason, text=reason.text or _shortened(call_reason.text), quote=quote)
+        edited_blocks = [after if other is block else other for other in self._current.values()]
+        self._current = {other.shown_label: other for other in edited_blocks if other}
+        self.edits.append(MemoryEdit(call_id, self._bases[block.id], after, result_kind, reason))
 
-    def _shown(self, text: str, call_id: str, before: str = "") -> str:
-        """Return a text without hidden characters, unless it had them before or the user wrote them."""
+    def _without_hidden(self, text: str, call_id: str, before: str = "") -> str:
+        """Return a text without hidden characters.
+
+        They stay where the text had them before, or the user wrote them.
+        """
         if not has_hidden(text):
             return text
-        shown = shown_text(text, [before, *self._guard.said()])
-        if shown != text:
-            self._note(call_id, HIDDEN)
-        return shown
+        visible_text = shown_text(text, [before, *self._guard.user_texts()])
+        if visible_text != text:
+            self._note(call_id, HIDDEN_NOTE)
+        return visible_text
 
     def _redacted(self, text: str, call_id: str) -> str:
         redacted = redact(normal_text(text))
         if redacted.kinds:
-            self._note(call_id, REMOVED.format(", ".join(redacted.kinds)))
+            self._note(call_id, REDACTED_NOTE.format(", ".join(redacted.kinds)))
             self.removed.update(redacted.secrets)
         return redacted.text
 
-    def _require_new(self, block: Block, value: str, call_id: str) -> None:
-        """Refuse a write that only repeats what is there, or was recalled; say of lines that stand twice now."""
-        piece = edit_guard.changed_piece(block.value, value)
-        if len(piece.strip()) < edit_guard.LEAST_LINE:
+    def _require_new(self, block: Block, text: str, call_id: str) -> None:
+        """Refuse a write that only repeats known or recalled text.
+
+        Lines that stand twice after the write are reported in a note.
+        """
+        piece = edit_guard.changed_piece(block.value, text)
+        if len(piece.strip()) < edit_guard.SHORTEST_LINE:
             return
         self._guard.require_new(
-            "\n".join(edit_guard.added_lines(block.value, piece)), own=block.value
+            "\n".join(edit_guard.added_lines(block.value, piece)), block_text=block.value
         )
-        found = self._repeated(block.shown_label, block.value, value)
-        if edit_guard.only_repeats(block.shown_label, block.value, value, found):
+        repeated_lines = self._repeated(block.shown_label, block.value, text)
+        if edit_guard.only_repeats(block.shown_label, block.value, text, repeated_lines):
             raise Invalid(
-                f"Nothing was saved: this {found[0].told()}. Change that line, or leave it."
+                f"Nothing was saved: this {repeated_lines[0].describe()}. "
+                "Change that line, or leave it."
             )
-        self._note_repeated(found, call_id)
+        self._note_repeated(repeated_lines, call_id)
 
     def _repeated(self, label: str, before: str, after: str) -> list[edit_guard.KnownLine]:
         others = {name: other.value for name, other in self._current.items() if name != label}
         return edit_guard.repeated(label, before, after, others)
 
-    def _note_repeated(self, found: Iterable[edit_guard.KnownLine], call_id: str) -> None:
-        for line in islice(found, _MOST_NOTED):
-            self._note(call_id, f"What you wrote {line.told()}. Keep it in one place.")
+    def _note_repeated(self, repeated_lines: Iterable[edit_guard.KnownLine], call_id: str) -> None:
+        for line in islice(repeated_lines, _NOTED_LINES):
+            self._note(call_id, f"What you wrote {line.describe()}. Keep it in one place.")
 
     def _note(self, call_id: str, note: str) -> None:
         notes = self.notes.setdefault(call_id, [])
@@ -378,11 +430,16 @@ class WorkingMemory:
 
 
 def _shortened(reasoning: str) -> str:
-    """The reasoning as it is kept; raises Invalid where it cannot be."""
-    require_storable(reasoning, what="A reasoning")
-    # People decide by it.
+    """Return the reasoning as it is stored.
+
+    Raises Invalid where it cannot be stored.
+    """
+    require_storable(reasoning, subject="A reasoning")
+    # Owners base their decisions on it, so it has no hidden characters.
     reasoning = shown_text(reasoning)
-    return reasoning if len(reasoning) <= LONGEST_REASON else f"{reasoning[: LONGEST_REASON - 1]}…"
+    if len(reasoning) <= LONGEST_REASON:
+        return reasoning
+    return f"{reasoning[: LONGEST_REASON - 1]}…"
 
 
 def require_writable(block: Block) -> None:
@@ -390,47 +447,57 @@ def require_writable(block: Block) -> None:
         raise Forbidden("Error This block is read-only and cannot be edited.")
 
 
-def require_free(label: str, taken: Container[str]) -> None:
-    if label in taken:
+def require_free(label: str, existing_labels: Container[str]) -> None:
+    if label in existing_labels:
         raise Conflict(f"Error: Memory block '{label}' already exists")
 
 
-def require_storable(*texts: str | None, what: str = "A memory block") -> None:
-    """Raise Invalid here, where only the call fails by it, and not the step that is saved later."""
+def require_storable(*texts: str | None, subject: str = "A memory block") -> None:
+    """Raise Invalid for a text that the database cannot store.
+
+    Here only the call fails by it; later the whole step would.
+    """
     joined = "".join(text for text in texts if text)
     if "\0" in joined:
-        raise Invalid(f"{what} cannot hold NUL characters. Leave them out.")
+        raise Invalid(f"{subject} cannot hold NUL characters. Leave them out.")
     try:
         joined.encode()
     except UnicodeEncodeError:
         raise Invalid(
-            f"{what} cannot hold half a character (a lone surrogate). Write whole characters."
+            f"{subject} cannot hold half a character (a lone surrogate). Write whole characters."
         ) from None
 
 
 def replaced_piece(block: Block, old: str, new: str, *, everywhere: bool) -> str:
-    """The block's text with the one piece replaced, or every piece that is like it; raises Invalid, TooLong."""
-    label, value = block.shown_label, block.value
+    """Return the block's text with one piece replaced, or every equal piece.
+
+    Raises Invalid, TooLong.
+    """
+    label = block.shown_label
+    text = block.value
     if old == new:
         raise Invalid("The edit changes nothing: old_string and new_string are the same.")
-    if not old and value:
+    if not old and text:
         raise Invalid(
-            f'Memory block "{label}" is not empty. Name in old_string the text to replace; to add a line, name the one before '
+            f'Memory block "{label}" is not empty. Name in old_string the text to replace; '
+            "to add a line, name the one before "
             "it and repeat that in new_string."
         )
-    if everywhere and old in value:
+    if everywhere and old in text:
         return block.replaced(old, with_line_breaks(new))
-    found = search(value, old, new)
-    if found.count > 1:
+    match = search(text, old, new)
+    if match.count > 1:
         raise Invalid(
-            f'old_string occurs {found.count} times in memory block "{label}", in lines {list(found.lines)}. '
+            f'old_string occurs {match.count} times in memory block "{label}", in lines '
+            f"{list(match.lines)}. "
             "Give more of its surroundings, or set replace_all."
         )
-    if found.replacement is None and old:
+    if match.replacement is None and old:
         raise Invalid(
-            f'old_string does not occur word for word in memory block "{label}". Read the block and copy the text from it. '
-            f"Proposed changes are not in it.{hint(value, old)}"
+            f'old_string does not occur word for word in memory block "{label}". '
+            "Read the block and copy the text from it. "
+            f"Proposed changes are not in it.{hint(text, old)}"
         )
-    changed = found.replacement.apply(value) if found.replacement else with_line_breaks(new)
+    changed = match.replacement.apply(text) if match.replacement else with_line_breaks(new)
     block.require_fits(changed)
     return changed

@@ -1,7 +1,7 @@
-"""Core memory as text: the sections of the system prompt that change when memory does.
+"""Core memory as text: the sections of the system prompt that change with memory.
 
-The format is the retired Letta V1 server's (blueprint §0.3), to the byte. Only a closing tag inside a value is disarmed, so
-that no text can leave its block.
+The format is the retired Letta V1 server's (blueprint §0.3), to the byte. Only a closing tag inside
+a value is disarmed, so that no text can leave its block.
 """
 
 import re
@@ -25,10 +25,11 @@ LINE_NUMBER_WARNING = (
     "Do NOT include line number prefixes in your memory edit tool calls."
 )
 _RULES_INTRODUCTION = (
-    "The following constraints define rules for tool usage and guide desired behavior. These rules must be followed to ensure "
+    "The following constraints define rules for tool usage and guide desired behavior. "
+    "These rules must be followed to ensure "
     "proper tool execution and workflow. A single response may contain multiple tool calls."
 )
-# What becomes of the agent's edits is said only where they are not simply applied; the first line is the retired server's.
+# A policy is shown only where edits are not simply applied. The first line is a wire fact.
 _RULE_LINES: dict[Policy, str] = {
     "read_only": "- read_only=true\n",
     "propose": "- policy=propose (your edits wait for the owner)\n",
@@ -36,7 +37,8 @@ _RULE_LINES: dict[Policy, str] = {
     "explicit": "- policy=explicit (your edits wait for the owner unless you quote the user's words that ask for them)\n",
 }
 _SHARED = "- shared=true (everybody you talk with sees it)\n"
-_OPENS, _SLASHES = "<\uff1c\ufe64", "/\uff0f\u2044\u2215"
+_OPENS = "<\uff1c\ufe64"
+_SLASHES = "/\uff0f\u2044\u2215"
 _UNSEEN = "\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\U000e0000-\U000e007f"
 _SECTIONS = (
     "memory_blocks",
@@ -52,7 +54,10 @@ _IN_DIRECTORY = ("value", "description", "instructions", "file", "directory")
 
 @dataclass(frozen=True, slots=True)
 class MemorySection:
-    """What the memory section is made of. `provider` is the model's, since one provider's models edit better by line numbers."""
+    """The content of the memory section.
+
+    `provider` is the model's: one provider's models edit better with line numbers.
+    """
 
     agent_type: AgentType
     provider: str
@@ -81,22 +86,23 @@ def _blocks(section: MemorySection) -> str:
     numbered = is_numbered(section.agent_type, section.provider)
     if not section.blocks and not numbered:
         return ""
-    # Of every block, not of its own alone: else one could forge the end of another.
+    # Tags of all blocks are disarmed in each block: otherwise one could forge the end of another.
     tags = (*_IN_BLOCK, *(block.shown_label for block in section.blocks))
     warning = f"<warning>\n{LINE_NUMBER_WARNING}\n</warning>\n" if numbered else ""
     parts: list[str] = []
     for block in section.blocks:
-        value = f"{block.value}\n"
+        text = f"{block.value}\n"
         if numbered:
             lines = enumerate(block.value.split("\n"), 1)
-            value = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
+            text = "".join(f"{number}→ {line}\n" for number, line in lines) if block.value else ""
         parts.append(
             f"<{block.shown_label}>\n<description>\n{disarm(block.description or '', *tags)}\n</description>\n"
             f"<metadata>\n{_RULE_LINES.get(block.rule, '')}{_SHARED if block.shared else ''}"
             f"- chars_current={len(block.value)}\n"
-            # The value is disarmed last of all, since a line's number can complete a tag: a block labelled "5" with `</` at
-            # the end of its fourth line.
-            f"- chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(value, *tags)}</value>\n</{block.shown_label}>\n"
+            # The value is disarmed last, since a line's number can complete a tag: in a block
+            # labelled "5" with `</` at the end of its fourth line.
+            "- "
+            f"chars_limit={block.limit}\n</metadata>\n{warning}<value>\n{disarm(text, *tags)}</value>\n</{block.shown_label}>\n"
         )
     rendered = "\n".join(parts)
     return f"<memory_blocks>\n{_INTRODUCTION}\n\n{rendered}\n</memory_blocks>"
@@ -109,9 +115,10 @@ def disarm(text: str, *tags: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _closing(tags: tuple[str, ...]) -> re.Pattern[str]:
-    """What models read as a closing tag of these names: `< /value x>` too, so spacing, case and what follows do not matter.
+    """Return the pattern of closing tags of these names, as models read them.
 
-    Nor do signs that nobody sees, and wide ones that look the same.
+    Spacing, case and attributes do not matter, as in `< /value x>`. Nor do invisible characters,
+    and wide ones that look the same.
     """
     unseen = f"[\\s{_UNSEEN}]*"
     names = "|".join(f"[{_UNSEEN}]*".join(map(_like, name)) for name in (*_SECTIONS, *tags))
@@ -121,23 +128,25 @@ def _closing(tags: tuple[str, ...]) -> re.Pattern[str]:
 
 def _like(sign: str) -> str:
     wide = chr(ord(sign) + 0xFEE0) if "!" <= sign <= "~" else ""
-    return f"[{re.escape(sign)}{re.escape(wide)}]" if wide else re.escape(sign)
+    if wide:
+        return f"[{re.escape(sign)}{re.escape(wide)}]"
+    return re.escape(sign)
 
 
 def _rules(lines: Sequence[str]) -> str:
-    listed = "\n".join(lines)
-    return (
-        f"<tool_usage_rules>\n{_RULES_INTRODUCTION}\n\n{listed}\n</tool_usage_rules>"
-        if lines
-        else ""
-    )
+    if not lines:
+        return ""
+    return "\n".join(["<tool_usage_rules>", _RULES_INTRODUCTION, "", *lines, "</tool_usage_rules>"])
 
 
 def _directories(directories: Sequence[PromptDirectory], max_files_open: int) -> str:
     if not directories:
         return ""
     open_files = sum(file.is_open for directory in directories for file in directory.files)
-    limits = f"<file_limits>\n- current_files_open={open_files}\n- max_files_open={max_files_open}\n</file_limits>"
+    limits = (
+        f"<file_limits>\n- current_files_open={open_files}\n- "
+        f"max_files_open={max_files_open}\n</file_limits>"
+    )
     rendered: list[str] = []
     for directory in directories:
         lines = [f'<directory name="{disarm(directory.name, *_IN_DIRECTORY)}">']
@@ -149,7 +158,8 @@ def _directories(directories: Sequence[PromptDirectory], max_files_open: int) ->
         files = [_file(file) for file in directory.files]
         if directory.more:
             files.append(
-                f"({directory.more} more files are closed and not named here. Find them with grep_files.)"
+                f"({directory.more} more files are closed and not named here. "
+                "Find them with grep_files.)"
             )
         rendered.append("\n\n".join(["\n".join(lines), *files, "</directory>"]))
     return f"<directories>\n{limits}\n\n" + "\n\n".join(rendered) + "\n</directories>"
@@ -164,6 +174,8 @@ def _file(file: OpenFile) -> str:
         )
     )
     return (
-        f'<file status="{"open" if file.is_open else "closed"}" name="{disarm(file.name, *_IN_DIRECTORY)}">\n{description}'
-        f"<metadata>\n- chars_current={len(file.content)}\n- chars_limit={file.limit}\n</metadata>\n{content}</file>"
+        f'<file status="{"open" if file.is_open else "closed"}" '
+        f'name="{disarm(file.name, *_IN_DIRECTORY)}">\n{description}'
+        f"<metadata>\n- chars_current={len(file.content)}\n- "
+        f"chars_limit={file.limit}\n</metadata>\n{content}</file>"
     )

@@ -1,7 +1,8 @@
-"""The system message: template, memory section and metadata, put together and rebuilt only when it must be.
+"""The system message: template, memory section and metadata.
 
-`{CORE_MEMORY}` in the template is replaced, or the memory appended where the template lacks it. What changes often stands last,
-so that providers' prompt caches hit.
+It is rendered again only when it must change. The memory replaces `{CORE_MEMORY}` in the template,
+or is appended where the template lacks it. The parts that change often stand last, so that
+providers' prompt caches hit.
 """
 
 import re
@@ -17,14 +18,15 @@ from ricordo.domain.tool import ClientSkill
 from ricordo.prompt.memory import MemorySection, disarm, render_memory
 
 PLACEHOLDER = "{CORE_MEMORY}"
-_TAGS_ROOM = 2_000  # characters of tags that are listed
-# The tags stand at the ends of lines. A closing tag inside a value was disarmed, so the first one ends its section.
+_TAG_CHARACTERS = 2_000  # characters of tags that are listed
+# Tags stand at line ends. A closing tag inside a value was disarmed, so the first closing tag ends
+# its section.
 _SECTION = re.compile(r"<(memory_blocks|memory_metadata|tool_usage_rules|directories)>\n")
 
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """A system prompt as it should be now. Two keys tell from what it was made: see `key` and `is_current`."""
+    """A rendered system prompt, with two keys of its sources: see `key` and `is_current`."""
 
     text: str
     stable: str
@@ -35,8 +37,13 @@ class SystemPrompt:
         return f"{self.stable}:{self.daily}"
 
     def is_current(self, stored_key: str, *, first_step: bool) -> bool:
-        """Whether the stored prompt can stay: the memory section decides, at a turn's first step the day and the archive too."""
-        return stored_key == self.key if first_step else stored_key.partition(":")[0] == self.stable
+        """Return whether the stored prompt can stay.
+
+        The memory section decides; at a turn's first step the day and the archive count too.
+        """
+        if first_step:
+            return stored_key == self.key
+        return stored_key.partition(":")[0] == self.stable
 
 
 def system_prompt(
@@ -48,33 +55,39 @@ def system_prompt(
     rule_lines: Sequence[str] = (),
     is_brief: bool = False,
 ) -> SystemPrompt:
-    """The system prompt for this state. `recall_count` counts the messages outside the window; `rule_lines` tell the rules.
+    """Return the system prompt for this state.
 
-    With `is_brief`, for a small model, only the date and the count stand behind the memory.
+    `recall_count` is the number of messages outside the window; `rule_lines` describe the rules.
+    With `is_brief`, for a small model, only the date and the count follow the memory.
     """
     agent = state.agent
-    shown = (state.blocks, tuple(rule_lines), state.directories, agent.max_files_open)
-    memory = render_memory(MemorySection(agent.agent_type, provider, *shown))
+    content = (state.blocks, tuple(rule_lines), state.directories, agent.max_files_open)
+    memory = render_memory(MemorySection(agent.agent_type, provider, *content))
     local = to_datetime(now).astimezone(zone(agent.timezone))
     tags = sorted({tag for archive in state.archives for tag in archive.tags})
-    metadata = (
-        _brief(local, recall_count) if is_brief else _metadata(state, local, recall_count, tags)
-    )
-    template, told = agent.system, _instructions(state.instructions)
-    body = "\n\n".join(filter(None, (told, memory, metadata)))
-    text = (
-        template.replace(PLACEHOLDER, body) if PLACEHOLDER in template else f"{template}\n\n{body}"
-    )
+    if is_brief:
+        metadata = _brief(local, recall_count)
+    else:
+        metadata = _metadata(state, local, recall_count, tags)
+    template = agent.system
+    instructions = _instructions(state.instructions)
+    body = "\n\n".join(filter(None, (instructions, memory, metadata)))
+    if PLACEHOLDER in template:
+        text = template.replace(PLACEHOLDER, body)
+    else:
+        text = f"{template}\n\n{body}"
     has_archive = any(archive.passage_count for archive in state.archives)
-    stable = _digest(template, *([told] if told else []), memory)
+    stable = _digest(template, *([instructions] if instructions else []), memory)
     return SystemPrompt(
         text=text, stable=stable, daily=_digest(local.date().isoformat(), str(has_archive), *tags)
     )
 
 
 def _instructions(text: str) -> str:
-    """The section with what a file of the workspace tells the agent."""
-    return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>" if text else ""
+    """Return the section with the instructions of a file of the workspace."""
+    if text:
+        return f"<workspace_instructions>\n{disarm(text)}\n</workspace_instructions>"
+    return ""
 
 
 def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Sequence[str]) -> str:
@@ -89,25 +102,27 @@ def _metadata(state: AgentState, local: datetime, recall_count: int, tags: Seque
     ]
     if archived:
         lines.append(
-            f"- {archived} total memories you created are stored in archival memory (use tools to access them)"
+            f"- {archived} total memories you created are stored in archival memory (use tools to "
+            "access them)"
         )
     if tags:
-        # Agents choose tags, perhaps from what they read somewhere: one line, and no way out of the section.
+        # Agents may copy tags from untrusted content: they get one line, and cannot end the
+        # section.
         lines.append(
             disarm(
-                f"- Available archival memory tags: {_listed([' '.join(tag.split()) for tag in tags])}"
+                "- Available archival memory tags: "
+                f"{_listed([' '.join(tag.split()) for tag in tags])}"
             )
         )
     return "<memory_metadata>\n" + "\n".join(lines) + "\n</memory_metadata>"
 
 
 def _brief(local: datetime, recall_count: int) -> str:
-    """The metadata for a small model: the date, and whether there is something to search."""
-    earlier = (
-        f"\n- {recall_count} earlier messages are no longer in view; search finds them."
-        if recall_count
-        else ""
-    )
+    """Return the metadata for a small model: date and number of searchable messages."""
+    if recall_count:
+        earlier = f"\n- {recall_count} earlier messages are no longer in view; search finds them."
+    else:
+        earlier = ""
     return _date_line(local) + earlier
 
 
@@ -116,7 +131,7 @@ def _date_line(local: datetime) -> str:
 
 
 def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:
-    """The system message with the skills that the client has; as it is where there are none."""
+    """Return the system message with the client's skills."""
     if not skills:
         return system
     listed = "\n".join(
@@ -124,24 +139,24 @@ def with_skills(system: str, skills: Sequence[ClientSkill]) -> str:
         + "".join(
             f"<{name}>{disarm(text, 'available_skills', 'skill', name)}</{name}>\n"
             for name, text in (
-                ("name", one.name),
-                ("description", one.description),
-                ("location", one.location),
+                ("name", skill.name),
+                ("description", skill.description),
+                ("location", skill.location),
             )
             if text
         )
         + "</skill>"
-        for one in skills
+        for skill in skills
     )
     return f"{system}\n\n<available_skills>\n{listed}\n</available_skills>"
 
 
 def _listed(tags: Sequence[str]) -> str:
-    """The first tags, as many as have room, and how many there are more."""
+    """Return the first tags that have room, and the number of the others."""
     lengths = accumulate(len(tag) + 2 for tag in tags)
-    shown = sum(length <= _TAGS_ROOM for length in lengths)
-    rest = [f"and {len(tags) - shown} more"] if shown < len(tags) else []
-    return ", ".join([*tags[:shown], *rest])
+    count = sum(length <= _TAG_CHARACTERS for length in lengths)
+    rest = [f"and {len(tags) - count} more"] if count < len(tags) else []
+    return ", ".join([*tags[:count], *rest])
 
 
 def _digest(*parts: str) -> str:
@@ -149,27 +164,29 @@ def _digest(*parts: str) -> str:
 
 
 def sections(system: str) -> dict[str, str]:
-    """The sections of a system message by their tags, as it is stored; `base` is all that belongs to no other section.
+    """Split a stored system message into its sections by their tags.
 
-    Where one seems to be there twice, the later one is ours.
+    `base` is the text outside all other sections. If a section seems to occur twice, the later one
+    is ours.
     """
-    found: dict[str, tuple[int, int]] = {}
+    spans: dict[str, tuple[int, int]] = {}
     without_end: set[str] = set()
-    place = 0
+    position = 0
     for opening in _SECTION.finditer(system):
         name = opening[1]
-        if opening.start() < place or name in without_end:
+        if opening.start() < position or name in without_end:
             continue
         if (end := system.find(f"\n</{name}>", opening.end())) < 0:
             without_end.add(name)
             continue
-        place = end + len(f"\n</{name}>")
-        found[name] = opening.start(), place
-    base, place = [], 0
-    for begin, end in sorted(found.values()):
-        base.append(system[place:begin].strip())
-        place = end
-    base.append(system[place:].strip())
+        position = end + len(f"\n</{name}>")
+        spans[name] = opening.start(), position
+    base = []
+    position = 0
+    for begin, end in sorted(spans.values()):
+        base.append(system[position:begin].strip())
+        position = end
+    base.append(system[position:].strip())
     return {"base": "\n\n".join(filter(None, base))} | {
-        name: system[slice(*span)] for name, span in found.items()
+        name: system[slice(*span)] for name, span in spans.items()
     }

@@ -1,8 +1,9 @@
-"""The transcript as a model gets it: results packaged and cut, and always valid, so that no history can brick an agent.
+"""The transcript as a model gets it: results packaged and cut, and always valid.
 
-Results, events and a user's words look to a model like small JSON texts with a kind or status and a local time (blueprint §17).
-What someone says is stored as it was said and packed for each request; an event is stored packed, as an `EventPart`, so that words
-which only look like an event are packed as words.
+No history can stop an agent. Results, events and user messages look to a model like small JSON
+texts with a kind or status and a local time (blueprint §17). A message is stored as it was sent,
+and packed for each request. An event is stored packed, as an `EventPart`, so that text which only
+looks like an event is packed as text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,11 +28,11 @@ from ricordo.domain.redaction import redact
 FIRST_LOGIN = "Never (first login)"
 _LONGEST_REASON = 1_000  # characters
 _NOT_FROM_USER = "[This is an automated system message hidden from the user] "
-_LEAST_CAP = 5_000
+_SMALLEST_CAP = 5_000
 _CHARS_PER_TOKEN = 4
 _SHARE_OF_WINDOW = 0.2
 _NO_PICTURE = TextPart("(a picture that this model could not take)")
-# Tools whose results repeat the whole block, with the arguments that hold what they write.
+# Tools whose results repeat the whole block, with the arguments that contain the written text.
 _WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
     "memory_insert": ("new_string", "new_str"),
     "memory_replace": ("new_string", "new_str"),
@@ -39,10 +40,19 @@ _WHOLE_BLOCK_RESULTS: Mapping[str, tuple[str, ...]] = {
     "core_memory_append": ("content",),
     "core_memory_replace": ("new_content",),
 }
-# Results of calls that have no other, by what ended their turn.
-INTERRUPTED = "interrupted: the server stopped before this call had a result. It may or may not have taken effect."
-CANCELLED = "cancelled: the user cancelled this turn before this call had a result. It may or may not have taken effect."
-FAILED = "interrupted: this turn failed before this call had a result. It may or may not have taken effect."
+# Results of calls without another, by the reason of their turn's end.
+INTERRUPTED = (
+    "interrupted: the server stopped before this call had a result. "
+    "It may or may not have taken effect."
+)
+CANCELLED = (
+    "cancelled: the user cancelled this turn before this call had a result. "
+    "It may or may not have taken effect."
+)
+FAILED = (
+    "interrupted: this turn failed before this call had a result. "
+    "It may or may not have taken effect."
+)
 
 
 def transcript(
@@ -53,24 +63,28 @@ def transcript(
     packs_user_messages: bool = False,
     has_plain_results: bool = False,
 ) -> tuple[Message, ...]:
-    """The messages for one request, in the four roles models know: system, user, assistant, tool.
+    """Return the messages for one request, in the roles system, user, assistant and tool.
 
-    `context_window` is in tokens and sets how much of a long result is shown. With `packs_user_messages` the model reads what users
-    say as events with a time. With `has_plain_results` results are texts without an envelope, and edits of
-    memory tell what changed.
+    Args:
+        messages: The window.
+        timezone: The time zone of times in the text.
+        context_window: Its size in tokens decides the length of results.
+        packs_user_messages: The model reads user messages as events with a time.
+        has_plain_results: Results are texts without an envelope, and edits of memory show only
+            the change.
     """
-    cap = max(_LEAST_CAP, int(_SHARE_OF_WINDOW * context_window * _CHARS_PER_TOKEN))
-    shown: list[Message] = []
+    cap = max(_SMALLEST_CAP, int(_SHARE_OF_WINDOW * context_window * _CHARS_PER_TOKEN))
+    request_messages: list[Message] = []
     pictures: list[Message] = []
     calls: dict[str, ToolCallPart] = {}
     for message in paired(messages):
         calls |= {call.call_id: call for call in message.tool_calls}
         if message.role != "tool":
-            shown += pictures
+            request_messages += pictures
             pictures = []
         match message.role:
             case "tool":
-                shown.append(
+                request_messages.append(
                     _plain_results(message, calls, cap)
                     if has_plain_results
                     else _packaged(message, timezone, cap)
@@ -78,31 +92,38 @@ def transcript(
                 if any(part.pictures for part in message.tool_returns):
                     pictures.append(_pictures(message, timezone))
             case "approval":
-                shown.append(replace(message, role="assistant"))
+                request_messages.append(replace(message, role="assistant"))
             case "summary":
-                shown.append(_summary(message, timezone))
+                request_messages.append(_summary(message, timezone))
             case "system" if message.group_id and message.name:
-                shown.append(_said_in_group(message))
+                request_messages.append(_with_speaker(message))
             case "user" if packs_user_messages:
-                shown.append(packed(message, timezone))
+                request_messages.append(packed(message, timezone))
             case _:
-                shown.append(message)
-    return (*shown, *pictures)
+                request_messages.append(message)
+    return (*request_messages, *pictures)
 
 
-def _said_in_group(message: Message) -> Message:
-    """The words of another agent in a group, with its name in front: few providers pass on the name of a message."""
+def _with_speaker(message: Message) -> Message:
+    """Return another agent's message in a group, with its name in front.
+
+    Few providers pass on the name of a message.
+    """
     return message.with_text(f"[{' '.join((message.name or '').split())}] {message.text}")
 
 
 def _pictures(message: Message, timezone: str) -> Message:
-    """The pictures of these results as a message behind them, since few providers take pictures in results."""
-    time, parts = local_time(message.created_at, timezone), list[Part]()
+    """Return the results' pictures as a message behind them.
+
+    Few providers take pictures in results.
+    """
+    time = local_time(message.created_at, timezone)
+    parts = list[Part]()
     for result in message.tool_returns:
         if result.pictures:
-            words = f'{_NOT_FROM_USER}The result of the tool "{result.name}" holds these pictures.'
+            note = f'{_NOT_FROM_USER}The result of the tool "{result.name}" holds these pictures.'
             parts += [
-                EventPart(_dump({"type": "tool_pictures", "message": words, "time": time})),
+                EventPart(_dump({"type": "tool_pictures", "message": note, "time": time})),
                 *result.pictures,
             ]
     return replace(message, role="user", parts=tuple(parts))
@@ -116,7 +137,10 @@ def _summary(message: Message, timezone: str) -> Message:
 
 
 def without_pictures(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """The messages with a word in the place of every picture, for a model that refused them."""
+    """Return the messages with a note in place of each picture.
+
+    Some models refuse pictures.
+    """
     return tuple(
         replace(
             message,
@@ -133,72 +157,77 @@ def has_pictures(messages: Iterable[Message]) -> bool:
 
 
 def paired(messages: Iterable[Message]) -> list[Message]:
-    """The messages with every tool call answered exactly once, right after it: missing results added, stray ones left out.
+    """Return the messages with every tool call answered exactly once, right after it.
 
-    Answers to calls that waited are no part of it: what became of the calls stands in their results. A call that has the id of an
-    earlier one, as some models' calls do, gets another, and so does its result.
+    Missing results are added, stray ones are left out. Answers to calls that waited are left out:
+    the outcome is in the results. A call with the id of an earlier one, as some models make, gets
+    another id, and so does its result.
     """
-    sound: list[Message] = []
+    valid: list[Message] = []
     open_calls: dict[str, ToolCallPart] = {}
-    used: set[str] = set()
+    used_ids: set[str] = set()
     other_ids: dict[str, str] = {}
-    for given in messages:
-        message, calls = given, given.tool_calls
+    for stored in messages:
+        message = stored
+        calls = stored.tool_calls
         if calls:
             ids = [call.call_id for call in calls]
-            is_clear = all(ids) and len(set(ids)) == len(ids) and used.isdisjoint(ids)
-            message, other_ids = (given, {}) if is_clear else _with_fresh_ids(given, used)
+            is_clear = all(ids) and len(set(ids)) == len(ids) and used_ids.isdisjoint(ids)
+            message, other_ids = (stored, {}) if is_clear else _with_fresh_ids(stored, used_ids)
         elif other_ids:
-            message = replace(given, parts=tuple(_renamed(part, other_ids) for part in given.parts))
+            message = replace(
+                stored, parts=tuple(_renamed(part, other_ids) for part in stored.parts)
+            )
         if message.role == "tool":
             answered = [
                 open_calls.pop(part.call_id, None) is not None for part in message.tool_returns
             ]
             if all(answered):
-                sound.append(message)
+                valid.append(message)
             elif any(answered):
-                kept = [
+                answering = [
                     part
-                    for part, wanted in zip(message.tool_returns, answered, strict=True)
-                    if wanted
+                    for part, is_wanted in zip(message.tool_returns, answered, strict=True)
+                    if is_wanted
                 ]
-                sound.append(replace(message, parts=tuple(kept)))
+                valid.append(replace(message, parts=tuple(answering)))
             continue
         if message.role == "approval" and not calls:
             continue
         if open_calls:
-            sound.append(interrupted(sound[-1], list(open_calls.values())))
+            valid.append(interrupted(valid[-1], list(open_calls.values())))
         open_calls = {call.call_id: call for call in message.tool_calls} if calls else {}
-        used.update(open_calls)
-        sound.append(message)
+        used_ids.update(open_calls)
+        valid.append(message)
     if open_calls:
-        sound.append(interrupted(sound[-1], list(open_calls.values())))
-    return sound
+        valid.append(interrupted(valid[-1], list(open_calls.values())))
+    return valid
 
 
-def _with_fresh_ids(message: Message, used: set[str]) -> tuple[Message, dict[str, str]]:
-    """The message with an id of its own for each call, and the new ids of those calls that results name by a used one."""
+def _with_fresh_ids(message: Message, used_ids: set[str]) -> tuple[Message, dict[str, str]]:
+    """Return the message with unique call ids, and the new ids by old ones.
+
+    Only ids that results refer to are returned.
+    """
     parts: list[Part] = []
     other_ids: dict[str, str] = {}
-    here: set[str] = set()
+    own_ids: set[str] = set()
     for number, part in enumerate(message.parts):
         if isinstance(part, ToolCallPart) and (
-            not (id := part.call_id) or id in used or id in here
+            not (id := part.call_id) or id in used_ids or id in own_ids
         ):
-            part = replace(part, call_id=f"{id or 'call'}_{len(used)}_{number}")  # noqa: PLW2901
-            if id not in here:
+            part = replace(part, call_id=f"{id or 'call'}_{len(used_ids)}_{number}")  # noqa: PLW2901
+            if id not in own_ids:
                 other_ids.setdefault(id, part.call_id)
-        here |= {part.call_id} if isinstance(part, ToolCallPart) else set()
+        own_ids |= {part.call_id} if isinstance(part, ToolCallPart) else set()
         parts.append(part)
     return replace(message, parts=tuple(parts)), other_ids
 
 
 def _renamed(part: Part, other_ids: Mapping[str, str]) -> Part:
-    return (
-        replace(part, call_id=other_ids.get(part.call_id, part.call_id))
-        if isinstance(part, ToolReturnPart)
-        else part
-    )
+    if isinstance(part, ToolReturnPart):
+        return replace(part, call_id=other_ids.get(part.call_id, part.call_id))
+    return part
 
 
 def interrupted(after: Message, calls: Sequence[ToolCallPart], why: str = INTERRUPTED) -> Message:
@@ -215,7 +244,10 @@ def _packaged(message: Message, timezone: str, cap: int) -> Message:
 
 
 def _plain_results(message: Message, calls: Mapping[str, ToolCallPart], cap: int) -> Message:
-    """The results as small models read them best: plain text, of a list its rows, of an edit of memory what changed."""
+    """Return the results as plain text, which small models read best.
+
+    A list becomes rows; an edit of memory becomes its change.
+    """
     results = (_plain_result(part, calls.get(part.call_id), cap) for part in message.tool_returns)
     return replace(message, parts=tuple(results))
 
@@ -232,43 +264,50 @@ def _plain_result(part: ToolReturnPart, call: ToolCallPart | None, cap: int) -> 
 
 
 def _changed_lines(block_text: str, call: ToolCallPart) -> str:
-    """What an edit wrote, for a result that repeats the whole block; the result itself where it says something else."""
+    """Return the text that an edit wrote, in place of the whole block.
+
+    If the result says something else, it is returned itself.
+    """
     try:
         arguments = orjson.loads(call.arguments or b"{}")
     except orjson.JSONDecodeError:
         return block_text
-    written = (
-        [arguments.get(name) for name in _WHOLE_BLOCK_RESULTS[call.name]]
-        if isinstance(arguments, dict)
-        else []
-    )
-    text = next((one for one in written if isinstance(one, str)), None)
+    if isinstance(arguments, dict):
+        new_texts = [arguments.get(name) for name in _WHOLE_BLOCK_RESULTS[call.name]]
+    else:
+        new_texts = []
+    text = next((new_text for new_text in new_texts if isinstance(new_text, str)), None)
     if text is None or text not in block_text:
-        return block_text  # a proposal, or words that were redacted
+        return block_text  # a proposal, or redacted text
     notes = block_text.rpartition("\n\n[")[1:] if block_text.endswith("]") else ()
     return (f"Saved: {text}" if text.strip() else "Saved: the text was deleted.") + "".join(notes)
 
 
-def plain_value(value: Any, indent: str = "") -> str:
-    """The JSON value as lines of text: `name: value`, a row of a list behind a dash."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
+def plain_value(content: Any, indent: str = "") -> str:
+    """Return the JSON content as lines of text.
+
+    A field reads `name: value`; an item of a list has a dash in front.
+    """
+    if isinstance(content, str):
+        return content
+    if isinstance(content, dict):
         rows = [
-            _named_row(str(name), one, indent)
-            for name, one in value.items()
-            if one not in (None, "", [], {})
+            _named_row(str(name), part, indent)
+            for name, part in content.items()
+            if part not in (None, "", [], {})
         ]
         return "\n".join(rows)
-    if isinstance(value, list):
-        return "\n".join(f"{indent}- {plain_value(one, indent + '  ').lstrip()}" for one in value)
-    return orjson.dumps(value).decode()
+    if isinstance(content, list):
+        return "\n".join(
+            f"{indent}- {plain_value(part, indent + '  ').lstrip()}" for part in content
+        )
+    return orjson.dumps(content).decode()
 
 
-def _named_row(name: str, value: Any, indent: str) -> str:
-    if isinstance(value, dict | list):
-        return f"{indent}{name}:\n{plain_value(value, indent + '  ')}"
-    return f"{indent}{name}: {plain_value(value)}"
+def _named_row(name: str, content: Any, indent: str) -> str:
+    if isinstance(content, dict | list):
+        return f"{indent}{name}:\n{plain_value(content, indent + '  ')}"
+    return f"{indent}{name}: {plain_value(content)}"
 
 
 def _packaged_result(part: ToolReturnPart, time: str, cap: int) -> ToolReturnPart:
@@ -294,10 +333,10 @@ def package_result(content: Any, *, is_success: bool, time: str) -> str:
 def package_user_message(
     message: str, time: str, *, location: str | None = None, name: str | None = None
 ) -> str:
-    """What a user said, with when, and with where and who where that is known."""
+    """Return a user message as JSON with time, location and name."""
     optional = {"location": location, "name": name}
-    known = {key: value for key, value in optional.items() if value is not None}
-    return _dump({"type": "user_message", "message": message, "time": time, **known})
+    present = {key: value for key, value in optional.items() if value is not None}
+    return _dump({"type": "user_message", "message": message, "time": time, **present})
 
 
 def heartbeat_event(reason: str, time: str) -> EventPart:
@@ -308,20 +347,23 @@ def heartbeat_event(reason: str, time: str) -> EventPart:
 
 
 def rejection_event(label: str, proposal_id: str, reason: str, time: str) -> EventPart:
-    """The event of a proposal that the user rejected, with the user's reason; what was proposed is not in it."""
+    """Return the event of a rejected proposal with the user's reason.
+
+    It does not contain the proposed text.
+    """
     reason = redact(reason).text
-    told = {
+    fields = {
         "type": "proposal_rejected",
         "message": f'{_NOT_FROM_USER}The owner rejected your change of memory block "{label}". The block stays as it is.',
         "proposal_id": proposal_id,
         "reason": reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…",
         "time": time,
     }
-    return EventPart(_dump(told), event="rejection")
+    return EventPart(_dump(fields), event="rejection")
 
 
 def task_event(name: str, instructions: str, time: str) -> EventPart:
-    """The event that asks an agent to carry out a background task."""
+    """Return the event that asks an agent to carry out a background task."""
     message = f"{_NOT_FROM_USER}Carry out this task now. Nobody reads your answer.\n{instructions}"
     return EventPart(
         _dump({"type": "background_task", "task": name, "message": message, "time": time}),
@@ -330,46 +372,60 @@ def task_event(name: str, instructions: str, time: str) -> EventPart:
 
 
 def login_event(time: str) -> EventPart:
-    """The event of a user who comes in for the first time."""
+    """Return the event of a user's first login."""
     return EventPart(
         _dump({"type": "login", "last_login": FIRST_LOGIN, "time": time}), event="login"
     )
 
 
 def summary_event(summary: str, count: int | None, time: str) -> EventPart:
-    """The alert in place of messages that left the window: the first `count` of them, or (None) all there were."""
-    # Wire facts of the retired Letta V1 server, the blank before the summary too.
-    hidden = (
-        "Note: prior messages have been hidden from view due to conversation memory constraints."
-        if count is None
-        else f"Note: {count} messages from the beginning of the conversation have been hidden from view due to memory "
-        "constraints."
-    )
+    """Return the alert in place of evicted messages.
+
+    They are the first `count` messages, or all of them (None).
+    """
+    # wire facts of the retired Letta V1 server, with the space before the summary.
+    if count is None:
+        hidden = (
+            "Note: prior messages have been hidden from view due to conversation memory "
+            "constraints."
+        )
+    else:
+        hidden = (
+            f"Note: {count} messages from the beginning of the conversation have been hidden from "
+            "view due to memory "
+            "constraints."
+        )
     text = f"{hidden}\nThe following is a summary of the previous messages:\n {summary}"
     return EventPart(_dump({"type": "system_alert", "message": text, "time": time}))
 
 
 def packed(message: Message, timezone: str) -> Message:
-    """A user message for a type of agent that gets them as JSON: texts packed one by one, pictures and events as they are."""
+    """Return a user message as JSON, for types of agents that get them so.
+
+    Texts are packed one by one; pictures and events stay as they are.
+    """
     if not message.is_said:
         return message
     time = local_time(message.created_at, timezone)
 
-    def shown(part: Part) -> Part:
+    def pack(part: Part) -> Part:
         if not isinstance(part, TextPart):
             return part
         return replace(part, text=package_user_message(part.text, time, name=message.name))
 
-    return replace(message, parts=tuple(map(shown, message.parts)))
+    return replace(message, parts=tuple(map(pack, message.parts)))
 
 
 def truncate(text: str, limit: int) -> str:
-    """The text, cut to `limit` characters with a note that says so."""
+    """Return the text, cut to `limit` characters with a note that says so."""
     if len(text) <= limit:
         return text
-    note = f"... [NOTE: function output was truncated since it exceeded the character limit: {len(text)} > {limit}]"
+    note = (
+        "... [NOTE: function output was truncated since it exceeded the character limit: "
+        f"{len(text)} > {limit}]"
+    )
     return text[:limit] + note
 
 
-def _dump(value: dict[str, Any], *, indent: bool = False) -> str:
-    return orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0).decode()
+def _dump(fields: dict[str, Any], *, indent: bool = False) -> str:
+    return orjson.dumps(fields, option=orjson.OPT_INDENT_2 if indent else 0).decode()

@@ -1,7 +1,8 @@
-"""The last resort before a call: a transcript that is still too long is cut until it fits, and stays valid.
+"""The last resort before a call: cut a transcript until it fits.
 
-Compaction comes first and loses nothing. This is for what it cannot help: one message larger than a window, or a turn whose
-newest exchange alone fills it. Only what the model is sent gets shorter; what is stored stays whole.
+It stays valid. Compaction comes first and loses nothing. This helps where compaction cannot: one
+message is larger than a window, or a turn's newest exchange alone fills it. Only the model's input
+gets shorter; stored messages stay whole.
 """
 
 from bisect import bisect_left
@@ -22,42 +23,45 @@ from ricordo.domain.message import (
 from ricordo.errors import ModelError
 
 Count = Callable[[Message], int]
-"""How many tokens a message takes, by our own estimate: `ricordo.llm.tokens.message_tokens`."""
+"""Returns a message's tokens by our own estimate, as `ricordo.llm.tokens.message_tokens`."""
 Excess = Callable[[Iterable[Message]], int]
-"""How many tokens some messages take beyond what is allowed."""
+"""Returns the tokens of messages beyond the allowed number."""
 
-# Tokens that must be left beside the system message, else there is nothing to ask.
+# The fewest tokens beside the system message that allow a request.
 LEAST_ROOM = 64
-# A text this short, in characters, is left alone while anything longer can be cut.
-_LEAST_TEXT = 300
+# Shorter texts, in characters, stay whole while any longer one can be cut.
+_SHORT_TEXT = 300
 _CHARACTERS = 4
-# All of it ASCII, since the tokens of a text with other letters take longer to count.
+# The note is ASCII, since the tokens of other letters take longer to count.
 _NOTE = "\n[... {} characters were left out here to save room ...]\n"
 
 
 class SystemPromptTooLong(ModelError):
-    """The system message leaves no room for a conversation, so no call can be made."""
+    """The system message leaves no room for a conversation."""
 
     def __init__(self, tokens: int, budget: int) -> None:
         super().__init__(
             "context_window_exceeded",
-            f"The system prompt takes about {tokens} of the {budget} tokens this model has for it and the conversation. "
-            "Shorten the instructions or the memory blocks, detach tools, or give the agent a larger context window.",
+            f"The system prompt takes about {tokens} of the {budget} tokens this model has for it "
+            "and the conversation. "
+            "Shorten the instructions or the memory blocks, detach tools, or give the agent a "
+            "larger context window.",
         )
 
 
 def fit(
     messages: Sequence[Message], budget: int, percent: int = 100, *, count: Count
 ) -> tuple[Message, ...]:
-    """The transcript, cut until `percent` of its estimate is within `budget` tokens; every call keeps its one result.
+    """Cut the transcript until `percent` of its estimate is within `budget` tokens.
 
-    The longest texts are cut first, and what a user said last after all others; then whole exchanges go, oldest first.
-    The system message stays whole. Raises SystemPromptTooLong where it leaves no room.
+    The longest texts are cut first, and the user's last message after all others; then whole
+    exchanges go, oldest first. The system message stays whole, and every call keeps its one result.
+    Raises SystemPromptTooLong where the system message leaves no room.
     """
     allowed = budget * 100 // max(1, percent)
 
-    def excess(some: Iterable[Message]) -> int:
-        return sum(map(count, some)) - allowed
+    def excess(part: Iterable[Message]) -> int:
+        return sum(map(count, part)) - allowed
 
     whole = tuple(messages)
     if excess(whole) <= 0:
@@ -73,23 +77,25 @@ def fit(
 
 
 def exchanges(messages: Sequence[Message]) -> list[tuple[int, int]]:
-    """Where the pieces of a transcript that must stay together begin and end: a message, or calls with all their results.
+    """Return the begin and end of each inseparable piece of a transcript.
 
-    What a person decided about calls belongs to them too. Results that come late, after other messages, bind what is between.
+    A piece is a message, or calls with all their results. A person's decisions about calls belong
+    to them too. Late results bind the messages between.
     """
     pieces: list[tuple[int, int]] = []
-    asked: set[str] = set()
-    asked_at = 0
+    call_ids: set[str] = set()
+    calls_index = 0
     for index, message in enumerate(messages):
         begin = index
         if message.tool_calls:
-            asked, asked_at = {call.call_id for call in message.tool_calls}, index
+            call_ids = {call.call_id for call in message.tool_calls}
+            calls_index = index
         elif message.role in ("tool", "approval") and any(
-            part.call_id in asked
+            part.call_id in call_ids
             for part in message.parts
             if isinstance(part, ToolReturnPart | ApprovalPart)
         ):
-            begin = asked_at
+            begin = calls_index
         while pieces and pieces[-1][0] >= begin:
             pieces.pop()
         pieces.append((begin, index + 1))
@@ -97,56 +103,67 @@ def exchanges(messages: Sequence[Message]) -> list[tuple[int, int]]:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text, cut in its middle to at most `limit` characters, with a note of how many are missing where there is room."""
+    """Cut the text in its middle to at most `limit` characters.
+
+    A note counts the missing characters, if there is room for it.
+    """
     if len(text) <= limit:
         return text
-    kept = limit - len(_NOTE.format(len(text)))
-    if kept < 0:
+    remaining = limit - len(_NOTE.format(len(text)))
+    if remaining < 0:
         return text[: max(0, limit - 3)] + "..."[:limit]
-    tail = kept // 3
-    return text[: kept - tail] + _NOTE.format(len(text) - kept) + text[len(text) - tail :]
+    tail = remaining // 3
+    return text[: remaining - tail] + _NOTE.format(len(text) - remaining) + text[len(text) - tail :]
 
 
 def _attempts(
     messages: tuple[Message, ...], longest: int, excess: Excess
 ) -> Iterator[tuple[Message, ...]]:
-    """Ever shorter transcripts, each made from the one before; no text that fits has more than `longest` characters."""
-    newest = _newest_words(messages)
-    # As it is stored, or as `prompt/transcript.py` shows it.
-    summary = (
-        [1] if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event) else []
-    )
+    """Yield ever shorter transcripts, each made from the one before.
+
+    No text that fits has more than `longest` characters.
+    """
+    newest = _newest_user_index(messages)
+    # A summary is in its stored form, or in the form of `prompt/transcript.py`.
+    if len(messages) > 1 and (messages[1].role == "summary" or messages[1].is_event):
+        summary = [1]
+    else:
+        summary = []
     for spared in (newest, -1):
-        messages = _capped(messages, spared, _LEAST_TEXT, longest, excess)
+        messages = _capped(messages, spared, _SHORT_TEXT, longest, excess)
         yield messages
-    places = _kept_exchanges(messages, {0, *summary, newest}, excess)
-    messages = tuple(messages[place] for place in places)
+    indexes = _remaining_indexes(messages, {0, *summary, newest}, excess)
+    messages = tuple(messages[index] for index in indexes)
     yield messages
     messages = _capped(messages, -1, 1, longest, excess)
     yield messages
-    # The system message and what a user said last, as far as it fits.
-    system, last = (
-        tuple(message for message in messages[:1] if message.role == "system"),
-        messages[places.index(newest)],
-    )
-    if last.role in ("user", "summary"):
+    # The system message and the user's last message, as far as it fits.
+    system = tuple(message for message in messages[:1] if message.role == "system")
+    newest_message = messages[indexes.index(newest)]
+    if newest_message.role in ("user", "summary"):
         # No character takes more than one token.
-        room = max(1, -excess((*system, last.with_text(""))))
-        system = (*system, last.with_text(shorten(last.text, room)))
+        room = max(1, -excess((*system, newest_message.with_text(""))))
+        system = (*system, newest_message.with_text(shorten(newest_message.text, room)))
     yield system
 
 
-def _newest_words(messages: Sequence[Message]) -> int:
-    """Where the newest message of a user is, or else the newest event; the last message where there is neither."""
+def _newest_user_index(messages: Sequence[Message]) -> int:
+    """Return the index of the newest user message, else of the newest event.
+
+    Where there is neither, it is the last message.
+    """
     users = [index for index, message in enumerate(messages) if message.role == "user"]
-    said = [index for index in users if not messages[index].is_event]
-    return (said or users or [len(messages) - 1])[-1]
+    spoken = [index for index in users if not messages[index].is_event]
+    return (spoken or users or [len(messages) - 1])[-1]
 
 
 def _capped(
-    messages: tuple[Message, ...], spared: int, least: int, longest: int, excess: Excess
+    messages: tuple[Message, ...], spared: int, shortest: int, longest: int, excess: Excess
 ) -> tuple[Message, ...]:
-    """The texts cut to the largest length with which all fits, or to `least` where none does; one message is `spared`."""
+    """Cut the texts to the largest length with which all fit.
+
+    One message is `spared`. If no length fits, they are cut to `shortest`.
+    """
     cuttable = [
         message.role != "system" and index != spared for index, message in enumerate(messages)
     ]
@@ -165,9 +182,9 @@ def _capped(
         if is_cut
         for part in message.parts
     ]
-    caps = range(least, min(max(sizes, default=0), longest) + 1)
+    caps = range(shortest, min(max(sizes, default=0), longest) + 1)
     too_long = bisect_left(caps, True, key=lambda cap: excess(at(cap)) > 0)
-    return at(caps[too_long - 1] if too_long else least)
+    return at(caps[too_long - 1] if too_long else shortest)
 
 
 def _size(part: Part) -> int:
@@ -186,7 +203,7 @@ def _cut(part: Part, cap: int) -> Part:
         return part
     match part:
         case TextPart():
-            # Its provider's proof was for the whole text.
+            # The provider's signature was for the whole text.
             return replace(part, text=shorten(part.text, cap), signature=None)
         case ToolReturnPart():
             return replace(part, content=shorten(part.content, cap), is_json=False)
@@ -196,34 +213,45 @@ def _cut(part: Part, cap: int) -> Part:
 
 
 def _short_arguments(arguments: str, cap: int) -> str:
-    """The arguments with shorter texts in them; providers refuse a call whose arguments are no JSON object."""
+    """Return the arguments with shorter texts in them, or "{}".
+
+    Providers refuse a call whose arguments are no JSON object.
+    """
     try:
-        values = orjson.loads(arguments)
+        parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:
-        values = None
-    each = cap if isinstance(values, dict) else 0
-    while each and len(arguments) > cap:
-        arguments = orjson.dumps(_with_short_texts(values, each)).decode()
-        each //= 2
-    return arguments if len(arguments) <= cap else "{}"
+        parsed = None
+    text_limit = cap if isinstance(parsed, dict) else 0
+    while text_limit and len(arguments) > cap:
+        arguments = orjson.dumps(_with_short_texts(parsed, text_limit)).decode()
+        text_limit //= 2
+    if len(arguments) <= cap:
+        return arguments
+    return "{}"
 
 
-def _with_short_texts(value: Any, limit: int) -> Any:
-    match value:
+def _with_short_texts(content: Any, limit: int) -> Any:
+    match content:
         case str():
-            return shorten(value, limit)
+            return shorten(content, limit)
         case list():
-            return [_with_short_texts(item, limit) for item in value]
+            return [_with_short_texts(part, limit) for part in content]
         case dict():
-            return {key: _with_short_texts(item, limit) for key, item in value.items()}
-    return value
+            return {key: _with_short_texts(part, limit) for key, part in content.items()}
+    return content
 
 
-def _kept_exchanges(messages: tuple[Message, ...], kept: set[int], excess: Excess) -> list[int]:
-    """Where the messages are that stay when the oldest exchanges go; those in `kept` stay, and so does the last exchange."""
-    over, gone = excess(messages), set[int]()
+def _remaining_indexes(
+    messages: tuple[Message, ...], protected: set[int], excess: Excess
+) -> list[int]:
+    """Return the indexes of messages that stay when the oldest exchanges go.
+
+    The messages in `protected` stay, and so does the last exchange.
+    """
+    over = excess(messages)
+    removed = set[int]()
     for begin, end in exchanges(messages)[:-1]:
-        if over > 0 and kept.isdisjoint(range(begin, end)):
-            gone.update(range(begin, end))
+        if over > 0 and protected.isdisjoint(range(begin, end)):
+            removed.update(range(begin, end))
             over -= excess(messages[begin:end]) - excess(())
-    return [place for place in range(len(messages)) if place not in gone]
+    return [index for index in range(len(messages)) if index not in removed]

@@ -1,1 +1,1 @@
-"""The lexical index of our own: what a text is found by, and how well it answers a question."""
+"""The search index: partitions, write buffers, scores by words and vectors."""

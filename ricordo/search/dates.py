@@ -1,18 +1,20 @@
-"""Times that a question names: "in May 2023", "7.5.2023", "last week", as ranges to compare with the time of a message.
+"""Times in questions ("in May 2023", "7.5.2023", "last week") as ranges of time.
 
-Eight languages. A doubtful word is not a time: "may I", "march on", "2022 steps" name nothing. Days are days in UTC.
-The names of months, days and spans are in `data/calendar.toml`.
+They are compared with the times of messages, in eight languages. A doubtful word is not a time:
+"may I", "march on", "2022 steps" name nothing. Days are days in UTC. The names of months, days and
+spans are in `data/calendar.toml`.
 """
 
 import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, time, timedelta
+from operator import itemgetter
 from typing import Final
 
 from ricordo.search.words import language_of, load_words
 
-YEARS_BACK: Final = 5  # a month without a year is meant in one of this year and the five before
+YEARS_BACK: Final = 5  # a month without a year means this year's or one of the five before
 QUERY_LENGTH: Final = 1_000  # characters of a question that are read
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,17 +33,18 @@ AMBIGUOUS, NEVER_ALONE, EVERY, THINGS = (
 )
 ALONE_ONLY_AFTER: Final[dict[str, list[str]]] = _calendar["alone_only_after"]
 PREPOSITIONS: Final[list[str]] = _calendar["prepositions"]
-# Kind and regular expression; kind, how many before this one, and regular expression.
+# Kind and regular expression; then kind, number of spans back, and regular expression.
 COUNTED: Final[list[tuple[str, str]]] = list(_calendar["counted"].items())
 RELATIVE: Final[list[tuple[str, int, str]]] = [
-    (found["kind"], found["back"], "|".join(found["said"])) for found in _calendar["relative"]
+    (entry["kind"], entry["back"], "|".join(entry["said"])) for entry in _calendar["relative"]
 ]
 
 Days = tuple[date, date]  # half-open
 _Reader = Callable[[re.Match[str], date, bool], list[Days]]
 
 
-# Any word stands where a month may: the tables say what it is, which is faster than patterns of all their words.
+# Patterns accept any word in place of a month, and the tables decide, which is faster than patterns
+# of all month names.
 _WORD = r"[^\W\d_]+(?:-feira)?"
 _YEAR = r"(?P<year>(?:19|20)\d\d)(?![\d.,:%-]*\d|%|\w)"
 _DAY = r"(?P<day>0?[1-9]|[12]\d|3[01])(?P<ordinal>(?:st|nd|rd|th|er|e|o|a)\b|[.°])?"
@@ -68,24 +71,27 @@ _YEAR_FIRST = re.compile(
 
 
 def named_times(query: str, now: int) -> list[tuple[int, int]]:
-    """The ranges [start, end) in µs UTC that a question names, in order; without a year only what began before `now` (µs UTC)."""
+    """Return the ranges [start, end) in µs UTC that a question names, in order.
+
+    Of a time without a year only past occurrences count, by `now` (µs UTC).
+    """
     text = _fold(query[:QUERY_LENGTH])
     if "hier" in text and language_of(query) == "fr":
         text = _HIER.sub("yesterday", text)  # in German and Dutch it means "here"
     today = (_EPOCH + timedelta(microseconds=now)).date()
     is_written_as_name = _NAME_INSIDE.search(query[:QUERY_LENGTH]) is not None
-    found: list[tuple[int, list[Days]]] = []
+    groups: list[tuple[int, list[Days]]] = []
     for pattern, read in _READERS if _DIGIT.search(text) else _READERS_OF_WORDS:
-        # What one pattern has read is blank for the next, so that "7 May 2023" does not name the whole of May as well.
+        # A match is blanked for the next patterns, so that "7 May 2023" does not also name May.
         for match in list(pattern.finditer(text)):
             if days := read(match, today, is_written_as_name):
-                found.append((match.start(), days))
+                groups.append((match.start(), days))
                 text = (
                     text[: match.start()]
                     + "\x00" * (match.end() - match.start())
                     + text[match.end() :]
                 )
-    ordered = [days for _, group in sorted(found, key=lambda item: item[0]) for days in group]
+    ordered = [days for _, group in sorted(groups, key=itemgetter(0)) for days in group]
     return [(_microseconds(start), _microseconds(end)) for start, end in dict.fromkeys(ordered)]
 
 
@@ -103,8 +109,9 @@ def _fold(text: str) -> str:
 
 
 def _month_of(year: int, month: int, months: int = 1) -> Days:
-    start, end = year * 12 + month - 1, year * 12 + month - 1 + months
-    return date(start // 12, start % 12 + 1, 1), date(end // 12, end % 12 + 1, 1)
+    first = year * 12 + month - 1
+    end = first + months
+    return date(first // 12, first % 12 + 1, 1), date(end // 12, end % 12 + 1, 1)
 
 
 def _day_of(year: int, month: int, day: int) -> list[Days]:
@@ -116,7 +123,7 @@ def _day_of(year: int, month: int, day: int) -> list[Days]:
 
 
 def _preposition(match: re.Match[str]) -> str:
-    """The word right before a match that says a time follows; "" if none does."""
+    """Return the preposition of time right before a match; "" if there is none."""
     before = _BEFORE.search(match.string, max(0, match.start() - 40), match.start())
     return before["preposition"] if before else ""
 
@@ -127,16 +134,17 @@ def _counts_things(match: re.Match[str]) -> bool:
 
 
 def _numbers(match: re.Match[str], _: date, __: bool) -> list[Days]:
-    """2023-05-07, 7.5.2023; 5/7/2023 is the fifth of July for some and the seventh of May for others: both."""
+    """Return the day of 2023-05-07 or 7.5.2023, and both days of 5/7/2023.
+
+    5/7/2023 is the fifth of July for some, and the seventh of May for others.
+    """
     year, first, second = int(match["year"]), int(match["first"]), int(match["second"])
     if match.re is _YEAR_FIRST:
         return _day_of(year, first, second)
     days = _day_of(year, second, first)
-    return (
-        days + [day for day in _day_of(year, first, second) if day not in days]
-        if match["by"] == "/"
-        else days
-    )
+    if match["by"] != "/":
+        return days
+    return days + [day for day in _day_of(year, first, second) if day not in days]
 
 
 def _year_and_month(match: re.Match[str], _: date, __: bool) -> list[Days]:
@@ -154,15 +162,15 @@ def _day_and_month(match: re.Match[str], today: date, is_name: bool) -> list[Day
     if not is_meant or (match.end() == match.end("day") and _counts_things(match)):
         return []
     days = [
-        found
+        day_range
         for year in range(today.year, today.year - YEARS_BACK - 1, -1)
-        for found in _day_of(year, MONTHS[name], day)
+        for day_range in _day_of(year, MONTHS[name], day)
     ]
-    return [found for found in days if found[0] <= today]
+    return [day_range for day_range in days if day_range[0] <= today]
 
 
 def _with_year(match: re.Match[str], _: date, __: bool) -> list[Days]:
-    """May 2023, summer 2023."""
+    """Return the month or season of a year, as in "May 2023"."""
     word, year = match["word"], int(match["year"])
     if _counts_things(match):
         return []
@@ -178,24 +186,30 @@ def _season_of(year: int, season: str) -> list[Days]:
 
 
 def _last_one(match: re.Match[str], today: date, _: bool) -> list[Days]:
-    """Last May, last summer, last Monday: the latest that has begun, of seasons that is over, of days before today."""
-    word, years = match["word"], (today.year, today.year - 1)
+    """Return the days of "last May", "last summer" or "last Monday".
+
+    It is the latest month that has begun, season that is over, or weekday before today.
+    """
+    word = match["word"]
+    years = (today.year, today.year - 1)
     if word in WEEKDAYS:
         return [_span(today, "day", (today.weekday() - WEEKDAYS[word] - 1) % 7 + 1)]
     if word in SEASONS:
         seasons = [days for year in years for days in reversed(_season_of(year, word))]
         return [days for days in seasons if days[1] <= today][:1]
-    if word not in MONTHS or (
-        word in AMBIGUOUS and match["last"] in ("this", "past")
-    ):  # "this may be"
+    # "This may" is rather the verb.
+    is_doubtful = word in AMBIGUOUS and match["last"] in ("this", "past")
+    if word not in MONTHS or is_doubtful:
         return []
-    return [days for days in (_month_of(year, MONTHS[word]) for year in years) if days[0] <= today][
-        :1
-    ]
+    months = (_month_of(year, MONTHS[word]) for year in years)
+    return [days for days in months if days[0] <= today][:1]
 
 
 def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
-    """A month after a preposition, in every recent year; a weekday, the last one, today included."""
+    """Return a month after a preposition in recent years, or the last such weekday.
+
+    Today counts as a weekday.
+    """
     word = match[0]
     if word in WEEKDAYS:
         before = _WORD_BEFORE.search(match.string, max(0, match.start() - 20), match.start())
@@ -206,10 +220,10 @@ def _word_alone(match: re.Match[str], today: date, _: bool) -> list[Days]:
     preposition = _preposition(match)
     if not preposition or preposition not in ALONE_ONLY_AFTER.get(word, {preposition}):
         return []
-    days = [
+    months = [
         _month_of(year, MONTHS[word]) for year in range(today.year, today.year - YEARS_BACK - 1, -1)
     ]
-    return [found for found in days if found[0] <= today]
+    return [days for days in months if days[0] <= today]
 
 
 def _year_alone(match: re.Match[str], _: date, __: bool) -> list[Days]:
@@ -233,13 +247,11 @@ def _counted_back(match: re.Match[str], today: date, _: bool) -> list[Days]:
 
 
 def _span(today: date, kind: str, count: int) -> Days:
-    """The day, week (from Monday), weekend, month or year that lies this many before today's."""
-    if kind in ("month", "year"):
-        return (
-            _month_of(today.year, today.month - count)
-            if kind == "month"
-            else _month_of(today.year - count, 1, 12)
-        )
+    """Return the day, week (from Monday), weekend, month or year `count` spans ago."""
+    if kind == "month":
+        return _month_of(today.year, today.month - count)
+    if kind == "year":
+        return _month_of(today.year - count, 1, 12)
     monday = today - timedelta(days=today.weekday())
     start, days = {
         "day": (today, 1),
@@ -250,7 +262,7 @@ def _span(today: date, kind: str, count: int) -> Days:
     return start, start + timedelta(days=days)
 
 
-# In this order: what one has read, the next do not see.
+# The order matters: a match of one pattern is hidden from the next.
 _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     (_YEAR_FIRST, _numbers),
     (
@@ -275,7 +287,7 @@ _READERS: Final[list[tuple[re.Pattern[str], _Reader]]] = [
     (re.compile(rf"(?<!\w){_YEAR}"), _year_alone),
 ]
 _DIGIT = re.compile(r"\d")
-# Those that can find something where there is no digit: most questions have none.
+# The patterns that can match without a digit; most questions have none.
 _READERS_OF_WORDS: Final = [
     (pattern, read)
     for pattern, read in _READERS

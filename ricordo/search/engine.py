@@ -1,8 +1,9 @@
-"""One search from its query to its hits: read the index, score words and vectors, filter, and take the best.
+"""One search, from its query to its hits.
 
-Statements: one for the partitions, buffers and those postings that are not cached; one where documents were flushed, and
-one where vectors came, since the last search; one more where a word of the query is nowhere and is looked for inside other
-words.
+It reads the index, scores words and vectors, filters, and takes the best. It takes one statement
+for the partitions, buffers and uncached postings, one if documents were flushed since the last
+search, and one if vectors came. If a word of the query is unknown, one more looks for it inside
+other words.
 """
 
 import math
@@ -53,9 +54,9 @@ MOST_INFIXES = 8
 MOST_VARIANTS = 64
 MOST_SHARED_VARIANTS = 1024
 SPOKEN = ("user", "assistant")
-# A word inside another, inflected otherwise or near in meaning is a weaker sign than the word itself.
+# A match inside a word, another inflection or a related word is weaker than the word itself.
 VARIANT_WEIGHT = 0.5
-# Of so many best hits by words the similarity is always computed, whatever the first look at the vectors says.
+# Number of best hits by words that always get a similarity, whatever the first look at the vectors.
 COMPARED = 1000
 _DAY = 24 * 60 * 60 * SECOND
 
@@ -64,27 +65,30 @@ def find(
     tx: Transaction,
     owners: Sequence[str],
     query: Query,
-    wanted: MessageFilter | PassageFilter,
+    filters: MessageFilter | PassageFilter,
     limit: int,
     offset: int = 0,
 ) -> SearchResult:
-    """The best documents of these partitions that meet the conditions, behind the first `offset` of them."""
+    """Return the best documents of these partitions that meet the filters.
+
+    The first `offset` of them are skipped.
+    """
     owners = tuple(dict.fromkeys(owners))
     if not owners or limit < 1:
         return SearchResult()
-    words = query_terms(query.text)
-    forms = [*other_forms(query.text), *related_terms(query.related, words)]
+    terms = query_terms(query.text)
+    forms = [*other_forms(query.text), *related_terms(query.related, terms)]
     search = _Search(
-        tx, owners, [*words, *forms, *(label_term(tag) for tag in wanted.tags)], wanted
+        tx, owners, [*terms, *forms, *(label_term(tag) for tag in filters.tags)], filters
     )
-    may = search.allowed(wanted)
-    if not words:
+    may = search.allowed(filters)
+    if not terms:
         same = np.ones(len(search.view.records), dtype=np.float32)
-        newest = search.best(same, may, wanted, offset + limit)[offset:]
+        newest = search.best(same, may, filters, offset + limit)[offset:]
         return SearchResult(
             tuple(SearchHit(int(search.view.records["number"][p]), Relevance(0.0)) for p in newest)
         )
-    postings, most = search.postings_of(words, forms, wanted)
+    postings, most = search.postings_of(terms, forms, filters)
     documents = search.view.documents
     lexical = scoring.lexical(documents, postings if query.mode != "vector" else [])
     similar, missing = (
@@ -97,10 +101,10 @@ def find(
     scored = fusion.fuse(
         documents, lexical, similar, times, fusion.speaks(documents, postings), may
     )
-    best = search.best(scored, may, wanted, offset + limit)[offset:]
+    best = search.best(scored, may, filters, offset + limit)[offset:]
     ranks = fusion.ranks(best, may, lexical, similar)
     mode = query.mode if similar is not None or query.mode == "fts" else "fts"
-    before = search.before(best, wanted)
+    before = search.before(best, filters)
     hits = [
         SearchHit(
             int(search.view.records["number"][p]),
@@ -124,14 +128,14 @@ def _share(score: Any, most: float) -> float:
 
 
 class _Search:
-    """What one search has read, of each partition only what its user may see."""
+    """The data of one search, limited to documents that its user may see."""
 
     def __init__(
         self,
         tx: Transaction,
         owners: Sequence[str],
         terms: Sequence[str],
-        wanted: MessageFilter | PassageFilter,
+        filters: MessageFilter | PassageFilter,
     ) -> None:
         self._tx = tx
         snapshot = read_index(tx, owners, terms)
@@ -151,8 +155,8 @@ class _Search:
                     flushed.get(owner, empty),
                     snapshot.buffers.get(owner, []),
                 ),
-                wanted.subject_id,
-                wanted.own_conversation,
+                filters.subject_id,
+                filters.own_conversation,
             )
             for owner in self._owners
         ]
@@ -169,10 +173,10 @@ class _Search:
         ]
         return self.view.posting(self._placed(flushed), term)
 
-    def _placed(self, found: Sequence[tuple[PartitionRow, Posting]]) -> Posting:
-        """The postings of several partitions as positions in the joined view."""
+    def _placed(self, postings: Sequence[tuple[PartitionRow, Posting]]) -> Posting:
+        """Return the postings of several partitions as positions in the joined view."""
         placed = []
-        for partition, posting in found:
+        for partition, posting in postings:
             number = self._owners.index(partition.owner_id)
             start, visible = self._starts[number], self._views[number].placed(posting)
             placed.append(
@@ -180,84 +184,97 @@ class _Search:
             )
         return joined_postings(placed)
 
-    def allowed(self, wanted: MessageFilter | PassageFilter) -> Bools | None:
-        """Which positions meet the other conditions; None for all, where nothing is deleted."""
-        # Most filters by role leave nothing out.
-        roles = wanted.roles if any(role not in wanted.roles for role in self.view.roles) else ()
-        values = (wanted.conversation_id, wanted.start, wanted.end)
-        running = self._running(wanted)
+    def allowed(self, filters: MessageFilter | PassageFilter) -> Bools | None:
+        """Return the positions that meet the other filters; None for all, if none is deleted."""
+        # Most filters by role exclude nothing.
+        roles = filters.roles if any(role not in filters.roles for role in self.view.roles) else ()
+        limits = (filters.conversation_id, filters.start, filters.end)
+        running = self._running(filters)
         if (
             self.view.documents.is_whole
-            and not (roles or wanted.tags or len(running))
-            and values == (None,) * 3
+            and not (roles or filters.tags or len(running))
+            and limits == (None,) * 3
         ):
             return None
         records = self.view.records
         may = self.view.alive.copy()
         may[running] = False
-        if wanted.conversation_id is not None:
-            held = records["conversation"] == fingerprint(wanted.conversation_id)
-            for conversation, newest in wanted.shared:
-                held |= (records["conversation"] == fingerprint(conversation)) & (
+        if filters.conversation_id is not None:
+            in_conversation = records["conversation"] == fingerprint(filters.conversation_id)
+            for conversation, newest in filters.shared:
+                in_conversation |= (records["conversation"] == fingerprint(conversation)) & (
                     records["number"] <= newest
                 )
-            may &= held
+            may &= in_conversation
         if roles:
-            own = records["role"]
+            document_roles = records["role"]
             may &= reduce(
-                or_, [own == ROLES.index(role) for role in self.view.roles & set(roles)], np.False_
+                or_,
+                [document_roles == ROLES.index(role) for role in self.view.roles & set(roles)],
+                np.False_,
             )
-        if wanted.start is not None:
-            may &= records["created_at"] >= wanted.start
-        if wanted.end is not None:
-            may &= records["created_at"] <= wanted.end
-        if wanted.tags:
-            tags = set(wanted.tags)
+        if filters.start is not None:
+            may &= records["created_at"] >= filters.start
+        if filters.end is not None:
+            may &= records["created_at"] <= filters.end
+        if filters.tags:
+            tags = set(filters.tags)
             carried = np.zeros(len(may), dtype=np.int64)
             for tag in tags:
                 carried[self.posting(label_term(tag)).positions] += 1
-            may &= carried >= (len(tags) if wanted.all_tags else 1)
-        # Without a mask everything is quicker.
+            may &= carried >= (len(tags) if filters.all_tags else 1)
+        # Everything is faster without a mask.
         return None if self.view.documents.is_whole and may.all() else may
 
-    def _running(self, wanted: MessageFilter | PassageFilter) -> Integers:
-        """The positions of what was said in the turn that searches."""
-        if wanted.turn_began is None or wanted.own_conversation is None:
+    def _running(self, filters: MessageFilter | PassageFilter) -> Integers:
+        """Return the positions of messages in the turn that searches."""
+        if filters.turn_began is None or filters.own_conversation is None:
             return np.empty(0, dtype=np.int64)
         records = self.view.records
-        new: Integers = np.flatnonzero(records["created_at"] >= wanted.turn_began)
-        own: Integers = new[records["conversation"][new] == fingerprint(wanted.own_conversation)]
-        return own
+        new: Integers = np.flatnonzero(records["created_at"] >= filters.turn_began)
+        running: Integers = new[
+            records["conversation"][new] == fingerprint(filters.own_conversation)
+        ]
+        return running
 
     def best(
-        self, scores: Floats, may: Bools | None, wanted: MessageFilter | PassageFilter, count: int
+        self, scores: Floats, may: Bools | None, filters: MessageFilter | PassageFilter, count: int
     ) -> Integers:
-        """Return the positions of the best, best first; with `own_first` those that are the user's before shared ones."""
+        """Return the positions of the best documents, best first.
+
+        With `own_first` the user's own documents come before shared ones.
+        """
         documents = self.view.documents
-        if not wanted.own_first or wanted.subject_id in (None, NOBODY):
+        if not filters.own_first or filters.subject_id in (None, NOBODY):
             return fusion.top(documents, scores, may, count)
         allowed = self.view.alive if may is None else may
-        is_own = self.view.records["user"] == fingerprint(wanted.subject_id)
+        is_own = self.view.records["user"] == fingerprint(filters.subject_id)
         is_shared = ~is_own
         for start, end in pairwise(self._starts) if len(self._owners) > 1 else ():
             if not is_own[start:end].any():
                 is_shared[start:end] = False
-        own = fusion.top(documents, scores, allowed & is_own, count)
-        shared = fusion.top(documents, scores, allowed & is_shared, count)
-        return np.concatenate([own, shared])[:count]
+        own_best = fusion.top(documents, scores, allowed & is_own, count)
+        shared_best = fusion.top(documents, scores, allowed & is_shared, count)
+        return np.concatenate([own_best, shared_best])[:count]
 
-    def before(self, best: Integers, wanted: MessageFilter | PassageFilter) -> dict[int, int]:
-        """The number of the turn before each of these positions, where there is one and the filter's users may see it."""
-        if isinstance(wanted, PassageFilter) or not wanted.reads_before or not len(best):
+    def before(self, best: Integers, filters: MessageFilter | PassageFilter) -> dict[int, int]:
+        """Return the number of the turn before each position, if the filters allow it."""
+        if isinstance(filters, PassageFilter) or not filters.reads_before or not len(best):
             return {}
-        may = self.allowed(replace(wanted, roles=SPOKEN))
+        may = self.allowed(replace(filters, roles=SPOKEN))
         slot = self.view.documents.layout.slot
         linked = best[slot[best] < self.view.documents.layout.alone]
-        # So far away, over results of tools, there is never another session: see `scoring`.
+        # At this distance, across results of tools, there is never another session: see `scoring`.
         sought = slot[linked][:, None] - np.arange(1, scoring.REACH + 1)
-        found = np.flatnonzero(np.isin(slot, sought) & (self.view.alive if may is None else may))
+        positions = np.flatnonzero(
+            np.isin(slot, sought) & (self.view.alive if may is None else may)
+        )
         numbers = dict(
-            zip(slot[found].tolist(), self.view.records["number"][found].tolist(), strict=True)
+            zip(
+                slot[positions].tolist(),
+                self.view.records["number"][positions].tolist(),
+                strict=True,
+            )
         )
         nearest = (
             (p, next((numbers[s] for s in row if s in numbers), None))
@@ -266,51 +283,59 @@ class _Search:
         return {p: number for p, number in nearest if number is not None}
 
     def cosine(self, query: Query, position: int) -> float | None:
-        """How near the document at this position is to the query in meaning; None where that is not known."""
-        place = int(np.searchsorted(self._starts, position, side="right")) - 1
-        owner, own = self._owners[place], position - self._starts[place]
+        """Return the cosine of the document and the query; None if unknown."""
+        index = int(np.searchsorted(self._starts, position, side="right")) - 1
+        owner = self._owners[index]
+        row_index = position - self._starts[index]
         if owner in query.nearest:
-            found = dict(query.nearest[owner]).get(int(self.view.documents.number[position]))
-            return None if found is None or math.isnan(found) else round(found, 3)
+            similarity = dict(query.nearest[owner]).get(int(self.view.documents.number[position]))
+            return None if similarity is None or math.isnan(similarity) else round(similarity, 3)
         partition = self._rows.get(owner)
         vectors = self._vectors.get(partition.seq) if partition else None
-        shown = self._views[place].shown
-        own = own if shown is None else int(shown[own])
-        if partition is None or vectors is None or own >= len(vectors):
+        visible = self._views[index].shown
+        if visible is not None:
+            row_index = int(visible[row_index])
+        if partition is None or vectors is None or row_index >= len(vectors):
             return None
-        asked = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
-        row = vectors.floats(slice(own, own + 1))[0]
-        return round(float(row @ asked), 3) if len(row) == len(asked) else None
+        query_vector = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
+        row = vectors.floats(slice(row_index, row_index + 1))[0]
+        return round(float(row @ query_vector), 3) if len(row) == len(query_vector) else None
 
     def postings_of(
-        self, words: Sequence[str], forms: Sequence[str], wanted: MessageFilter | PassageFilter
+        self, terms: Sequence[str], forms: Sequence[str], filters: MessageFilter | PassageFilter
     ) -> tuple[list[Posting], float]:
-        """The postings of words and their forms (parts of others if unknown), and the score of a text with each once."""
-        running = self._running(wanted)
-        found = {word: self._spread(word, running) for word in words}
-        most = sum(
+        """Return the postings of words and forms, and the score of a text with each word once.
+
+        Unknown words are looked for inside other words.
+        """
+        running = self._running(filters)
+        by_word = {word: self._spread(word, running) for word in terms}
+        best_score = sum(
             scoring.rarity(self.view.documents, len(posting.positions))
-            for posting in found.values()
+            for posting in by_word.values()
         )
-        known = [posting for posting in found.values() if len(posting.positions)]
-        absent = [word for word, posting in found.items() if not len(posting.positions)]
-        variants = [*self._variants(absent), *(self._spread(form, running) for form in forms)]
-        known += [
+        postings = [posting for posting in by_word.values() if len(posting.positions)]
+        unknown = [word for word, posting in by_word.items() if not len(posting.positions)]
+        variants = [*self._variants(unknown), *(self._spread(form, running) for form in forms)]
+        postings += [
             replace(posting, weight=VARIANT_WEIGHT)
             for posting in variants
             if len(posting.positions)
         ]
-        return known, most
+        return postings, best_score
 
     def _spread(self, term: str, running: Integers) -> Posting:
         posting = self.view.spread(self.posting(term), term)
         if posting.spread is None and len(running):
-            # What is asked must not lift the turns around it either.
+            # The question itself must not lift the turns around it.
             posting = some_of(posting, np.isin(posting.positions, running, invert=True))
         return posting
 
     def _variants(self, absent: Sequence[str]) -> list[Posting]:
-        """The postings of words that hold an absent one, one for each absent word: parts of compounds, beginnings of words."""
+        """Return the postings of words that contain an unknown word, one for each unknown word.
+
+        These are compounds with the word, and words that begin with it.
+        """
         inner = [part for word in absent if (part := infix(word))][:MOST_INFIXES]
         if not inner:
             return []
@@ -318,18 +343,21 @@ class _Search:
             term for _, terms in self.view.buffered for term in terms if term[0] > "\x1f"
         )
         flushed = self._read_variants(inner)
-        together = []
+        joined = []
         for part in inner:
             placed = self._placed_variants(flushed.get(part, []))
             holding = sorted(term for term in waiting if part in term)[:MOST_VARIANTS]
             posting = joined_postings([placed, *map(self.view.posting_in_buffer, holding)])
             posting = some_of(posting, self.view.alive[posting.positions])
             if len(posting.positions):
-                together.append(_once(posting))
-        return together
+                joined.append(_once(posting))
+        return joined
 
     def _placed_variants(self, terms: Sequence[tuple[str, PartitionRow, Posting]]) -> Posting:
-        """Return the first terms that a visible document holds, as one posting: others' words must not crowd them out."""
+        """Return the first terms in visible documents, as one posting.
+
+        Hidden documents' terms must not crowd them out.
+        """
         chosen: dict[str, list[Posting]] = {}
         for term, partition, posting in sorted(terms, key=itemgetter(0)):
             placed = self._placed([(partition, posting)])
@@ -341,27 +369,30 @@ class _Search:
         self, inner: Sequence[str]
     ) -> dict[str, list[tuple[str, PartitionRow, Posting]]]:
         by_seq = {partition.seq: partition for partition in self._partitions}
-        found: dict[str, list[tuple[str, PartitionRow, Posting]]] = {}
-        # Of a vocabulary that holds others' words too, more of them are looked through.
-        most = (
+        by_part: dict[str, list[tuple[str, PartitionRow, Posting]]] = {}
+        # A vocabulary that also holds hidden documents' words is searched further.
+        limit = (
             MOST_VARIANTS
             if all(view.shown is None for view in self._views)
             else MOST_SHARED_VARIANTS
         )
         parts = {f"part{i}": part for i, part in enumerate(inner)}
-        values = {"partitions": list(by_seq), "most": most * len(inner), **parts}
-        for row in self._tx.all(_containing(len(inner)), values):
+        parameters = {"partitions": list(by_seq), "limit": limit * len(inner), **parts}
+        for row in self._tx.all(_containing(len(inner)), parameters):
             for part in inner:
                 if part in row.term:
-                    found.setdefault(part, []).append(
+                    by_part.setdefault(part, []).append(
                         (row.term, by_seq[row.partition], decoded({0: row.data}))
                     )
-        return found
+        return by_part
 
     def similar(
         self, query: Query, may: Bools | None, lexical: Floats
     ) -> tuple[Similarities | None, frozenset[str]]:
-        """Cosine similarities, None where nothing is embedded; and the models that should have embedded the query."""
+        """Return cosine similarities, and the models whose query vector was missing.
+
+        The similarities are None if nothing is embedded.
+        """
         missing = {
             s.embedding
             for s in self._partitions
@@ -372,21 +403,29 @@ class _Search:
         ]
         vectors = self._vectors = read_vectors(self._tx, usable)
         parts = []
-        for place, owner in enumerate(self._owners):
-            start = self._starts[place]
-            here = slice(start, self._starts[place + 1])
+        for index, owner in enumerate(self._owners):
+            start = self._starts[index]
+            positions = slice(start, self._starts[index + 1])
             partition = self._rows.get(owner)
             if owner in query.nearest:
-                found = _from_outside(self.view.documents.number[here], query.nearest[owner])
-            elif partition and partition.seq in vectors:
-                asked = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
-                part = part_of(
-                    cache_of(self._tx), partition, vectors[partition.seq], self._views[place]
+                similar_part = _from_outside(
+                    self.view.documents.number[positions], query.nearest[owner]
                 )
-                found = _compare(part, asked, None if may is None else may[here], lexical[here])
+            elif partition and partition.seq in vectors:
+                query_vector = np.asarray(query.vectors[str(partition.embedding)], dtype=np.float32)
+                part = part_of(
+                    cache_of(self._tx), partition, vectors[partition.seq], self._views[index]
+                )
+                similar_part = _compare(
+                    part, query_vector, None if may is None else may[positions], lexical[positions]
+                )
             else:
                 continue
-            parts.append(Similarities(found.positions + start, found.values) if start else found)
+            parts.append(
+                Similarities(similar_part.positions + start, similar_part.values)
+                if start
+                else similar_part
+            )
         similar = fusion.joined(parts)
         if not self.view.documents.is_whole:
             similar = similar.where(self.view.alive)
@@ -405,43 +444,49 @@ def _once(posting: Posting) -> Posting:
 
 
 def _compare(
-    vectors: Vectors | ShownVectors, asked: Floats, may: Bools | None, lexical: Floats
+    vectors: Vectors | ShownVectors, query_vector: Floats, may: Bools | None, lexical: Floats
 ) -> Similarities:
-    least = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
-    hits = lexical >= least if least > 0 else lexical > 0
-    also = hits if may is None else hits & may
+    threshold = fusion.bar(lexical, COMPARED) if len(lexical) > COMPARED else 0
+    hits = lexical >= threshold if threshold > 0 else lexical > 0
+    compared = hits if may is None else hits & may
     if isinstance(vectors, ShownVectors):
-        return similarities_shown(vectors, asked, may, also).rounded()
-    return similarities(vectors, asked, may, also).rounded()
+        return similarities_shown(vectors, query_vector, may, compared).rounded()
+    return similarities(vectors, query_vector, may, compared).rounded()
 
 
 def _from_outside(numbers: Integers, nearest: Sequence[tuple[int, float]]) -> Similarities:
-    """The similarities by position that an outside index gave by the numbers of documents."""
-    values = {number: similarity for number, similarity in nearest if not math.isnan(similarity)}
-    known = np.array(sorted(values), dtype=np.int64)
-    # Where nothing was changed the numbers ascend: looking through a million of them would take as long as all the rest.
+    """Return an outside index's similarities by position instead of number."""
+    similarities = {
+        number: similarity for number, similarity in nearest if not math.isnan(similarity)
+    }
+    document_numbers = np.array(sorted(similarities), dtype=np.int64)
+    # Unchanged partitions have ascending numbers. A scan of a million numbers would take as long as
+    # everything else.
     if (numbers[1:] > numbers[:-1]).all():
-        places = np.searchsorted(numbers, known)
-        places = places[places < len(numbers)]
-        places = places[np.isin(numbers[places], known)]
+        positions = np.searchsorted(numbers, document_numbers)
+        positions = positions[positions < len(numbers)]
+        positions = positions[np.isin(numbers[positions], document_numbers)]
     else:
-        places = np.flatnonzero(np.isin(numbers, known))
+        positions = np.flatnonzero(np.isin(numbers, document_numbers))
     return Similarities(
-        places, np.array([values[number] for number in numbers[places].tolist()], dtype=np.float32)
+        positions,
+        np.array(
+            [similarities[number] for number in numbers[positions].tolist()], dtype=np.float32
+        ),
     )
 
 
 @lru_cache(maxsize=MOST_INFIXES)
 def _containing(count: int) -> Any:
-    """The postings of terms that hold one of so many parts."""
+    """Return the statement for postings of terms that contain one of the parts."""
     parts = [cast_to(bindparam(f"part{i}"), String) for i in range(count)]
-    held = any_of(*(search_terms.c.term.contains(part) for part in parts))
+    contains_part = any_of(*(search_terms.c.term.contains(part) for part in parts))
     partitions = each(bindparam("partitions", type_=jobs.c.payload.type))
     terms = (
         select(search_terms.c.partition, search_terms.c.term)
-        .where(search_terms.c.partition.op("IN")(partitions), held)
+        .where(search_terms.c.partition.op("IN")(partitions), contains_part)
         .order_by(search_terms.c.partition, search_terms.c.term)
-        .limit(bindparam("most"))
+        .limit(bindparam("limit"))
         .subquery()
     )
     return select(search_postings.c.partition, search_postings.c.term, search_postings.c.data).join(

@@ -1,9 +1,9 @@
-"""Flushing: rows of the write buffer become postings and documents of their partition, and what they delete is taken out.
+"""Flushing: rows of the write buffer become postings and documents of their partition.
 
-What a flush writes is worked out before, in a transaction that only reads: so the database is locked for as long as writing
-takes, under a lock on the partition's row, and no longer. A deleted document waits in the buffer, with its
-words, until every blob that holds it is rewritten, in portions; the buffer's rows go last, so that after a kill all of it is done
-again.
+The written data is computed first, in a transaction that only reads. So the database is locked only
+while it is written, under a lock on the partition's row. A deleted document waits in the buffer
+with its words until every blob that holds it is rewritten, in portions. The buffer's rows go last,
+so that after a kill everything is repeated.
 """
 
 from collections import defaultdict
@@ -33,12 +33,13 @@ from ricordo.storage.schema.core_tables import (
 )
 
 FLUSHED_AT_ONCE = 768
-# Of long texts fewer: what takes time is each different word, whose postings are written anew.
+# Fewer rows of long texts: each different word takes time, since its postings are rewritten.
 TERMS_WRITTEN_AT_ONCE = 14_000
 
 _TIMES = [bytes((times,)) for times in range(256)]
 _NEW_PARTITION = Missing(search_partitions)
-_APPEND_POSTINGS, _APPEND_DOCUMENTS = Appending(search_postings), Appending(search_documents)
+_APPEND_POSTINGS = Appending(search_postings)
+_APPEND_DOCUMENTS = Appending(search_documents)
 _ADD_TERMS = Missing(search_terms)
 _COUNTED = (
     update(search_partitions)
@@ -47,15 +48,17 @@ _COUNTED = (
 )
 assert reader.POSTING.itemsize == 5  # noqa: S101 - `_postings` writes such records by hand
 
-# What one transaction of a deletion rewrites at most: rows of the buffer, terms in one chunk of 40 kB each, chunks of documents.
+# Limits of one transaction of a deletion: rows of the buffer, terms in one chunk of 40 kB each, and
+# chunks of documents.
 ROWS_AT_ONCE = 200
 TERMS_AT_ONCE = 100
 _CHUNKS_AT_ONCE = 8
 
 Positions = npt.NDArray[np.int64]
-# The number, documents, deleted documents and generation of a partition; () where there is none.
+# Number, documents, deleted documents and generation of a partition; () if there is none.
 State = tuple[int, ...]
-# Does one portion of a deletion; returns how many documents it marks as deleted, None where it changes no blob.
+# One portion of a deletion. It returns how many documents it marks as deleted, or None if it
+# changes no blob.
 Step = Callable[[Transaction], int | None]
 
 _Json = jobs.c.payload.type
@@ -99,7 +102,11 @@ _DELETE_TERMS = delete(search_terms).where(
 
 @dataclass(frozen=True, slots=True)
 class PackedRows:
-    """Rows of a write buffer, packed: the `partition` as it was, their numbers, rows for its tables, and new `words`."""
+    """Packed rows of a write buffer.
+
+    `partition` is the partition's state, `rows` are their numbers, the next fields are rows for its
+    tables, and `words` are new words.
+    """
 
     owner_id: str
     partition: Any
@@ -110,10 +117,13 @@ class PackedRows:
     words: set[str]
 
 
-def pack_rows(tx: Transaction, owner_id: str, most: int = FLUSHED_AT_ONCE) -> PackedRows | None:
-    """Pack the oldest rows of the owner's buffer, at most so many; None where there is none, or a deletion comes first."""
+def pack_rows(tx: Transaction, owner_id: str, limit: int = FLUSHED_AT_ONCE) -> PackedRows | None:
+    """Pack the oldest rows of the owner's buffer, at most `limit`.
+
+    Returns None if there are none, or if a deletion comes first.
+    """
     partition = partition_of(tx, owner_id)
-    rows, added = _settled(write_buffer.oldest(tx, owner_id, most))
+    rows, added = _settled(write_buffer.oldest(tx, owner_id, limit))
     if not rows:
         return None
     position = partition.documents if partition else 0
@@ -132,7 +142,10 @@ def pack_rows(tx: Transaction, owner_id: str, most: int = FLUSHED_AT_ONCE) -> Pa
 
 
 def write_rows(tx: Transaction, packed: PackedRows) -> bool:
-    """Write what was packed, under a lock on the partition; False, with nothing written, where the partition has changed."""
+    """Write packed rows under a lock on the partition.
+
+    Returns False, without writing, if the partition has changed.
+    """
     # The lock comes first, so that a second writer sees what the first has written.
     partition = lock_partition(tx, packed.owner_id)
     if partition is None and packed.partition is None:
@@ -150,7 +163,10 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
     seq = partition.seq
     tx.run(
         _APPEND_POSTINGS,
-        [{"partition": seq, "term": t, "chunk": c, "data": d} for t, c, d in packed.postings],
+        [
+            {"partition": seq, "term": term, "chunk": chunk, "data": content}
+            for term, chunk, content in packed.postings
+        ],
     )
     _add_words(tx, partition, packed.words)
     tx.run(_APPEND_DOCUMENTS, [{"partition": seq, **chunk} for chunk in packed.documents])
@@ -160,7 +176,10 @@ def write_rows(tx: Transaction, packed: PackedRows) -> bool:
 
 
 def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow]]:
-    """The first rows that one transaction should write, up to a flushed document's deletion, and what they add on balance."""
+    """Return the first rows for one transaction, and the documents that they add on balance.
+
+    They end before the deletion of a flushed document.
+    """
     added: dict[int, BufferRow] = {}
     words = set[str]()
     for count, row in enumerate(rows):
@@ -177,43 +196,50 @@ def _settled(rows: Sequence[BufferRow]) -> tuple[list[BufferRow], list[BufferRow
 
 
 def _postings(rows: Sequence[BufferRow], position: int) -> list[tuple[str, int, bytes]]:
-    """Term, chunk and data of the postings of these rows, the first of which has this position; in the order of the key."""
+    """Return term, chunk and bytes of the postings of these rows, in the order of the key.
+
+    The first row has this position.
+    """
     chunks: dict[int, defaultdict[str, bytearray]] = {}
-    for here, row in enumerate(rows, position):
-        postings = chunks.setdefault(here // reader.POSTING_CHUNK, defaultdict(bytearray))
-        place = here.to_bytes(4, "little")
+    for row_position, row in enumerate(rows, position):
+        postings = chunks.setdefault(row_position // reader.POSTING_CHUNK, defaultdict(bytearray))
+        encoded_position = row_position.to_bytes(4, "little")
         for term, times in reader.occurrences(row).items():
-            postings[term] += place + _TIMES[times]
+            postings[term] += encoded_position + _TIMES[times]
     # In this order each page of the table is visited once.
     return sorted(
         [
-            (term, chunk, bytes(data))
+            (term, chunk, bytes(content))
             for chunk, terms in chunks.items()
-            for term, data in terms.items()
+            for term, content in terms.items()
         ]
     )
 
 
 def _add_words(tx: Transaction, partition: Any, words: set[str]) -> None:
-    """Add words to the partition's vocabulary, without those that are cached as being in it."""
+    """Add words to the partition's vocabulary, except those cached as known."""
     cache = reader.shared_cache(tx).words
-    generation, known = cache.get(partition.seq) or (partition.generation, frozenset[str]())
+    generation, known_words = cache.get(partition.seq) or (partition.generation, frozenset[str]())
     if generation != partition.generation:
-        known = frozenset()
+        known_words = frozenset()
     tx.run(
-        _ADD_TERMS, [{"partition": partition.seq, "term": term} for term in sorted(words - known)]
+        _ADD_TERMS,
+        [{"partition": partition.seq, "term": term} for term in sorted(words - known_words)],
     )
-    together = known | words
-    if len(together) > reader.WORDS_LIMIT:
-        together = frozenset(words)
+    all_words = known_words | words
+    if len(all_words) > reader.WORDS_LIMIT:
+        all_words = frozenset(words)
     tx.after_commit.append(
-        lambda: cache.put(partition.seq, (partition.generation, together), len(together))
+        lambda: cache.put(partition.seq, (partition.generation, all_words), len(all_words))
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deletion:
-    """Documents to delete: their buffer rows, positions and terms; the `partition`'s number is None if nothing is flushed."""
+    """Documents to delete: their buffer rows, positions and terms.
+
+    `partition` is the partition's number; None if nothing is flushed.
+    """
 
     owner_id: str
     partition: int | None
@@ -223,7 +249,10 @@ class Deletion:
     terms: tuple[str, ...]
 
     def steps(self) -> Iterator[Step]:
-        """What is to be done, in order. Each step may be done twice, and none may be left out."""
+        """Yield the steps of the deletion in order.
+
+        A step may be repeated, but none may be left out.
+        """
         for chunks in portions(_chunks(self.positions, reader.DOCUMENT_CHUNK), _CHUNKS_AT_ONCE):
             yield partial(self._mark_documents, chunks)
         for chunk in _chunks(self.positions, reader.POSTING_CHUNK):
@@ -235,7 +264,10 @@ class Deletion:
             yield partial(write_buffer.delete_rows, seqs=rows)
 
     def run(self, tx: Transaction, step: Step) -> bool:
-        """Do one step; False, with nothing done, where the partition was rebuilt or purged meanwhile."""
+        """Run one step.
+
+        Returns False, without any change, if the partition was rebuilt or purged meanwhile.
+        """
         partition = lock_partition(tx, self.owner_id)
         if (partition.seq if partition else None) != self.partition:
             return False
@@ -267,7 +299,10 @@ class Deletion:
         return count
 
     def _rewrite_postings(self, chunk: int, terms: Sequence[str], tx: Transaction) -> int | None:
-        """Take the documents out of the postings of these terms; a word that no document has any more leaves the vocabulary."""
+        """Remove the documents from the postings of these terms.
+
+        A term without documents leaves the vocabulary.
+        """
         is_deleted = np.zeros(reader.POSTING_CHUNK, dtype=np.bool_)
         is_deleted[self._positions_in(chunk, reader.POSTING_CHUNK)] = True
         shorter: list[dict[str, Any]] = []
@@ -276,12 +311,12 @@ class Deletion:
             _SOME_POSTINGS, {"partition": self.partition, "terms": list(terms), "chunk": chunk}
         ):
             records = reader.read_postings(row.data)
-            kept = records[~is_deleted[records["position"] % reader.POSTING_CHUNK]]
+            remaining = records[~is_deleted[records["position"] % reader.POSTING_CHUNK]]
             key = {"in_partition": self.partition, "in_term": row.term, "in_chunk": chunk}
-            if not len(kept):
+            if not len(remaining):
                 empty.append(key)
-            elif len(kept) < len(records):
-                shorter.append({**key, "new_data": kept.tobytes()})
+            elif len(remaining) < len(records):
+                shorter.append({**key, "new_data": remaining.tobytes()})
         tx.run(_PATCH_POSTINGS, shorter)
         tx.run(_DELETE_POSTINGS, empty)
         tx.run(
@@ -300,20 +335,22 @@ class Deletion:
         return 0
 
     def _positions_in(self, chunk: int, size: int) -> Positions:
-        found: Positions = self.positions[self.positions // size == chunk] % size
-        return found
+        positions: Positions = self.positions[self.positions // size == chunk] % size
+        return positions
 
 
-def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
-    """The documents to delete by a buffer's oldest rows, many at once so that each blob is rewritten once; None for none."""
+def next_deletion(tx: Transaction, owner_id: str, limit: int) -> Deletion | None:
+    """Return the documents to delete by a buffer's oldest rows; None for none.
+
+    Many are deleted at once, so that each blob is rewritten once.
+    """
     deleted: dict[int, list[BufferRow]] = {}
     added: set[int] = set()
-    for row in write_buffer.oldest(tx, owner_id, most):
+    for row in write_buffer.oldest(tx, owner_id, limit):
         if not row.is_deleted:
             added.add(row.document)
-        elif (
-            row.document not in added
-        ):  # one that was added and deleted in the buffer is left to the flush
+        elif row.document not in added:
+            # The flush handles a document that was added and deleted in the buffer.
             deleted.setdefault(row.document, []).append(row)
     if not deleted:
         return None
@@ -323,19 +360,23 @@ def next_deletion(tx: Transaction, owner_id: str, most: int) -> Deletion | None:
         _positions(tx, partition.seq, list(deleted)) if partition else np.zeros(0, dtype=np.int64)
     )
     terms = {term for row in rows for term in reader.occurrences(row)} if len(positions) else set()
-    seqs, number = tuple([row.seq for row in rows]), partition.seq if partition else None
+    seqs = tuple([row.seq for row in rows])
+    number = partition.seq if partition else None
     return Deletion(owner_id, number, tuple(deleted), seqs, positions, tuple(sorted(terms)))
 
 
 def _positions(tx: Transaction, partition: int, numbers: Sequence[int]) -> Positions:
-    """The positions of these documents, ascending, of those too that a killed job marked as deleted."""
-    wanted = np.array(numbers, dtype=np.int64)
-    found = [
+    """Return the positions of these documents, ascending.
+
+    They include documents that a killed job has already marked as deleted.
+    """
+    document_numbers = np.array(numbers, dtype=np.int64)
+    positions = [
         row.chunk * reader.DOCUMENT_CHUNK
-        + np.flatnonzero(np.isin(reader.read_documents(row.data)["number"], wanted))
+        + np.flatnonzero(np.isin(reader.read_documents(row.data)["number"], document_numbers))
         for row in tx.all(_DOCUMENTS, {"partition": partition})
     ]
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+    return np.concatenate(positions) if positions else np.zeros(0, dtype=np.int64)
 
 
 def _chunks(positions: Positions, size: int) -> list[int]:
@@ -344,8 +385,6 @@ def _chunks(positions: Positions, size: int) -> list[int]:
 
 
 def _state(partition: Any) -> State:
-    return (
-        ()
-        if partition is None
-        else (partition.seq, partition.documents, partition.deleted, partition.generation)
-    )
+    if partition is None:
+        return ()
+    return (partition.seq, partition.documents, partition.deleted, partition.generation)

@@ -1,8 +1,8 @@
-"""The search index as the rest of the package uses it: store and index, take out, find.
+"""The public part of the search index: store and index, unindex, find.
 
-A partition is all that one search looks through, named by its owner: an agent's messages, an archive's passages. Filters apply
-before the limit; a query is data, never syntax. How the index works is in the other modules of this folder; most need numpy,
-which a start does not wait for.
+A partition is the scope of one search, named by its owner: an agent's messages or an archive's
+passages. Filters apply before the limit. A query is data and has no syntax. The other modules of
+this folder implement the index; most need numpy, which is not imported at start.
 """
 
 import re
@@ -32,13 +32,18 @@ _INDEXED_PASSAGES = select(passages).where(passages.c.id.op("IN")(_IDS))
 _LABELS = select(passages_tags.c.passage_id, passages_tags.c.tag).where(
     passages_tags.c.passage_id.op("IN")(_IDS)
 )
-# "Anna Bell: I like tea" was said by Anna Bell. At most three words, or any sentence with a colon would name a speaker.
+# "Anna Bell: I like tea" was said by Anna Bell. A name has at most three words, otherwise any
+# sentence with a colon would name a speaker.
 _SPEAKER = re.compile(r"\s*([^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,2}): ")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is looked for: `vectors` by model, `nearest` documents of an outside index by partition, and `related` words."""
+    """A query: its text, and its meaning.
+
+    `vectors` are its vectors by model, `nearest` the hits of an outside index by partition, and
+    `related` are related words.
+    """
 
     text: str
     mode: SearchMode = "hybrid"
@@ -49,14 +54,15 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages of these agents may be found. Times are microseconds, both ends included; empty means: any.
+    """A filter of messages of these agents; an empty field matches any.
 
-    `subject_id` as in a Scope: None for all, NOBODY for those about no user, a user's id for these and those about this
-    user; those of `own_conversation` may be found besides, whoever they are about, but not those that are as new as
-    `turn_began`, where it is given: what is in view needs no search, and a question would be the best answer to itself. With
-    `reads_before` each hit tells the turn before it. With `own_first` what is about the subject comes before what is about
-    no user, and of several agents those that hold nothing of the subject are left out. `shared` is what a conversation that
-    was forked shares with others: their ids, each with the seq of the last message (see `conversations.shared_by`).
+    Times are microseconds, both ends included. `subject_id` is as in a Scope: None for all
+    messages, NOBODY for those about no user, a user's id for these and the user's. Messages of
+    `own_conversation` match whatever their user, except those since `turn_began`: they are in the
+    window, and a question would be its own best answer. `reads_before` adds the turn before each
+    hit. `own_first` puts messages about the subject before shared ones, and leaves out agents
+    without any about the subject. `shared` are the conversations whose messages a fork shares, each
+    with the seq of the last one (see `conversations.shared_by`).
     """
 
     agent_ids: tuple[str, ...]
@@ -76,7 +82,7 @@ class MessageFilter:
 
 @dataclass(frozen=True, slots=True)
 class PassageFilter:
-    """Which passages of these archives may be found; times and `subject_id` as for messages."""
+    """A filter of passages of these archives; times and `subject_id` as for messages."""
 
     archive_ids: tuple[str, ...]
     tags: tuple[str, ...] = ()
@@ -94,7 +100,10 @@ class PassageFilter:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One result: the number (`seq`), why it was found, and the turn right `before` it, if that may be seen too."""
+    """One hit: the document's number (`seq`), its relevance, and the turn `before` it.
+
+    `before` is None if that turn may not be seen.
+    """
 
     document: int
     relevance: Relevance
@@ -103,7 +112,10 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The best hits, best first. `missing` names the models whose vector of the query would have been needed as well."""
+    """The best hits, best first.
+
+    `missing` names the models whose vector of the query was missing.
+    """
 
     hits: tuple[SearchHit, ...] = ()
     missing: frozenset[str] = frozenset()
@@ -115,22 +127,32 @@ def insert_messages(tx: Transaction, new: Sequence[Message]) -> None:
 
 
 def insert_archive(
-    tx: Transaction, archive: Archive, *, owner: str | None = None, holding: Sequence[Passage] = ()
+    tx: Transaction,
+    archive: Archive,
+    *,
+    owner: str | None = None,
+    new_passages: Sequence[Passage] = (),
 ) -> Archive:
-    """Store a new archive of an agent with its first passages, and index them; returns it with count and tags."""
-    stored = archives.redacted(holding)
-    after = archives.insert_one(tx, archive, owner=owner, holding=stored)
+    """Store a new archive of an agent with its first passages, and index these.
+
+    Returns the archive with count and tags.
+    """
+    stored = archives.redacted(new_passages)
+    stored_archive = archives.insert_one(tx, archive, owner=owner, new_passages=stored)
     index_passages(tx, stored)
-    return after
+    return stored_archive
 
 
 def insert_passages(
     tx: Transaction, archive: Archive, new: Sequence[Passage], *, attached_to: str | None = None
 ) -> Archive:
-    """Store and index passages of one archive; returns it as it is then. Raises NotFound where it is gone or not attached."""
-    after, stored = archives.insert_passages(tx, archive, new, attached_to=attached_to)
+    """Store and index passages of one archive, and return the archive's new state.
+
+    Raises NotFound if the archive is deleted or not attached.
+    """
+    changed_archive, stored = archives.insert_passages(tx, archive, new, attached_to=attached_to)
     index_passages(tx, stored)
-    return after
+    return changed_archive
 
 
 def delete_passage(
@@ -146,10 +168,17 @@ def index_messages(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def index_passages(tx: Transaction, new: Sequence[Passage]) -> None:
-    """Index stored passages in their transaction; those stored together are parts of one text, and lift each other's hits."""
+    """Index stored passages in their transaction.
+
+    Passages that are stored together are parts of one text, and lift each other's hits.
+    """
     entries = [
-        (one.archive_id, one.organization_id, passage_entry(one, one.tags, new[0].id))
-        for one in new
+        (
+            passage.archive_id,
+            passage.organization_id,
+            passage_entry(passage, passage.tags, new[0].id),
+        )
+        for passage in new
     ]
     _put(tx, entries)
 
@@ -161,7 +190,7 @@ def unindex_messages(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
-    """Take these passages out of the index, before they are deleted."""
+    """Remove these passages from the index before their deletion."""
     tags = tags_of(tx, ids)
     rows = tx.all(_INDEXED_PASSAGES, {"ids": list(ids)})
     entries = [
@@ -172,7 +201,7 @@ def unindex_passages(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
-    """The tags of these passages, by the ids of those that have some."""
+    """Return the tags of these passages, by the ids of those with tags."""
     tags: dict[str, list[str]] = {}
     for row in tx.all(_LABELS, {"ids": list(ids)}):
         tags.setdefault(row.passage_id, []).append(row.tag)
@@ -180,50 +209,65 @@ def tags_of(tx: Transaction, ids: Sequence[str]) -> dict[str, list[str]]:
 
 
 def find_messages(
-    tx: Transaction, query: Query, wanted: MessageFilter, limit: int, offset: int = 0
+    tx: Transaction, query: Query, filters: MessageFilter, limit: int, offset: int = 0
 ) -> SearchResult:
-    """The best matching messages behind the first `offset`; a query without a word gives the newest."""
+    """Return the best matching messages, without the first `offset`.
+
+    A query without a word returns the newest.
+    """
     from ricordo.search import engine
 
-    return engine.find(tx, wanted.agent_ids, query, wanted, limit, offset)
+    return engine.find(tx, filters.agent_ids, query, filters, limit, offset)
 
 
 def find_passages(
-    tx: Transaction, query: Query, wanted: PassageFilter, limit: int, offset: int = 0
+    tx: Transaction, query: Query, filters: PassageFilter, limit: int, offset: int = 0
 ) -> SearchResult:
-    """The best matching passages behind the first `offset`; a query without a word gives the newest."""
+    """Return the best matching passages, without the first `offset`.
+
+    A query without a word returns the newest.
+    """
     from ricordo.search import engine
 
-    return engine.find(tx, wanted.archive_ids, query, wanted, limit, offset)
+    return engine.find(tx, filters.archive_ids, query, filters, limit, offset)
 
 
 def message_entry(row: Mapping[str, Any]) -> IndexEntry:
-    speaker, conversation = row["name"] or "", row["conversation_id"]
     return IndexEntry(
         row["id"],
         row["text"],
         row["created_at"],
-        conversation,
+        row["conversation_id"],
         row["user_id"],
-        row["role"],
-        speaker,
+        role=row["role"],
+        speaker=row["name"] or "",
     )
 
 
 def passage_entry(passage: Any, tags: Sequence[str], conversation: str | int) -> IndexEntry:
-    """How a passage is indexed, given as a value or a row; passages of one conversation count as parts of one text."""
-    said = _SPEAKER.match(passage.text)
-    about = passage.id, passage.text, passage.created_at, conversation, passage.user_id
-    return IndexEntry(*about, speaker=said[1] if said else "", labels=tuple(tags))
+    """Return the index entry of a passage or of its row.
+
+    Passages with the same `conversation` count as parts of one text.
+    """
+    speaker = _SPEAKER.match(passage.text)
+    return IndexEntry(
+        passage.id,
+        passage.text,
+        passage.created_at,
+        conversation,
+        passage.user_id,
+        speaker=speaker[1] if speaker else "",
+        labels=tuple(tags),
+    )
 
 
 def _put(
     tx: Transaction, entries: Sequence[tuple[str, str, IndexEntry]], *, is_deleted: bool = False
 ) -> None:
-    """Add rows of documents, or of deletions, to the buffers of those who own these entries."""
+    """Add rows of documents, or of their deletions, to the owners' buffers."""
     grouped: dict[tuple[str, str], list[IndexEntry]] = {}
     for owner_id, organization_id, entry in entries:
         grouped.setdefault((owner_id, organization_id), []).append(entry)
-    for (owner_id, organization_id), some in grouped.items():
-        write_buffer.put(tx, owner_id, some, is_deleted=is_deleted)
-        write_buffer.flush_when_due(tx, owner_id, organization_id, len(some))
+    for (owner_id, organization_id), owner_entries in grouped.items():
+        write_buffer.put(tx, owner_id, owner_entries, is_deleted=is_deleted)
+        write_buffer.flush_when_due(tx, owner_id, organization_id, len(owner_entries))

@@ -89,11 +89,11 @@ class Indexer:
         """Add jobs for the flushes and vectors that partitions lack, as after a kill or a change of settings."""
         after = ""
         while ids := await self.store.read(
-            lambda tx, after=after: partitions.owner_ids(tx, after, SWEPT_AT_ONCE)
-        ):  # type: ignore[misc]
+            lambda tx, after=after: partitions.owner_ids(tx, after, SWEPT_AT_ONCE)  # type: ignore[misc]
+        ):
             await self.store.write(
-                lambda tx, ids=ids: partitions.add_missing_jobs(tx, ids, self.wanted_model)
-            )  # type: ignore[misc]
+                lambda tx, ids=ids: partitions.add_missing_jobs(tx, ids, self.wanted_model)  # type: ignore[misc]
+            )
             after = ids[-1]
         report(1, 1)
 
@@ -128,8 +128,8 @@ class Indexer:
             vectors, size = await self._vectors_for(batch, index)
             try:
                 is_complete = await self.store.write(
-                    lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s)
-                )  # type: ignore[misc]
+                    lambda tx, b=batch, v=vectors, s=size: add_vectors(tx, b, v, s)  # type: ignore[misc]
+                )
             except Conflict:
                 # Another server was quicker, or the model's vectors have another size than those it made before.
                 if await self.store.read(read) == batch:

@@ -225,8 +225,8 @@ async def reindex(indexer: "Indexer", job: Job, report: Report) -> None:
     done, after = 0, _START
     conversations = await store.read(lambda tx: conversations_of(tx, owner_id))
     while portion := await store.read(
-        lambda tx, after=after: read_portion(tx, owner_id, after, conversations)
-    ):  # type: ignore[misc]
+        lambda tx, after=after: read_portion(tx, owner_id, after, conversations)  # type: ignore[misc]
+    ):
         await store.write(lambda tx, portion=portion: add_portion(tx, owner_id, portion))  # type: ignore[misc]
         seen += portion.seen
         done, after = done + len(portion.entries), portion.after

@@ -1,1 +1,1 @@
-"""The database: tables, repositories by noun, migrations, search, and what SQLite alone knows."""
+"""The database: tables, repositories by noun, migrations and the engines."""

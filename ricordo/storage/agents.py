@@ -1,4 +1,8 @@
-"""Agents with what is attached to them. Loading one for a turn costs three statements, for the wire three for any number."""
+"""Agents with their attachments.
+
+Loading an agent for a turn takes three statements, and loading any number for the wire takes three
+too.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -93,7 +97,7 @@ _STATES = (
     .where(conversations_table.c.deleted_at.is_(None))
     .order_by(agents_archives.c.seq)
 )
-# Of an agent with many users only the newest conversations are looked at.
+# Of an agent with many users only the newest conversations are checked.
 _others = conversations_table.alias("others")
 _newest = (
     select(_others.c.id, _others.c.message_count, _others.c.user_id)
@@ -107,7 +111,7 @@ _newest = (
     .subquery()
 )
 _HAS_OTHERS = exists(
-    # The first message of each is the prompt.
+    # The first message of each conversation is the prompt.
     select(_newest.c.id).where(
         _newest.c.message_count > 1, or_(_newest.c.user_id.is_(None), _newest.c.user_id == _USER)
     )
@@ -126,11 +130,11 @@ _STATES_BY_IDS = _STATES.add_columns(
     _AGENTS_TAGS.label("agents_tags"), _AGENTS_USERS.label("users")
 ).where(
     one_of(conversations_table.c.id, "conversation_ids"),
-    # Not the bare column: SQLite would take its index for the better one, and read all agents of the organization.
+    # Not the bare column: SQLite would prefer its index, and read all agents of the organization.
     func.coalesce(agents.c.organization_id, "") == bindparam("organization_id"),
 )
 _STATES_BY_IDS_FOR_ONE = _STATES_BY_IDS.where(MAY_USE)
-# Where the three parts of such a row begin and end.
+# The ranges of the three parts in such a row.
 _AGENT = slice(len(_ROWS.columns))
 _CONVERSATION = slice(_AGENT.stop, _AGENT.stop + len(conversations.ROWS.columns))
 _ARCHIVE = slice(_CONVERSATION.stop, _CONVERSATION.stop + len(archives.ROWS.columns))
@@ -140,7 +144,7 @@ _GET_FOR_ONE = _GET.where(MAY_USE)
 _TIMEZONE = select(agents.c.timezone).where(_ONE)
 _TIMEZONE_FOR_ONE = _TIMEZONE.where(MAY_USE)
 AgentOrder = Literal["created_at", "updated_at", "last_run_completion"]
-_MOST_NAMED = 1000  # agents of an answer that names one of them
+_MAX_NAMED = 1000  # agents of an answer that names one of them
 _INSERT_TAG = insert(agents_tags)
 _LOCK = select(agents.c.id).where(_ONE).with_for_update(key_share=True)
 _update = _ROWS.updates(*_ROWS.changeable())
@@ -156,22 +160,29 @@ def insert_one(tx: Transaction, agent: Agent, tags: Sequence[str]) -> None:
 def load(
     tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None
 ) -> AgentState:
-    """The agent with blocks, tools, archives and a conversation (default: the caller's, empty if new). Raises NotFound."""
-    agent, conversation, rows = _found(tx, scope, agent_id, conversation_id)
+    """Return the agent with its blocks, tools, archives and a conversation.
+
+    Without an id it is the caller's default conversation, which may be new and empty. Raises
+    NotFound.
+    """
+    agent, conversation, rows = _load_conversation(tx, scope, agent_id, conversation_id)
     user_id = scope.subject_id or conversation.user_id
     return AgentState(
         agent,
         conversation,
         blocks=blocks.of_agent(tx, agent_id, user_id, agent.course, memory_id=agent.memory_id),
         tools=tools.of_agent(tx, agent_id),
-        archives=_archives_at_work(tx, agent, _archives(rows)),
+        archives=_usable_archives(tx, agent, _archives(rows)),
         has_other_conversations=bool(rows[0].has_others),
     )
 
 
 def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ...]:
-    """Return the blocks that the agent has in the caller's default conversation; two statements. Raises NotFound."""
-    agent, conversation, _ = _found(tx, scope, agent_id)
+    """Return the agent's blocks in the caller's default conversation. Raises NotFound.
+
+    It takes two statements.
+    """
+    agent, conversation, _ = _load_conversation(tx, scope, agent_id)
     return blocks.of_agent(
         tx,
         agent_id,
@@ -181,71 +192,72 @@ def blocks_seen(tx: Transaction, scope: Scope, agent_id: str) -> tuple[Block, ..
     )
 
 
-def _found(
+def _load_conversation(
     tx: Transaction, scope: Scope, agent_id: str, conversation_id: str | None = None
 ) -> tuple[Agent, Conversation, Sequence[Row[Any]]]:
-    """Return the agent with a conversation, as for `load`, and their rows. Raises NotFound."""
+    """Return the agent, its conversation as for `load`, and their rows. Raises NotFound."""
     ids = [conversation_id] if conversation_id else _default_ids(scope, agent_id)
-    values = {
+    parameters = {
         "agent_id": agent_id,
         "organization_id": scope.organization_id,
         "user_id": scope.subject,
     }
-    statement, values = for_caller(scope, _STATE, _STATE_FOR_ONE, values)
-    rows = next(
-        (rows for id in ids if (rows := tx.all(statement, values | {"conversation_id": id}))), ()
-    )
-    agent, conversation = (
-        _talk(scope, rows, is_default=conversation_id is None) if rows else (None, None)
-    )
+    statement, parameters = for_caller(scope, _STATE, _STATE_FOR_ONE, parameters)
+    pages = (tx.all(statement, parameters | {"conversation_id": id}) for id in ids)
+    rows = next((rows for rows in pages if rows), ())
+    agent, conversation = None, None
+    if rows:
+        agent, conversation = _conversation_of(scope, rows, is_default=conversation_id is None)
     if (
         agent is None
         or conversation is None
         or (conversation_id and not scope.sees(conversation.user_id))
     ):
-        what = (
-            f"Agent with ID {agent_id}"
-            if conversation_id is None
-            else f"Conversation with ID {conversation_id}"
-        )
-        raise NotFound(f"{what} not found")
+        missing = f"Agent with ID {agent_id}"
+        if conversation_id is not None:
+            missing = f"Conversation with ID {conversation_id}"
+        raise NotFound(f"{missing} not found")  # wire fact
     return agent, conversation, rows
 
 
 def _default_ids(scope: Scope, agent_id: str) -> list[str]:
-    """Return the ids of the conversations that may be the caller's default one with the agent, the likeliest first."""
-    own = [conversations.users_default_id(agent_id, scope.subject)] if scope.subject else []
-    return [*own, conversations.default_id(agent_id)]
+    """Return the possible ids of the caller's default conversation, the likeliest first."""
+    ids = [conversations.users_default_id(agent_id, scope.subject)] if scope.subject else []
+    return [*ids, conversations.default_id(agent_id)]
 
 
-def _talk(
+def _conversation_of(
     scope: Scope, rows: Sequence[Row[Any]], *, is_default: bool
 ) -> tuple[Agent, Conversation]:
-    """Return the agent and the conversation of these rows, one for each archive."""
-    agent, conversation = _ROWS.of(rows[0][_AGENT]), conversations.ROWS.of(rows[0][_CONVERSATION])
+    """Return the agent and the conversation of these rows, one row for each archive."""
+    agent = _ROWS.of(rows[0][_AGENT])
+    conversation = conversations.ROWS.of(rows[0][_CONVERSATION])
     if is_default and scope.subject_id is not None and conversation.user_id != scope.subject:
-        own = _default_ids(scope, agent.id)[0]
-        conversation = Conversation(own, agent.organization_id, agent.id, user_id=scope.subject)
+        id = _default_ids(scope, agent.id)[0]
+        conversation = Conversation(id, agent.organization_id, agent.id, user_id=scope.subject)
     return agent, conversation
 
 
 def _archives(rows: Sequence[Row[Any]]) -> tuple[Archive, ...]:
-    return tuple(_seen_archive(row) for row in rows if row.archive_id)
+    return tuple(_visible_archive(row) for row in rows if row.archive_id)
 
 
-def _archives_at_work(
-    tx: Transaction, agent: Agent, own: tuple[Archive, ...]
+def _usable_archives(
+    tx: Transaction, agent: Agent, agents_own: tuple[Archive, ...]
 ) -> tuple[Archive, ...]:
-    """Return the archives that the agent files in and searches: first those of the agent on whose memory it works."""
+    """Return the archives that the agent stores in and searches.
+
+    If it works on another agent's memory, that agent's archives come first.
+    """
     if not agent.is_asleep_for:
-        return own
+        return agents_own
     shared = archives.of_agent(tx, agent.is_asleep_for)
-    known = {archive.id for archive in shared}
-    return (*shared, *(archive for archive in own if archive.id not in known))
+    shared_ids = {archive.id for archive in shared}
+    return (*shared, *(archive for archive in agents_own if archive.id not in shared_ids))
 
 
-def _seen_archive(row: Row[Any]) -> Archive:
-    """Return the archive with the count and tags of what the conversation's user may see in it."""
+def _visible_archive(row: Row[Any]) -> Archive:
+    """Return the archive with count and tags of the passages that the conversation's user sees."""
     archive = archives.ROWS.of(row[_ARCHIVE])
     if not row.users_passages:
         return archive
@@ -254,60 +266,68 @@ def _seen_archive(row: Row[Any]) -> Archive:
 
 
 def load_whole(tx: Transaction, scope: Scope, agent_id: str) -> AgentState:
-    """`load` of the default conversation with the tags of the agent and of its blocks, and the calls that wait for an answer."""
+    """Return the agent with its default conversation and all tags, as for the wire.
+
+    It includes the tags of the blocks, and the calls that wait for an answer.
+    """
     return found(next(iter(_load_all(tx, scope, [agent_id])), None), "Agent", agent_id)
 
 
 def _load_all(
     tx: Transaction, scope: Scope, agent_ids: Sequence[str], *, is_list: bool = False
 ) -> list[AgentState]:
-    """Return these agents whole, in their order: three statements for all, and one more where calls wait for an answer."""
+    """Return these agents whole, in order.
+
+    It takes three statements for all, and one more if calls wait for an answer.
+    """
     if not agent_ids:
         return []
     ids = [id for agent_id in agent_ids for id in _default_ids(scope, agent_id)]
-    values = {
+    parameters = {
         "conversation_ids": ids,
         "organization_id": scope.organization_id,
         "user_id": scope.subject,
     }
     by_conversation: dict[str, list[Row[Any]]] = {}
-    for row in tx.all(*for_caller(scope, _STATES_BY_IDS, _STATES_BY_IDS_FOR_ONE, values)):
+    for row in tx.all(*for_caller(scope, _STATES_BY_IDS, _STATES_BY_IDS_FOR_ONE, parameters)):
         by_conversation.setdefault(row.conversation_id, []).append(row)
     rows_of: dict[str, list[Row[Any]]] = {}
     for rows in (by_conversation[id] for id in ids if id in by_conversation):
         rows_of.setdefault(rows[0].agent_id, rows)
-    talks = {id: _talk(scope, rows, is_default=True) for id, rows in rows_of.items()}
-    places = {
-        id: (scope.subject_id or talk.user_id, agent.course, agent.memory_id)
-        for id, (agent, talk) in talks.items()
+    talks = {id: _conversation_of(scope, rows, is_default=True) for id, rows in rows_of.items()}
+    owners = {
+        id: (scope.subject_id or conversation.user_id, agent.course, agent.memory_id)
+        for id, (agent, conversation) in talks.items()
     }
-    seen = of_agents(tx, places, is_list=is_list)
-    attached = tools.of_agents(tx, list(talks))
-    lasts = [talk.window[-1] for _, talk in talks.values() if talk.waits]
-    waiting = (
-        {message.id: message for message in messages.by_ids(tx, lasts) if message.is_waiting}
-        if lasts
-        else {}
-    )
+    visible_blocks = of_agents(tx, owners, is_list=is_list)
+    attached_tools = tools.of_agents(tx, list(talks))
+    last_ids = [conversation.window[-1] for _, conversation in talks.values() if conversation.waits]
+    last_messages = messages.by_ids(tx, last_ids) if last_ids else []
+    waiting = {message.id: message for message in last_messages if message.is_waiting}
     return [
         AgentState(
             agent,
-            talk,
-            blocks=seen[id],
-            tools=attached[id],
+            conversation,
+            blocks=visible_blocks[id],
+            tools=attached_tools[id],
             archives=_archives(rows_of[id]),
             tags=tuple(sorted(rows_of[id][0].agents_tags or ())),
             user_ids=tuple(sorted(user for user in rows_of[id][0].users or () if scope.sees(user))),
-            waiting=waiting.get(talk.window[-1]) if talk.waits else None,
+            waiting=waiting.get(conversation.window[-1]) if conversation.waits else None,
         )
-        for id, (agent, talk) in talks.items()
+        for id, (agent, conversation) in talks.items()
     ]
 
 
 def get(tx: Transaction, scope: Scope, agent_id: str) -> Agent:
-    """Return the agent alone, without what is attached to it. Raises NotFound, also where the caller may not use it."""
-    values = {"id": agent_id, "organization_id": scope.organization_id}
-    return found(_ROWS.first(tx, *for_caller(scope, _GET, _GET_FOR_ONE, values)), "Agent", agent_id)
+    """Return the agent without its attachments.
+
+    Raises NotFound, also for an agent that the caller may not use.
+    """
+    parameters = {"id": agent_id, "organization_id": scope.organization_id}
+    return found(
+        _ROWS.first(tx, *for_caller(scope, _GET, _GET_FOR_ONE, parameters)), "Agent", agent_id
+    )
 
 
 def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
@@ -315,38 +335,41 @@ def require(tx: Transaction, scope: Scope, agent_id: str) -> None:
 
 
 def timezone(tx: Transaction, scope: Scope, agent_id: str) -> str:
-    values = {"id": agent_id, "organization_id": scope.organization_id}
-    row = tx.first(*for_caller(scope, _TIMEZONE, _TIMEZONE_FOR_ONE, values))
+    parameters = {"id": agent_id, "organization_id": scope.organization_id}
+    row = tx.first(*for_caller(scope, _TIMEZONE, _TIMEZONE_FOR_ONE, parameters))
     return str(found(row, "Agent", agent_id).timezone)
 
 
 def lock(tx: Transaction, scope: Scope, agent_id: str) -> None:
-    """Lock the agent with what is attached, until this transaction ends: before it is read to be changed. Turns go on."""
+    """Lock the agent with its attachments until this transaction ends.
+
+    It is called before the agent is read in order to be changed. Turns go on meanwhile.
+    """
     tx.lock(_LOCK, {"id": agent_id, "organization_id": scope.organization_id})
 
 
 def page(
     tx: Transaction,
     scope: Scope,
-    wanted: Page,
+    page: Page,
     *conditions: ColumnElement[bool] | None,
     tags: Sequence[str] = (),
     all_tags: bool = False,
-    place: ColumnElement[Any] | None = None,
+    position: ColumnElement[Any] | None = None,
     **equal: Any,
 ) -> list[AgentState]:
-    """One page of agents with all attached, by conditions, tags and columns, ordered by creation or `place`.
+    """Return one page of agents with their attachments, ordered by creation or `position`.
 
     Long texts of blocks are cut.
     """
     listed = _ROWS.page_of_ids(
         tx,
         scope,
-        wanted,
+        page,
         *conditions,
         *may_use(scope),
         tagged_with(agents_tags, agents.c.id, tags, all_tags=all_tags) if tags else None,
-        place=place,
+        position=position,
         marked=lambda agent: may_use(scope, agent.c.id),
         **equal,
     )
@@ -354,19 +377,19 @@ def page(
 
 
 def with_rule_about(tx: Transaction, scope: Scope, tool: Tool) -> list[Agent]:
-    """Return the agents that have the tool, and a rule that names it."""
+    """Return the agents that have the tool and a rule about it."""
     has_tool = agents.c.id.in_(
         select(agents_tools.c.agent_id).where(agents_tools.c.tool_id == tool.id)
     )
     names_it = cast(agents.c.tool_rules, Text).contains(tool.name, autoescape=True)
-    found = _ROWS.page(tx, Scope(scope.organization_id), Page(_MOST_NAMED), has_tool, names_it)
+    rows = _ROWS.page(tx, Scope(scope.organization_id), Page(_MAX_NAMED), has_tool, names_it)
     return [
-        agent for agent in found if any(rule.tool_name == tool.name for rule in agent.tool_rules)
+        agent for agent in rows if any(rule.tool_name == tool.name for rule in agent.tool_rules)
     ]
 
 
 def is_named_like(piece: str) -> ColumnElement[bool]:
-    """Return the condition that the agent's name has this piece."""
+    """Return the condition that the agent's name contains this text."""
     return agents.c.name.icontains(piece, autoescape=True)
 
 
@@ -387,26 +410,40 @@ def is_kept_to(user_ids: Sequence[str]) -> ColumnElement[bool]:
 
 
 def last_ended_for(tx: Transaction, scope: Scope, reason: str) -> ColumnElement[bool]:
-    """Return the condition that the last turn of the conversation that `load_whole` shows ended for this reason."""
-    shown = select(conversations_table.c.id).where(_is_shown(tx, scope))
-    return shown.where(conversations_table.c.last_stop_reason == reason).correlate(agents).exists()
+    """Return the condition that an agent's last turn ended for this reason.
+
+    It concerns the conversation that `load_whole` shows.
+    """
+    conversation = select(conversations_table.c.id).where(_is_shown(tx, scope))
+    return (
+        conversation.where(conversations_table.c.last_stop_reason == reason)
+        .correlate(agents)
+        .exists()
+    )
 
 
 def place_of(tx: Transaction, scope: Scope, order_by: AgentOrder) -> ColumnElement[Any] | None:
-    """Return what agents are ordered by; None for their creation. One whose conversation never ran comes before all that did."""
+    """Return the expression that orders agents; None for their creation.
+
+    Agents whose conversation never ran come before all others.
+    """
     if order_by == "last_run_completion":
-        # A function always, so that there is one row: a user may have begun a conversation before they were given the agent's.
+        # An aggregate, so that there is always one row: a user may have had a conversation of their
+        # own before getting the agent's.
         last = func.coalesce(func.max(conversations_table.c.last_run_ended_at), 0)
         return select(last).where(_is_shown(tx, scope)).correlate(agents).scalar_subquery()
     return agents.c.updated_at if order_by == "updated_at" else None
 
 
 def _is_shown(tx: Transaction, scope: Scope) -> ColumnElement[bool]:
-    """Return the condition that a conversation is the caller's default one with the agent; one statement where they are a user."""
+    """Return the condition that a conversation is the caller's default one with the agent.
+
+    For a user it takes a statement.
+    """
     table = conversations_table.c
-    is_there = (table.agent_id == agents.c.id) & table.deleted_at.is_(None)
+    is_stored = (table.agent_id == agents.c.id) & table.deleted_at.is_(None)
     if scope.subject_id is None:
-        return is_there & table.is_default
+        return is_stored & table.is_default
     is_shown = table.is_default & (
         table.user_id.is_(None) if scope.subject is None else table.user_id == scope.subject
     )
@@ -415,17 +452,20 @@ def _is_shown(tx: Transaction, scope: Scope) -> ColumnElement[bool]:
             table.user_id == scope.subject, table.deleted_at.is_(None)
         )
         rows = tx.all(statement.where(table.organization_id == scope.organization_id))
-        own = [
+        own_ids = [
             row.id
             for row in rows
             if row.id == conversations.users_default_id(row.agent_id, scope.subject)
         ]
-        is_shown |= table.id.in_(own)
-    return is_there & is_shown
+        is_shown |= table.id.in_(own_ids)
+    return is_stored & is_shown
 
 
 def is_made_from(**ids: str) -> ColumnElement[bool]:
-    """Return the condition that the agent was made from the template with these ids: `template_id`, `base_template_id`."""
+    """Return the condition that the agent was made from the template with these ids.
+
+    The names are `template_id` and `base_template_id`.
+    """
     return and_(
         *(agents.c.settings[("template", name)].as_string() == id for name, id in ids.items())
     )
@@ -444,12 +484,12 @@ find = _ROWS.find
 
 
 def tags_of(tx: Transaction, agent_id: str) -> list[str]:
-    """Return the agent's tags, by the alphabet."""
+    """Return the agent's tags in alphabetical order."""
     return [row.tag for row in tx.all(_TAGS, {"agent_id": agent_id})]
 
 
 def update(tx: Transaction, agent: Agent, tags: Sequence[str] | None = None) -> None:
-    """Store the changed fields of an agent, and its tags where they are given."""
+    """Store the changed fields of an agent, and its tags if they are passed."""
     _update(tx, agent)
     if tags is not None:
         tx.run(_DELETE_TAGS, {"agent_id": agent.id})

@@ -1,6 +1,7 @@
-"""Archives and their passages. An archive's row carries the count and the tags of its shared passages, for prompts.
+"""Archives and their passages.
 
-What it says does not move with what is filed for one user: others see the archive too.
+An archive's row has the count and tags of its shared passages, for prompts. Passages of one user do
+not change it, since others see the archive too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +27,8 @@ from ricordo.storage.schema.core_tables import (
 
 ROWS = Repository(Archive, archives)
 _PASSAGES = Repository(Passage, passages, long="text")
-# The archive of a folder of files has the folder's id. It is reached by the folder alone: the folder may be one user's.
+# The archive of a folder of files has the folder's id. Only the folder leads to it, since the
+# folder may belong to one user.
 FOLDER = "source-"
 _NOT_FOLDER = f"{FOLDER}%"
 _IS_ARCHIVE = archives.c.id.not_like(_NOT_FOLDER)
@@ -35,9 +37,9 @@ _ATTACHED_ARCHIVES = ROWS.select.join(
     agents_archives, agents_archives.c.archive_id == archives.c.id
 ).where(equal(agents_archives, "agent_id"))
 _OF_AGENT = _ATTACHED_ARCHIVES.order_by(agents_archives.c.seq)
-# Taken before the count or the tags are changed; databases with one writer need no lock and take none.
+# Taken before the count or the tags change; databases with one writer take no lock.
 _LOCK = ROWS.select.where(equal(archives, "id", "organization_id")).with_for_update()
-# Of the agent's own attachment too: else one that is taken away at this very moment would be seen too late.
+# It also locks the agent's attachment, which another transaction may be about to remove.
 _LOCK_FOR_AGENT = _ATTACHED_ARCHIVES.where(
     equal(archives, "id", "organization_id")
 ).with_for_update()
@@ -52,36 +54,47 @@ _DELETE = delete(passages).where(equal(passages, "id"))
 
 
 def insert_one(
-    tx: Transaction, archive: Archive, *, owner: str | None = None, holding: Sequence[Passage] = ()
+    tx: Transaction,
+    archive: Archive,
+    *,
+    owner: str | None = None,
+    new_passages: Sequence[Passage] = (),
 ) -> Archive:
-    """Store an archive with passages, attached to its agent, not indexed (see `search.index.insert_archive`); returns it."""
-    holding = redacted(holding)
+    """Store an archive with its passages, attached to its agent, and return it.
+
+    The passages are not indexed here (see `search.index.insert_archive`).
+    """
+    new_passages = redacted(new_passages)
     archive = replace(
         without_secrets(archive),
-        passage_count=_shared(holding),
-        tags=tuple(sorted(_shared_tags(holding))),
+        passage_count=_count_shared(new_passages),
+        tags=tuple(sorted(_shared_tags(new_passages))),
     )
     ROWS.insert(tx, archive)
     if owner:
         tx.run(_ATTACH, {"agent_id": owner, "archive_id": archive.id, "is_owner": True})
-    _insert_passages(tx, archive, holding)
-    return _as_seen(archive, holding, len(holding))
+    _insert_passages(tx, archive, new_passages)
+    return _as_seen(archive, new_passages, len(new_passages))
 
 
 update = ROWS.updates("name", "description", "metadata", "updated_at")
 _count = ROWS.updates("passage_count", "tags", "updated_at")
-passages_by_ids, passages_by_numbers = _PASSAGES.by_ids, _PASSAGES.by_numbers
+passages_by_ids = _PASSAGES.by_ids
+passages_by_numbers = _PASSAGES.by_numbers
 
 
 def page(
     tx: Transaction,
     scope: Scope,
-    wanted: Page,
+    page: Page,
     *,
     agent_id: str | None = None,
     name: str | None = None,
 ) -> list[Archive]:
-    """Return one page of archives, of those that are attached to this agent and of those with this very name."""
+    """Return one page of archives.
+
+    `agent_id` selects those that are attached to the agent, `name` those with exactly this name.
+    """
     attached = (
         select(agents_archives.c.archive_id)
         .join(agents, agents.c.id == agents_archives.c.agent_id)
@@ -91,27 +104,31 @@ def page(
     return ROWS.page(
         tx,
         scope,
-        wanted,
+        page,
         _IS_ARCHIVE,
         of_agent,
-        marked=lambda one: [one.c.id.not_like(_NOT_FOLDER)],
+        marked=lambda archive: [archive.c.id.not_like(_NOT_FOLDER)],
         name=name,
     )
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Archive:
-    """Return the archive with this id; raises NotFound, also for a folder's."""
+    """Return the archive with this id. Raises NotFound, also for a folder's archive."""
     return found(None if id.startswith(FOLDER) else ROWS.find(tx, scope, id), "Archive", id)
 
 
 def require_changes(scope: Scope, archive: Archive) -> None:
-    """Raise Forbidden where the caller neither made the archive nor administers; one of an agent's own is for builders too."""
+    """Raise Forbidden unless the caller made the archive or administers.
+
+    Developers may also change the archives that belong to agents.
+    """
     is_of_user = (archive.created_by or "").startswith("user-")
     if scope.subject_id is None or scope.role == "admin" or archive.created_by == scope.user_id:
         return
     if is_of_user or scope.role != "developer":
         raise Forbidden(
-            "Somebody else made this archive, so your key cannot change it. Ask them, or an administrator."
+            "Somebody else made this archive, so your key cannot change it. Ask them, or an "
+            "administrator."
         )
 
 
@@ -120,9 +137,9 @@ def ids(tx: Transaction, scope: Scope) -> list[str]:
 
 
 def attach(tx: Transaction, agent_id: str, archive_id: str) -> None:
-    values = {"agent_id": agent_id, "archive_id": archive_id}
-    if tx.first(_ATTACHED, values) is None:
-        tx.run(_ATTACH, {**values, "is_owner": False})
+    parameters = {"agent_id": agent_id, "archive_id": archive_id}
+    if tx.first(_ATTACHED, parameters) is None:
+        tx.run(_ATTACH, {**parameters, "is_owner": False})
 
 
 def detach(tx: Transaction, agent_id: str, archive_id: str) -> None:
@@ -134,56 +151,72 @@ def of_agent(tx: Transaction, agent_id: str) -> list[Archive]:
 
 
 def insert_passages(
-    tx: Transaction, archive: Archive, new: Sequence[Passage], *, attached_to: str | None = None
+    tx: Transaction,
+    archive: Archive,
+    passages_to_add: Sequence[Passage],
+    *,
+    attached_to: str | None = None,
 ) -> tuple[Archive, Sequence[Passage]]:
-    """Store passages without indexing; returns the archive and them, redacted (not a folder's). Raises NotFound where detached."""
-    if not new:
+    """Store passages without indexing them.
+
+    Returns:
+        The archive, and the passages without secrets (a folder's stay unchanged).
+
+    Raises:
+        NotFound: if the archive was detached from the agent.
+    """
+    if not passages_to_add:
         return archive, []
-    count = archive.passage_count + len(new)
-    # Read again: others may have filed under other tags, detached or deleted it, since `archive` was loaded.
-    stored, known = new if archive.id.startswith(FOLDER) else redacted(new), archive.tags
+    count = archive.passage_count + len(passages_to_add)
+    old_tags = archive.tags
+    stored = passages_to_add if archive.id.startswith(FOLDER) else redacted(passages_to_add)
+    # Read again: since `archive` was loaded, others may have stored passages with other tags, or
+    # detached or deleted it.
     archive = _lock(tx, archive, attached_to)
     _insert_passages(tx, archive, stored)
-    counted = _recount(tx, archive, _shared(stored), {*archive.tags, *_shared_tags(stored)})
-    return _as_seen(counted, stored, count, known), stored
+    counted = _recount(tx, archive, _count_shared(stored), {*archive.tags, *_shared_tags(stored)})
+    return _as_seen(counted, stored, count, old_tags), stored
 
 
-def _shared(some: Iterable[Passage]) -> int:
-    return sum(passage.user_id is None for passage in some)
+def _count_shared(new_passages: Iterable[Passage]) -> int:
+    return sum(passage.user_id is None for passage in new_passages)
 
 
-def _shared_tags(some: Iterable[Passage]) -> set[str]:
-    return {tag for passage in some if passage.user_id is None for tag in passage.tags}
+def _shared_tags(new_passages: Iterable[Passage]) -> set[str]:
+    return {tag for passage in new_passages if passage.user_id is None for tag in passage.tags}
 
 
 def _as_seen(
-    archive: Archive, new: Iterable[Passage], count: int, known: Iterable[str] = ()
+    archive: Archive, new: Iterable[Passage], count: int, known_tags: Iterable[str] = ()
 ) -> Archive:
-    """The archive as those see it who have just filed these passages, the last of so many, and knew these tags."""
-    tags = {*archive.tags, *known, *(tag for one in new for tag in one.tags)}
+    """Return the archive for the caller that has just stored these passages.
+
+    It has this count, and the tags that the caller knew.
+    """
+    tags = {*archive.tags, *known_tags, *(tag for passage in new for tag in passage.tags)}
     return replace(archive, passage_count=count, tags=tuple(sorted(tags)))
 
 
 def _insert_passages(tx: Transaction, archive: Archive, new: Sequence[Passage]) -> None:
     _PASSAGES.insert(tx, *new)
     tags = [
-        {"passage_id": one.id, "archive_id": archive.id, "user_id": one.user_id, "tag": tag}
-        for one in new
-        for tag in one.tags
+        {"passage_id": passage.id, "archive_id": archive.id, "user_id": passage.user_id, "tag": tag}
+        for passage in new
+        for tag in passage.tags
     ]
     tx.run(_INSERT_TAG, tags)
 
 
 def redacted(new: Iterable[Passage]) -> list[Passage]:
-    """The passages, their texts, tags and metadata without secrets."""
+    """Return the passages with texts, tags and metadata in normal form without secrets."""
     return [
         replace(
-            one,
-            text=redact(normal_text(one.text)).text,
-            tags=tuple(dict.fromkeys(redact_values(normal_json(one.tags, "tags")))),
-            metadata=redact_values(normal_json(one.metadata)),
+            passage,
+            text=redact(normal_text(passage.text)).text,
+            tags=tuple(dict.fromkeys(redact_values(normal_json(passage.tags, "tags")))),
+            metadata=redact_values(normal_json(passage.metadata)),
         )
-        for one in new
+        for passage in new
     ]
 
 
@@ -202,61 +235,62 @@ def vector_dbs(tx: Transaction, archive_ids: Sequence[str]) -> dict[str, str | N
 def page_of_passages(
     tx: Transaction,
     archive_ids: Sequence[str],
-    wanted: Page,
+    page: Page,
     *,
     search_text: str | None = None,
     scope: Scope | None = None,
 ) -> list[Passage]:
-    """Return one page of the passages in these archives; `search_text` looks for a piece of the text."""
-    is_found = passages.c.text.icontains(search_text, autoescape=True) if search_text else None
-    return _PASSAGES.page(tx, scope, wanted, passages.c.archive_id.in_(archive_ids), is_found)
+    """Return one page of the passages in these archives.
+
+    With `search_text` only passages whose text contains it.
+    """
+    contains_text = passages.c.text.icontains(search_text, autoescape=True) if search_text else None
+    return _PASSAGES.page(tx, scope, page, passages.c.archive_id.in_(archive_ids), contains_text)
 
 
 def lock_passage(
     tx: Transaction, scope: Scope, attached: Sequence[Archive], passage_id: str
 ) -> tuple[Archive, Passage]:
-    """Lock the one of these archives that has the passage, and return both; raises NotFound."""
-    own = {
+    """Lock the archive with the passage, and return both. Raises NotFound."""
+    archives_by_id = {
         archive.id: archive
         for archive in attached
         if archive.organization_id == scope.organization_id
     }
-    passage = next(
-        (
-            p
-            for p in passages_by_ids(tx, [passage_id])
-            if p.archive_id in own and scope.sees(p.user_id)
-        ),
-        None,
-    )
-    passage = found(passage, "Passage", passage_id)
+    stored = next(iter(passages_by_ids(tx, [passage_id])), None)
+    if stored and not (stored.archive_id in archives_by_id and scope.sees(stored.user_id)):
+        stored = None
+    passage = found(stored, "Passage", passage_id)
     scope.require_owns(passage.user_id)
-    return _lock(tx, own[passage.archive_id]), passage
+    return _lock(tx, archives_by_id[passage.archive_id]), passage
 
 
 def delete_passage(tx: Transaction, archive: Archive, passage: Passage) -> None:
     tx.run(_DELETE, {"id": passage.id})
-    own = _shared_tags([passage])
+    tags = _shared_tags([passage])
     unused = {
-        tag for tag in own if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})
+        tag for tag in tags if not tx.first(_TAG_IN_USE, {"archive_id": archive.id, "tag": tag})
     }
-    _recount(tx, archive, -_shared([passage]), set(archive.tags) - unused)
+    _recount(tx, archive, -_count_shared([passage]), set(archive.tags) - unused)
 
 
 def _lock(tx: Transaction, archive: Archive, agent_id: str | None = None) -> Archive:
     ids = {"id": archive.id, "organization_id": archive.organization_id}
-    row = (
-        tx.first(_LOCK_FOR_AGENT, {**ids, "agent_id": agent_id})
-        if agent_id
-        else tx.first(_LOCK, ids)
-    )
-    return ROWS.of(found(row, "Archive", archive.id))
+    statement = _LOCK
+    if agent_id:
+        statement = _LOCK_FOR_AGENT
+        ids["agent_id"] = agent_id
+    return ROWS.of(found(tx.first(statement, ids), "Archive", archive.id))
 
 
 def _recount(tx: Transaction, archive: Archive, added: int, tags: Iterable[str]) -> Archive:
     if not added:
         return archive
-    count, now = archive.passage_count + added, tx.clock.now()
-    archive = replace(archive, passage_count=count, tags=tuple(sorted(tags)), updated_at=now)
+    archive = replace(
+        archive,
+        passage_count=archive.passage_count + added,
+        tags=tuple(sorted(tags)),
+        updated_at=tx.clock.now(),
+    )
     _count(tx, archive)
     return archive

@@ -1,4 +1,4 @@
-"""Which blocks a list asks for, as conditions of its statement."""
+"""Filters of lists of blocks, as conditions of a statement."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,10 @@ from ricordo.storage.schema.memory_tables import agents_blocks, blocks, blocks_t
 
 @dataclass(frozen=True, slots=True)
 class AgentCount:
-    """How many agents a block is attached to: one of these numbers, more, or fewer."""
+    """The number of agents that a block is attached to.
+
+    It is one of `any_of`, and within the bounds.
+    """
 
     any_of: tuple[int, ...] = ()
     more_than: int | None = None
@@ -23,7 +26,11 @@ class AgentCount:
 
 @dataclass(frozen=True, slots=True)
 class BlockFilter:
-    """Which blocks are wanted (empty: any): `pieces` in these columns, `user_ids` that a block is attached to any of."""
+    """A filter of blocks; an empty field matches any block.
+
+    `pieces` are texts that these columns contain. `user_ids` are users of whom a block is attached
+    to at least one.
+    """
 
     label: str | None = None
     chain_id: str | None = None
@@ -35,7 +42,10 @@ class BlockFilter:
     agents: AgentCount = AgentCount()
 
     def conditions(self, scope: Scope) -> Iterator[ColumnElement[bool]]:
-        """Return all but those on label and chain. Agents that the caller may not use are not counted."""
+        """Yield all conditions except those on label and chain.
+
+        Agents that the caller may not use are not counted.
+        """
         for name, piece in self.pieces.items():
             yield blocks.c[name].icontains(piece, autoescape=True)
         if self.ids is not None:

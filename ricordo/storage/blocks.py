@@ -1,7 +1,8 @@
-"""Blocks as they are now, and their attachment to agents.
+"""Current blocks, and their attachment to agents.
 
-The one way to write core memory: a caller gives the metadata of its change, the block's policy is checked, texts are made
-normal, secrets are taken out, and the chain it belongs to gets a version in the same transaction.
+This is the only way to write core memory. The caller passes the metadata of its change. The block's
+policy is checked, texts are brought into normal form, secrets are removed, and the chain of the
+block gets a version in the same transaction.
 """
 
 import logging
@@ -39,6 +40,7 @@ from ricordo.storage.engine.repository import (
     setter,
 )
 from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.history_size import grow, size_of_log
 from ricordo.storage.listed_texts import LENGTH, LISTED_COLUMNS, listed_texts, require_whole
 from ricordo.storage.quotas import require_room, require_room_to_attach
 from ricordo.storage.schema.memory_tables import (
@@ -56,12 +58,14 @@ ROWS = Repository(Block, blocks)
 _NORMALISED = ChangeMetadata(
     Actor("system", "ricordo", "Ricordo"), "Bring the text into its normal form"
 )
-# What people and agents write of a block; its label is a path, and cannot be rewritten.
+# The texts of a block by people and agents, besides its label, which is a path and cannot be
+# rewritten.
 _TEXTS = ("value", "description", "title", "metadata", "tags", "schema_ref", "agent_id", "course")
-# Of a change the log has its author alone.
+# The log has only the author of a change's metadata.
 _LOG = Repository(ChangeMetadata, blocks_log)
 _COLUMNS = ROWS.columns
-# A row for each tag, and one where there is none: few blocks have many, and a second statement costs more.
+# A row for each tag, and one for a block without tags: few blocks have many tags, and a second
+# statement costs more.
 _TAGGED = (
     select(*_COLUMNS, blocks_tags.c.tag)
     .outerjoin(blocks_tags, blocks_tags.c.block_id == blocks.c.id)
@@ -82,7 +86,7 @@ _COPY = ROWS.select.where(
     func.coalesce(blocks.c.seen_as, blocks.c.label) == bindparam("shown_label"),
 )
 _LOCK = select(blocks.c.id).where(equal(blocks, "id")).with_for_update(key_share=True)
-# Whose a block is: 0 no user's, 1 the user's, 2 another user's.
+# The owner of a block: 0 no user, 1 this user, 2 another user.
 _WHOSE = case(
     (chains.c.owner_kind != "user", 0), (chains.c.owner_id == bindparam("user_id"), 1), else_=2
 ).label("whose")
@@ -106,10 +110,12 @@ _OF_AGENT = (
 _ATTACHED = ROWS.select.join(agents_blocks, agents_blocks.c.block_id == blocks.c.id).where(
     equal(agents_blocks, "agent_id")
 )
-_INSERT_TAG, _INSERT_LOG, _ATTACH = insert(blocks_tags), insert(blocks_log), insert(agents_blocks)
+_INSERT_TAG = insert(blocks_tags)
+_INSERT_LOG = insert(blocks_log)
+_ATTACH = insert(agents_blocks)
 _PAIR = Missing(agents_pairs)
 _PAIRED = select(agents_pairs.c.other_id).where(equal(agents_pairs, "agent_id"))
-# Whoever has another block with the label keeps that one.
+# An agent that has another block with the label keeps that one.
 _HAS_IT = select(agents_blocks.c.seq).where(
     agents_blocks.c.agent_id == agents_pairs.c.other_id,
     or_(
@@ -128,8 +134,8 @@ _ATTACH_TO_PAIRED = insert(agents_blocks).from_select(
 _IS_AS_READ = blocks.c.version == bindparam("expected")
 _WRITTEN = ("value", "version", "head", "is_untrusted", "updated_by", "updated_at")
 _write = ROWS.updates(*_WRITTEN, where=_IS_AS_READ)
-_ANOTHERS = 2
-# What lies outside the tree, whose changes are logged.
+_OTHER_USERS = 2
+# The columns outside the tree, whose changes are logged.
 SETTINGS = (
     *("title", "description", "limit", "policy", "schema_ref"),
     *("agent_id", "course", "metadata", "hidden", "read_only", "shared", "seen_as"),
@@ -180,25 +186,29 @@ def insert_all(
     metadata: ChangeMetadata,
     *,
     is_copy: bool = False,
+    is_revival: bool = False,
 ) -> list[Block]:
-    """Store new blocks with their first versions and new chains. One that its chain holds already stays as given.
+    """Store new blocks with their first versions and new chains.
 
-    An `is_copy` needs no policy and no room: nothing in it is new. Raises Forbidden, Conflict, TooLong.
+    A block whose text its chain already has keeps its `head`. In a revival, blocks come back with
+    settings that they had. An `is_copy` needs no policy and no quota, since nothing in it is new.
+    Raises Forbidden, Conflict, TooLong.
     """
-    begun = {chain.id: chain for chain in chains_of}
+    new_chains = {chain.id: chain for chain in chains_of}
     if not is_copy:
         for block in new:
             tx.quotas.require_block(block.label, block.size)
-    new, metadata = [as_stored(block) for block in new], metadata_without_secrets(metadata)
+    new = [as_stored(block) for block in new]
+    metadata = metadata_without_secrets(metadata)
     stored: dict[str, Block] = {}
     for chain_id in sorted({block.chain_id for block in new}):
         group = [block for block in new if block.chain_id == chain_id]
-        new_chain = begun.pop(chain_id, None)
+        new_chain = new_chains.pop(chain_id, None)
         chain = new_chain or _locked(tx, chain_id, [block.label for block in group])
         if not is_copy:
             for block in group:
                 metadata.require(block.label, block.rule, chain)
-            require_room(tx, chain, [(None, block) for block in group])
+            require_room(tx, chain, [(None, block) for block in group], is_revival=is_revival)
         changes = [Change(block.label, block.value, before=None) for block in group]
         if new_chain:
             ids = versions.begin(tx, chain, changes, metadata)
@@ -207,14 +217,15 @@ def insert_all(
         is_untrusted = metadata.is_untrusted and not metadata.is_owners_of(chain)
         for block, id in zip(group, ids, strict=True):
             stored[block.id] = replace(block, head=id, is_untrusted=is_untrusted) if id else block
-    for chain in begun.values():
+    for chain in new_chains.values():
         versions.insert_chain(tx, chain)
-    made = [stored[block.id] for block in new]
-    ROWS.insert(tx, *made)
+    entities = [stored[block.id] for block in new]
+    ROWS.insert(tx, *entities)
     tx.run(
-        _INSERT_TAG, [{"block_id": block.id, "tag": tag} for block in made for tag in block.tags]
+        _INSERT_TAG,
+        [{"block_id": block.id, "tag": tag} for block in entities for tag in block.tags],
     )
-    return made
+    return entities
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Block:
@@ -222,21 +233,25 @@ def get(tx: Transaction, scope: Scope, id: str) -> Block:
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Block]:
-    """Return the blocks with these ids, in their order; raises NotFound for the first that is missing."""
-    found = _found(tx, scope, ids)
+    """Return the blocks with these ids, in order.
+
+    Raises:
+        NotFound: for the first missing block.
+    """
+    stored = _find_all(tx, scope, ids)
     for id in ids:
-        if id not in found:
-            raise NotFound(f"Block with id '{id}' not found")  # these words are a wire fact
-    return [found[id] for id in ids]
+        if id not in stored:
+            raise NotFound(f"Block with id '{id}' not found")  # wire fact
+    return [stored[id] for id in ids]
 
 
 def labelled(tx: Transaction, chain_id: str, label: str) -> Block | None:
-    found = _tagged(tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
-    return next(iter(found.values()), None)
+    blocks_by_id = _tagged(tx.all(_LABELLED, {"chain_id": chain_id, "label": label}))
+    return next(iter(blocks_by_id.values()), None)
 
 
 def copy_in(tx: Transaction, chain_id: str, agent_id: str, shown_label: str) -> Block | None:
-    """Return the block of a user's chain that this agent alone sees, and knows by this label."""
+    """Return the block of a user's chain that only this agent sees, under this label."""
     return ROWS.first(
         tx, _COPY, {"chain_id": chain_id, "agent_id": agent_id, "shown_label": shown_label}
     )
@@ -262,9 +277,9 @@ def is_there(tx: Transaction, id: str) -> bool:
 
 
 def of_user(tx: Transaction, scope: Scope, user_id: str) -> tuple[Block, ...]:
-    """Return the user's own blocks by their labels, without their tags."""
-    values = {"user_id": user_id, "organization_id": scope.organization_id}
-    return tuple(ROWS.all(tx, _OF_USER, values))
+    """Return the user's own blocks, ordered by label, without their tags."""
+    parameters = {"user_id": user_id, "organization_id": scope.organization_id}
+    return tuple(ROWS.all(tx, _OF_USER, parameters))
 
 
 def of_agent(
@@ -275,66 +290,77 @@ def of_agent(
     *,
     memory_id: str | None = None,
 ) -> tuple[Block, ...]:
-    """Return the agent's blocks in the order of attachment, and those of the user it talks with; without their tags.
+    """Return the agent's blocks in order of attachment, then those of its user.
 
-    `memory_id` is the agent whose copies the user has, where it is another (see `Agent.memory_id`).
-
-    The user's own replaces one of the agent's with the same label that is not shared. A user's block that is attached to the
-    agent is seen where it talks with that user alone: anybody may read its conversations without a user.
+    Tags are not loaded. `memory_id` is the agent whose copies the user has, if it is another (see
+    `Agent.memory_id`). A user's block replaces an unshared block of the agent with the same label.
+    A user's block that is attached to the agent is visible only in conversations with that user,
+    since anybody may read the agent's conversations without a user.
     """
-    found: dict[str, Block] = {}
-    values = {
+    visible: dict[str, Block] = {}
+    parameters = {
         "agent_id": agent_id,
         "user_id": user_id or "",
         "course": course,
         "memory_id": memory_id or agent_id,
     }
-    for row in tx.all(_OF_AGENT, values):
+    for row in tx.all(_OF_AGENT, parameters):
         block = ROWS.of(row[: len(_COLUMNS)])
-        if row.whose != _ANOTHERS:
-            add_seen(found, replace(block, is_users=True) if row.whose else block)
-    return tuple(found.values())
+        if row.whose != _OTHER_USERS:
+            add_seen(visible, replace(block, is_users=True) if row.whose else block)
+    return tuple(visible.values())
 
 
 def attached(tx: Transaction, agent_id: str) -> list[Block]:
-    """Return all blocks that are attached to the agent, also those of users: no two of them may have one label."""
+    """Return all blocks that are attached to the agent, those of users included.
+
+    No two of them may have the same label.
+    """
     return ROWS.all(tx, _ATTACHED, {"agent_id": agent_id})
 
 
-def add_seen(found: dict[str, Block], block: Block) -> None:
-    """Add a block to those that an agent sees, by their labels; it replaces one with the same label, unless that is shared."""
-    if block.shown_label not in found or not found[block.shown_label].shared:
-        found[block.shown_label] = block
+def add_seen(visible: dict[str, Block], block: Block) -> None:
+    """Add a block to the visible blocks by label.
+
+    It replaces an unshared block with the same label.
+    """
+    if block.shown_label not in visible or not visible[block.shown_label].shared:
+        visible[block.shown_label] = block
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
-    listed = ROWS.page(
-        tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id
+def page(tx: Transaction, scope: Scope, page: Page, filters: BlockFilter) -> list[Block]:
+    rows = ROWS.page(
+        tx, scope, page, *filters.conditions(scope), label=filters.label, chain_id=filters.chain_id
     )
-    found = _found(tx, scope, [block.id for block in listed]) if listed else {}
-    return [found[block.id] for block in listed]
+    blocks_by_id = _find_all(tx, scope, [block.id for block in rows]) if rows else {}
+    return [blocks_by_id[block.id] for block in rows]
 
 
-def listed(tx: Transaction, scope: Scope, wanted: Page, which: BlockFilter) -> list[Block]:
-    """Return what `page` does for a list that is shown: long texts are cut."""
+def listed(tx: Transaction, scope: Scope, page: Page, filters: BlockFilter) -> list[Block]:
+    """Return the blocks of `page` for a list: long texts are cut."""
     ids = ROWS.page_of_ids(
-        tx, scope, wanted, *which.conditions(scope), label=which.label, chain_id=which.chain_id
+        tx, scope, page, *filters.conditions(scope), label=filters.label, chain_id=filters.chain_id
     )
     rows = tx.all(_LISTED, {"ids": ids, "organization_id": scope.organization_id}) if ids else []
-    found = _tagged(rows)
+    blocks_by_id = _tagged(rows)
     lengths = {row.id: row.length for row in rows}
-    shown = listed_texts(tx, found.values(), lengths)
-    return [shown[id] for id in ids if id in shown]
+    cut_blocks = listed_texts(tx, blocks_by_id.values(), lengths)
+    return [cut_blocks[id] for id in ids if id in cut_blocks]
 
 
 count = ROWS.count
 
 
 def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -> Block | None:
-    """Make `value` the block's text; None where it was written since it was read: it is locked then. Raises Forbidden, TooLong."""
+    """Make `value` the block's text, and return the block.
+
+    Returns None if the block was written since it was read; it is locked then. Raises Forbidden,
+    TooLong.
+    """
     tx.quotas.require_text(block.label, value, block.value)
     require_whole(block, value)
-    value, metadata = redact(normal_text(value)).text, metadata_without_secrets(metadata)
+    value = redact(normal_text(value)).text
+    metadata = metadata_without_secrets(metadata)
     chain = versions.lock(tx, block.chain_id)
     if chain is None:
         return None
@@ -342,7 +368,15 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
     require_room(tx, chain, [(block, replace(block, value=value))])
     changes = [Change(block.label, value, before=block.value)]
     planned = versions.plan(chain, changes, metadata, tx.clock.now())
-    written = _written(tx, block, block, metadata, chain, planned.ids[0], value=value)
+    written = _written(
+        tx,
+        block,
+        block,
+        metadata=metadata,
+        chain=chain,
+        new_version=planned.ids[0],
+        value=value,
+    )
     if not _write(tx, written, expected=block.version):
         return None
     versions.store(tx, chain, changes, metadata, planned)
@@ -350,10 +384,14 @@ def write(tx: Transaction, block: Block, value: str, metadata: ChangeMetadata) -
 
 
 def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetadata) -> Block:
-    """Store changes of a block read in this transaction, with tags and attachments. Raises Forbidden, Overtaken, TooLong."""
+    """Store changes of a block that was read in this transaction, with tags and attachments.
+
+    Raises Forbidden, Overtaken, TooLong.
+    """
     tx.quotas.require_block(changed.label, changed.size, block.size)
     require_whole(block, changed.value)
-    changed, metadata = as_stored(changed, block), metadata_without_secrets(metadata)
+    changed = as_stored(changed, block)
+    metadata = metadata_without_secrets(metadata)
     old_label = block.label if changed.label != block.label else None
     chain = _locked(tx, block.chain_id, [changed.label] if old_label else [], old_label)
     metadata.require(block.label, block.rule, chain)
@@ -362,7 +400,7 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
     if old_label or changed.value != block.value:
         change = Change(changed.label, changed.value, before=block.value, old_label=old_label)
         _, (new_version,) = versions.record(tx, chain, [change], metadata)
-    changed = _written(tx, changed, block, metadata, chain, new_version)
+    changed = _written(tx, changed, block, metadata=metadata, chain=chain, new_version=new_version)
     if not _update(tx, changed, expected=block.version):
         raise Overtaken(
             f'Block "{block.label}" changed since you read it. Read it again and retry.'
@@ -384,7 +422,10 @@ def update(tx: Transaction, block: Block, changed: Block, metadata: ChangeMetada
 
 
 def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
-    """Return the ids of blocks not in the normal form in the portion behind this number, and its last one; None at the end."""
+    """Return the ids of blocks not in normal form, from the portion behind this number.
+
+    The second result is the portion's last number; None at the end.
+    """
     rows = tx.all(_PORTION, {"after": after})
     odd = [
         row.id
@@ -395,16 +436,20 @@ def not_normal(tx: Transaction, after: int) -> tuple[list[str], int | None]:
 
 
 def normalise(tx: Transaction, block: Block) -> Block:
-    """Store label and text in normal form where they are not: as a version by the system, whatever the policy; returns it so.
+    """Store label and text in normal form if they are not, and return the block.
 
-    For what came with the ids of its versions, or was stored before there was a normal form. A label that is taken gets a number.
-    Raises Conflict, Overtaken.
+    The change is a version by the system, whatever the policy. It concerns blocks that came with
+    the ids of their versions, or were stored before there was a normal form. If another block has
+    the label, this one gets a number. Raises Conflict, Overtaken.
     """
     chain = _locked(tx, block.chain_id)
-    # The row may have the label in its normal form already.
-    known = (each for each in chain.files if normal_name(each) == normal_name(block.label))
-    in_chain = block.label if block.label in chain.files else next(known, block.label)
-    label, value = _free_label(tx, chain, block, in_chain), normal_text(block.value)
+    # The row may already have the label in its normal form.
+    in_chain = block.label
+    if in_chain not in chain.files:
+        same = (each for each in chain.files if normal_name(each) == normal_name(block.label))
+        in_chain = next(same, block.label)
+    label = _free_label(tx, chain, block, in_chain)
+    value = normal_text(block.value)
     if (label, value) == (in_chain, block.value):
         return block
     old_label = in_chain if label != in_chain else None
@@ -430,15 +475,18 @@ def normalise(tx: Transaction, block: Block) -> Block:
 
 
 def _free_label(tx: Transaction, chain: Chain, block: Block, in_chain: str) -> str:
-    """The label in normal form, with a number where another block of the chain, or of an agent that sees it, has it."""
+    """Return the label in normal form, with a number if another block has it.
+
+    The other block is of the same chain, or of an agent that sees this one.
+    """
     label = plain = normal_name(block.label)
     if label == in_chain:
         return label
-    taken = {each for each in chain.files if each != in_chain}
+    used_labels = {other for other in chain.files if other != in_chain}
     for agent_id in agent_ids(tx, block.id):
-        taken |= {other.label for other in attached(tx, agent_id) if other.id != block.id}
+        used_labels |= {other.label for other in attached(tx, agent_id) if other.id != block.id}
     number = 1
-    while label in taken:
+    while label in used_labels:
         number += 1
         label = f"{plain}_{number}"
     if number > 1:
@@ -447,10 +495,10 @@ def _free_label(tx: Transaction, chain: Chain, block: Block, in_chain: str) -> s
 
 
 def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
-    """Delete the block as it was read in this transaction, its attachments and tags, and a chain that was its own.
+    """Delete the block as it was read in this transaction, its attachments and its tags.
 
-    What waits for it expires. The chain of a user or an agent keeps its history and what it takes to restore it. Raises
-    Forbidden, Overtaken.
+    A chain of its own is deleted too, and open proposals expire. The chain of a user or an agent
+    keeps its history, and the settings needed to restore the block. Raises Forbidden, Overtaken.
     """
     metadata = metadata_without_secrets(metadata)
     chain = _locked(tx, block.chain_id)
@@ -458,7 +506,7 @@ def remove(tx: Transaction, block: Block, metadata: ChangeMetadata) -> None:
     if not tx.run(_DELETE, {"block_id": block.id, "expected": block.version}):
         if not is_there(tx, block.id):
             return  # another transaction was faster
-        # Under another label, or with another text, its last version would be one that never was.
+        # With its new label or text, its last version would be one that never existed.
         raise Overtaken(
             f'Block "{block.label}" changed since you read it. Read it again and retry.'
         )
@@ -479,37 +527,45 @@ def metadata_without_secrets(metadata: ChangeMetadata) -> ChangeMetadata:
 
 
 def author_without_secrets(author: Actor) -> Actor:
-    """The author; an agent from elsewhere calls itself what it likes."""
+    """Return the author without secrets.
+
+    An author from elsewhere can choose any name.
+    """
     return replace(author, id=redact(author.id).text, name=redact(author.name).text)
 
 
 def as_stored(block: Block, before: Block | None = None) -> Block:
-    """Return the block with its texts in normal form and without secrets; what is as `before` stays so."""
+    """Return the block with its texts in normal form and without secrets.
+
+    Texts that are the same in `before` stay unchanged.
+    """
     if before is None or block.label != before.label:
         block = replace(block, label=normal_name(block.label))
     if before is None or block.label != before.label:
         require_no_secret(block.label)
-    given = {name: getattr(block, name) for name in _TEXTS}
+    texts = {name: getattr(block, name) for name in _TEXTS}
     changed = {
-        name: value
-        for name, value in given.items()
-        if before is None or value != getattr(before, name)
+        name: redact_values(normal_json(text, name))
+        for name, text in texts.items()
+        if before is None or text != getattr(before, name)
     }
-    return replace(
-        block, **{name: redact_values(normal_json(value, name)) for name, value in changed.items()}
-    )
+    return replace(block, **changed)
 
 
 def _locked(
-    tx: Transaction, chain_id: str, new: Sequence[str] = (), old_label: str | None = None
+    tx: Transaction, chain_id: str, new_labels: Sequence[str] = (), old_label: str | None = None
 ) -> Chain:
-    """Return the chain, locked; raises Conflict where it was deleted, or where one of the new labels cannot be in it."""
+    """Return the chain, locked.
+
+    Raises:
+        Conflict: if it was deleted, or if one of the new labels cannot be in it.
+    """
     chain = versions.lock(tx, chain_id)
     if chain is None:
         raise Conflict(
             "The memory that this belongs to was erased a moment ago. Nothing was changed."
         )
-    for label in new:
+    for label in new_labels:
         chain.require_told_apart(label, old_label)
     return chain
 
@@ -518,12 +574,20 @@ def _written(
     tx: Transaction,
     changed: Block,
     block: Block,
+    *,
     metadata: ChangeMetadata,
     chain: Chain,
     new_version: bytes | None,
     **also: Any,
 ) -> Block:
-    """Return the block as it is stored: an owner's edit makes it trusted again, a version that changes nothing does not."""
+    """Return the block as it is stored.
+
+    An owner's edit makes the block trusted again, but a version without a change does not.
+    """
+    """Return the block as it is stored.
+
+    An owner's edit makes the block trusted again, but a version without a change does not.
+    """
     is_untrusted = block.is_untrusted
     if new_version:
         is_untrusted = not metadata.is_owners_of(chain) and (
@@ -543,23 +607,25 @@ def _written(
 def log(
     tx: Transaction, block: Block, changed: Mapping[str, Any], metadata: ChangeMetadata
 ) -> None:
-    """Note a change of what lies outside the tree: settings by name, or `deleted` with all of them."""
+    """Log a change outside the tree: settings by name, or `deleted` with all of them."""
+    logged = {"label": block.label, **changed}
     row = {
         "chain_id": block.chain_id,
         "block_id": block.id,
         "created_at": tx.clock.now(),
-        "changed": {"label": block.label, **changed},
+        "changed": logged,
         "deleted_label": block.label if "deleted" in changed else None,
     }
     tx.run(_INSERT_LOG, row | _LOG.values(metadata))
+    grow(tx, block.chain_id, size_of_log(logged))
 
 
 def attach(
     tx: Transaction, agent_id: str, attached: Sequence[Block], *, is_new: bool = False
 ) -> None:
-    """Put stored blocks into the prompt of the agent, which has others unless it `is_new`, and of agents on its memory.
+    """Attach stored blocks to the agent and to agents on its memory. Raises TooLong.
 
-    Raises TooLong.
+    An agent that `is_new` has no other blocks.
     """
     if attached:
         require_room_to_attach(tx, None if is_new else agent_id, attached)
@@ -574,12 +640,18 @@ def attach(
 
 
 def detach(tx: Transaction, agent_id: str, block_id: str) -> bool:
-    """Take the block out of the prompts of the agent and of agents on its memory; False where it was in none."""
+    """Detach the block from the agent and from agents on its memory.
+
+    Returns False if it was attached to none of them.
+    """
     return tx.run(_DETACH, {"agent_id": agent_id, "block_id": block_id}) > 0
 
 
 def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
-    """Let two agents work on one memory: what is attached to one of them from now on, or detached, is so to the other."""
+    """Let two agents work on one memory.
+
+    Later attachments and detachments of one of them also happen to the other.
+    """
     tx.run(
         _PAIR,
         [
@@ -590,7 +662,7 @@ def pair(tx: Transaction, agent_id: str, other_id: str) -> None:
 
 
 def unpair(tx: Transaction, agent_id: str, other_id: str) -> None:
-    """Let two agents that worked on one memory have each its own attachments."""
+    """Give two agents that shared a memory separate attachments again."""
     both = [agent_id, other_id]
     tx.run(
         delete(agents_pairs).where(
@@ -603,20 +675,20 @@ def agent_ids(tx: Transaction, block_id: str) -> list[str]:
     return [row.agent_id for row in tx.all(_AGENT_IDS, {"block_id": block_id})]
 
 
-def _found(tx: Transaction, scope: Scope, ids: Sequence[str]) -> dict[str, Block]:
-    values = {"ids": list(ids), "organization_id": scope.organization_id}
+def _find_all(tx: Transaction, scope: Scope, ids: Sequence[str]) -> dict[str, Block]:
+    parameters = {"ids": list(ids), "organization_id": scope.organization_id}
     if scope.subject_id is None:
-        return _tagged(tx.all(_BY_IDS, values))
-    return _tagged(tx.all(_BY_IDS_FOR_ONE, values | {"subject_id": scope.subject_id}))
+        return _tagged(tx.all(_BY_IDS, parameters))
+    return _tagged(tx.all(_BY_IDS_FOR_ONE, parameters | {"subject_id": scope.subject_id}))
 
 
 def _tagged(rows: Sequence[Row[Any]]) -> dict[str, Block]:
-    """Return the blocks by id, of rows with one tag each."""
+    """Return the blocks by id, from rows with one tag each."""
     tags: dict[str, list[str]] = {}
     for row in rows:
         tags.setdefault(row.id, []).extend([row.tag] if row.tag is not None else [])
-    first = {row.id: row for row in reversed(rows)}
+    first_rows = {row.id: row for row in reversed(rows)}
     return {
         id: replace(ROWS.of(row[: len(_COLUMNS)]), tags=tuple(tags[id]))
-        for id, row in first.items()
+        for id, row in first_rows.items()
     }

@@ -1,4 +1,4 @@
-"""The blocks that many agents see, in one statement: for lists of agents."""
+"""The visible blocks of many agents in one statement, for lists of agents."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ _OWNER = (chains.c.owner_kind, chains.c.owner_id, _TAGS, LENGTH)
 
 
 def _of_agents(columns: Sequence[Any]) -> CompoundSelect[Any]:
-    """Return the statement for blocks of agents and users, with these columns of each block and whose it is."""
+    """Return the statement for blocks of agents and users, with owner and these columns."""
     return (
         select(
             *columns,
@@ -44,7 +44,8 @@ def _of_agents(columns: Sequence[Any]) -> CompoundSelect[Any]:
     )
 
 
-_WHOLE, _LISTED = _of_agents(ROWS.columns), _of_agents(LISTED_COLUMNS)
+_WHOLE = _of_agents(ROWS.columns)
+_LISTED = _of_agents(LISTED_COLUMNS)
 
 
 def of_agents(
@@ -53,14 +54,14 @@ def of_agents(
     *,
     is_list: bool = False,
 ) -> dict[str, tuple[Block, ...]]:
-    """Return what `of_agent` does for each of these agents, by its id, with tags. `talks` tells of each the user, the course,
-    and the agent whose copies the user has.
+    """Return the blocks as `blocks.of_agent` does, with tags, for each of these agents by id.
 
-    In a list long texts are cut.
+    `talks` maps each agent to the user, the course, and the agent whose copies the user has. In a
+    list long texts are cut.
     """
     users = sorted({user for user, _, _ in talks.values() if user})
     rows = tx.all(_LISTED if is_list else _WHOLE, {"agent_ids": list(talks), "user_ids": users})
-    found: dict[str, dict[str, Block]] = {id: {} for id in talks}
+    visible: dict[str, dict[str, Block]] = {id: {} for id in talks}
     for row in sorted(rows, key=lambda row: row.attached_to is None):
         block = block_of(row)
         if row.tags:
@@ -70,15 +71,15 @@ def of_agents(
             is_users = row.owner_kind == "user"
             is_meant = block.agent_id in (None, memory_id) and block.course in (None, course)
             if not is_users or (row.owner_id == user and (row.attached_to or is_meant)):
-                add_seen(found[id], replace(block, is_users=True) if is_users else block)
+                add_seen(visible[id], replace(block, is_users=True) if is_users else block)
     if not is_list:
-        return {id: tuple(seen.values()) for id, seen in found.items()}
-    every = [block for seen in found.values() for block in seen.values()]
-    shown = listed_texts(tx, every, {row.id: row.length for row in rows})
+        return {id: tuple(visible_blocks.values()) for id, visible_blocks in visible.items()}
+    all_blocks = [block for visible_blocks in visible.values() for block in visible_blocks.values()]
+    cut_blocks = listed_texts(tx, all_blocks, {row.id: row.length for row in rows})
     return {
         id: tuple(
-            replace(block, value=shown[block.id].value, is_cut=shown[block.id].is_cut)
-            for block in seen.values()
+            replace(block, value=cut_blocks[block.id].value, is_cut=cut_blocks[block.id].is_cut)
+            for block in visible_blocks.values()
         )
-        for id, seen in found.items()
+        for id, visible_blocks in visible.items()
     }

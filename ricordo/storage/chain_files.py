@@ -1,6 +1,7 @@
-"""Folders in the data folder that hold one chain's memory as a cache, such as its git repository: their names, and deletion.
+"""Cache folders for one chain's memory in the data folder, such as its git repository.
 
-All that belongs to a chain is called `repositories/<chain id>.<what>`; whoever writes there holds the lock of the chain.
+All files of a chain are named `repositories/<chain id>.<kind>`. Every writer holds the lock of the
+chain.
 """
 
 import shutil
@@ -12,7 +13,7 @@ from filelock import FileLock, Timeout
 from ricordo.errors import Unavailable
 
 FOLDER = "repositories"
-# In a repository that is a remote of a chain: its id.
+# In a repository that is a remote of a chain: a file with the chain's id.
 OWNER_FILE = "ricordo-owner"
 PATIENCE = 60.0  # seconds to wait while another request writes there
 
@@ -22,14 +23,18 @@ def lock_path(data_dir: Path, chain_id: str) -> Path:
 
 
 def delete_chain_files(data_dir: Path, chain_id: str) -> list[Path]:
-    """Delete the folders of a chain, after the chain itself; returns which there were. Raises Unavailable if long in use."""
+    """Delete the folders of a chain, after the chain itself, and return their paths.
+
+    Raises:
+        Unavailable: if they are in use for long.
+    """
     lock = lock_path(data_dir, chain_id)
     if not lock.parent.exists():
         return []
     try:
         with FileLock(lock, timeout=PATIENCE):
-            found = [path for path in sorted(lock.parent.glob(f"{chain_id}.*")) if path != lock]
-            for path in found:
+            folders = [path for path in sorted(lock.parent.glob(f"{chain_id}.*")) if path != lock]
+            for path in folders:
                 with suppress(FileNotFoundError):
                     shutil.rmtree(path)
     except Timeout:
@@ -37,4 +42,4 @@ def delete_chain_files(data_dir: Path, chain_id: str) -> list[Path]:
             "The repository of this memory is being read. Try again in a minute."
         ) from None
     lock.unlink(missing_ok=True)
-    return found
+    return folders

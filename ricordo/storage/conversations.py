@@ -1,8 +1,9 @@
-"""Conversations: each agent has a default one, whose id follows from the agent's, and as many others as are wanted.
+"""Conversations: each agent has a default one, and any number of others.
 
-A fork shares the messages of its origin up to `forked_seq`, and what that one shares with its own origin: its history is read from
-several conversations, its lineage. A deleted conversation (`deleted_at`) is found by no query, and stays while forks share its
-messages.
+The id of the default one follows from the agent's. A fork shares the messages of its origin up to
+`forked_seq`, and also those that its origin shares with its own. So a history is read from several
+conversations, its lineage. A deleted conversation (`deleted_at`) is found by no query, but its rows
+stay while forks share its messages.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,24 +40,25 @@ _BY_ID = ROWS.select.where(equal(conversations, "id"), _IS_THERE)
 _REQUIRED = _BY_ID.join(agents, agents.c.id == conversations.c.agent_id).where(
     equal(agents, "organization_id")
 )
-# A bare organization_id would lead SQLite to all agents of the organization first, by an index.
+# With the bare column, SQLite would use its index, and read all agents of the organization first.
 _ORGANIZATION = func.coalesce(agents.c.organization_id, "") == bindparam("organization_id")
 _DEFAULTS = ROWS.select.join(agents, agents.c.id == conversations.c.agent_id).where(
     _ORGANIZATION, one_of(conversations.c.id, "ids"), _IS_THERE
 )
-_REQUIRED_FOR_ONE, _DEFAULTS_FOR_ONE = _REQUIRED.where(MAY_USE), _DEFAULTS.where(MAY_USE)
+_REQUIRED_FOR_ONE = _REQUIRED.where(MAY_USE)
+_DEFAULTS_FOR_ONE = _DEFAULTS.where(MAY_USE)
 _LOCK = select(conversations.c.id).where(equal(conversations, "id")).with_for_update()
 _WAITING = select(conversations.c.id, conversations.c.user_id).where(
     equal(conversations, "agent_id"), conversations.c.last_stop_reason == "requires_approval"
 )
 _THIS = conversations.c.id == bindparam("conversation_id")
 _COUNT = conversations.c.message_count + bindparam("added")
-_BEGIN_ANEW = setter(conversations, "window", "prompt_key", "updated_at", where=_THIS).values(
+_START_OVER = setter(conversations, "window", "prompt_key", "updated_at", where=_THIS).values(
     message_count=_COUNT
 )
-_WINDOW = _BEGIN_ANEW.values(
+_WINDOW = _START_OVER.values(
     last_message_at=bindparam("new_updated_at"),
-    # Only the save that ends a run knows these; the others leave them as they are.
+    # Only the save that ends a run passes these; other saves leave them unchanged.
     last_run_ended_at=func.coalesce(bindparam("ended_at"), conversations.c.last_run_ended_at),
     last_run_ms=func.coalesce(bindparam("run_ms"), conversations.c.last_run_ms),
     last_stop_reason=func.coalesce(bindparam("stop_reason"), conversations.c.last_stop_reason),
@@ -85,18 +87,18 @@ _LINE = [
     conversations.c.forked_from,
     conversations.c.forked_seq,
 ]
-_KNOWN = (
+_ORIGIN = (
     select(*_LINE, literal(0).label("depth"))
     .where(equal(conversations, "id"))
     .cte("lineage", recursive=True)
 )
-_WHOLE = _KNOWN.union_all(
-    select(*_LINE, _KNOWN.c.depth + 1).join(_KNOWN, _KNOWN.c.forked_from == conversations.c.id)
+_WHOLE = _ORIGIN.union_all(
+    select(*_LINE, _ORIGIN.c.depth + 1).join(_ORIGIN, _ORIGIN.c.forked_from == conversations.c.id)
 )
 _LINEAGE = select(_WHOLE).order_by(_WHOLE.c.depth)
 OrderBy = Literal["created_at", "last_message_at", "last_run_completion"]
-# One without messages is ordered by its creation; one that never ran comes after all that did.
-_PLACES: dict[OrderBy, ColumnElement[Any]] = {
+# A conversation without messages is ordered by its creation; one that never ran comes last.
+_POSITIONS: dict[OrderBy, ColumnElement[Any]] = {
     "created_at": conversations.c.created_at,
     "last_message_at": func.coalesce(conversations.c.last_message_at, conversations.c.created_at),
     "last_run_completion": func.coalesce(conversations.c.last_run_ended_at, 0),
@@ -105,7 +107,10 @@ _PLACES: dict[OrderBy, ColumnElement[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ConversationFilter:
-    """Which conversations are listed: of an agent or a user, archived or not, with a text in their summary; None means any."""
+    """A filter of a list of conversations; None matches any.
+
+    `summary` is a text that the summary contains.
+    """
 
     agent_id: str | None = None
     is_archived: bool | None = None
@@ -116,7 +121,10 @@ class ConversationFilter:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one conversation holds of a history: messages with a seq up to `newest` (None: all), without `prompt_id`, its prompt."""
+    """The part of a history in one conversation.
+
+    It holds messages with a seq up to `newest` (None: all), except the prompt with `prompt_id`.
+    """
 
     conversation_id: str
     newest: int | None = None
@@ -124,41 +132,48 @@ class Span:
 
 
 def default_id(agent_id: str) -> str:
-    """Return the id of the agent's default conversation, which follows from the agent's: no read comes before the lease."""
+    """Return the id of the agent's default conversation.
+
+    It follows from the agent's id, so no read is needed before the lease.
+    """
     return "conv-" + agent_id.removeprefix("agent-")
 
 
 def users_default_id(agent_id: str, user_id: str) -> str:
-    """Return the id of a user's own default conversation with the agent, where the agent's is not the user's already."""
+    """Return the id of a user's own default conversation with the agent.
+
+    The user has one if the agent's default conversation is not the user's.
+    """
     return f"conv-{uuid5(NAMESPACE_URL, f'{agent_id}/{user_id}')}"
 
 
 def is_any_default(conversation: Conversation) -> bool:
-    """Whether it is the agent's default conversation, or a user's."""
-    own, user_id = conversation.id, conversation.user_id
-    return conversation.is_default or (
-        user_id is not None and own == users_default_id(conversation.agent_id, user_id)
-    )
+    """Return True if it is the default conversation of its agent or of a user."""
+    if conversation.is_default or conversation.user_id is None:
+        return conversation.is_default
+    users_id = users_default_id(conversation.agent_id, conversation.user_id)
+    return conversation.id == users_id
 
 
 def default_of(tx: Transaction, scope: Scope, agent_id: str) -> Conversation | None:
-    """The caller's default conversation: the agent's, or the user's it acts for; None where there is none yet."""
+    """Return the caller's default conversation; None if there is none yet.
+
+    It is the agent's, or that of the user for whom the caller acts.
+    """
     ids = [default_id(agent_id)]
     if scope.subject:
         ids.append(users_default_id(agent_id, scope.subject))
-    values = {"ids": ids, "organization_id": scope.organization_id}
-    there = {
-        one.id: one
-        for one in ROWS.all(tx, *for_caller(scope, _DEFAULTS, _DEFAULTS_FOR_ONE, values))
-    }
-    agents_own = there.get(ids[0])
+    parameters = {"ids": ids, "organization_id": scope.organization_id}
+    statement, parameters = for_caller(scope, _DEFAULTS, _DEFAULTS_FOR_ONE, parameters)
+    by_id = {conversation.id: conversation for conversation in ROWS.all(tx, statement, parameters)}
+    agents_own = by_id.get(ids[0])
     if agents_own and (scope.subject_id is None or agents_own.user_id == scope.subject):
         return agents_own
-    return there.get(ids[-1]) if scope.subject else None
+    return by_id.get(ids[-1]) if scope.subject else None
 
 
 def lock(tx: Transaction, id: str) -> None:
-    # A run refers to its conversation, and PostgreSQL lets no row refer to one that is locked in this way.
+    # A run refers to its conversation, and PostgreSQL lets no row refer to a row with this lock.
     tx.lock(_LOCK, {"id": id})
 
 
@@ -167,34 +182,33 @@ def insert_one(tx: Transaction, conversation: Conversation) -> None:
 
 
 def get(tx: Transaction, id: str) -> Conversation | None:
-    """Return one conversation, unless it was deleted."""
+    """Return one conversation unless it was deleted."""
     return ROWS.first(tx, _BY_ID, {"id": id})
 
 
 def require(tx: Transaction, scope: Scope, id: str) -> Conversation:
-    """Return one conversation; raises NotFound, also where it was deleted, or its agent was."""
-    conversation = ROWS.first(
-        tx,
-        *for_caller(
-            scope,
-            _REQUIRED,
-            _REQUIRED_FOR_ONE,
-            {"id": id, "organization_id": scope.organization_id},
-        ),
-    )
+    """Return one conversation.
+
+    Raises NotFound, also if it or its agent was deleted.
+    """
+    parameters = {"id": id, "organization_id": scope.organization_id}
+    statement, parameters = for_caller(scope, _REQUIRED, _REQUIRED_FOR_ONE, parameters)
+    conversation = ROWS.first(tx, statement, parameters)
     if conversation and not scope.sees(conversation.user_id):
         conversation = None
     return found(conversation, "Conversation", id)
 
 
 def page(
-    tx: Transaction, scope: Scope, wanted: Page, which: ConversationFilter
+    tx: Transaction, scope: Scope, page: Page, filters: ConversationFilter
 ) -> list[Conversation]:
     """Return one page of conversations, without the default and hidden ones."""
-    place = _PLACES[which.order_by]
-    # Pages are cut by what the list is ordered by, under the name that pages know.
-    placed = select(conversations.c.id, conversations.c.seq, place.label("created_at")).subquery()
-    statement = ROWS.select.join(placed, placed.c.seq == conversations.c.seq).join(
+    position = _POSITIONS[filters.order_by]
+    # Pages are cut by the column that orders the list, under the name that they know.
+    positions = select(
+        conversations.c.id, conversations.c.seq, position.label("created_at")
+    ).subquery()
+    statement = ROWS.select.join(positions, positions.c.seq == conversations.c.seq).join(
         agents, agents.c.id == conversations.c.agent_id
     )
     statement = statement.where(
@@ -205,42 +219,44 @@ def page(
         conversations.c.hidden.is_(False),
         *may_use(scope),
     )
-    if which.agent_id:
-        statement = statement.where(conversations.c.agent_id == which.agent_id)
-    if which.user_id:
-        statement = statement.where(conversations.c.user_id == which.user_id)
-    if which.is_archived is not None:
+    if filters.agent_id:
+        statement = statement.where(conversations.c.agent_id == filters.agent_id)
+    if filters.user_id:
+        statement = statement.where(conversations.c.user_id == filters.user_id)
+    if filters.is_archived is not None:
         archived_at = conversations.c.archived_at
         statement = statement.where(
-            archived_at.is_not(None) if which.is_archived else archived_at.is_(None)
+            archived_at.is_not(None) if filters.is_archived else archived_at.is_(None)
         )
-    if which.summary:
+    if filters.summary:
         statement = statement.where(
-            conversations.c.summary.icontains(which.summary, autoescape=True)
+            conversations.c.summary.icontains(filters.summary, autoescape=True)
         )
-    return [
-        ROWS.of(row) for row in read_page(tx, statement, placed, wanted, marks=_known_to(scope))
-    ]
+    rows = read_page(tx, statement, positions, page, marks=_known_to(scope))
+    return [ROWS.of(row) for row in rows]
 
 
-def change(tx: Transaction, id: str, **values: Any) -> None:
+def change(tx: Transaction, id: str, **columns: Any) -> None:
     tx.run(
         update(conversations)
         .where(conversations.c.id == id)
-        .values(**values, updated_at=tx.clock.now())
+        .values(**columns, updated_at=tx.clock.now())
     )
 
 
 def flag_untold(tx: Transaction, agent_id: str, user_id: str, run_id: str | None = None) -> bool:
-    """Let the next turn with the user look for rejections, in the run's conversation, or in any; returns whether there is one."""
-    theirs = update(conversations).where(
+    """Let the next turn with the user look for rejections; return True if there is a conversation.
+
+    With a run it is the run's conversation, otherwise any of the user's.
+    """
+    statement = update(conversations).where(
         conversations.c.agent_id == agent_id, conversations.c.user_id == user_id, _IS_THERE
     )
     if run_id is not None:
-        theirs = theirs.where(
+        statement = statement.where(
             conversations.c.id.in_(select(runs.c.conversation_id).where(runs.c.id == run_id))
         )
-    return tx.run(theirs.values(has_untold=True)) > 0
+    return tx.run(statement.values(has_untold=True)) > 0
 
 
 def set_untold(tx: Transaction, id: str, is_any: bool) -> None:
@@ -253,7 +269,10 @@ def forks_of(tx: Transaction, conversation: Conversation) -> dict[str, int]:
 
 
 def lineage(tx: Transaction, conversation: Conversation) -> tuple[Span, ...]:
-    """Return where the conversation's history is found, its own part first; one statement, and none where it is no fork."""
+    """Return the parts of the conversation's history, its own part first.
+
+    It takes one statement, and none if the conversation is no fork.
+    """
     spans = [Span(conversation.id)]
     newest = None
     for row in tx.all(_LINEAGE, {"id": conversation.id}) if conversation.forked_from else ():
@@ -268,7 +287,10 @@ def shared_by(tx: Transaction, conversation: Conversation) -> tuple[tuple[str, i
 
 
 def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int:
-    """Return how many messages of its history, up to this seq, a fork would share: all but system prompts."""
+    """Return the number of messages up to this seq that a fork would share.
+
+    System prompts are not shared.
+    """
     own = Span(conversation.id, up_to, conversation.window[0] if conversation.window else "")
     total = 0
     for span in (own, *lineage(tx, conversation)[1:]):
@@ -278,14 +300,17 @@ def count_shared(tx: Transaction, conversation: Conversation, up_to: int) -> int
 
 
 def _known_to(scope: Scope) -> Callable[[str], Sequence[ColumnElement[bool]]]:
-    """Return the conditions under which a conversation may be a page's cursor: its user's, and of an agent they may use."""
+    """Return the conditions on a conversation that is a page's cursor.
+
+    It must be visible to the caller, and its agent usable.
+    """
 
     def conditions(marked: Any) -> list[ColumnElement[bool]]:
-        seen = [] if scope.subject_id is None else seen_by(marked, scope.subject_id)
+        visible = [] if scope.subject_id is None else seen_by(marked, scope.subject_id)
         usable = select(agents.c.id).where(
             agents.c.organization_id == scope.organization_id, *may_use(scope)
         )
-        return [*seen, marked.c.agent_id.in_(usable)]
+        return [*visible, marked.c.agent_id.in_(usable)]
 
     return known_to(conversations, None, conditions)
 
@@ -298,22 +323,28 @@ def page_of_history(
     tx: Transaction,
     scope: Scope,
     conversation: Conversation,
-    wanted: Page,
+    page: Page,
     keeps: Callable[[Message], bool] = lambda _message: True,
 ) -> list[Message]:
-    """Return one page of the conversation's messages, those that it shares with its origins included; see `page_of_kept`."""
+    """Return one page of the conversation's messages, shared ones included.
+
+    See `page_of_kept` for `keeps`.
+    """
     spans = lineage(tx, conversation)
 
-    def read_messages(reading: Page) -> list[Message]:
+    def read_messages(part: Page) -> list[Message]:
         if len(spans) == 1:
-            return messages.page(tx, scope, reading, conversation_id=conversation.id)
-        return messages.page_of_numbers(tx, _numbers_on(tx, scope, spans, reading), reading)
+            return messages.page(tx, scope, part, conversation_id=conversation.id)
+        return messages.page_of_numbers(tx, _numbers_on(tx, scope, spans, part), part)
 
-    return messages.page_of_kept(read_messages, wanted, keeps)
+    return messages.page_of_kept(read_messages, page, keeps)
 
 
 def waiting_of_agent(tx: Transaction, scope: Scope, agent_id: str) -> list[str]:
-    """Return the ids of the agent's conversations that wait for approval, of those that the caller may change."""
+    """Return the ids of the agent's conversations that wait for approval.
+
+    Conversations that the caller may not change are left out.
+    """
     return [row.id for row in tx.all(_WAITING, {"agent_id": agent_id}) if scope.owns(row.user_id)]
 
 
@@ -327,52 +358,62 @@ def save_window(
     token_percent: int | None = None,
     ended: Run | None = None,
 ) -> None:
-    """Store the window after a step, its `added` messages, the run that `ended`, and the provider's `token_percent`."""
-    values = {
+    """Store the window after a step.
+
+    `added` counts the new messages. `ended` is the run if it has ended. `token_percent` is the
+    provider's token count in percent of our estimate.
+    """
+    parameters = {
         "percent": token_percent,
         "ended_at": ended and ended.ended_at,
         "run_ms": ended and (ended.duration_ns or 0) // 1_000_000,
         "stop_reason": ended and ended.stop_reason,
     }
-    tx.run(_WINDOW, values | _window_values(tx, conversation_id, window, prompt_key, added))
+    tx.run(_WINDOW, parameters | _window_values(tx, conversation_id, window, prompt_key, added))
 
 
 def start_over(
     tx: Transaction, conversation_id: str, window: Sequence[str], prompt_key: str
 ) -> None:
-    """Store a window of new messages in place of the one there was."""
-    tx.run(_BEGIN_ANEW, _window_values(tx, conversation_id, window, prompt_key, len(window)))
+    """Replace the window by one of new messages."""
+    tx.run(_START_OVER, _window_values(tx, conversation_id, window, prompt_key, len(window)))
 
 
 def _window_values(
     tx: Transaction, id: str, window: Sequence[str], prompt_key: str, added: int
 ) -> dict[str, Any]:
-    values = {
+    parameters = {
         "new_window": list(window),
         "new_prompt_key": prompt_key,
         "new_updated_at": tx.clock.now(),
     }
-    return values | {"conversation_id": id, "added": added}
+    return parameters | {"conversation_id": id, "added": added}
 
 
 def add_past(tx: Transaction, conversation_id: str, added: int, newest: int) -> None:
-    """Count messages that were stored outside the window, the newest of them made at `newest`."""
+    """Count messages that were stored outside the window.
+
+    `newest` is the creation time of the newest.
+    """
     tx.run(_ADD_PAST, {"conversation_id": conversation_id, "added": added, "newest": newest})
 
 
-def _numbers_on(tx: Transaction, scope: Scope, spans: Sequence[Span], wanted: Page) -> list[int]:
-    """Return the seqs of the messages on the page: the first of all spans are among the first of each."""
-    placed: list[tuple[int, int]] = []
+def _numbers_on(tx: Transaction, scope: Scope, spans: Sequence[Span], page: Page) -> list[int]:
+    """Return the seqs of the messages on the page.
+
+    The first messages of all spans are among the first of each span.
+    """
+    positions: list[tuple[int, int]] = []
     marks = known_to(messages_table, scope)
     for span in spans:
         statement = select(messages_table.c.created_at, messages_table.c.seq).where(*_within(span))
-        placed += [
+        positions += [
             (row.created_at, row.seq)
-            for row in read_page(tx, statement, messages_table, wanted, marks=marks)
+            for row in read_page(tx, statement, messages_table, page, marks=marks)
         ]
-    placed.sort(reverse=wanted.order == "desc")
-    chosen = placed[-wanted.limit :] if wanted.is_backwards else placed[: wanted.limit]
-    return [seq for _, seq in chosen]
+    positions.sort(reverse=page.order == "desc")
+    on_page = positions[-page.limit :] if page.is_backwards else positions[: page.limit]
+    return [seq for _, seq in on_page]
 
 
 def _within(span: Span) -> list[ColumnElement[bool]]:

@@ -1,6 +1,6 @@
-"""Conversations read as they are stored, for repair: no row is expected to hold what it should.
+"""Conversations read for repair, without any assumption about their rows.
 
-Elsewhere a row that cannot be read is an error; here it is a finding.
+Elsewhere an unreadable row is an error; here it is a finding.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,10 @@ from ricordo.storage.schema.core_tables import agents, conversations, messages, 
 _PORTION = 200
 _ROWS = Repository(Message, messages)
 _SELECT = select(
-    *(cast(one, Text).label("parts") if one is messages.c.parts else one for one in _ROWS.columns)
+    *(
+        cast(column, Text).label("parts") if column is messages.c.parts else column
+        for column in _ROWS.columns
+    )
 )
 _BY_IDS = _SELECT.where(one_of(messages.c.id, "ids"))
 _WINDOW = select(cast(conversations.c.window, Text).label("window")).where(
@@ -38,7 +41,10 @@ _CONVERSATIONS = (
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as it is stored; `is_readable` is False where its parts had to be taken as plain text."""
+    """A stored message.
+
+    `is_readable` is False if its parts could be read only as plain text.
+    """
 
     message: Message
     is_readable: bool
@@ -57,29 +63,30 @@ def agents_without_conversation(tx: Transaction) -> list[str]:
 
 
 def agent_of(tx: Transaction, agent_id: str) -> tuple[str, str]:
-    row = tx.all(select(agents.c.organization_id, agents.c.system).where(agents.c.id == agent_id))[
-        0
-    ]
+    statement = select(agents.c.organization_id, agents.c.system).where(agents.c.id == agent_id)
+    row = tx.all(statement)[0]
     return row.organization_id, row.system
 
 
 def window_of(tx: Transaction, conversation_id: str) -> list[Any] | None:
-    """Return what the window holds, whatever that is; None where it is no list."""
-    value = _decoded(tx.first(_WINDOW, {"id": conversation_id})[0])
-    return value if isinstance(value, list) else None
+    """Return the window's content, which may be wrong; None if it is no list."""
+    window = _decoded(tx.first(_WINDOW, {"id": conversation_id})[0])
+    return window if isinstance(window, list) else None
 
 
 def newest_of(tx: Transaction, conversation_id: str) -> list[str]:
-    """Return the ids of the newest messages, oldest first: a lost window is rebuilt from them."""
+    """Return the ids of the newest messages, oldest first.
+
+    A lost window is rebuilt from them.
+    """
     statement = select(messages.c.id).where(messages.c.conversation_id == conversation_id)
-    return [row.id for row in tx.all(statement.order_by(messages.c.seq.desc()).limit(_PORTION))][
-        ::-1
-    ]
+    rows = tx.all(statement.order_by(messages.c.seq.desc()).limit(_PORTION))
+    return [row.id for row in reversed(rows)]
 
 
 def unreadable_of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
     rows = tx.all(_SELECT.where(messages.c.run_id.in_(run_ids))) if run_ids else []
-    return [found.message for found in map(_stored, rows) if not found.is_readable]
+    return [stored.message for stored in map(_stored, rows) if not stored.is_readable]
 
 
 def by_ids(tx: Transaction, ids: Sequence[str]) -> dict[str, StoredMessage]:
@@ -96,7 +103,7 @@ def count_rows(tx: Transaction, conversation_id: str) -> int:
 
 
 def count_half_ended(tx: Transaction, conversation_id: str) -> int:
-    """Return how many runs have ended and are still marked running."""
+    """Return the number of runs that have ended but are still marked running."""
     return int(tx.first(select(func.count()).where(*_half_ended(conversation_id)))[0])
 
 
@@ -124,28 +131,29 @@ def _stored(row: Row[Any]) -> StoredMessage:
 
 
 def _parts(text: str) -> tuple[tuple[Part, ...], bool]:
-    value = _decoded(text)
-    if not isinstance(value, list):
-        return ((TextPart(value if isinstance(value, str) else text),) if value else ()), False
-    parts = [_part(item) for item in value]
-    texts = [item if isinstance(item, str) else orjson.dumps(item).decode() for item in value]
-    plain = [part or TextPart(text) for part, text in zip(parts, texts, strict=True)]
-    return tuple(plain), all(parts)
+    content = _decoded(text)
+    if not isinstance(content, list):
+        plain_text = content if isinstance(content, str) else text
+        return ((TextPart(plain_text),) if content else ()), False
+    parts = [_part(element) for element in content]
+    texts = [
+        element if isinstance(element, str) else orjson.dumps(element).decode()
+        for element in content
+    ]
+    readable = [part or TextPart(text) for part, text in zip(parts, texts, strict=True)]
+    return tuple(readable), all(parts)
 
 
 _TEXTS = ("text", "call_id", "name", "arguments", "content")
 
 
-def _part(item: Any) -> Part | None:
+def _part(stored: Any) -> Part | None:
     try:
-        (part,) = parts_from_json([item])
+        (part,) = parts_from_json([stored])
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
-    return (
-        part
-        if all(isinstance(getattr(part, name), str) for name in _TEXTS if hasattr(part, name))
-        else None
-    )
+    texts = (getattr(part, name) for name in _TEXTS if hasattr(part, name))
+    return part if all(isinstance(text, str) for text in texts) else None
 
 
 def _decoded(text: str) -> Any:

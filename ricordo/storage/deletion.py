@@ -1,8 +1,10 @@
-"""Deferred deletion: a tombstone hides what is deleted at once, and its rows are purged in portions, each a transaction.
+"""Deferred deletion: a tombstone hides rows at once, and a purge removes them in portions.
 
-A deleted agent or archive moves to an organization that nobody belongs to. A deleted conversation gets `deleted_at` instead, since
-its forks share its messages until the last of them is deleted. A purge follows the foreign keys: rows that refer to others go
-first, so no cascade makes a transaction long. A job that is added with the tombstone finishes what a kill interrupts.
+Each portion is one transaction. A deleted agent or archive moves to an organization without
+members. A deleted conversation gets `deleted_at` instead, since its forks share its messages until
+the last of them is deleted. A purge follows the foreign keys: rows that refer to others go first,
+so no cascade makes a transaction long. A job that is added with the tombstone finishes an
+interrupted purge.
 """
 
 from collections import Counter
@@ -40,21 +42,22 @@ from ricordo.storage.schema.core_tables import (
 
 DELETED = "org-ffffffff-ffff-4fff-bfff-ffffffffffff"
 JOB = "deletion"
-# Rows of one portion. A message or passage has a row of the search index beside its own; a trace may have some hundred kilobytes.
+# Rows of one portion. A message or passage also has a row in the search index; a trace may have
+# some hundred kilobytes.
 PORTION = 200
 _PORTIONS = {"passages": 100, "steps": 100, "traces": 10}
-# "messages" are those of a conversation up to some seq; the conversation itself goes on.
+# "messages" are those of a conversation up to some seq; the conversation itself stays.
 Kind = Literal["agent", "archive", "conversation", "messages"]
 OWNERS = {"agent": tables.agents, "archive": tables.archives}
-# Called with rows of a table before they are deleted, in the same transaction.
+# Called with rows of a table before their deletion, in the same transaction.
 BeforePurge = Callable[[Transaction, str, Sequence[Any]], None]
-# Whoever deletes purges the rows as well; the job finds work only where that was interrupted.
+# The request that deletes also purges; the job has work only if that was interrupted.
 _GRACE = 60 * SECOND
 _JSON = messages.c.parts.type
 
 
 def hide_archive(tx: Transaction, scope: Scope, archive_id: str) -> None:
-    """Take the archive from every agent and out of every list; raises NotFound."""
+    """Detach the archive from all agents and hide it. Raises NotFound."""
     archives.require_changes(scope, archives.get(tx, scope, archive_id))
     hide(tx, "archive", [archive_id])
     tx.run(delete(agents_archives).where(agents_archives.c.archive_id == archive_id))
@@ -68,12 +71,16 @@ def hide_agent(tx: Transaction, scope: Scope, agent_id: str) -> None:
 
 
 def hide_conversation(tx: Transaction, scope: Scope, conversation_id: str) -> None:
-    """Take the conversation out of every list and let no turn of it begin; raises NotFound, Conflict for an agent's default one."""
+    """Hide the conversation, and let no turn of it begin.
+
+    Raises NotFound, and Conflict for an agent's default conversation.
+    """
     conversations.lock(tx, conversation_id)
     conversation = conversations.require(tx, scope, conversation_id)
     if conversations.is_any_default(conversation):
         raise Conflict(
-            "An agent's own thread cannot be deleted. Reset the agent's messages instead, or delete the agent."
+            "An agent's own thread cannot be deleted. Reset the agent's messages instead, or "
+            "delete the agent."
         )
     conversations.change(tx, conversation_id, deleted_at=tx.clock.now())
     if conversation.has_untold and conversation.user_id:
@@ -89,7 +96,7 @@ def hide(tx: Transaction, kind: Kind, ids: Sequence[str]) -> None:
 
 
 def prepare(tx: Transaction) -> None:
-    """Make the organization that nobody belongs to, where it is missing."""
+    """Create the organization without members unless it exists."""
     if tx.first(select(organizations.c.seq).where(organizations.c.id == DELETED)) is None:
         tx.run(
             insert(organizations),
@@ -109,12 +116,16 @@ def add_job(tx: Transaction, organization_id: str, kind: Kind, id: str, newest: 
 
 
 def newest_unshared(tx: Transaction, scope: Scope, conversation_id: str) -> int:
-    """The greatest seq of the conversation's messages, 0 where it has none. Raises Conflict where forks share them, NotFound."""
+    """Return the greatest seq of the conversation's messages; 0 if it has none.
+
+    Raises NotFound, and Conflict if forks share them.
+    """
     conversation = conversations.require(tx, scope, conversation_id)
     if forks := conversations.forks_of(tx, conversation):
         raise Conflict(
-            f"{len(forks)} other conversations were forked from this one and share its messages, {next(iter(forks))} among them. "
-            "Delete them first, or begin a new conversation instead."
+            f"{len(forks)} other conversations were forked from this one and share its messages, "
+            f"{next(iter(forks))} among them. Delete them first, or begin a new conversation "
+            "instead."
         )
     return conversations.newest_of(tx, conversation_id)
 
@@ -123,42 +134,53 @@ def purge(
     tx: Transaction,
     table: Table,
     column: str,
-    values: Collection[Any],
+    keys: Collection[Any],
     before: BeforePurge,
     counts: Counter[str],
 ) -> bool:
-    """Delete a portion of rows with these values, or what refers to them; `counts` by table. False when nothing was left."""
-    rows = tx.all(_find(table, column), {"values": list(values)}) if values else ()
+    """Delete a portion of the rows with these keys, or of the rows that refer to them.
+
+    `counts` adds the deleted rows by table. Returns False if nothing was left.
+    """
+    rows = tx.all(_find(table, column), {"keys": list(keys)}) if keys else ()
     if not rows:
         return False
     for child, referring, referred in _children(table):
-        if purge(tx, child, referring, [getattr(row, referred) for row in rows], before, counts):
+        child_keys = [getattr(row, referred) for row in rows]
+        if purge(tx, child, referring, child_keys, before=before, counts=counts):
             return True
     before(tx, table.name, rows)
-    counts[table.name] += tx.run(_delete(table), {"values": [row.seq for row in rows]})
+    counts[table.name] += tx.run(_delete(table), {"keys": [row.seq for row in rows]})
     return True
 
 
 def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Counter[str]) -> bool:
-    """`purge` of a deleted conversation, but for what its forks share; its parent, which may have waited for it, gets a job."""
+    """Purge a deleted conversation, except messages that its forks share.
+
+    Its parent may have waited for this, and gets a job.
+    """
     conversations.lock(tx, id)
     conversation = _deleted(tx, id)
     if conversation is None:
         return False
     if forks := conversations.forks_of(tx, conversation):
-        # A summary was stored later than what follows it in a window, so a fork may show it without sharing it otherwise.
+        # A summary is stored after the messages that follow it in a window, so a fork may show it
+        # without sharing it by its seq.
         other = tables.conversations.c
         is_fork = (
             (other.agent_id == conversation.agent_id)
             & other.forked_from.is_not(None)
             & other.deleted_at.is_(None)
         )
-        kept = [id for row in tx.all(select(other.window).where(is_fork)) for id in row.window]
-        is_shared = (messages.c.seq <= max(forks.values())) | is_in(messages.c.id, kept)
-        return purge(tx, messages, "id", _messages(tx, id, ~is_shared), before, counts)
-    done = counts["conversations"]
-    purge(tx, tables.conversations, "id", [id], before, counts)
-    if counts["conversations"] == done:
+        windowed_ids = [
+            id for row in tx.all(select(other.window).where(is_fork)) for id in row.window
+        ]
+        is_shared = (messages.c.seq <= max(forks.values())) | is_in(messages.c.id, windowed_ids)
+        ids = _messages(tx, id, ~is_shared)
+        return purge(tx, messages, "id", ids, before=before, counts=counts)
+    purged_before = counts["conversations"]
+    purge(tx, tables.conversations, "id", [id], before=before, counts=counts)
+    if counts["conversations"] == purged_before:
         return True
     if conversation.forked_from and _deleted(tx, conversation.forked_from):
         add_job(tx, conversation.organization_id, "conversation", conversation.forked_from)
@@ -168,17 +190,18 @@ def purge_conversation(tx: Transaction, id: str, before: BeforePurge, counts: Co
 def purge_messages(
     tx: Transaction, conversation_id: str, newest: int, before: BeforePurge, counts: Counter[str]
 ) -> bool:
-    """`purge` of the conversation's messages up to the seq `newest`."""
+    """Purge the conversation's messages up to the seq `newest`."""
     conversations.lock(tx, conversation_id)
     ids = _messages(tx, conversation_id, messages.c.seq <= newest)
-    purge(tx, messages, "id", ids, before, counts)
+    purge(tx, messages, "id", ids, before=before, counts=counts)
     return len(ids) == PORTION
 
 
 def purge_these(tx: Transaction, message_ids: Sequence[str], before: BeforePurge) -> None:
-    """`purge` of all these messages, in portions within this transaction."""
+    """Purge all these messages, in portions within this transaction."""
     for start in range(0, len(message_ids), PORTION):
-        purge(tx, messages, "id", message_ids[start : start + PORTION], before, Counter())
+        portion = message_ids[start : start + PORTION]
+        purge(tx, messages, "id", portion, before=before, counts=Counter())
 
 
 def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:
@@ -192,14 +215,18 @@ def count_fewer_messages(tx: Transaction, rows: Sequence[Any]) -> None:
 
 
 def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
-    """Take these passages out of what their archives count, with the tags that no other shared passage has."""
-    table, tagged = tables.archives, passages_tags.c
+    """Subtract these passages from their archives' counts and tags.
+
+    A tag stays if another shared passage has it.
+    """
+    table = tables.archives
+    tagged = passages_tags.c
     shared = select(passages.c.tags).where(passages.c.user_id.is_(None))
     for id in sorted({row.archive_id for row in rows}):
         ids = [row.id for row in rows if row.archive_id == id]
         archive = tx.first(select(table.c.tags).where(table.c.id == id).with_for_update())
-        gone = tx.all(shared.where(is_in(passages.c.id, ids)))
-        tags = {tag for row in gone for tag in row.tags}
+        deleted = tx.all(shared.where(is_in(passages.c.id, ids)))
+        tags = {tag for row in deleted for tag in row.tags}
         others = (
             (tagged.archive_id == id)
             & tagged.user_id.is_(None)
@@ -207,50 +234,55 @@ def count_fewer_passages(tx: Transaction, rows: Sequence[Any]) -> None:
             & ~is_in(tagged.passage_id, ids)
         )
         tags -= {row.tag for row in tx.all(select(tagged.tag).where(others).distinct())}
-        kept = [tag for tag in archive.tags if tag not in tags]
+        remaining_tags = [tag for tag in archive.tags if tag not in tags]
         tx.run(
             update(table)
             .where(table.c.id == id)
-            .values(passage_count=table.c.passage_count - len(gone), tags=kept)
+            .values(passage_count=table.c.passage_count - len(deleted), tags=remaining_tags)
         )
 
 
-def is_in(column: Any, values: Collection[Any]) -> ColumnElement[bool]:
-    rows = each(bindparam(None, list(values), type_=_JSON, unique=True))
-    found: ColumnElement[bool] = column.op("IN", is_comparison=True)(rows)
-    return found
+def is_in(column: Any, members: Collection[Any]) -> ColumnElement[bool]:
+    rows = each(bindparam(None, list(members), type_=_JSON, unique=True))
+    condition: ColumnElement[bool] = column.op("IN", is_comparison=True)(rows)
+    return condition
 
 
 def _deleted(tx: Transaction, id: str) -> Conversation | None:
-    """The conversation, where it is deleted and not yet purged."""
-    known = tables.conversations.c
-    is_deleted = (known.id == id) & known.deleted_at.is_not(None)
+    """Return the conversation if it is deleted and not yet purged."""
+    columns = tables.conversations.c
+    is_deleted = (columns.id == id) & columns.deleted_at.is_not(None)
     return conversations.ROWS.first(tx, conversations.ROWS.select.where(is_deleted), {})
 
 
-def _messages(tx: Transaction, conversation_id: str, which: ColumnElement[bool]) -> list[str]:
-    found = select(messages.c.id).where(messages.c.conversation_id == conversation_id, which)
-    return [row.id for row in tx.all(found.limit(PORTION))]
+def _messages(tx: Transaction, conversation_id: str, condition: ColumnElement[bool]) -> list[str]:
+    statement = select(messages.c.id).where(
+        messages.c.conversation_id == conversation_id, condition
+    )
+    return [row.id for row in tx.all(statement.limit(PORTION))]
 
 
 @cache
 def _find(table: Table, column: str) -> Any:
-    wanted = [part for part in table.c if part.name in ("seq", "id") or part.foreign_keys]
+    columns = [part for part in table.c if part.name in ("seq", "id") or part.foreign_keys]
     return (
-        select(*wanted)
-        .where(one_of(table.c[column], "values"))
+        select(*columns)
+        .where(one_of(table.c[column], "keys"))
         .limit(_PORTIONS.get(table.name, PORTION))
     )
 
 
 @cache
 def _delete(table: Table) -> Any:
-    return delete(table).where(one_of(table.c.seq, "values"))
+    return delete(table).where(one_of(table.c.seq, "keys"))
 
 
 @cache
 def _children(table: Table) -> tuple[tuple[Table, str, str], ...]:
-    """The tables that refer to this one by a column that is looked up, leaves first, with both columns; no tags."""
+    """Return the tables that refer to this one, leaves first, with both columns.
+
+    Only indexed columns count, and no tables of tags.
+    """
     return tuple(
         (child, key.parent.name, key.column.name)
         for child in reversed(table.metadata.sorted_tables)
@@ -261,5 +293,7 @@ def _children(table: Table) -> tuple[tuple[Table, str, str], ...]:
 
 
 def _is_looked_up_by(column: Any) -> bool:
-    unique = [one for one in column.table.constraints if isinstance(one, UniqueConstraint)]
-    return any(next(iter(one.columns)) is column for one in (*column.table.indexes, *unique))
+    constraints = column.table.constraints
+    unique = [rule for rule in constraints if isinstance(rule, UniqueConstraint)]
+    indexes = (*column.table.indexes, *unique)
+    return any(next(iter(index.columns)) is column for index in indexes)

@@ -1,7 +1,8 @@
-"""Times that lie in the future, as a clock leaves them that jumped ahead and was set back: they are set to now.
+"""Repair of timestamps in the future, from a clock that jumped ahead and was set back.
 
-Until then they would keep others waiting: a lease or a heartbeat that seems to hold for years, a job whose time never comes, a
-conversation that never counts as idle. Times that somebody chose, as those of passages and schedules, are no stamps and stay.
+They are set to now. Otherwise others would wait for them: for a lease or a heartbeat that seems to
+hold for years, a job that is never due, a conversation that is never idle. Times that somebody
+chose, as of passages and schedules, stay.
 """
 
 import logging
@@ -29,10 +30,10 @@ from ricordo.storage.schema.core_tables import (
 from ricordo.storage.schema.memory_tables import blocks, proposals
 
 log = logging.getLogger(__name__)
-# Clocks of several servers differ by seconds; whatever lies further ahead was stamped by one that was wrong.
+# Clocks of several servers differ by seconds; times further ahead came from a wrong clock.
 TOLERANCE = DAY
 _LEASE = 30 * SECOND
-# Of long tables only the newest rows are looked at: the others were stamped before.
+# Only the newest rows of long tables are checked: the wrong clock did not stamp older ones.
 _NEWEST = 10_000
 _STAMPS: Mapping[Table, Sequence[str]] = {
     agents: ("created_at", "updated_at"),
@@ -40,7 +41,7 @@ _STAMPS: Mapping[Table, Sequence[str]] = {
     blocks: ("created_at", "updated_at"),
     conversations: ("last_message_at", "last_run_ended_at", "created_at", "updated_at"),
     jobs: ("heartbeat_at", "created_at", "started_at", "ended_at"),
-    messages: ("created_at",),  # by their index
+    messages: ("created_at",),  # there is an index
     proposals: ("created_at", "resolved_at"),
     providers: ("created_at", "updated_at"),
     users: ("created_at",),
@@ -55,10 +56,13 @@ _STAMPS_OF_NEWEST: Mapping[Table, Sequence[str]] = {
 
 
 def mend_future_times(tx: Transaction) -> int:
-    """Set to now what was stamped more than a day ahead, and with it the times that were planned from there; returns how many."""
+    """Set timestamps that are more than a day ahead to now; return their number.
+
+    Times that were planned from them move with them.
+    """
     now = tx.clock.now()
     limit = now + TOLERANCE
-    count = _plan_jobs_anew(tx, now, limit) + _plan_ends_anew(tx, now, limit)
+    count = _replan_jobs(tx, now, limit) + _replan_ends(tx, now, limit)
     for table, columns in _STAMPS.items():
         count += sum(_set_to_now(tx, table, column, now, limit) for column in columns)
     for table, columns in _STAMPS_OF_NEWEST.items():
@@ -79,24 +83,27 @@ def _set_to_now(
     return tx.run(update(table).where(table.c[column] > limit, *where).values({column: now}))
 
 
-def _plan_jobs_anew(tx: Transaction, now: int, limit: int) -> int:
-    """Let jobs that a wrong clock added wait as long from now as they were to wait from then; those that it postponed come now.
+def _replan_jobs(tx: Transaction, now: int, limit: int) -> int:
+    """Move the start of waiting jobs that a wrong clock added or postponed.
 
-    What was tried once never waits for a day until it is tried again.
+    A job that it added waits as long from now as it was to wait then; a postponed job runs now,
+    since no retry waits for a day.
     """
     by_wrong_clock = or_(jobs.c.created_at > limit, jobs.c.started_at.is_not(None))
-    waited = case((jobs.c.created_at > limit, jobs.c.not_before - jobs.c.created_at), else_=0)
-    them = update(jobs).where(jobs.c.status == "waiting", jobs.c.not_before > limit, by_wrong_clock)
-    return tx.run(them.values(not_before=now + waited))
+    delay = case((jobs.c.created_at > limit, jobs.c.not_before - jobs.c.created_at), else_=0)
+    statement = update(jobs).where(
+        jobs.c.status == "waiting", jobs.c.not_before > limit, by_wrong_clock
+    )
+    return tx.run(statement.values(not_before=now + delay))
 
 
-def _plan_ends_anew(tx: Transaction, now: int, limit: int) -> int:
-    """Let leases of turns, and what waits for an owner, end as long from now as they were to hold from then."""
+def _replan_ends(tx: Transaction, now: int, limit: int) -> int:
+    """Let leases of turns and open proposals last as long from now as they were to last."""
     leases = update(runs).where(runs.c.ended_at.is_(None), runs.c.lease_expires_at > limit)
     waiting = update(proposals).where(
         proposals.c.created_at > limit, proposals.c.expires_at.is_not(None)
     )
-    held = proposals.c.expires_at - proposals.c.created_at
+    duration = proposals.c.expires_at - proposals.c.created_at
     return tx.run(leases.values(lease_expires_at=now + _LEASE)) + tx.run(
-        waiting.values(expires_at=now + held)
+        waiting.values(expires_at=now + duration)
     )

@@ -1,6 +1,7 @@
-"""The versions of memory as they are read: pages, one by its id, a text as it was, what a run or a step changed, what was deleted.
+"""Reads of stored versions: pages, single versions, old texts, changes of runs, deletions.
 
-A block keeps its history when it is renamed, so a label is followed back through the names that the block had before.
+A block keeps its history when it is renamed, so a label is followed back through the former names
+of the block.
 """
 
 import re
@@ -8,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Row, bindparam, func, or_, select, update
 
+from ricordo.domain.block import Chain
 from ricordo.domain.scope import Scope
 from ricordo.domain.version import BlockVersion
 from ricordo.errors import Conflict, NotFound
@@ -17,6 +19,7 @@ from ricordo.storage import versions
 from ricordo.storage.blocks import SETTINGS
 from ricordo.storage.engine.repository import Repository, equal, one_of
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import is_full, recount
 from ricordo.storage.schema.memory_tables import blocks, blocks_log, chains, commits, is_in_chain
 from ricordo.storage.versions import PARENT
 
@@ -37,11 +40,11 @@ _BETWEEN = _SELECT.where(_IN_CHAIN, commits.c.id.between(bindparam("low"), bindp
 _FIRST = _BETWEEN.order_by(commits.c.id, commits.c.number.desc()).limit(1)
 _LAST = _BETWEEN.order_by(commits.c.id.desc(), commits.c.number.desc()).limit(1)
 _END = select(func.max(commits.c.number).label("number")).where(_IN_CHAIN, equal(commits, "id"))
-# The last version of a commit, and another where it has several.
+# The last version of a commit, and another if it has several.
 _OF_COMMIT = (
     _SELECT.where(_IN_CHAIN, equal(commits, "id")).order_by(commits.c.number.desc()).limit(2)
 )
-# Where the block went that was deleted under this label at this time, which is noted after its last version.
+# The version that deleted the block with this label, which precedes the log of the deletion.
 _DELETION = select(func.max(commits.c.number).label("number")).where(
     _IN_CHAIN,
     equal(commits, "label"),
@@ -87,10 +90,21 @@ _DELETED = (
     .limit(1)
 )
 
+_LARGE_SETTINGS = {"description", "metadata"}
+_SHORTEN_DELETED = (
+    update(blocks_log)
+    .where(
+        blocks_log.c.chain_id == bindparam("in_chain"),
+        blocks_log.c.deleted_label == bindparam("label_then"),
+        blocks_log.c.block_id == bindparam("of_block"),
+    )
+    .values(changed=bindparam("new_changed"))
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DeletedBlock:
-    """A block that was deleted: its id, and its settings at that time, as a new one takes them."""
+    """A deleted block: its id, and its settings at that time."""
 
     block_id: str
     settings: Mapping[str, Any]
@@ -104,7 +118,10 @@ def page(
     limit: int = 50,
     before: int | None = None,
 ) -> list[BlockVersion]:
-    """Return versions of a chain, newest first, before the number `before`; with `label`, of the block that last had it."""
+    """Return versions of a chain, newest first, before the number `before`.
+
+    With `label` they are those of the block that last had it.
+    """
     end = _NEWEST if before is None else before
     if label is not None:
         return _of_label(tx, chain_id, label, _NEWEST, end - 1, limit)
@@ -113,51 +130,58 @@ def page(
 
 
 def get(tx: Transaction, chain_id: str, id: str) -> BlockVersion:
-    """The version with this id or its first digits (7 or more), the last of a commit. Raises NotFound, Conflict."""
-    wanted = id.lower()
-    if not _ID.fullmatch(wanted):
+    """Return the version with this id or its first digits (at least 7).
+
+    For a commit with several versions it is the last. Raises NotFound, Conflict.
+    """
+    digits = id.lower()
+    if not _ID.fullmatch(digits):
         raise NotFound(
-            f'There is no version "{id[:40]}". An id has 40 hex digits, of which at least {SHORTEST_ID} are needed.'
+            f'There is no version "{id[:40]}". An id has 40 hex digits, of which at least '
+            f"{SHORTEST_ID} are needed."
         )
     ends = {
-        name: bytes.fromhex(wanted.ljust(40, digit))
+        name: bytes.fromhex(digits.ljust(40, digit))
         for name, digit in (("low", "0"), ("high", "f"))
     }
     row = tx.first(_FIRST, {"chain_id": chain_id, **ends})
     if row is None:
-        raise NotFound(f"There is no version {wanted} of this memory.")
-    if len(wanted) < 40 and tx.first(_LAST, {"chain_id": chain_id, **ends}).id != row.id:
-        raise Conflict(f"Several versions begin with {wanted}. Give more of the id.")
+        raise NotFound(f"There is no version {digits} of this memory.")
+    if len(digits) < 40 and tx.first(_LAST, {"chain_id": chain_id, **ends}).id != row.id:
+        raise Conflict(f"Several versions begin with {digits}. Give more of the id.")
     return _version(row, chain_id)
 
 
 def text_at(tx: Transaction, chain_id: str, label: str, version: BlockVersion) -> str | None:
-    """The text at a version under this label, also of a block that had it before; None where it did not exist."""
-    there = block_at(tx, chain_id, label, version)
-    return (
-        None
-        if there is None or there.blob is None
-        else versions.read_text(tx, chain_id, there.blob)
-    )
+    """Return the text of the block with this label at a version; None if it did not exist.
+
+    The block may have had another label at that version.
+    """
+    past = block_at(tx, chain_id, label, version)
+    if past is None or past.blob is None:
+        return None
+    return versions.read_text(tx, chain_id, past.blob)
 
 
 def block_at(
     tx: Transaction, chain_id: str, label: str, version: BlockVersion
 ) -> BlockVersion | None:
-    """Return the newest version of such a block (see `text_at`) at a version of its chain; None where it was not made yet."""
+    """Return the newest version of the block of `text_at` at a version; None if it was not created
+    yet.
+    """
     # Versions of one commit share its id and its tree.
     end = tx.first(_END, {"chain_id": chain_id, "id": version.id}).number or version.number
     return _newest(tx, chain_id, label, _NEWEST, end) or _newest(tx, chain_id, label, end + 1, end)
 
 
 def before(tx: Transaction, version: BlockVersion) -> BlockVersion | None:
-    """Return the same block's version before this one, under whatever label; None where this one made it."""
-    label, number = version.old_label or version.label, version.number
-    return _newest(tx, version.chain_id, label, number, number - 1)
+    """Return the block's version before this one, under any label; None for its first."""
+    label = version.old_label or version.label
+    return _newest(tx, version.chain_id, label, version.number, version.number - 1)
 
 
 def label_now(tx: Transaction, version: BlockVersion) -> str:
-    """Return the label today of the block that this version is of."""
+    """Return the current label of the block of this version."""
     label = version.label
     for rename in reversed(tx.all(_RENAMES, {"chain_id": version.chain_id})):
         if rename.number > version.number and rename.old_label == label:
@@ -166,21 +190,24 @@ def label_now(tx: Transaction, version: BlockVersion) -> str:
 
 
 def of_run(tx: Transaction, scope: Scope, run_id: str) -> list[BlockVersion]:
-    """Return what a run changed, in whichever chains, the oldest of each chain first; also what was approved of its proposals."""
+    """Return a run's changes in all chains, the oldest of each chain first.
+
+    They include its approved proposals.
+    """
     rows = tx.all(
-        _OF_RUN.where(*_seen(scope)), {"organization_id": scope.organization_id, "run_id": run_id}
+        _OF_RUN.where(*_visible(scope)),
+        {"organization_id": scope.organization_id, "run_id": run_id},
     )
     return [_version(row, row.chain_id) for row in rows]
 
 
-def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str], most: int) -> list[BlockVersion]:
-    """Return up to so many versions that these runs made, the oldest of each chain first."""
-    values = {"organization_id": scope.organization_id}
-    wanted = commits.c.run_id.in_(run_ids)
-    rows = tx.all(
-        _OF_RUNS.where(wanted, *_seen(scope)).order_by(chains.c.id, commits.c.number).limit(most),
-        values,
-    )
+def of_runs(
+    tx: Transaction, scope: Scope, run_ids: Sequence[str], limit: int
+) -> list[BlockVersion]:
+    """Return at most `limit` versions by these runs, the oldest of each chain first."""
+    conditions = (commits.c.run_id.in_(run_ids), *_visible(scope))
+    statement = _OF_RUNS.where(*conditions).order_by(chains.c.id, commits.c.number)
+    rows = tx.all(statement.limit(limit), {"organization_id": scope.organization_id})
     return [_version(row, row.chain_id) for row in rows]
 
 
@@ -189,40 +216,43 @@ def of_step(tx: Transaction, scope: Scope, run_id: str, step_id: str) -> list[Bl
 
 
 def of_blocks(tx: Transaction, scope: Scope, ids: Mapping[str, str]) -> dict[str, BlockVersion]:
-    """The versions with these ids (hex) by block id, the block's own of each commit; erased ones are left out."""
-    values = {"ids": list(ids), "organization_id": scope.organization_id}
-    places = {
+    """Return the versions with these hex ids by block id; erased ones are left out.
+
+    Of a commit with several versions it is the block's own.
+    """
+    parameters = {"ids": list(ids), "organization_id": scope.organization_id}
+    chains_of_blocks = {
         row.block_id: (row.chain_id, row.label, row.created_at)
-        for row in tx.all(_CHAINS_OF_DELETED.where(*_seen(scope)), values)
+        for row in tx.all(_CHAINS_OF_DELETED.where(*_visible(scope)), parameters)
     }
-    places |= {
+    chains_of_blocks |= {
         row.id: (row.chain_id, row.label, None)
-        for row in tx.all(_CHAINS_OF.where(*_seen(scope)), values)
+        for row in tx.all(_CHAINS_OF.where(*_visible(scope)), parameters)
     }
-    found = {}
-    for block_id, (chain_id, label, deleted_at) in places.items():
+    versions_of_blocks = {}
+    for block_id, (chain_id, label, deleted_at) in chains_of_blocks.items():
         rows = tx.all(_OF_COMMIT, {"chain_id": chain_id, "id": bytes.fromhex(ids[block_id])})
         if len(rows) == 1:
-            found[block_id] = _version(rows[0], chain_id)
+            versions_of_blocks[block_id] = _version(rows[0], chain_id)
         elif rows:
             upper = _NEWEST
             if deleted_at is not None:
-                values = {"chain_id": chain_id, "label": label, "deleted_at": deleted_at}
-                upper = (tx.first(_DELETION, values).number or _NEWEST - 1) + 1
-            if own := _newest(tx, chain_id, label, upper, rows[0].number):
-                found[block_id] = own
-    return found
+                parameters = {"chain_id": chain_id, "label": label, "deleted_at": deleted_at}
+                upper = (tx.first(_DELETION, parameters).number or _NEWEST - 1) + 1
+            if version := _newest(tx, chain_id, label, upper, rows[0].number):
+                versions_of_blocks[block_id] = version
+    return versions_of_blocks
 
 
-def _seen(scope: Scope) -> list[ColumnElement[bool]]:
-    """The condition that a chain is no other user's than the scope's subject."""
+def _visible(scope: Scope) -> list[ColumnElement[bool]]:
+    """Return the condition that a chain is not another user's than the scope's subject."""
     if scope.subject_id is None:
         return []
     return [or_(chains.c.owner_kind != "user", chains.c.owner_id == scope.subject_id)]
 
 
 def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | None:
-    """Return the block that was deleted last under this label, if any was."""
+    """Return the block that was last deleted under this label, if any."""
     row = tx.first(_DELETED, {"chain_id": chain_id, "deleted_label": label})
     if row is None:
         return None
@@ -230,6 +260,22 @@ def last_deleted(tx: Transaction, chain_id: str, label: str) -> DeletedBlock | N
     return DeletedBlock(
         row.block_id, {name: settings[name] for name in SETTINGS if name in settings}
     )
+
+
+def take_deleted(tx: Transaction, chain: Chain, label: str) -> DeletedBlock | None:
+    """Return the block that was deleted last under this label of a locked chain, for its revival.
+
+    Where the history is full the log does not keep large settings beside the block, or deleting it again and again would add to
+    it for ever.
+    """
+    deleted = last_deleted(tx, chain.id, label)
+    if deleted is None or not is_full(tx, chain):
+        return deleted
+    kept = {name: deleted.settings[name] for name in deleted.settings.keys() - _LARGE_SETTINGS}
+    values = {"in_chain": chain.id, "label_then": label, "of_block": deleted.block_id}
+    tx.run(_SHORTEN_DELETED, {**values, "new_changed": {"label": label, "deleted": kept}})
+    recount(tx, chain.id)
+    return deleted
 
 
 def _newest(
@@ -241,30 +287,33 @@ def _newest(
 def _of_label(
     tx: Transaction, chain_id: str, label: str, upper: int, end: int, limit: int
 ) -> list[BlockVersion]:
-    """Return versions up to the number `end` of the block that had this label last before the number `upper`, newest first."""
-    found: list[BlockVersion] = []
+    """Return versions up to the number `end` of a block, newest first.
+
+    The block is the one that had this label last before the number `upper`.
+    """
+    block_versions: list[BlockVersion] = []
     for name, after, before in _stretches(tx.all(_RENAMES, {"chain_id": chain_id}), label, upper):
-        if len(found) < limit and after < end:
-            values = {
+        if len(block_versions) < limit and after < end:
+            parameters = {
                 "label": name,
                 "after": after,
                 "before": min(before, end + 1),
-                "limit": limit - len(found),
+                "limit": limit - len(block_versions),
             }
-            found += [
+            block_versions += [
                 _version(row, chain_id)
-                for row in tx.all(_LABELLED, {"chain_id": chain_id, **values})
+                for row in tx.all(_LABELLED, {"chain_id": chain_id, **parameters})
             ]
-    return found
+    return block_versions
 
 
 def _stretches(renames: Sequence[Any], label: str, before: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the labels of such a block, newest first, each with the numbers between which it had it, neither included."""
+    """Yield the block's labels, newest first, each between two exclusive numbers."""
     for rename in renames:
         if rename.number >= before:
             continue
         if rename.old_label == label:
-            # Another block went away with this label: ours was made after that.
+            # Another block gave up this label, so ours was created after that.
             yield label, rename.number, before
             return
         if rename.label == label:

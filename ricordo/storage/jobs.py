@@ -1,7 +1,9 @@
-"""Jobs: rows that are added in the transaction that causes them, and claimed by one worker at a time.
+"""Jobs: rows that are added with their cause, and claimed by one worker at a time.
 
-The row decides on every database. A worker keeps a job by its heartbeat, and every write of its is fenced by its name and by the
-attempt: one that was thought dead and comes back changes nothing. Clocks of several servers should agree to some seconds.
+They are added in the transaction that causes them. The row decides on every database. A worker
+keeps a job by its heartbeat. Every write of a worker is fenced by its name and the attempt, so a
+worker that returns after it counted as dead changes nothing. Clocks of several servers should agree
+within seconds.
 """
 
 import sys
@@ -31,9 +33,9 @@ from ricordo.storage.schema.core_tables import jobs
 T = TypeVar("T")
 KEPT_SECONDS = 7 * 24 * 3600
 KEPT_ENDED = 10_000
-# Periodic jobs come again and again: that they went well is worth knowing for an hour.
+# Successful periodic jobs are kept only for an hour, since they recur all the time.
 PERIODIC = "every:"
-# A worker without a heartbeat for so long counts as dead.
+# A worker without a heartbeat for this long counts as dead.
 SILENCE = 30 * SECOND
 _KEPT_PERIODIC_SECONDS = 3600
 _PRUNED_AT_ONCE = 500
@@ -43,7 +45,7 @@ _WAKE_UP = "jobs.wake_up"
 ROWS = Repository(Job, jobs)
 _INSERT = Missing(jobs)
 _other = jobs.alias("other")
-# A job that was cancelled keeps its key until its worker has stopped it, or is thought dead.
+# A cancelled job keeps its key until its worker has stopped it, or counts as dead.
 _STOPS = (
     (_other.c.status == "cancelled")
     & _other.c.worker.is_not(None)
@@ -83,7 +85,7 @@ _LEFT = (
 )
 _leave_own = ROWS.updates(*_LEFT, where=_IS_OWN)
 _OWN = select(jobs.c.id).where(jobs.c.status == "running", equal(jobs, "worker"))
-# A locked row is left out: a server that froze in the middle of a write must not hold up the jobs of the rest.
+# A locked row is skipped: a server that froze during a write must not hold up the other jobs.
 _IS_SILENT = (jobs.c.status == "running") & (jobs.c.heartbeat_at < bindparam("before"))
 _SILENT = ROWS.select.where(_IS_SILENT).order_by(jobs.c.seq).with_for_update(skip_locked=True)
 _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.is_single)
@@ -91,7 +93,11 @@ _TWIN = select(jobs.c.id).where(equal(jobs, "kind", "key"), _IS_WAITING, jobs.c.
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """The depth by kind and status, how long the oldest due job waits (µs; 0: none), and the jobs with the last errors."""
+    """The queue's depth by kind and status, its delay, and its last errors.
+
+    `waits` is the wait of the oldest due job in microseconds (0: none). `errors` are the jobs with
+    the last errors.
+    """
 
     depth: Mapping[str, Mapping[JobStatus, int]]
     waits: int
@@ -102,15 +108,22 @@ class Queue:
 
 
 def on_wake_up(tx: Transaction, notify: Callable[[], None] | None) -> None:
-    """Call `notify` in the thread of each transaction of this store that added a job, once it is committed; None: no more."""
+    """Call `notify` after each committed transaction of this store that added a job.
+
+    It runs in the transaction's thread. None ends the calls.
+    """
     tx.cache[_WAKE_UP] = notify
 
 
 def add(tx: Transaction, job: Job) -> Job | None:
-    """Store a new job; None where it is single and one like it waits already. Raises Invalid."""
+    """Store a new job. Raises Invalid.
+
+    Returns None if the job is single and one of its kind and key waits already.
+    """
     if job.is_single and job.key is None:
         raise Invalid(
-            f"The single job {job.kind} has no key. Give it one: it is single among those of its kind and key."
+            f"The single job {job.kind} has no key. Give it one: it is single among those of its "
+            "kind and key."
         )
     if job.most_attempts < 1:
         raise Invalid(f"The job {job.kind} may never run. Give it one attempt at least.")
@@ -131,15 +144,20 @@ def get(tx: Transaction, scope: Scope, id: str) -> Job:
 
 
 def _is_for(scope: Scope) -> ColumnElement[bool] | None:
-    """The condition that the caller may know of a job: one without a user is the server's own work on whatever is there."""
+    """Return the condition that the caller may see a job.
+
+    A job without a user is the server's own work.
+    """
     return None if scope.subject_id is None else jobs.c.user_id == scope.subject_id
 
 
 def make_due(tx: Transaction, kind: str, key: str, at: int = 0) -> None:
-    """Let the waiting job come no later than at this time, and by default now."""
+    """Let the waiting job run no later than at this time, by default now."""
     at = max(at, tx.clock.now())
-    them = update(jobs).where(jobs.c.kind == kind, jobs.c.key == key, _IS_WAITING, jobs.c.is_single)
-    tx.run(them.where(jobs.c.not_before > at).values(not_before=at))
+    statement = update(jobs).where(
+        jobs.c.kind == kind, jobs.c.key == key, _IS_WAITING, jobs.c.is_single
+    )
+    tx.run(statement.where(jobs.c.not_before > at).values(not_before=at))
     _notify(tx)  # on PostgreSQL the sweep for jobs without a wake-up finds it
 
 
@@ -147,16 +165,19 @@ def is_due(tx: Transaction) -> bool:
     return tx.first(_DUE, {"now": tx.clock.now()}) is not None
 
 
-def claim(tx: Transaction, worker: str, most: int) -> list[Job]:
-    """Take up to so many jobs whose time has come, those that wait longest first, one of a key at a time."""
+def claim(tx: Transaction, worker: str, limit: int) -> list[Job]:
+    """Claim at most `limit` due jobs, the longest waiting first, one for each key."""
     claimed: list[Job] = []
-    while len(claimed) < most and (job := ROWS.first(tx, _NEXT, _times(tx))):
+    while len(claimed) < limit and (job := ROWS.first(tx, _NEXT, _times(tx))):
         claimed.append(_take(tx, job, worker))
     return claimed
 
 
 def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
-    """Take this job; None where it cannot be taken: deleted, taken, not due, or its key is busy."""
+    """Claim this job.
+
+    Returns None if it is deleted, claimed or not due, or if its key is busy.
+    """
     job = ROWS.first(tx, _THIS, {**_times(tx), "id": id})
     return _take(tx, job, worker) if job else None
 
@@ -164,7 +185,10 @@ def claim_one(tx: Transaction, worker: str, id: str) -> Job | None:
 def renew(
     tx: Transaction, worker: str, running: Iterable[Job], progress: Mapping[str, dict[str, int]]
 ) -> set[str]:
-    """Keep these jobs for longer and save how far they are, by id; returns the ids of those that are still the worker's."""
+    """Extend the claims on these jobs, and save their progress by id.
+
+    Returns the ids of the jobs that are still the worker's.
+    """
     now = tx.clock.now()
     rows = [
         _fence(job)
@@ -176,29 +200,36 @@ def renew(
 
 
 def finish(tx: Transaction, job: Job) -> bool:
-    """End the job as done; False where it is its worker's no more."""
+    """End the job as done; return False if the worker has lost it."""
     return _leave(tx, job, status="done", ended_at=tx.clock.now())
 
 
 def fail(tx: Transaction, job: Job, error: dict[str, str], retry_after: int | None = None) -> bool:
-    """End the job as failed, or try it again in so many microseconds while attempts remain; False as `finish`."""
+    """Retry the job after this delay (microseconds), or end it as failed without attempts left.
+
+    Without a delay it fails at once. Returns as `finish`.
+    """
     if retry_after is None or job.attempts >= job.most_attempts:
         return _leave(tx, job, status="failed", error=error, ended_at=tx.clock.now())
     return _wait_again(tx, job, retry_after, error=error)
 
 
 def put_back(tx: Transaction, job: Job, after: int = 0) -> bool:
-    """Let it wait again as if it had not been taken, for so many microseconds; False as `finish`."""
+    """Let the job wait again for this delay (microseconds), without counting the attempt.
+
+    Returns as `finish`.
+    """
     return _wait_again(tx, job, after, attempts=job.attempts - 1, error=job.error)
 
 
 def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = ()) -> list[Job]:
-    """Free and return jobs without a heartbeat for so many microseconds (0: all); without attempts left they have failed.
+    """Free the jobs without a heartbeat for `silent_for` microseconds (0: all), and return them.
 
-    `live` are those that run in this process, whatever its clock says.
+    Those without attempts left fail instead. `live` are the ids of jobs that run in this process,
+    whatever its clock says.
     """
     freed = []
-    # The clock may have gone back since a server was killed that ran alone: its heartbeats then lie ahead.
+    # If the clock went back since a lone server was killed, its heartbeats lie in the future.
     before = tx.clock.now() - silent_for if silent_for else sys.maxsize
     for job in ROWS.all(tx, _SILENT, {"before": before}):
         if job.id in live:
@@ -215,25 +246,31 @@ def take_over(tx: Transaction, *, silent_for: int = 0, live: Collection[str] = (
 
 
 def cancel(tx: Transaction, scope: Scope, id: str) -> Job:
-    """End a job that has not ended; its worker stops within seconds. Raises NotFound, Conflict."""
+    """End a job that has not ended; its worker stops within seconds.
+
+    Raises NotFound, Conflict.
+    """
     job = get(tx, scope, id)
     scope.require_owns(job.user_id)
     if job.status in ("done", "failed"):
         raise Conflict(f"{id} has ended already ({job.status}). Nothing is left to cancel.")
-    this = update(jobs).where(jobs.c.id == id, jobs.c.ended_at.is_(None))
-    tx.run(this.values(status="cancelled", ended_at=tx.clock.now()))
+    statement = update(jobs).where(jobs.c.id == id, jobs.c.ended_at.is_(None))
+    tx.run(statement.values(status="cancelled", ended_at=tx.clock.now()))
     return get(tx, scope, id)
 
 
 def release(tx: Transaction, job: Job) -> bool:
-    this = update(jobs).where(
+    statement = update(jobs).where(
         jobs.c.id == job.id, jobs.c.worker == job.worker, jobs.c.status == "cancelled"
     )
-    return tx.run(this.values(worker=None)) > 0
+    return tx.run(statement.values(worker=None)) > 0
 
 
 def remove(tx: Transaction, scope: Scope, id: str) -> Job:
-    """Delete a job; one that runs is cancelled, and its row stays for its key until it is pruned. Raises NotFound."""
+    """Delete a job. Raises NotFound.
+
+    A running job is cancelled, and its row keeps the key until it is pruned.
+    """
     job = get(tx, scope, id)
     scope.require_owns(job.user_id)
     if job.status == "running":
@@ -247,17 +284,20 @@ def remove(tx: Transaction, scope: Scope, id: str) -> Job:
 def page(
     tx: Transaction,
     scope: Scope,
-    wanted: Page,
+    page: Page,
     *,
     statuses: Sequence[str] | None = None,
     kind: str | None = None,
 ) -> list[Job]:
     of_statuses = None if statuses is None else jobs.c.status.in_(statuses)
-    return ROWS.page(tx, scope, wanted, of_statuses, _is_for(scope), kind=kind)
+    return ROWS.page(tx, scope, page, of_statuses, _is_for(scope), kind=kind)
 
 
 def prune(tx: Transaction) -> int:
-    """Delete some of the ended jobs that are old or too many; returns how many. Call it until there are none."""
+    """Delete some ended jobs that are old or too many, and return their number.
+
+    Call it until it returns 0.
+    """
     now = tx.clock.now()
     ended = select(jobs.c.seq).where(jobs.c.status.in_(ENDED))
     newest_kept = ended.order_by(jobs.c.seq.desc()).offset(KEPT_ENDED).limit(1).scalar_subquery()
@@ -274,24 +314,24 @@ def prune(tx: Transaction) -> int:
 
 
 def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
-    """Return the queue of the scope's organization; None: of all of them, for the operator of the server."""
-    theirs = jobs.c.organization_id == scope.organization_id if scope else true()
+    """Return the queue of the scope's organization; None: of all organizations."""
+    condition = jobs.c.organization_id == scope.organization_id if scope else true()
     if scope and (narrowed := _is_for(scope)) is not None:
-        theirs &= narrowed
+        condition &= narrowed
     depth: dict[str, dict[JobStatus, int]] = {}
-    counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(theirs)
+    counted = select(jobs.c.kind, jobs.c.status, func.count().label("jobs")).where(condition)
     for row in tx.all(
         counted.group_by(jobs.c.kind, jobs.c.status).order_by(jobs.c.kind, jobs.c.status)
     ):
         depth.setdefault(row.kind, {})[row.status] = row.jobs
     oldest = select(func.min(jobs.c.not_before).label("since")).where(
-        theirs, jobs.c.status == "waiting"
+        condition, jobs.c.status == "waiting"
     )
     since = tx.all(oldest)[0].since
     waits = 0 if since is None else max(tx.clock.now() - since, 0)
     last = func.coalesce(jobs.c.ended_at, jobs.c.started_at, 0).desc()
     troubled = ROWS.select.where(
-        theirs, jobs.c.status.in_(("failed", "waiting")), jobs.c.error.is_not(null())
+        condition, jobs.c.status.in_(("failed", "waiting")), jobs.c.error.is_not(null())
     )
     return Queue(
         depth,
@@ -301,7 +341,10 @@ def read_queue(tx: Transaction, scope: Scope | None) -> Queue:
 
 
 class FencedStore:
-    """A job's store: writes raise LeaseLost once it was taken over, cancelled or ended, as while its server was frozen."""
+    """A job's store, whose writes raise LeaseLost after the job was lost.
+
+    A job is lost if it was taken over, cancelled or ended, for example while its server was frozen.
+    """
 
     def __init__(self, store: Store, job: Job) -> None:
         self.clock = store.clock
@@ -310,25 +353,29 @@ class FencedStore:
         self._job = job
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Write as the store does, while the job is its worker's; nobody can take it over before this is committed."""
+        """Write as the store does, while the worker has the job.
+
+        No other worker can take the job over before the commit.
+        """
 
         def fenced(tx: Transaction) -> T:
             if tx.first(_LOCK, _fence(self._job)) is None:
                 raise LeaseLost(
-                    f"{self._job.id} goes on elsewhere, or was cancelled. This server has stopped it."
+                    f"{self._job.id} goes on elsewhere, or was cancelled. This server has stopped "
+                    "it."
                 )
             return work(tx)
 
-        # Slow writes are logged by the name of what they do.
+        # Slow writes are logged by the name of this function.
         fenced.__qualname__ = getattr(work, "__qualname__", repr(work))
         return await self._store.write(fenced)
 
     def require_in_place(self) -> None:
-        """Raise Unavailable where the store's files were taken away."""
+        """Raise Unavailable if the store's files were moved."""
         self._store.require_in_place()
 
     async def close(self) -> None:
-        """Do nothing: the store is closed by whoever opened it."""
+        """Do nothing, since the store's owner closes it."""
 
 
 def _notify(tx: Transaction) -> None:
@@ -343,7 +390,7 @@ def _times(tx: Transaction) -> dict[str, int]:
 
 def _take(tx: Transaction, job: Job, worker: str) -> Job:
     now = tx.clock.now()
-    taken = replace(
+    claimed = replace(
         job,
         status="running",
         attempts=job.attempts + 1,
@@ -351,20 +398,20 @@ def _take(tx: Transaction, job: Job, worker: str) -> Job:
         heartbeat_at=now,
         started_at=now,
     )
-    _claim(tx, taken)
-    return taken
+    _claim(tx, claimed)
+    return claimed
 
 
 def _wait_again(tx: Transaction, job: Job, after: int, **changes: Any) -> bool:
     if job.is_single and tx.first(_TWIN, {"kind": job.kind, "key": job.key}):
-        # Another like it was added while it ran; that one will do what is left to do.
+        # A twin was added while this job ran, and will do the rest of the work.
         return _leave(tx, job, status="cancelled", error=changes["error"], ended_at=tx.clock.now())
     return _leave(tx, job, status="waiting", not_before=tx.clock.now() + after, **changes)
 
 
 def _leave(tx: Transaction, job: Job, **changes: Any) -> bool:
-    left = replace(job, **{"worker": None, "heartbeat_at": None, "error": None, **changes})
-    return _leave_own(tx, left, **_fence(job)) > 0
+    changed = replace(job, **{"worker": None, "heartbeat_at": None, "error": None, **changes})
+    return _leave_own(tx, changed, **_fence(job)) > 0
 
 
 def _fence(job: Job) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""API keys: who asks, and what they may do. A key is kept as a keyed hash, so that a copy of the database opens nothing."""
+"""API keys: identity and rights of callers.
+
+A key is stored as a keyed hash, so that a copy of the database gives no access.
+"""
 
 import hmac
 import secrets
@@ -27,21 +30,23 @@ from ricordo.storage.schema.core_tables import users as users_table
 from ricordo.storage.schema.memory_tables import memory_remotes
 
 PREFIX = "ricordo_"
-# How the token of a browser begins.
+# Prefix of a browser's token.
 TOKEN = f"{PREFIX}token_"
-# How much of a key its hint shows, so that a list tells them apart.
+# Length of a key's hint, which tells keys apart in a list.
 _HINT = len(PREFIX) + 4
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A stored key of a user or a service. `scopes` are those it was given, empty for those of its role; times are microseconds.
+    """A stored key of a user or a service.
 
-    `hint` is how the key begins. A `session` is the key of a browser, which a login made. A `token` is limited to pages of the
-    origin `name`, and to agents: its `scopes` hold "<id of an agent>:<access>" too, and `created_by` is the key that made it. An
-    `access` is limited to the path `name`, and ends with the key `created_by`. The
-    row of the kind `requirement` is made with the first key and stays, also after the users of all keys were forgotten: a server
-    that needed keys never opens by itself.
+    `scopes` are its own; if empty, those of its role count. Times are microseconds. `hint` is the
+    beginning of the key. A `session` is a browser's key from a login. A `token` is limited to pages
+    of the origin `name`, and to agents: its `scopes` also hold "<id of an agent>:<access>", and
+    `created_by` is the key that created it. An `access` is limited to the path `name`, and ends
+    with the key `created_by`. The row of kind `requirement` is created with the first key, and
+    stays even after the erasure of all keys' users: a server that needed keys never opens by
+    itself.
     """
 
     id: str
@@ -96,12 +101,13 @@ _NEEDING = select(
         )
     )
 )
-_revoke, _use = _ROWS.updates("revoked_at"), _ROWS.updates("last_used_at")
+_revoke = _ROWS.updates("revoked_at")
+_use = _ROWS.updates("last_used_at")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyDraft:
-    """A key to be made: of a user, or of a service, whose name it has."""
+    """A key to create, for a user, or for a service named `name`."""
 
     name: str
     role: Role = "user"
@@ -114,18 +120,22 @@ class KeyDraft:
 
 
 def hash_of(secret: bytes, key: str) -> str:
-    """Return the hash that a key is stored as. A random key needs no slow one."""
+    """Return the stored hash of a key. A random key needs no slow hash."""
     return hmac.digest(secret, key.encode("utf-8", "surrogatepass"), "sha256").hex()
 
 
 def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tuple[ApiKey, str]:
-    """Store a new key; returns it with its secret, shown once. A new user is made. Raises Invalid, NotFound."""
+    """Store a new key, and return it with its secret, which is shown only once.
+
+    A new user is created. Raises Invalid, NotFound.
+    """
     now = tx.clock.now()
     if draft.role not in ROLE_SCOPES:
         raise Invalid(f'There is no role "{draft.role}". Use: {", ".join(ROLE_SCOPES)}.')
     if draft.role == "service" and draft.user:
         raise Invalid(
-            "A service's key belongs to no user: leave user out. It names the user it acts for in each request."
+            "A service's key belongs to no user: leave user out. It names the user it acts for in "
+            "each request."
         )
     if draft.role != "service" and not draft.user:
         raise Invalid(f"A key with the role {draft.role} belongs to a user: name the user.")
@@ -136,22 +146,22 @@ def create(tx: Transaction, scope: Scope, secret: bytes, draft: KeyDraft) -> tup
         raise Invalid(f'The user "{user.name}" is disabled. Enable the user first.')
     key = PREFIX + secrets.token_urlsafe(32)
     stored = ApiKey(
-        new_id("key"),
-        scope.organization_id,
-        draft.kind,
-        draft.name,
-        hash_of(secret, key),
-        key[:_HINT],
-        user.id if user else None,
-        draft.role,
-        scope.user_id,
-        now,
-        draft.expires_at,
-        tuple(sorted(set(draft.scopes))),
+        id=new_id("key"),
+        organization_id=scope.organization_id,
+        kind=draft.kind,
+        name=draft.name,
+        hash=hash_of(secret, key),
+        hint=key[:_HINT],
+        user_id=user.id if user else None,
+        role=draft.role,
+        created_by=scope.user_id,
+        created_at=now,
+        expires_at=draft.expires_at,
+        scopes=tuple(sorted(set(draft.scopes))),
         requests_per_minute=draft.requests_per_minute,
         max_body_bytes=draft.max_body_bytes,
     )
-    if draft.kind == "session":  # so that logins do not add up
+    if draft.kind == "session":  # so that ended sessions do not pile up
         tx.run(_DELETE_ENDED, {"user_id": stored.user_id, "now": now})
     _ROWS.insert(tx, stored)
     if draft.kind == "key":
@@ -165,43 +175,45 @@ def get(tx: Transaction, scope: Scope, id: str) -> ApiKey:
     return found(key if key and key.kind == "key" else None, "Key", id)
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, user_id: str | None = None) -> list[ApiKey]:
-    """Return one page of the keys of an organization, or of one of its users, without sessions."""
-    return _ROWS.page(tx, scope, wanted, kind="key", user_id=user_id)
+def page(tx: Transaction, scope: Scope, page: Page, user_id: str | None = None) -> list[ApiKey]:
+    """Return one page of an organization's or a user's keys, without sessions."""
+    return _ROWS.page(tx, scope, page, kind="key", user_id=user_id)
 
 
 def _requirement(now: int) -> ApiKey:
-    name = _REQUIREMENT
     return ApiKey(
-        f"key-{name}",
-        LOCAL_ORGANIZATION,
-        name,
-        name,
-        name,
-        "",
-        None,
-        "user",
-        None,
-        now,
+        id=f"key-{_REQUIREMENT}",
+        organization_id=LOCAL_ORGANIZATION,
+        kind=_REQUIREMENT,
+        name=_REQUIREMENT,
+        hash=_REQUIREMENT,
+        hint="",
+        user_id=None,
+        role="user",
+        created_by=None,
+        created_at=now,
         revoked_at=now,
     )
 
 
 def are_any(tx: Transaction) -> bool:
-    """Return whether a key was ever made, also one that was revoked: then nobody gets in without one."""
+    """Return True if a key was ever created, even if it was revoked.
+
+    From then on every caller needs a key.
+    """
     return tx.first(_ANY, {"hash": _REQUIREMENT}) is not None
 
 
 def needing_secret(tx: Transaction) -> str:
-    """Return how many rows of each kind only the secret key of the data folder opens, as words; empty without any."""
+    """Return a text with the number of rows encrypted with the data folder's key; "" for none."""
     counts = tx.all(_NEEDING)[0]
     return ", ".join(
-        f"{count:,} {what}" for what, count in zip(_NEEDS, counts, strict=True) if count
+        f"{count:,} {kind}" for kind, count in zip(_NEEDS, counts, strict=True) if count
     )
 
 
 def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
-    """Revoke the key for good; one that is revoked stays as it is. Raises NotFound."""
+    """Revoke the key permanently, once. Raises NotFound."""
     key = get(tx, scope, id)
     if key.revoked_at is None:
         key = replace(key, revoked_at=tx.clock.now())
@@ -210,7 +222,7 @@ def revoke(tx: Transaction, scope: Scope, id: str) -> ApiKey:
 
 
 def end_session(tx: Transaction, scope: Scope) -> bool:
-    """Revoke the session of this caller; returns whether it is one, and not another kind of key."""
+    """Revoke the caller's session; return False if the caller has no session."""
     key = _ROWS.find(tx, scope, scope.key_id) if scope.key_id else None
     if key is None or key.kind != "session":
         return False
@@ -223,14 +235,18 @@ def note_use(tx: Transaction, key: ApiKey) -> None:
 
 
 def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
-    """The key with this hash and its scope; None if unknown, revoked or expired, or its user is disabled or gone."""
+    """Return the key with this hash and its scope.
+
+    Returns None for a key that is unknown, revoked or expired, or whose user is disabled or
+    deleted.
+    """
     row = tx.first(_BY_HASH, {"hash": hash})
     if row is None:
         return None
-    stored, now = _ROWS.of(row[: len(_ROWS.columns)]), tx.clock.now()
-    if stored.revoked_at is not None or (
-        stored.expires_at is not None and stored.expires_at <= now
-    ):
+    stored = _ROWS.of(row[: len(_ROWS.columns)])
+    now = tx.clock.now()
+    is_expired = stored.expires_at is not None and stored.expires_at <= now
+    if stored.revoked_at is not None or is_expired:
         return None
     if stored.kind in ("token", "access") and stored.created_by:
         maker = _ROWS.find(tx, Scope(stored.organization_id), stored.created_by)
@@ -250,37 +266,45 @@ def authenticate(tx: Transaction, hash: str) -> tuple[ApiKey, Scope] | None:
 
 
 def scope_of(key: ApiKey, user: User | None) -> Scope:
-    """Return what the key may see and do.
+    """Return the scope of the key.
 
-    A user sees what is theirs and what is shared; a service that, until it names the user it acts for; a developer that, unless the
-    key has `memory:read`. An administrator sees the whole organization.
+    A user sees own and shared data. A service sees shared data until it names the user it acts for;
+    so does a developer, unless the key has `memory:read`. An administrator sees the whole
+    organization.
     """
     scopes = frozenset(key.scopes) or ROLE_SCOPES[key.role]
     sees_all = key.role == "admin" or (key.role == "developer" and "memory:read" in scopes)
-    subject = user.id if user and key.role == "user" else None if sees_all else NOBODY
+    subject: str | None = NOBODY
+    if user and key.role == "user":
+        subject = user.id
+    elif sees_all:
+        subject = None
     reach = None
     if key.kind == "token":
-        pairs = (one.partition(":") for one in key.scopes if one.startswith("agent-"))
+        pairs = (scope.partition(":") for scope in key.scopes if scope.startswith("agent-"))
         reach = Reach(key.name, frozenset((id, access) for id, _, access in pairs))
     elif key.kind == "access":
         reach = Reach("", frozenset(), key.name)
     return Scope(
-        key.organization_id,
-        user.id if user else key.id,
-        subject,
-        user.name if user else key.name,
-        key.role,
-        scopes,
-        key.name if key.role == "service" else "",
-        key.id,
-        user.identifier if user else None,
-        reach,
-        Limits(_counted_as(key), key.requests_per_minute, key.max_body_bytes),
+        organization_id=key.organization_id,
+        user_id=user.id if user else key.id,
+        subject_id=subject,
+        user_name=user.name if user else key.name,
+        role=key.role,
+        scopes=scopes,
+        caller=key.name if key.role == "service" else "",
+        key_id=key.id,
+        identifier=user.identifier if user else None,
+        reach=reach,
+        limits=Limits(_counted_as(key), key.requests_per_minute, key.max_body_bytes),
     )
 
 
 def _counted_as(key: ApiKey) -> str:
-    """Return under which name requests with this key are counted: a token's as its maker's, all logins of a user together."""
+    """Return the name under which requests with this key are counted.
+
+    A token counts as the key that created it, and all sessions of a user count together.
+    """
     match key.kind:
         case "token" | "access":
             return key.created_by or key.id

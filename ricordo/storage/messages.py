@@ -25,7 +25,7 @@ _BETWEEN = (
     _ROWS.select.where(equal(messages, "conversation_id"))
     .where(messages.c.seq > bindparam("after"), messages.c.seq <= bindparam("to"))
     .order_by(messages.c.seq)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 _BY_OTIDS = _ROWS.select.where(equal(messages, "conversation_id"), one_of(messages.c.otid, "otids"))
 _INSERT = insert(messages)
@@ -33,7 +33,10 @@ _REWRITE = setter(
     messages, "parts", "text", "created_at", where=messages.c.id == bindparam("message_id")
 )
 _MOVE = setter(messages, "run_id", "created_at", where=messages.c.id == bindparam("message_id"))
-get, by_ids, by_numbers, page = _ROWS.get, _ROWS.by_ids, _ROWS.by_numbers, _ROWS.page
+get = _ROWS.get
+by_ids = _ROWS.by_ids
+by_numbers = _ROWS.by_numbers
+page = _ROWS.page
 page_of_numbers = _ROWS.page_of_numbers
 
 
@@ -55,19 +58,31 @@ def of_runs(tx: Transaction, run_ids: Sequence[str]) -> list[Message]:
     return _ROWS.all(tx, _OF_RUNS, {"run_ids": list(run_ids)})
 
 
-def page_of_run(tx: Transaction, scope: Scope, wanted: Page, run: Run) -> list[Message]:
-    """Return one page of a run's messages; of a talk's its input, and what agents said in its turns."""
+def page_of_run(tx: Transaction, scope: Scope, page_requested: Page, run: Run) -> list[Message]:
+    """Return one page of a run's messages.
+
+    For a talk these are its input and the agents' answers in its turns.
+    """
     if not run.turn_ids:
-        return page(tx, scope, wanted, run_id=run.id)
+        return page(tx, scope, page_requested, run_id=run.id)
     is_answer = messages.c.run_id.in_(run.turn_ids) & messages.c.step_id.is_not(None)
-    return page(tx, scope, wanted, (messages.c.run_id == run.id) | is_answer)
+    return page(tx, scope, page_requested, (messages.c.run_id == run.id) | is_answer)
 
 
-def between(tx: Transaction, conversation_id: str, after: int, to: int, most: int) -> list[Message]:
-    """Return the messages of the conversation's own whose seq is greater than `after` and at most `to`, the oldest first."""
-    return _ROWS.all(
-        tx, _BETWEEN, {"conversation_id": conversation_id, "after": after, "to": to, "most": most}
-    )
+def between(
+    tx: Transaction, conversation_id: str, after: int, to: int, limit: int
+) -> list[Message]:
+    """Return the conversation's own messages with a seq after `after` up to `to`.
+
+    The oldest come first.
+    """
+    parameters = {
+        "conversation_id": conversation_id,
+        "after": after,
+        "to": to,
+        "limit": limit,
+    }
+    return _ROWS.all(tx, _BETWEEN, parameters)
 
 
 def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> list[Message]:
@@ -75,63 +90,71 @@ def by_otids(tx: Transaction, conversation_id: str, otids: Sequence[str]) -> lis
 
 
 def page_of_kept(
-    read_messages: Callable[[Page], list[Message]], wanted: Page, keeps: Callable[[Message], bool]
+    read_messages: Callable[[Page], list[Message]], page: Page, keeps: Callable[[Message], bool]
 ) -> list[Message]:
-    """Return one page of the messages that `keeps` is true of: it has the size that was asked for, where there are so many.
+    """Return one page of the messages that `keeps` accepts.
 
-    A bounded page may have fewer, but none only where there are no more.
+    The page is full if there are enough messages. A bounded page may have fewer, but is empty only
+    if there are no more.
     """
-    is_backwards = wanted.is_backwards
-    kept: list[Message] = []
-    reading = wanted
+    is_backwards = page.is_backwards
+    page_messages: list[Message] = []
+    reading = page
     while True:
-        read = read_messages(reading)
-        fitting = [message for message in read if keeps(message)]
-        kept = [*fitting, *kept] if is_backwards else [*kept, *fitting]
-        is_short = len(read) < reading.limit
-        if len(kept) >= wanted.limit or not read or (is_short and (kept or not wanted.is_bounded)):
-            return kept[-wanted.limit :] if is_backwards else kept[: wanted.limit]
-        reading = (
-            replace(reading, before=read[0].id)
-            if is_backwards
-            else replace(reading, after=read[-1].id)
-        )
+        messages_read = read_messages(reading)
+        fitting = [message for message in messages_read if keeps(message)]
+        page_messages = [*fitting, *page_messages] if is_backwards else [*page_messages, *fitting]
+        is_short = len(messages_read) < reading.limit
+        if (
+            len(page_messages) >= page.limit
+            or not messages_read
+            or (is_short and (page_messages or not page.is_bounded))
+        ):
+            return page_messages[-page.limit :] if is_backwards else page_messages[: page.limit]
+        if not is_backwards:
+            reading = replace(reading, after=messages_read[-1].id)
+            continue
+        reading = replace(reading, before=messages_read[0].id)
 
 
 def rewrite(tx: Transaction, message: Message) -> None:
-    values = {"parts": parts_to_json(message.parts), "text": "", "created_at": message.created_at}
-    tx.run(_REWRITE, new_values(values) | {"message_id": message.id})
+    columns = {"parts": parts_to_json(message.parts), "text": "", "created_at": message.created_at}
+    tx.run(_REWRITE, new_values(columns) | {"message_id": message.id})
 
 
 def move(
     tx: Transaction, moved: Sequence[Message], run_id: str, created_at: int | None = None
 ) -> list[Message]:
-    """Make these messages those of another run, and where a time is given, as if they were said then."""
-    made = [replace(one, run_id=run_id, created_at=created_at or one.created_at) for one in moved]
-    tx.run(
-        _MOVE,
-        [
-            {"message_id": one.id, "new_run_id": run_id, "new_created_at": one.created_at}
-            for one in made
-        ],
-    )
-    return made
+    """Move these messages to another run, and to another time if one is passed."""
+    changed = [
+        replace(message, run_id=run_id, created_at=created_at or message.created_at)
+        for message in moved
+    ]
+    rows = [
+        {"message_id": message.id, "new_run_id": run_id, "new_created_at": message.created_at}
+        for message in changed
+    ]
+    tx.run(_MOVE, rows)
+    return changed
 
 
 def searchable_text(message: Message) -> str:
-    """Return what search finds the message by: words that were said or read; no prompts, heartbeats or results of searches."""
+    """Return the text by which search finds the message.
+
+    It is spoken or read text, without prompts, heartbeats and results of searches.
+    """
     if message.role in ("system", "summary") or message.is_event:
         return ""
-    words = [said] if (said := message.spoken) else []
-    words += [result.content for result in message.tool_returns if result.name not in _UNSEARCHED]
-    return "\n".join(words)
+    texts = [message.spoken] if message.spoken else []
+    texts += [part.content for part in message.tool_returns if part.name not in _UNSEARCHED]
+    return "\n".join(texts)
 
 
 _UNSEARCHED = {"send_message", "conversation_search", "archival_memory_search"}
 
 
 def _normal(message: Message) -> Message:
-    """The message with its text in normal form; what a provider signed stays to the byte."""
+    """Return the message with its text in normal form, except text signed by a provider."""
     parts: list[Part] = []
     for part in message.parts:
         if isinstance(part, TextPart) and part.signature is None:
@@ -141,10 +164,10 @@ def _normal(message: Message) -> Message:
 
 
 def _values(message: Message) -> dict[str, Any]:
-    # Search and the list of tools' names are texts of the database, which keep no NUL; `parts` keeps it as JSON.
+    # `text` and `tool_name` are database texts, which hold no NUL; `parts` keeps it in JSON.
     names = [
         *(call.name for call in message.tool_calls),
-        *(result.name for result in message.tool_returns),
+        *(part.name for part in message.tool_returns),
     ]
     return {
         **_ROWS.values(message),

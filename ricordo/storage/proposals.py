@@ -1,4 +1,4 @@
-"""Proposals: changes of memory that wait for the owner. Nothing that agents read looks here."""
+"""Proposals: changes of memory that wait for the owner. Agents' reads never see them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,6 +9,7 @@ from sqlalchemy import Row, bindparam, case, func, insert, select, update
 from ricordo.domain.agent import Conversation
 from ricordo.domain.block import require_no_secret
 from ricordo.domain.git_objects import blob_id
+from ricordo.domain.quotas import size_of
 from ricordo.domain.redaction import redact, redact_values
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import Proposal, ProposalStatus
@@ -24,7 +25,9 @@ from ricordo.storage.engine.repository import (
     seen_by,
 )
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import grow
 from ricordo.storage.schema.core_tables import conversations, runs
+from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import chains, proposals
 
 _ROWS = Repository(Proposal, proposals)
@@ -40,9 +43,9 @@ _WAITING_BY = _WAITING.where(equal(proposals, "label", "author_kind", "author_id
 _WAITING_IDS = (
     select(proposals.c.id)
     .where(_IN_CHAIN)
-    # What collided once would do so again, and must not be in the way of the rest.
+    # A proposal with a conflict would conflict again, and must not be in the way of the rest.
     .order_by(case((proposals.c.status == "open", 0), else_=1), proposals.c.seq)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 _COUNTS = (
     select(proposals.c.label, func.count().label("waiting"))
@@ -51,9 +54,9 @@ _COUNTS = (
 )
 _COUNTS_BY = _COUNTS.where(equal(proposals, "author_kind", "author_id"))
 _DUE = select(proposals.c.id).where(_WAITS, proposals.c.expires_at <= bindparam("now")).limit(500)
-# Proposals of a bounded page whose texts are read together.
+# Proposals of a bounded page whose texts are read at once.
 _READ_AT_ONCE = 8
-# Why those expired whose block was deleted: they wait again where it comes back.
+# Note of proposals that expired with their deleted block; they reopen if it is restored.
 DELETED = "The block was deleted."
 _OF_LABEL = (
     proposals.c.chain_id == bindparam("of_chain"),
@@ -74,8 +77,8 @@ _INSERT = insert(proposals)
 settle = _ROWS.updates(
     "status", "resolved_at", "resolved_by", "note", "result", "superseded_by", "is_untold"
 )
-# The conversation in which it was proposed, where that is still there and about the user.
-_HOME = (
+# The conversation of the proposal, if it still exists and is about the user.
+_ORIGIN = (
     select(conversations.c.id)
     .join(runs, runs.c.conversation_id == conversations.c.id)
     .where(
@@ -100,17 +103,20 @@ _UNTOLD = (
     select(proposals.c.id, proposals.c.chain_id, proposals.c.label, proposals.c.note)
     .where(
         _IS_UNTOLD,
-        func.coalesce(_HOME, bindparam("conversation_id")) == bindparam("conversation_id"),
+        func.coalesce(_ORIGIN, bindparam("conversation_id")) == bindparam("conversation_id"),
     )
     .order_by(proposals.c.resolved_at, proposals.c.seq)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 _ANY_UNTOLD = select(proposals.c.seq).where(_IS_UNTOLD).limit(1)
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalFilter:
-    """Which proposals are wanted; None means: any. With `waits` those that the owner can still decide on."""
+    """A filter of proposals; None matches any.
+
+    With `waits` only those that the owner can still decide on.
+    """
 
     chain_id: str | None = None
     label: str | None = None
@@ -122,7 +128,7 @@ class ProposalFilter:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A rejected proposal, as its agent is told of it: what it was for, and why not."""
+    """A rejected proposal for its agent: its block, and the owner's reason."""
 
     proposal_id: str
     chain_id: str
@@ -131,49 +137,57 @@ class Rejection:
 
 
 def insert_one(tx: Transaction, proposal: Proposal, base: versions.TextBase | None) -> Proposal:
-    """Store a proposal, without secrets, and return it so; `base` is the text its own is a difference from, where there is one."""
-    by = proposal.author
+    """Store a proposal without secrets, and return it.
+
+    `base` is the text that its own text may be stored as a delta from.
+    """
+    author = proposal.author
     proposal = replace(
         proposal,
         value=redact_values(proposal.value),
         reasoning=redact(proposal.reasoning).text,
         description=redact_values(proposal.description),
-        author=replace(by, id=redact(by.id).text, name=redact(by.name).text),
+        author=replace(author, id=redact(author.id).text, name=redact(author.name).text),
     )
     if proposal.new_label:
         require_no_secret(proposal.new_label)
-    blob = (
-        None
-        if proposal.value is None
-        else versions.put_text(tx, proposal.chain_id, proposal.value, base)[0]
-    )
+    blob = None
+    growth = ROW_BYTES + size_of(proposal.reasoning) + size_of(proposal.description)
+    if proposal.value is not None:
+        text = versions.put_text(tx, proposal.chain_id, proposal.value, base)
+        blob = text.id
+        growth += text.added_bytes
     base_blob = None if proposal.base_value is None else blob_id(proposal.base_value)
     if base is None and proposal.base_value is not None:
-        # A user's copy may have been made of another text than the agent saw, which no version holds.
-        versions.put_text(tx, proposal.chain_id, proposal.base_value, None)
+        # A user's copy may come from another text than the agent saw, one that no version holds.
+        growth += versions.put_text(tx, proposal.chain_id, proposal.base_value, None).added_bytes
     tx.run(_INSERT, _ROWS.values(proposal) | {"base_blob": base_blob, "blob": blob})
+    grow(tx, proposal.chain_id, growth)
     return proposal
 
 
 def get(tx: Transaction, scope: Scope, id: str) -> Proposal:
-    values = {"id": id, "organization_id": scope.organization_id}
+    parameters = {"id": id, "organization_id": scope.organization_id}
     if scope.subject_id is None:
-        row = tx.first(_BY_ID, values)
+        row = tx.first(_BY_ID, parameters)
     else:
-        row = tx.first(_BY_ID_FOR_ONE, values | {"subject_id": scope.subject_id})
+        row = tx.first(_BY_ID_FOR_ONE, parameters | {"subject_id": scope.subject_id})
     return _proposals(tx, [found(row, "Proposal", id)])[0]
 
 
 def lock(tx: Transaction, scope: Scope, id: str) -> Proposal:
-    """Lock one proposal until this transaction ends, and return it as it is now. Raises NotFound."""
+    """Lock one proposal until this transaction ends, and return its current state.
+
+    Raises NotFound.
+    """
     tx.lock(_LOCK, {"id": id})
     return get(tx, scope, id)
 
 
 def of_step(tx: Transaction, scope: Scope, step_id: str) -> list[Proposal]:
-    seen = [] if scope.subject_id is None else seen_by(proposals, scope.subject_id)
+    visible = [] if scope.subject_id is None else seen_by(proposals, scope.subject_id)
     rows = tx.all(
-        _OF_STEP.where(*seen), {"step_id": step_id, "organization_id": scope.organization_id}
+        _OF_STEP.where(*visible), {"step_id": step_id, "organization_id": scope.organization_id}
     )
     return _proposals(tx, rows)
 
@@ -183,38 +197,38 @@ def follow(tx: Transaction, chain_id: str, old_label: str, label: str) -> None:
 
 
 def end_of_deleted(tx: Transaction, chain_id: str, label: str) -> None:
-    """Let what waits for a block that is deleted expire."""
+    """Let the open proposals for a deleted block expire."""
     tx.run(_END_DELETED, {"of_chain": chain_id, "old_label": label, "now": tx.clock.now()})
 
 
 def reopen(tx: Transaction, chain_id: str, label: str) -> None:
-    """Let what expired with a block wait again, now that the block is back."""
+    """Reopen the proposals that expired with a block which is now restored."""
     tx.run(_REOPEN, {"of_chain": chain_id, "old_label": label})
 
 
 def waiting(tx: Transaction, chain_id: str) -> list[Proposal]:
-    """Return the proposals of this chain that the owner can still decide on, the oldest first."""
+    """Return the chain's proposals that can still be decided, the oldest first."""
     return _proposals(tx, tx.all(_WAITING, {"chain_id": chain_id}))
 
 
 def waiting_by(tx: Transaction, chain_id: str, label: str, author: Actor) -> list[Proposal]:
-    """Return what waits of this author for this block, the oldest first."""
-    values = {
+    """Return this author's waiting proposals for this block, the oldest first."""
+    parameters = {
         "chain_id": chain_id,
         "label": label,
         "author_kind": author.kind,
         "author_id": author.id,
     }
-    return _proposals(tx, tx.all(_WAITING_BY, values))
+    return _proposals(tx, tx.all(_WAITING_BY, parameters))
 
 
-def waiting_ids(tx: Transaction, chain_id: str, most: int) -> list[str]:
-    """Return the ids of some that wait, at most so many: the oldest first, and last those that are in conflict."""
-    return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id, "most": most})]
+def waiting_ids(tx: Transaction, chain_id: str, limit: int) -> list[str]:
+    """Return the ids of at most `limit` waiting proposals, the oldest first, conflicts last."""
+    return [row.id for row in tx.all(_WAITING_IDS, {"chain_id": chain_id, "limit": limit})]
 
 
 def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) -> dict[str, int]:
-    """Return by label how many wait in the chain, of this author alone where one is given."""
+    """Return the number of waiting proposals in the chain by label, or only this author's."""
     if author is None:
         rows = tx.all(_COUNTS, {"chain_id": chain_id})
     else:
@@ -224,86 +238,82 @@ def waiting_counts(tx: Transaction, chain_id: str, author: Actor | None = None) 
     return {row.label: row.waiting for row in rows}
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, which: ProposalFilter) -> list[Proposal]:
+def page(tx: Transaction, scope: Scope, page: Page, filters: ProposalFilter) -> list[Proposal]:
     names = ("chain_id", "label", "status", "author_id", "run_id")
-    given = {name: getattr(which, name) for name in names}
-    equal = (proposals.c[name] == value for name, value in given.items() if value is not None)
+    fields = {name: getattr(filters, name) for name in names}
+    equal = (proposals.c[name] == field for name, field in fields.items() if field is not None)
     statement = _SELECT.where(*in_scope(proposals, scope), *equal)
-    if which.waits:
+    if filters.waits:
         statement = statement.where(_WAITS)
-    rows = read_page(tx, statement, proposals, wanted, marks=known_to(proposals, scope))
-    return _first_proposals(tx, rows) if wanted.is_bounded else _proposals(tx, rows)
+    rows = read_page(tx, statement, proposals, page, marks=known_to(proposals, scope))
+    return _first_proposals(tx, rows) if page.is_bounded else _proposals(tx, rows)
 
 
 def of_runs(tx: Transaction, scope: Scope, run_ids: Sequence[str]) -> list[Proposal]:
-    """Return those that wait of what these runs proposed."""
-    wanted = proposals.c.run_id.in_(run_ids)
-    return _proposals(
-        tx,
-        tx.all(
-            _SELECT.where(*in_scope(proposals, scope), wanted, _WAITS).order_by(proposals.c.seq)
-        ),
-    )
+    """Return the waiting proposals of these runs."""
+    conditions = (*in_scope(proposals, scope), proposals.c.run_id.in_(run_ids), _WAITS)
+    return _proposals(tx, tx.all(_SELECT.where(*conditions).order_by(proposals.c.seq)))
 
 
 def count_waiting(tx: Transaction, scope: Scope) -> int:
-    """Return how many wait of those that the caller may see."""
-    return int(
-        tx.all(
-            select(func.count()).select_from(proposals).where(*in_scope(proposals, scope), _WAITS)
-        )[0][0]
-    )
+    """Return the number of waiting proposals that the caller may see."""
+    statement = select(func.count()).select_from(proposals)
+    return int(tx.all(statement.where(*in_scope(proposals, scope), _WAITS))[0][0])
 
 
 def take_untold(
-    tx: Transaction, conversation: Conversation, user_id: str, most: int
+    tx: Transaction, conversation: Conversation, user_id: str, limit: int
 ) -> list[Rejection]:
-    """The rejections to tell the agent of in this conversation (or of one that is gone), now noted as told."""
-    values = {
+    """Return the rejections to report to the agent in this conversation, and mark them as told.
+
+    Rejections whose own conversation is deleted are included.
+    """
+    parameters = {
         "agent_id": conversation.agent_id,
         "user_id": user_id,
         "conversation_id": conversation.id,
-        "most": most,
+        "limit": limit,
     }
-    found = [
+    rejections = [
         Rejection(row.id, row.chain_id, row.label, row.note or "")
-        for row in tx.all(_UNTOLD, values)
+        for row in tx.all(_UNTOLD, parameters)
     ]
-    if found:
-        told = update(proposals).where(proposals.c.id.in_([one.proposal_id for one in found]))
-        tx.run(told.values(is_untold=False))
-    return found
+    if rejections:
+        ids = [rejection.proposal_id for rejection in rejections]
+        tx.run(update(proposals).where(proposals.c.id.in_(ids)).values(is_untold=False))
+    return rejections
 
 
 def are_untold(tx: Transaction, agent_id: str, user_id: str) -> bool:
-    """Return whether the agent has to be told of a rejection by this user."""
+    """Return True if a rejection by this user was not reported to the agent yet."""
     return tx.first(_ANY_UNTOLD, {"agent_id": agent_id, "user_id": user_id}) is not None
 
 
 def expire(tx: Transaction) -> int:
-    """Mark some of those whose time is over; returns how many there were."""
+    """Mark some overdue proposals as expired, and return their number."""
     ids = [row.id for row in tx.all(_DUE, {"now": tx.clock.now()})]
     if ids:
-        # One that was decided since it was found stays as it is.
-        done = update(proposals).where(proposals.c.id.in_(ids), _WAITS)
-        tx.run(done.values(status="expired", resolved_at=tx.clock.now()))
+        # One that was decided meanwhile stays unchanged.
+        overdue = update(proposals).where(proposals.c.id.in_(ids), _WAITS)
+        tx.run(overdue.values(status="expired", resolved_at=tx.clock.now()))
     return len(ids)
 
 
 def _proposals(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Proposal]:
-    """The proposals of these rows with their texts, which are read for each chain at once."""
+    """Return the proposals of these rows with their texts, read at once for each chain."""
     ids: dict[str, list[bytes]] = {}
     for row in rows:
         ids.setdefault(row.chain_id, []).extend(id for id in (row.base_blob, row.blob) if id)
     texts = {
-        chain_id: versions.read_texts(tx, chain_id, wanted) for chain_id, wanted in ids.items()
+        chain_id: versions.read_texts(tx, chain_id, blob_ids) for chain_id, blob_ids in ids.items()
     }
     return [_with_texts(row, texts[row.chain_id]) for row in rows]
 
 
 def _first_proposals(tx: Transaction, rows: Sequence[Row[Any]]) -> list[Proposal]:
-    """Return the first of these proposals, whose texts are together as long as one list may be; one at least."""
-    room, page = tx.quotas.list_characters, list[Proposal]()
+    """Return the first of these proposals whose texts fit into one list, at least one."""
+    room = tx.quotas.list_characters
+    page: list[Proposal] = []
     for first in range(0, len(rows), _READ_AT_ONCE):
         for proposal in _proposals(tx, rows[first : first + _READ_AT_ONCE]):
             room -= len(proposal.base_value or "") + len(proposal.value or "")

@@ -1,4 +1,4 @@
-"""Providers that organizations brought with keys of their own. Keys come here encrypted, and leave encrypted."""
+"""Providers with an organization's own keys, which are encrypted here and everywhere else."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import providers
 
 _ROWS = Repository(OrganizationProvider, providers)
-# The fields that lie in the column `settings`.
+# Fields that are stored in the column `settings`.
 _SETTINGS = ("region", "api_version", "last_synced")
 _SELECT = select(*_ROWS.columns, providers.c.settings)
 _BY_ID = _SELECT.where(equal(providers, "id", "organization_id"))
@@ -36,11 +36,9 @@ _UPDATE = setter(providers, *_CHANGED, where=providers.c.id == bindparam("provid
 
 
 def insert_one(tx: Transaction, provider: OrganizationProvider) -> None:
-    """Store a new provider; raises Collision where the organization has one of this name."""
-    if (
-        tx.first(_BY_NAME, {"name": provider.name, "organization_id": provider.organization_id})
-        is not None
-    ):
+    """Store a new provider. Raises Collision if the organization has the name already."""
+    name = {"name": provider.name, "organization_id": provider.organization_id}
+    if tx.first(_BY_NAME, name) is not None:
         raise Collision(
             f'A provider "{provider.name}" already exists. Change that one, or choose another name.'
         )
@@ -55,21 +53,23 @@ def get(tx: Transaction, scope: Scope, provider_id: str) -> OrganizationProvider
 def page(
     tx: Transaction,
     scope: Scope,
-    wanted: Page,
+    page: Page,
     *,
     name: str | None = None,
     provider_type: str | None = None,
 ) -> list[OrganizationProvider]:
-    """Return one page of the organization's providers; those with this very name, or of this type."""
-    given = {"organization_id": scope.organization_id, "name": name, "provider_type": provider_type}
+    """Return one page of the organization's providers, by exact name or by type."""
+    columns = {
+        "organization_id": scope.organization_id,
+        "name": name,
+        "provider_type": provider_type,
+    }
     conditions = [
-        providers.c[column] == value for column, value in given.items() if value is not None
+        providers.c[column] == wanted for column, wanted in columns.items() if wanted is not None
     ]
-    marks = known_to(providers, scope)
-    return [
-        _provider(row)
-        for row in read_page(tx, _SELECT.where(*conditions), providers, wanted, marks=marks)
-    ]
+    statement = _SELECT.where(*conditions)
+    rows = read_page(tx, statement, providers, page, marks=known_to(providers, scope))
+    return [_provider(row) for row in rows]
 
 
 def of_organization(tx: Transaction, organization_id: str) -> tuple[OrganizationProvider, ...]:
@@ -77,10 +77,10 @@ def of_organization(tx: Transaction, organization_id: str) -> tuple[Organization
 
 
 def update(tx: Transaction, provider: OrganizationProvider) -> None:
-    values = _values(provider)
+    columns = _values(provider)
     tx.run(
         _UPDATE,
-        {**new_values({name: values[name] for name in _CHANGED}), "provider_id": provider.id},
+        {**new_values({name: columns[name] for name in _CHANGED}), "provider_id": provider.id},
     )
 
 
@@ -90,7 +90,9 @@ def delete_one(tx: Transaction, scope: Scope, provider_id: str) -> None:
 
 
 def _values(provider: OrganizationProvider) -> dict[str, Any]:
-    settings = {name: value for name in _SETTINGS if (value := getattr(provider, name)) is not None}
+    settings = {
+        name: setting for name in _SETTINGS if (setting := getattr(provider, name)) is not None
+    }
     return _ROWS.values(provider) | {"settings": settings}
 
 

@@ -1,6 +1,7 @@
-"""Runs, and what is kept of them: steps, traces of calls to models, events of streams, and tokens spent.
+"""Runs and their records: steps, traces of model calls, events of streams, and expenses.
 
-An open run's row is its conversation's lease: a partial unique index allows one. Events are kept for some hours.
+An open run's row is its conversation's lease: a partial unique index allows only one. Events are
+kept for some hours.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,32 +40,33 @@ TOKENS = (
 )
 PURPOSE = func.coalesce(runs.c.purpose, "turn")
 _PRUNED_AT_ONCE = 500
-# A trace may have some hundred kilobytes, and deleting holds up every other writer.
+# A trace may have some hundred kilobytes, and deletion holds up every other writer.
 TRACES_PRUNED_AT_ONCE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class RunEvent:
-    """One event of a run's stream: its number, and the very text that is sent."""
+    """One event of a run's stream: its number, and its text as it was sent."""
 
     number: int
     data: str
 
 
-_RUNS, _STEPS, _TRACES = Repository(Run, runs), Repository(Step, steps), Repository(Trace, traces)
+_RUNS = Repository(Run, runs)
+_STEPS = Repository(Step, steps)
+_TRACES = Repository(Trace, traces)
 _EXPENSES = Repository(Expense, expenses)
 _CHANGING = (
-    *(
-        "status",
-        "stop_reason",
-        "error",
-        "step_count",
-        "ended_at",
-        "ttft_ns",
-        "duration_ns",
-        "lease_expires_at",
-    ),
-    *("user_id", *TOKENS),
+    "status",
+    "stop_reason",
+    "error",
+    "step_count",
+    "ended_at",
+    "ttft_ns",
+    "duration_ns",
+    "lease_expires_at",
+    "user_id",
+    *TOKENS,
 )
 _THIS = runs.c.id == bindparam("run_id")
 _IS_OPEN = runs.c.ended_at.is_(None)
@@ -84,7 +86,7 @@ _FORGET_BODIES = setter(
 _LOCK = _RUNS.select.where(_THIS).with_for_update()
 _OPEN = _RUNS.select.where(_IS_BEGUN).order_by(runs.c.seq)
 _PLANNED = _RUNS.select.where(_IS_PLANNED, equal(runs, "agent_id")).order_by(runs.c.seq)
-# A locked row is left out: a server that froze in the middle of a write must not hold up the healing of the rest.
+# A locked row is skipped: a server that froze during a write must not hold up other repairs.
 _EXPIRED = _OPEN.where(runs.c.lease_expires_at <= bindparam("now")).with_for_update(
     skip_locked=True
 )
@@ -108,17 +110,17 @@ _LAST_STEP = (
     .limit(1)
 )
 _STEPS_OF_RUN = select(steps.c.id).where(equal(steps, "run_id"))
-# Its steps, traces and stream are deleted with it.
+# Its steps, traces and events are deleted with it.
 _DELETE = delete(runs).where(_THIS)
 _EVENTS = Repository(RunEvent, run_events)
 _OF_RUN = _EVENTS.select.where(equal(run_events, "run_id"))
 _EVENTS_AFTER = _OF_RUN.where(run_events.c.number > bindparam("after")).order_by(
     run_events.c.number
 )
-_EVENTS_AFTER = _EVENTS_AFTER.limit(bindparam("most"))
+_EVENTS_AFTER = _EVENTS_AFTER.limit(bindparam("limit"))
 _LAST_EVENT = _OF_RUN.order_by(run_events.c.number.desc()).limit(1)
 _INSERT_EVENT = insert(run_events)
-# By the time of the event first, for which there is an index: an event is never younger than the end of its run.
+# First by the event's own time, which has an index: no event is younger than its run's end.
 _OLD_EVENTS = (
     select(run_events.c.seq)
     .join(runs, runs.c.id == run_events.c.run_id)
@@ -129,7 +131,7 @@ _TRACE_OF_STEP = _TRACES.select.where(equal(traces, "step_id", "organization_id"
 _TRACES_OF_RUN = (
     _TRACES.select.where(equal(traces, "run_id", "organization_id"))
     .order_by(traces.c.seq)
-    .limit(bindparam("most"))
+    .limit(bindparam("limit"))
 )
 _NEWEST_TO_GO = (
     select(traces.c.seq).order_by(traces.c.seq.desc()).offset(bindparam("kept")).limit(1)
@@ -142,37 +144,44 @@ _TOO_OLD = (
 _TOO_MANY = select(traces.c.seq).where(traces.c.seq <= bindparam("newest")).order_by(traces.c.seq)
 _DELETE_OLD = delete(traces).where(traces.c.seq.in_(_TOO_OLD.limit(TRACES_PRUNED_AT_ONCE)))
 _DELETE_MANY = delete(traces).where(traces.c.seq.in_(_TOO_MANY.limit(TRACES_PRUNED_AT_ONCE)))
-get, find, get_step, find_step, steps_by_ids = (
-    _RUNS.get,
-    _RUNS.find,
-    _STEPS.get,
-    _STEPS.find,
-    _STEPS.by_ids,
-)
-open_run, insert_step, insert_trace = _RUNS.insert, _STEPS.insert, _TRACES.insert
+get = _RUNS.get
+find = _RUNS.find
+get_step = _STEPS.get
+find_step = _STEPS.find
+steps_by_ids = _STEPS.by_ids
+open_run = _RUNS.insert
+insert_step = _STEPS.insert
+insert_trace = _TRACES.insert
 save_metadata = _RUNS.updates("metadata", "step_count")
 by_ids = _RUNS.by_ids
 set_feedback = _STEPS.updates("feedback", "tags")
 
 
 def save(tx: Transaction, run: Run) -> None:
-    """Store a run's progress or end, under its lease; raises LeaseLost where it has ended, or the lease is another's."""
+    """Store a run's progress or end, under its lease.
+
+    Raises:
+        LeaseLost: if it has ended, or if another process has the lease.
+    """
     if not _save(tx, run, token=run.lease_token):
         raise LeaseLost(f"{run.id} was ended by someone else.")
 
 
 def begin_planned(tx: Transaction, run: Run) -> bool:
-    """Begin a run that was planned: from here on it is its conversation's lease. False where it began or ended before."""
+    """Begin a planned run, which takes its conversation's lease.
+
+    Returns False if it has begun or ended already.
+    """
     return _begin(tx, run) > 0
 
 
 def planned(tx: Transaction, agent_id: str) -> list[Run]:
-    """Return the agent's runs that are planned and have not begun, the oldest first."""
+    """Return the agent's planned runs that have not begun, the oldest first."""
     return _RUNS.all(tx, _PLANNED, {"agent_id": agent_id})
 
 
 def agents_with_planned(tx: Transaction, purpose: str, before: int) -> list[tuple[str, str]]:
-    """Return the organization and id of each agent with runs for this purpose that were planned before this time."""
+    """Return organization and id of agents with runs of this purpose planned before this time."""
     rows = tx.all(_AGENTS_WITH_PLANNED, {"purpose": purpose, "before": before})
     return [(row.organization_id, row.agent_id) for row in rows]
 
@@ -184,12 +193,18 @@ def renew(tx: Transaction, run_id: str, token: str, expires_at: int) -> bool:
 
 
 def end(tx: Transaction, run: Run) -> bool:
-    """End a run without its lease, as a cancel or a healing does; False where it had ended."""
+    """End a run without its lease, as a cancel or a repair does.
+
+    Returns False if it has ended already.
+    """
     return _end(tx, run) > 0
 
 
 def note_callback(tx: Transaction, run_id: str, changes: Mapping[str, Any]) -> None:
-    """Note with the run what its callback answered: `sent_at` in microseconds, `status_code`, `error`."""
+    """Store the answer of the run's callback with the run.
+
+    `changes` may hold `sent_at` in microseconds, `status_code` and `error`.
+    """
     if run := lock(tx, run_id):
         _note_callback(tx, replace(run, callback=run.callback | dict(changes)))
 
@@ -199,19 +214,19 @@ def forget_bodies(tx: Transaction, conversation_id: str) -> None:
 
 
 def lock(tx: Transaction, run_id: str) -> Run | None:
-    """Lock the run until this transaction ends, and return it as it is now; None where there is none."""
+    """Lock the run until this transaction ends, and return it; None if there is none."""
     return _RUNS.first(tx, _LOCK, {"run_id": run_id})
 
 
 def expired(tx: Transaction) -> list[Run]:
-    """Lock the open runs whose lease has expired, and return them, the oldest first."""
+    """Lock and return the open runs with an expired lease, the oldest first."""
     return _RUNS.all(tx, _EXPIRED, {"now": tx.clock.now()})
 
 
 def open_runs(
     tx: Transaction, *, conversation_id: str | None = None, agent_id: str | None = None
 ) -> list[Run]:
-    """Return the runs that have not ended, the oldest first: all, in one conversation, or of one agent."""
+    """Return open runs, the oldest first: all, of a conversation, or of an agent."""
     if conversation_id:
         return _RUNS.all(tx, _OPEN_OF_CONVERSATION, {"conversation_id": conversation_id})
     if agent_id:
@@ -222,39 +237,42 @@ def open_runs(
 def with_same_body(
     tx: Transaction, conversation_id: str, body_hash: str, since: int, *, other_than: str = ""
 ) -> Run | None:
-    """Return the newest other run of the conversation that was asked for with this very body since that time."""
-    values = {
+    """Return the conversation's newest other run since this time with the same request body."""
+    parameters = {
         "conversation_id": conversation_id,
         "body_hash": body_hash,
         "since": since,
         "other_than": other_than,
     }
-    return _RUNS.first(tx, _SAME_BODY, values)
+    return _RUNS.first(tx, _SAME_BODY, parameters)
 
 
 def page(
     tx: Transaction,
     scope: Scope,
-    wanted: Page,
+    page: Page,
     *,
     agent_ids: Sequence[str] = (),
     statuses: Sequence[str] = (),
     **equal: Any,
 ) -> list[Run]:
     of_agents = runs.c.agent_id.in_(agent_ids) if agent_ids else None
-    in_organization, *seen = in_scope(runs, scope)
+    in_organization, *visible = in_scope(runs, scope)
     if equal.get("conversation_id") or len(agent_ids) == 1:
-        # A bare organization_id would lead SQLite through all runs by their time, instead of the few that are wanted.
+        # With the bare column, SQLite would read all runs by time instead of the few requested.
         in_organization = func.coalesce(runs.c.organization_id, "") == scope.organization_id
     has_status = runs.c.status.in_(statuses) if statuses else None
     return _RUNS.page(
-        tx, None, wanted, in_organization, *seen, of_agents, has_status, caller=scope, **equal
+        tx, None, page, in_organization, *visible, of_agents, has_status, caller=scope, **equal
     )
 
 
 @dataclass(frozen=True, slots=True)
 class StepFilter:
-    """Which steps are wanted: with any of these tags, judged or not, made from `since` to `until` (microseconds, both included)."""
+    """A filter of steps, by tags (any of them), feedback, and time of creation.
+
+    `since` and `until` are inclusive, in microseconds. `is_none` matches no step.
+    """
 
     tags: Sequence[str] = ()
     has_feedback: bool | None = None
@@ -267,42 +285,55 @@ class StepFilter:
 def page_of_steps(
     tx: Transaction,
     scope: Scope,
-    wanted: Page,
-    which: StepFilter | None = None,
+    page: Page,
+    filters: StepFilter | None = None,
     *,
     run_ids: Sequence[str] = (),
     **equal: Any,
 ) -> list[Step]:
-    """Return one page of steps, filtered by columns and by the feedback about them; `run_ids` are of several runs."""
-    which = which or StepFilter()
-    given = each(steps.c.tags)
-    # Steps are stored as they end. An agent's are looked up in its own index, and all others from the newest row on.
+    """Return one page of steps, filtered by columns and feedback.
+
+    `run_ids` selects the steps of several runs.
+    """
+    filters = filters or StepFilter()
+    step_tags = each(steps.c.tags)
+    conditions: list[ColumnElement[bool]] = []
+    if filters.tags:
+        has_tags = (literal(tag).op("IN", is_comparison=True)(step_tags) for tag in filters.tags)
+        conditions.append(or_(*has_tags))
+    if filters.has_feedback is not None:
+        conditions.append(steps.c.feedback.is_not(None) == filters.has_feedback)
+    if filters.since is not None:
+        conditions.append(steps.c.created_at >= filters.since)
+    if filters.until is not None:
+        conditions.append(steps.c.created_at <= filters.until)
+    if filters.is_none:
+        conditions.append(false())
+    if run_ids:
+        conditions.append(steps.c.run_id.in_(run_ids))
+    # Steps are stored as they end. An agent's are read by its index, others from the newest row on.
     return _STEPS.page(
         tx,
         scope,
-        wanted,
-        or_(*(literal(tag).op("IN", is_comparison=True)(given) for tag in which.tags))
-        if which.tags
-        else None,
-        None if which.has_feedback is None else steps.c.feedback.is_not(None) == which.has_feedback,
-        None if which.since is None else steps.c.created_at >= which.since,
-        None if which.until is None else steps.c.created_at <= which.until,
-        false() if which.is_none else None,
-        steps.c.run_id.in_(run_ids) if run_ids else None,
+        page,
+        *conditions,
         by=("created_at", "seq") if "agent_id" in equal else ("seq",),
-        feedback=which.feedback,
+        feedback=filters.feedback,
         **equal,
     )
 
 
 def context_tokens(tx: Transaction, run_id: str) -> int | None:
-    """Return how many tokens the window had at the run's last step; None where nothing was counted."""
+    """Return the tokens in the window at the run's last step; None if they were not counted."""
     row = tx.first(_LAST_STEP, {"run_id": run_id})
     return (row.prompt_tokens + row.completion_tokens or None) if row else None
 
 
 def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
-    """Delete a run with its steps, whose tokens stay in the ledger; its messages stay. Raises NotFound, Conflict."""
+    """Delete a run with its steps; its messages stay.
+
+    The steps' tokens move to the expenses. Raises NotFound, Conflict.
+    """
     scope.require_owns(get(tx, scope, run_id).user_id)
     if (run := lock(tx, run_id)) and run.ended_at is None:
         raise Conflict(f"{run_id} has not ended. Cancel it first, then delete it.")
@@ -311,19 +342,23 @@ def delete_one(tx: Transaction, scope: Scope, run_id: str) -> None:
 
 
 def append_events(tx: Transaction, run_id: str, first: int, data: Sequence[str]) -> None:
-    """Store events, the first of which has this number; raises Collision where one with such a number is there, or no run."""
+    """Store events, the first with this number.
+
+    Raises:
+        Collision: if a number is used already, or if the run does not exist.
+    """
     now = tx.clock.now()
     rows: list[dict[str, Any]] = [
-        {"run_id": run_id, "number": first + place, "data": one, "created_at": now}
-        for place, one in enumerate(data)
+        {"run_id": run_id, "number": number, "data": text, "created_at": now}
+        for number, text in enumerate(data, first)
     ]
     tx.run(_INSERT_EVENT, rows)
 
 
 def events_after(
-    tx: Transaction, run_id: str, number: int = 0, most: int = 2**31
+    tx: Transaction, run_id: str, number: int = 0, limit: int = 2**31
 ) -> list[RunEvent]:
-    return _EVENTS.all(tx, _EVENTS_AFTER, {"run_id": run_id, "after": number, "most": most})
+    return _EVENTS.all(tx, _EVENTS_AFTER, {"run_id": run_id, "after": number, "limit": limit})
 
 
 def last_event(tx: Transaction, run_id: str) -> RunEvent | None:
@@ -331,7 +366,10 @@ def last_event(tx: Transaction, run_id: str) -> RunEvent | None:
 
 
 def prune_events(tx: Transaction, before: int) -> int:
-    """Delete some of the events of runs that ended before this time; returns how many. Call it until there are none."""
+    """Delete some events of runs that ended before this time, and return their number.
+
+    Call it until it returns 0.
+    """
     rows = tx.all(_OLD_EVENTS, {"before": before})
     if not rows:
         return 0
@@ -339,17 +377,20 @@ def prune_events(tx: Transaction, before: int) -> int:
 
 
 def trace_of_step(tx: Transaction, scope: Scope, step_id: str) -> Trace | None:
-    values = {"step_id": step_id, "organization_id": scope.organization_id}
-    return _TRACES.first(tx, _TRACE_OF_STEP.where(*in_scope(traces, scope)), values)
+    parameters = {"step_id": step_id, "organization_id": scope.organization_id}
+    return _TRACES.first(tx, _TRACE_OF_STEP.where(*in_scope(traces, scope)), parameters)
 
 
-def traces_of_run(tx: Transaction, scope: Scope, run_id: str, most: int) -> list[Trace]:
-    values = {"run_id": run_id, "organization_id": scope.organization_id, "most": most}
-    return _TRACES.all(tx, _TRACES_OF_RUN.where(*in_scope(traces, scope)), values)
+def traces_of_run(tx: Transaction, scope: Scope, run_id: str, limit: int) -> list[Trace]:
+    parameters = {"run_id": run_id, "organization_id": scope.organization_id, "limit": limit}
+    return _TRACES.all(tx, _TRACES_OF_RUN.where(*in_scope(traces, scope)), parameters)
 
 
 def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
-    """Delete some traces made before that time (microseconds), or beyond so many of the newest; returns how many."""
+    """Delete some old traces, and return their number.
+
+    They are older than `before` (microseconds), or beyond the number of newest traces to keep.
+    """
     if deleted := tx.run(_DELETE_OLD, {"before": before}):
         return deleted
     row = tx.first(_NEWEST_TO_GO, {"kept": kept})
@@ -357,7 +398,7 @@ def prune_traces(tx: Transaction, *, before: int, kept: int) -> int:
 
 
 def add_expense(tx: Transaction, *spent: Expense) -> None:
-    """Store what was spent, now where it has no time."""
+    """Store expenses; one without a time gets the current time."""
     now = tx.clock.now()
     _EXPENSES.insert(
         tx,
@@ -368,7 +409,10 @@ def add_expense(tx: Transaction, *spent: Expense) -> None:
 def used_since(
     tx: Transaction, organization_id: str, since: int, agent_id: str | None = None
 ) -> int:
-    """How many tokens were used since that time (microseconds) in an organization, or by one agent; one statement."""
+    """Return the tokens used since this time (microseconds) by an organization or an agent.
+
+    It takes one statement.
+    """
     if agent_id:
         row = tx.first(_USED_BY_AGENT, {"agent_id": agent_id, "since": since})
     else:
@@ -396,7 +440,8 @@ def _used(column: str) -> Select[Any]:
     return select((of_runs + of_rest).label("used"))
 
 
-_USED, _USED_BY_AGENT = _used("organization_id"), _used("agent_id")
+_USED = _used("organization_id")
+_USED_BY_AGENT = _used("agent_id")
 _THESE = steps.c.id.op("IN", is_comparison=True)(each(bindparam("ids", type_=steps.c.tags.type)))
 _OF_STEP = (steps.c.organization_id, steps.c.agent_id, runs.c.user_id, steps.c.model_handle)
 _KEEP = insert(expenses).from_select(

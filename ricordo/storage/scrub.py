@@ -1,7 +1,7 @@
-"""Leaving nothing of deleted rows in the database's files, and looking for a user in copies of the database.
+"""Removal of deleted rows' bytes from database files, and search for a user in copies.
 
-A database marks deleted rows as free and keeps their bytes until something else is written there. SQLite's VACUUM and PostgreSQL's
-VACUUM FULL rewrite the files.
+A database marks deleted rows as free, and keeps their bytes until they are overwritten. SQLite's
+VACUUM and PostgreSQL's VACUUM FULL rewrite the files.
 """
 
 import sqlite3
@@ -15,60 +15,71 @@ from ricordo.storage.engine.store import Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED
 from ricordo.storage.schema.columns import metadata
 
-# A larger table is not rewritten while servers work: all who read it would wait for seconds.
+# A larger table is not rewritten while servers work, since all its readers would wait for seconds.
 MOST_REWRITTEN = 256 * 1024 * 1024
-# Of these every erasure leaves something behind.
+# Every erasure deletes rows of these tables.
 _ALWAYS = ("users", "conversations", "messages", "jobs", "search_")
-# What is deleted, or changes, with the rows of another table.
+# Tables that change with the rows of another table.
 _WITH = {"passages": {"passages_tags", "archives"}, "blocks": {"blocks_tags", "agents_blocks"}}
 _OUTSIDE = ("search_pgvector",)
 _IDS = ("id", "user_id", "sender_id", "owner_id", "author_id", "created_by", "updated_by")
 
 
 async def scrub(store: Store, tables: Iterable[str]) -> list[str]:
-    """Rewrite files where rows of these tables were deleted; returns what could not be done. Raises Unavailable: do it again."""
+    """Rewrite the files of tables with deleted rows.
+
+    Returns:
+        Sentences about the parts that could not be done.
+
+    Raises:
+        Unavailable: if it has to be repeated.
+    """
     touched = set(tables)
     touched.update(*(_WITH.get(name, ()) for name in touched))
-    wanted = [name for name in metadata.tables if name in touched or name.startswith(_ALWAYS)]
-    left: list[str] = []
+    names = [name for name in metadata.tables if name in touched or name.startswith(_ALWAYS)]
+    remarks: list[str] = []
 
     def begin(tx: Transaction) -> None:
         cursor: Any = tx.connection.connection.cursor
-        # After the commit, in the thread that writes: there nothing else waits for the lock that this takes.
+        # Runs after the commit in the writing thread, where nothing else waits for this lock.
         if tx.connection.dialect.name == "sqlite":
             tx.after_commit.append(lambda: _scrub_sqlite(cursor()))
         else:
+            names_to_scrub = [*names, *_OUTSIDE]
             tx.after_commit.append(
-                lambda: left.extend(_scrub_postgres(cursor(), [*wanted, *_OUTSIDE]))
+                lambda: remarks.extend(_scrub_postgres(cursor(), names_to_scrub))
             )
 
     begin.__qualname__ = "scrub: VACUUM after an erasure"
     await store.write(begin)
-    return left
+    return remarks
 
 
 def holds(path: Path, user_id: str) -> bool | None:
-    """Whether a copy of an SQLite database names this user anywhere; None where that cannot be told."""
+    """Return True if a copy of an SQLite database contains this user's id.
+
+    None if the copy cannot be read.
+    """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as copy:
             columns = copy.execute(
-                "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c WHERE m.type = 'table'"
+                "SELECT m.name, c.name FROM sqlite_master AS m, pragma_table_info(m.name) AS c"
+                " WHERE m.type = 'table'"
             )
-            wanted = [
+            id_columns = [
                 (table.replace('"', '""'), column) for table, column in columns if column in _IDS
             ]
-            statement = (
-                'SELECT 1 FROM "{}" WHERE "{}" = ? LIMIT 1'  # names of the copy's own schema
-            )
+            # The names come from the copy's own schema.
+            statement = 'SELECT 1 FROM "{}" WHERE "{}" = ? LIMIT 1'
             return any(
-                copy.execute(statement.format(*names), [user_id]).fetchone() for names in wanted
+                copy.execute(statement.format(*names), [user_id]).fetchone() for names in id_columns
             )
     except sqlite3.Error:
         return None
 
 
 def is_half_copied(path: Path) -> bool:
-    """Return whether an SQLite database is what an interrupted move left."""
+    """Return True if an SQLite database was left by an interrupted move."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as copy:
             (version,) = copy.execute("SELECT max(version) FROM schema_versions").fetchone()
@@ -78,7 +89,7 @@ def is_half_copied(path: Path) -> bool:
 
 
 def _scrub_sqlite(cursor: Any) -> None:
-    # In memory the copy that VACUUM makes would be as large as the database.
+    # In memory, VACUUM's copy would be as large as the database.
     cursor.execute("PRAGMA temp_store = FILE")
     try:
         cursor.execute("VACUUM")
@@ -91,8 +102,8 @@ def _scrub_sqlite(cursor: Any) -> None:
 
 
 def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
-    left = []
-    # Whoever comes after one that waits for a table waits with it.
+    remarks = []
+    # A statement that waits for a table also delays all later ones, so it waits only briefly.
     cursor.execute("SET lock_timeout = '2s'")
     try:
         for name in tables:
@@ -103,16 +114,17 @@ def _scrub_postgres(cursor: Any, tables: Iterable[str]) -> list[str]:
             is_small = size <= MOST_REWRITTEN
             cursor.execute(f'VACUUM ({"FULL, " if is_small else ""}ANALYZE) "{name}"'.encode())
             if not is_small:
-                left.append(
-                    f"The files of the table {name} are too large to be rewritten while servers work. Bytes of deleted rows may "
-                    f"stay there until others take their place; in a quiet hour run: VACUUM FULL {name}"
+                remarks.append(
+                    f"The files of the table {name} are too large to be rewritten while servers "
+                    "work. Bytes of deleted rows may stay there until others take their place; in "
+                    f"a quiet hour run: VACUUM FULL {name}"
                 )
-        # What the planner remembers of values is taken from them word for word.
+        # The planner's statistics contain copies of stored texts.
         cursor.execute("VACUUM FULL pg_statistic")
     finally:
         cursor.execute("SET lock_timeout = '10s'")
-    left.append(
-        "PostgreSQL's own log of changes (pg_wal), archives of it, replicas and dumps are not Ricordo's: they hold what was "
-        "deleted until you recycle or remove them."
+    remarks.append(
+        "PostgreSQL's own log of changes (pg_wal), archives of it, replicas and dumps are not "
+        "Ricordo's: they hold what was deleted until you recycle or remove them."
     )
-    return left
+    return remarks

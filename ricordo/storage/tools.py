@@ -26,13 +26,13 @@ _OF_AGENT = (
     .where(equal(agents_tools, "agent_id"))
     .order_by(agents_tools.c.seq)
 )
-# Each tool once, with the places where it is attached: many agents have the same tools, and to read one takes long.
-_IS_ASKED = one_of(agents_tools.c.agent_id, "agent_ids")
-_PLACES = select(
+# Each tool once, with its attachments: many agents have the same tools, and reading one is slow.
+_IS_REQUESTED = one_of(agents_tools.c.agent_id, "agent_ids")
+_ATTACHMENTS = select(
     distinct_list(cast(agents_tools.c.seq, Text) + " " + agents_tools.c.agent_id)
-).where(agents_tools.c.tool_id == tools.c.id, _IS_ASKED)
-_OF_AGENTS = _SELECT.add_columns(_PLACES.label("places")).where(
-    tools.c.id.in_(select(agents_tools.c.tool_id).where(_IS_ASKED))
+).where(agents_tools.c.tool_id == tools.c.id, _IS_REQUESTED)
+_OF_AGENTS = _SELECT.add_columns(_ATTACHMENTS.label("attachments")).where(
+    tools.c.id.in_(select(agents_tools.c.tool_id).where(_IS_REQUESTED))
 )
 _LOCK = select(organizations.c.id).where(equal(organizations, "id")).with_for_update(key_share=True)
 _ATTACH = insert(agents_tools)
@@ -44,7 +44,11 @@ _DETACH_ALL = delete(agents_tools).where(equal(agents_tools, "agent_id"))
 
 @dataclass(frozen=True, slots=True)
 class ToolFilter:
-    """Which tools are wanted; empty means: any. `search` is a piece of the name; of both in `is_built_in` there is no tool."""
+    """A filter of tools; an empty field matches any.
+
+    `search` is a piece of the name. `is_built_in` holds conditions that must all be met, so with
+    both of them no tool matches.
+    """
 
     names: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
@@ -68,7 +72,7 @@ get = _ROWS.get
 
 
 def by_ids(tx: Transaction, scope: Scope, ids: Sequence[str]) -> list[Tool]:
-    """Return the tools with these ids, in their order; raises NotFound for the first that is missing."""
+    """Return the tools with these ids, in order. Raises NotFound for the first missing one."""
     read = _ROWS.all(tx, _BY_IDS, {"ids": list(ids), "organization_id": scope.organization_id})
     by_id = {tool.id: tool for tool in read}
     return [found(by_id.get(id), "Tool", id) for id in ids]
@@ -82,20 +86,28 @@ def by_names(tx: Transaction, scope: Scope, names: Sequence[str]) -> dict[str, T
 
 
 def find(tx: Transaction, scope: Scope, names: Sequence[str], ids: Sequence[str]) -> list[Tool]:
-    """Return the tools with these names, then those with these ids, each once; raises NotFound for what is missing."""
+    """Return the tools with these names, then those with these ids, each once.
+
+    Raises NotFound for missing ones.
+    """
     if not names and not ids:
         return []
-    values = {"names": list(names), "ids": list(ids), "organization_id": scope.organization_id}
-    by_name = {tool.name: tool for tool in _ROWS.all(tx, _BY_NAMES_OR_IDS, values)}
+    parameters = {
+        "names": list(names),
+        "ids": list(ids),
+        "organization_id": scope.organization_id,
+    }
+    by_name = {tool.name: tool for tool in _ROWS.all(tx, _BY_NAMES_OR_IDS, parameters)}
     by_id = {tool.id: tool for tool in by_name.values()}
     if missing := [name for name in names if name not in by_name]:
         raise NotFound(f"Tool with name {', '.join(missing)} not found{_replacement(missing)}")
-    wanted = [*(by_name[name] for name in names), *(found(by_id.get(id), "Tool", id) for id in ids)]
-    return list({tool.id: tool for tool in wanted}.values())
+    named = [by_name[name] for name in names]
+    with_ids = [found(by_id.get(id), "Tool", id) for id in ids]
+    return list({tool.id: tool for tool in [*named, *with_ids]}.values())
 
 
 def _replacement(missing: Sequence[str]) -> str:
-    """Say what to use in place of tools that the retired Letta V1 server had."""
+    """Return a hint for missing tools of the retired Letta V1 server; "" for others."""
     hints = list(dict.fromkeys(REPLACEMENTS[name] for name in missing if name in REPLACEMENTS))
     return f". Use {'; '.join(hints)}." if hints else ""
 
@@ -105,42 +117,42 @@ def of_agent(tx: Transaction, agent_id: str) -> tuple[Tool, ...]:
 
 
 def of_agents(tx: Transaction, agent_ids: Sequence[str]) -> dict[str, tuple[Tool, ...]]:
-    """Return the tools of each of these agents, by its id, in the order of attachment."""
-    places: dict[str, dict[int, Tool]] = {id: {} for id in agent_ids}
+    """Return the tools of each of these agents by id, in order of attachment."""
+    tools_by_seq: dict[str, dict[int, Tool]] = {id: {} for id in agent_ids}
     for row in tx.all(_OF_AGENTS, {"agent_ids": list(agent_ids)}):
         tool = _ROWS.of(row[:-1])
-        for seq, agent_id in map(str.split, row.places):
-            places[agent_id][int(seq)] = tool
+        for seq, agent_id in map(str.split, row.attachments):
+            tools_by_seq[agent_id][int(seq)] = tool
     return {
         id: tuple(tool for _, tool in sorted(attached.items(), key=itemgetter(0)))
-        for id, attached in places.items()
+        for id, attached in tools_by_seq.items()
     }
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, which: ToolFilter) -> list[Tool]:
-    return _ROWS.page(tx, scope, wanted, *_conditions(which))
+def page(tx: Transaction, scope: Scope, page: Page, filters: ToolFilter) -> list[Tool]:
+    return _ROWS.page(tx, scope, page, *_conditions(filters))
 
 
-def count(tx: Transaction, scope: Scope, which: ToolFilter = ToolFilter()) -> int:
-    return _ROWS.count(tx, scope, *_conditions(which))
+def count(tx: Transaction, scope: Scope, filters: ToolFilter = ToolFilter()) -> int:
+    return _ROWS.count(tx, scope, *_conditions(filters))
 
 
-def _conditions(which: ToolFilter) -> Iterator[ColumnElement[bool]]:
-    if which.names:
-        yield tools.c.name.in_(which.names)
-    if which.ids:
-        yield tools.c.id.in_(which.ids)
-    if which.types:
-        yield tools.c.tool_type.in_(which.types)
-    if which.other_types:
-        yield tools.c.tool_type.not_in(which.other_types)
-    if which.search:
-        yield tools.c.name.icontains(which.search, autoescape=True)
-    for is_built_in in which.is_built_in:
+def _conditions(filters: ToolFilter) -> Iterator[ColumnElement[bool]]:
+    if filters.names:
+        yield tools.c.name.in_(filters.names)
+    if filters.ids:
+        yield tools.c.id.in_(filters.ids)
+    if filters.types:
+        yield tools.c.tool_type.in_(filters.types)
+    if filters.other_types:
+        yield tools.c.tool_type.not_in(filters.other_types)
+    if filters.search:
+        yield tools.c.name.icontains(filters.search, autoescape=True)
+    for is_built_in in filters.is_built_in:
         yield tools.c.tool_type.startswith("letta") == is_built_in
-    if which.agent_id is not None:
+    if filters.agent_id is not None:
         yield tools.c.id.in_(
-            select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == which.agent_id)
+            select(agents_tools.c.tool_id).where(agents_tools.c.agent_id == filters.agent_id)
         )
 
 

@@ -1,4 +1,4 @@
-"""Users: the people memory is about, each named by an id, or by the identifier that another system knows them by."""
+"""Users: people with memory, named by an id or by another system's identifier."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from ricordo.storage.engine.store import Transaction
 from ricordo.storage.schema.core_tables import users
 
 _LONGEST = 255
-# A name is a part of addresses, of the author's line of commits, and of one line in every list.
+# A name is part of addresses, of a commit's author line, and of single lines in lists.
 _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\<>]|^\.{1,2}$|^\s|\s$")
 ROWS = Repository(User, users)
 _IS_NAMED = or_(users.c.id == bindparam("name"), users.c.identifier == bindparam("name"))
@@ -36,7 +36,7 @@ _EMAIL = re.compile(r"[^\s@<>\x00-\x1f]{1,120}@[^\s@<>\x00-\x1f]{1,120}")
 
 @dataclass(frozen=True, slots=True)
 class UserDraft:
-    """A user to be made."""
+    """A user to create."""
 
     name: str
     identifier: str | None = None
@@ -47,18 +47,17 @@ class UserDraft:
 
 
 def find(tx: Transaction, scope: Scope, name: str) -> User | None:
-    """Return the user with this id, or else this identifier, if there is one that the caller may know of."""
-    found = named(tx, scope.organization_id, name)
-    return found if found and scope.subject_id in (None, found.id) else None
+    """Return the user with this id or identifier, if the caller may know of the user."""
+    user = named(tx, scope.organization_id, name)
+    return user if user and scope.subject_id in (None, user.id) else None
 
 
 def named(tx: Transaction, organization_id: str, name: str) -> User | None:
-    """Return the user with this id, or else this identifier, whoever asks."""
+    """Return the user with this id or identifier, whoever the caller is."""
     if "\0" in name:
-        return None  # PostgreSQL would not even look
-    found = ROWS.all(tx, _NAMED, {"organization_id": organization_id, "name": name})
-    found.sort(key=lambda user: user.id != name)
-    return found[0] if found else None
+        return None  # PostgreSQL would refuse the parameter
+    matches = ROWS.all(tx, _NAMED, {"organization_id": organization_id, "name": name})
+    return min(matches, key=lambda user: user.id != name, default=None)
 
 
 def require(tx: Transaction, scope: Scope, name: str) -> User:
@@ -73,44 +72,48 @@ def unknown(name: str) -> NotFound:
 
 
 def user_id_of(identity_id: str) -> str:
-    """Return the id of the user whom older clients know as this identity."""
+    """Return the id of the user that older clients call this identity."""
     return f"user-{identity_id.removeprefix('identity-')}"
 
 
 def ids_of(
     tx: Transaction, scope: Scope, identity_id: str | None, keys: Sequence[str]
 ) -> list[str] | None:
-    """Return the ids of the users that a list asks for by an identity and identifiers; None where it asks for none."""
+    """Return the ids of users with this identity or these identifiers; None without a filter."""
     names = [*keys, *([user_id_of(identity_id)] if identity_id else ())]
     return [user.id for name in names if (user := find(tx, scope, name))] if names else None
 
 
 def find_or_make(tx: Transaction, scope: Scope, name: str, *, is_subject: bool = False) -> User:
-    """Return the user with this id or identifier, or a new one with this identifier.
+    """Return the user with this id or identifier, or create one with this identifier.
 
-    Raises Invalid for a name that no user can have, NotFound where the caller may make no user, Collision for a name that
-    looks like another's, unless it `is_subject` of a login provider, which tells such names apart.
+    `is_subject` marks a name from a login provider, which tells look-alike names apart.
+
+    Raises:
+        Invalid: for a name that no user can have.
+        NotFound: if the caller may not create users.
+        Collision: for a name that looks like another user's.
     """
     if user := find(tx, scope, name):
         return user
     if scope.subject_id is not None or is_id(name, "user"):
-        # Ids are made here: one that is not there is deleted, or guessed.
+        # Only this server makes ids, so an unknown one is deleted or guessed.
         return require(tx, scope, name)
     require_fit_name(name)
     if not is_subject:
         _require_told_apart(tx, scope.organization_id, name)
     now = tx.clock.now()
     user = User(new_id("user"), scope.organization_id, name, name, now)
-    # Where another transaction makes the same user, this waits for it and finds theirs then.
+    # If another transaction inserts the same user, this one waits for it, and then finds the user.
     return user if _insert(tx, user) else require(tx, scope, name)
 
 
-def require_fit_name(name: str, who: str = "A user") -> None:
-    """Raise Invalid for a name that is no part of an address, or no single line."""
+def require_fit_name(name: str, subject: str = "A user") -> None:
+    """Raise Invalid for a name that does not fit into an address or a line."""
     if not name or len(name) > _LONGEST or _UNFIT.search(name):
         raise Invalid(
-            f'{who} cannot be called "{name[:80]}". Use at most {_LONGEST} characters, no "/", "\\", "<", ">", '
-            "and no spaces at the ends."
+            f'{subject} cannot be called "{name[:80]}". Use at most {_LONGEST} characters, no "/", '
+            '"\\", "<", ">", and no spaces at the ends.'
         )
 
 
@@ -119,26 +122,28 @@ def lock(tx: Transaction, user_id: str) -> None:
 
 
 def with_email(tx: Transaction, scope: Scope, address: str) -> User | None:
-    """Return the one user of the organization who has this e-mail address; None also where several have it."""
-    values = {"organization_id": scope.organization_id, "address": address.lower()}
-    found = ROWS.all(tx, _WITH_EMAIL, values) if address and "\0" not in address else []
-    return found[0] if len(found) == 1 else None
+    """Return the only user with this e-mail address; None if several have it."""
+    if not address or "\0" in address:
+        return None
+    parameters = {"organization_id": scope.organization_id, "address": address.lower()}
+    matches = ROWS.all(tx, _WITH_EMAIL, parameters)
+    return matches[0] if len(matches) == 1 else None
 
 
-def page(tx: Transaction, scope: Scope, wanted: Page, **equal: Any) -> list[User]:
-    """Return one page of the users whom the caller may know of, with these values in these columns."""
-    return ROWS.page(tx, scope, wanted, id=scope.subject_id, **equal)
+def page(tx: Transaction, scope: Scope, page: Page, **equal: Any) -> list[User]:
+    """Return one page of the users that the caller may know of, filtered by columns."""
+    return ROWS.page(tx, scope, page, id=scope.subject_id, **equal)
 
 
 def count(tx: Transaction, scope: Scope) -> int:
-    """Return the number of users whom the caller may know of."""
+    """Return the number of users that the caller may know of."""
     return ROWS.count(tx, scope, *([users.c.id == scope.subject_id] if scope.subject_id else []))
 
 
 def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
-    """Return a new user. Raises Collision where the identifier is taken, Invalid, Forbidden."""
+    """Create a user. Raises Collision for a used identifier, Invalid, Forbidden."""
     require_all_users(scope)
-    made = replace(
+    new_user = replace(
         User(
             user.id or new_id("user"),
             scope.organization_id,
@@ -150,15 +155,18 @@ def create(tx: Transaction, scope: Scope, user: UserDraft) -> User:
         identity_type=user.identity_type,
         properties=user.properties,
     )
-    _require_sound(tx, made)
-    _require_told_apart(tx, made.organization_id, made.identifier)
-    if not _insert(tx, made):
-        raise Collision(_taken(made.identifier))
-    return made
+    _require_sound(tx, new_user)
+    _require_told_apart(tx, new_user.organization_id, new_user.identifier)
+    if not _insert(tx, new_user):
+        raise Collision(_name_in_use(new_user.identifier))
+    return new_user
 
 
 def change(tx: Transaction, scope: Scope, user: User) -> User:
-    """Store what may change of a user. Their memory stays theirs under any identifier. Raises Collision, Invalid, Forbidden."""
+    """Store changes of a user, whose memory stays under any identifier.
+
+    Raises Collision, Conflict, Invalid, Forbidden.
+    """
     require_all_users(scope)
     if user.id == LOCAL_USER and user.disabled_at is not None:
         raise Conflict("This is the user who runs the server, who cannot be disabled.")
@@ -174,7 +182,7 @@ def change(tx: Transaction, scope: Scope, user: User) -> User:
 
 
 def _former_names(stored: User, changed: User) -> tuple[str, ...]:
-    """Return what the user was called before, without what they are called now."""
+    """Return the user's former names, without the current ones."""
     names = dict.fromkeys(
         (*stored.former, stored.name, *([stored.identifier] if stored.identifier else []))
     )
@@ -192,7 +200,8 @@ def _look(user: User) -> str | None:
 def require_all_users(scope: Scope) -> None:
     if scope.subject_id is not None:
         raise Forbidden(
-            "Only callers who see the whole organization may change its users. Use an administrator's key."
+            "Only callers who see the whole organization may change its users. Use an "
+            "administrator's key."
         )
 
 
@@ -202,7 +211,7 @@ def _require_sound(tx: Transaction, user: User) -> None:
         require_fit_name(user.identifier)
         other = named(tx, user.organization_id, user.identifier)
         if is_id(user.identifier, "user") or (other and other.id != user.id):
-            raise Collision(_taken(user.identifier))
+            raise Collision(_name_in_use(user.identifier))
     if user.email and not _EMAIL.fullmatch(user.email):
         raise Invalid(f'"{user.email[:80]}" is no e-mail address. Write it as name@example.org.')
 
@@ -210,7 +219,7 @@ def _require_sound(tx: Transaction, user: User) -> None:
 def _require_told_apart(
     tx: Transaction, organization_id: str, identifier: str | None, id: str | None = None
 ) -> None:
-    """Raise Collision where the identifier looks like another user's: people would take them for one."""
+    """Raise Collision if people would take the identifier for another user's."""
     if not identifier:
         return
     for other in ROWS.all(
@@ -222,10 +231,11 @@ def _require_told_apart(
             and are_alike(identifier, other.identifier)
         ):
             raise Collision(
-                f'There is a user "{other.identifier[:_LONGEST]}", whose name looks like this one: they differ only in case, '
-                "width, hidden characters or letters that look alike. Use that name, or choose another one."
+                f'There is a user "{other.identifier[:_LONGEST]}", whose name looks like this one: '
+                "they differ only in case, width, hidden characters or letters that look alike. "
+                "Use that name, or choose another one."
             )
 
 
-def _taken(identifier: str | None) -> str:
+def _name_in_use(identifier: str | None) -> str:
     return f'A user "{(identifier or "")[:_LONGEST]}" already exists. Choose another identifier.'

@@ -1,15 +1,26 @@
-"""Chains of versions: one owner's history, written in the transaction that changes the blocks it is about, and its texts.
+"""Chains of versions: one owner's history and its texts.
 
-Every write of a block's text goes through `store`, which the repository of blocks alone calls. The chain's row is locked
-first, so writers of one chain follow each other, and its `files` are the tree that the next id is made of.
+Versions are written in the transaction that changes their blocks. Every write of a block's text
+goes through `store`, which only the repository of blocks calls. The chain's row is locked first, so
+writers of one chain follow each other. Its `files` are the tree from which the next id is computed.
 """
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, bindparam, exists, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    bindparam,
+    exists,
+    func,
+    insert,
+    select,
+    update,
+)
 
 from ricordo.domain.authors import signature
 from ricordo.domain.block import Chain
@@ -21,6 +32,8 @@ from ricordo.errors import Conflict, Invalid, NotFound
 from ricordo.storage import jobs
 from ricordo.storage.engine.repository import Missing, Repository, equal
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import size_of_versions
+from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import (
     blobs,
     chains,
@@ -30,10 +43,10 @@ from ricordo.storage.schema.memory_tables import (
     number_of_chain,
 )
 
-# A text that is this many steps away from one that is stored whole is stored whole itself.
+# A text at this distance from a whole text, in deltas, is stored whole itself.
 _DEEPEST = 32
 _READ_AT_ONCE = 500
-# What zlib can look back on.
+# How far zlib looks back, in bytes.
 _WINDOW = 32_768
 _LENGTH = 4
 
@@ -50,7 +63,7 @@ _CHAINS = Repository(
     },
 )
 _METADATA = Repository(ChangeMetadata, commits)
-# Whether there are remotes is read with the row that is locked anyway: most chains have none, and cost nothing then.
+# Read with the row, which is locked anyway: for most chains, without remotes, it costs nothing.
 _IS_FOLLOWED = exists().where(memory_remotes.c.chain_id == chains.c.id).label("is_followed")
 _LOCK = (
     select(*_CHAINS.columns, _IS_FOLLOWED)
@@ -66,8 +79,9 @@ _OF_OWNER = _CHAINS.select.where(equal(chains, "owner_kind", "owner_id", "organi
 _UNKNOWN = -1
 _before = commits.alias("before")
 _ID_BEFORE = select(_before.c.id)
-# The commit that a version was made from: what is stored, or else that of the version before it. In a commit that begins a
-# history the first version has none before it, and the others have one of the same commit.
+# The commit that a version was made from: the stored one, or else that of the version before it.
+# In the first commit of a history, the first version has none before it, and the versions before
+# the others belong to the same commit.
 PARENT = func.coalesce(
     commits.c.parent,
     _ID_BEFORE.where(
@@ -87,23 +101,32 @@ _INSERT_COMMIT = insert(commits).values(
         ).scalar_subquery(),
     ),
 )
-advance = _CHAINS.updates("head", "versions", "files")
-# A text, its depth and itself: what a new one may be stored as a difference from.
+_ADVANCE = (
+    update(chains)
+    .where(chains.c.id == bindparam("this_id"))
+    .values(
+        head=bindparam("new_head"),
+        versions=bindparam("new_versions"),
+        files=bindparam("new_files"),
+        history_bytes=chains.c.history_bytes + bindparam("grown", type_=BigInteger),
+    )
+)
+# A text's id, its depth and the text: a base from which a new text may be stored as a delta.
 TextBase = tuple[bytes, int, str]
 
 _INSERT_TEXT = Missing(blobs).values(chain=number_of_chain())
 _DEPTH = select(blobs.c.depth).where(is_in_chain(blobs), blobs.c.id == bindparam("blob"))
 
 
-def _lineage(wanted: ColumnElement[bool]) -> Select[Any]:
-    """The texts of a chain that are wanted, and those that they are differences from."""
+def _lineage(condition: ColumnElement[bool]) -> Select[Any]:
+    """Return the statement for texts of a chain and the bases of their deltas."""
     line = (
         select(blobs.c.chain, blobs.c.id, blobs.c.base)
-        .where(is_in_chain(blobs), wanted)
+        .where(is_in_chain(blobs), condition)
         .cte("line", recursive=True)
     )
     bases = select(blobs.c.chain, blobs.c.id, blobs.c.base)
-    # Texts that are differences from the same one are followed together from there on.
+    # Texts with the same base share the rest of the line.
     line = line.union(bases.where(blobs.c.chain == line.c.chain, blobs.c.id == line.c.base))
     return select(blobs.c.id, blobs.c.base, blobs.c.data).join(
         line, (blobs.c.chain == line.c.chain) & (blobs.c.id == line.c.id)
@@ -113,9 +136,25 @@ def _lineage(wanted: ColumnElement[bool]) -> Select[Any]:
 _LINEAGE = _lineage(blobs.c.id == bindparam("blob"))
 
 
+class StoredText(NamedTuple):
+    """A text in a chain: its id, how many steps it is from one that is stored whole, and what it added to the history."""
+
+    id: bytes
+    depth: int
+    added_bytes: int
+
+    @property
+    def file(self) -> tuple[bytes, int]:
+        """The entry of `Chain.files`."""
+        return self.id, self.depth
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A block's next state: its text (None: deleted), the text `before` (None: new), and `old_label` in a rename."""
+    """A block's next state.
+
+    It is its text (None: deleted), the text `before` (None: new), and `old_label` in a rename.
+    """
 
     label: str
     value: str | None
@@ -125,7 +164,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class VersionPlan:
-    """A chain as changes will leave it, but for the depth of new texts, the id of each change's version, and the time in them."""
+    """A chain after planned changes, the id of each change's version, and the versions' time.
+
+    The depth of new texts is not known yet.
+    """
 
     chain: Chain
     ids: tuple[bytes | None, ...]
@@ -137,7 +179,10 @@ def insert_chain(tx: Transaction, chain: Chain) -> None:
 
 
 def lock(tx: Transaction, chain_id: str) -> Chain | None:
-    """Lock a chain and its blocks to change them, so that remotes sync after the commit; None where it was deleted."""
+    """Lock a chain and its blocks for a change; None if the chain was deleted.
+
+    Its remotes will sync after the commit.
+    """
     row = tx.first(_LOCK, {"id": chain_id})
     if row is None:
         return None
@@ -148,24 +193,27 @@ def lock(tx: Transaction, chain_id: str) -> Chain | None:
 
 
 def lock_all(tx: Transaction, chain_ids: Iterable[str]) -> None:
-    """Lock several chains in the order of their ids, as everyone does, so that no two transactions wait for each other."""
+    """Lock several chains in the order of their ids, to avoid deadlocks."""
     for chain_id in sorted(set(chain_ids)):
         lock(tx, chain_id)
 
 
 def of_owner(tx: Transaction, scope: Scope, owner_kind: str, owner_id: str) -> Chain | None:
-    values = {
+    parameters = {
         "owner_kind": owner_kind,
         "owner_id": owner_id,
         "organization_id": scope.organization_id,
     }
-    return _CHAINS.first(tx, _OF_OWNER, values)
+    return _CHAINS.first(tx, _OF_OWNER, parameters)
 
 
 def plan(
     chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata, now: int
 ) -> VersionPlan:
-    """Plan the changes of a locked chain; one without effect makes no version. Raises Invalid for a reason git cannot hold."""
+    """Plan the changes of a locked chain.
+
+    A change without effect makes no version. Raises Invalid for a reason that git cannot hold.
+    """
     if "\0" in metadata.reason:
         raise Invalid(
             "The reason of a change of memory cannot hold NUL characters. Leave them out."
@@ -177,7 +225,7 @@ def plan(
         before = files.pop(change.old_label or change.label, None)
         if change.value is not None:
             blob = blob_id(change.value)
-            # How deep it will lie is found out when it is stored.
+            # Its depth is known only when it is stored.
             files[change.label] = before if before and before[0] == blob else (blob, _UNKNOWN)
         if files == chain.files:
             ids.append(None)
@@ -199,8 +247,9 @@ def store(
     metadata: ChangeMetadata,
     planned: VersionPlan,
 ) -> Chain:
-    """Store what was planned for the chain; returns it as it is then."""
+    """Store the planned changes of the chain, and return its new state."""
     rows = []
+    grown = 0
     for change, id in zip(changes, planned.ids, strict=True):
         if id is None:
             continue
@@ -208,29 +257,35 @@ def store(
         before = files.pop(change.old_label or change.label, None)
         if change.value is not None:
             base = (*before, change.before) if before and change.before is not None else None
-            files[change.label] = put_text(tx, chain.id, change.value, base)
+            text = put_text(tx, chain.id, change.value, base)
+            files[change.label] = text.file
+            grown += text.added_bytes
         blob = files[change.label][0] if change.value is not None else None
-        rows.append(row_of(chain, change, metadata, id, blob, planned.at))
+        rows.append(row_of(chain, change, metadata, id=id, blob=blob, now=planned.at))
         chain = replace(chain, head=id, versions=chain.versions + 1, files=files)
     if rows:
-        insert_rows(tx, rows)
-        advance(tx, chain)
-    return chain
+        grown += insert_rows(tx, rows)
+        advance(tx, chain, grown)
+    return replace(chain, history_bytes=chain.history_bytes + grown)
 
 
 def begin(
     tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
 ) -> tuple[bytes | None, ...]:
-    """Store a new chain with its first versions, all of new blocks; returns their ids."""
+    """Store a new chain with its first versions, all of new blocks; return their ids."""
     planned = plan(chain, changes, metadata, tx.clock.now())
     files = {label: (blob, 0) for label, (blob, _) in planned.chain.files.items()}
-    insert_chain(tx, replace(planned.chain, files=files))
     texts = dict.fromkeys(change.value or "" for change in changes)
-    tx.run(_INSERT_TEXT, [_text_row(chain.id, text) for text in texts])
+    text_rows = [_text_row(chain.id, text) for text in texts]
     rows = []
     for change, id in zip(changes, planned.ids, strict=True):
-        rows.append(row_of(chain, change, metadata, id or b"", files[change.label][0], planned.at))
+        blob, _ = files[change.label]
+        row = row_of(chain, change, metadata, id=id or b"", blob=blob, now=planned.at)
+        rows.append(row)
         chain = replace(chain, head=id, versions=chain.versions + 1)
+    size = sum(map(_text_size, text_rows)) + size_of_versions(rows)
+    insert_chain(tx, replace(planned.chain, files=files, history_bytes=size))
+    tx.run(_INSERT_TEXT, text_rows)
     insert_rows(tx, rows)
     return planned.ids
 
@@ -238,7 +293,10 @@ def begin(
 def record(
     tx: Transaction, chain: Chain, changes: Sequence[Change], metadata: ChangeMetadata
 ) -> tuple[Chain, tuple[bytes | None, ...]]:
-    """Plan and store; return the chain as it is then, and the changes' versions, None for one that changed nothing."""
+    """Plan and store the changes.
+
+    Returns the chain's new state and the changes' versions, None for one without effect.
+    """
     planned = plan(chain, changes, metadata, tx.clock.now())
     return store(tx, chain, changes, metadata, planned), planned.ids
 
@@ -246,7 +304,10 @@ def record(
 def row_of(
     chain: Chain, change: Change, metadata: ChangeMetadata, id: bytes, blob: bytes | None, now: int
 ) -> dict[str, Any]:
-    """Return a version of this chain for `insert_rows`; `blob` is its text's id, None where the block is deleted."""
+    """Return the row of a version of this chain, for `insert_rows`.
+
+    `blob` is the id of its text; None if the block is deleted.
+    """
     return {
         **_METADATA.values(metadata),
         "chain_id": chain.id,
@@ -262,22 +323,40 @@ def row_of(
     }
 
 
-def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Store versions that `row_of` made, in their order; the caller stores the chain's tip."""
+def insert_rows(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Store the versions of `row_of`, in order.
+
+    Returns the bytes that they add to the history, for `advance`.
+    """
     tx.run(_INSERT_COMMIT, rows)
+    return size_of_versions(rows)
 
 
-def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> tuple[bytes, int]:
-    """Store a text unless the chain has it; returns its id and how many steps it is from one that is stored whole."""
+def advance(tx: Transaction, chain: Chain, grown: int) -> None:
+    """Store the tip of a chain, whose history has grown by so many bytes."""
+    row = _CHAINS.values(chain)
+    values = {f"new_{name}": row[name] for name in ("head", "versions", "files")}
+    tx.run(_ADVANCE, {**values, "grown": grown, "this_id": chain.id})
+
+
+def put_text(tx: Transaction, chain_id: str, text: str, base: TextBase | None) -> StoredText:
+    """Store a text unless the chain has it; the caller adds its bytes to the chain's history."""
     row = _text_row(chain_id, text, base if base and base[1] + 1 < _DEEPEST else None)
     if tx.run(_INSERT_TEXT, row):
-        return row["id"], row["depth"]
-    return row["id"], tx.first(_DEPTH, {"chain_id": chain_id, "blob": row["id"]}).depth
+        return StoredText(row["id"], row["depth"], _text_size(row))
+    depth = tx.first(_DEPTH, {"chain_id": chain_id, "blob": row["id"]}).depth
+    return StoredText(row["id"], depth, 0)
+
+
+def _text_size(row: Mapping[str, Any]) -> int:
+    return ROW_BYTES + len(row["data"])
 
 
 def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[str, Any]:
     data = _pack(text.encode(), base[2].encode() if base else None)
-    base_id, depth = (base[0], base[1] + 1) if base else (None, 0)
+    base_id, depth = None, 0
+    if base:
+        base_id, depth = base[0], base[1] + 1
     return {
         "chain_id": chain_id,
         "id": blob_id(text),
@@ -290,47 +369,52 @@ def _text_row(chain_id: str, text: str, base: TextBase | None = None) -> dict[st
 def read_texts(
     tx: Transaction, chain_id: str, ids: Iterable[bytes], most: int | None = None
 ) -> dict[bytes, str]:
-    """Return texts of the chain by their ids, in one statement for hundreds of them. Raises as `read_text` does.
+    """Return texts of the chain by their ids. Raises as `read_text` does.
 
-    With `most` only the first ones, as many as have so many bytes together with the texts they are made from, but at least one.
+    One statement reads hundreds of texts. `most` limits the bytes of the texts with their bases:
+    then only the first texts are returned, at least one.
     """
-    wanted = list(dict.fromkeys(ids))
+    text_ids = list(dict.fromkeys(ids))
     rows: dict[bytes, Any] = {}
     texts: dict[bytes, bytes] = {}
-    for first in range(0, len(wanted), _READ_AT_ONCE):
-        some = wanted[first : first + _READ_AT_ONCE]
-        if len(some) == 1:
-            found = tx.all(_LINEAGE, {"chain_id": chain_id, "blob": some[0]})
+    for first in range(0, len(text_ids), _READ_AT_ONCE):
+        portion = text_ids[first : first + _READ_AT_ONCE]
+        if len(portion) == 1:
+            new_rows = tx.all(_LINEAGE, {"chain_id": chain_id, "blob": portion[0]})
         else:
-            found = tx.all(_lineage(blobs.c.id.in_(some)), {"chain_id": chain_id})
-        rows |= {row.id: row for row in found}
+            new_rows = tx.all(_lineage(blobs.c.id.in_(portion)), {"chain_id": chain_id})
+        rows |= {row.id: row for row in new_rows}
     size = 0
-    for place, id in enumerate(wanted):
+    for index, id in enumerate(text_ids):
         line = [id]
         while line[-1] in rows and line[-1] not in texts and rows[line[-1]].base is not None:
             line.append(rows[line[-1]].base)
         if line[-1] not in rows:
             raise NotFound(f"There is no text {id.hex()} in this memory.")
         if most is not None and size > most:
-            wanted = wanted[:place]
+            text_ids = text_ids[:index]
             break
-        for one in reversed(line):
-            if one not in texts:
-                row = rows[one]
-                texts[one] = unpack(row.data, texts.get(row.base))
-                size += len(texts[one])
-    if damaged := next((id for id in wanted if blob_id(texts[id].decode()) != id), None):
+        for text_id in reversed(line):
+            if text_id not in texts:
+                row = rows[text_id]
+                texts[text_id] = unpack(row.data, texts.get(row.base))
+                size += len(texts[text_id])
+    if damaged := next((id for id in text_ids if blob_id(texts[id].decode()) != id), None):
         raise Conflict(f"The stored text {damaged.hex()} is damaged. Restore a backup.")
-    return {id: texts[id].decode() for id in wanted}
+    return {id: texts[id].decode() for id in text_ids}
 
 
 def read_text(tx: Transaction, chain_id: str, id: bytes) -> str:
-    """Return a text of the chain. Raises NotFound, Conflict where the stored text is damaged."""
+    """Return a text of the chain. Raises NotFound, and Conflict for a damaged text."""
     return read_texts(tx, chain_id, [id])[id]
 
 
 def _pack(text: bytes, base: bytes | None) -> bytes:
-    """The text as stored: lengths shared with its base's ends, and the compressed middle (dictionary: the base's middle)."""
+    """Return the stored form of a text.
+
+    It is the lengths of the beginning and the end that it shares with its base, and the compressed
+    middle. The dictionary is the base's middle.
+    """
     if base is None:
         return zlib.compress(text, 6)
     head = _alike(text, base)
@@ -346,7 +430,7 @@ def _pack(text: bytes, base: bytes | None) -> bytes:
 
 
 def unpack(data: bytes, base: bytes | None) -> bytes:
-    """The mirror of `_pack`. Raises zlib.error for a base that is not the one it was packed with."""
+    """Return the text that `_pack` packed. Raises zlib.error for another base."""
     if base is None:
         return zlib.decompress(data)
     head = int.from_bytes(data[:_LENGTH], "big")
@@ -358,16 +442,20 @@ def unpack(data: bytes, base: bytes | None) -> bytes:
 
 def _dictionary(base: bytes, head: int, tail: int) -> bytes:
     end = min(len(base), max(len(base) - tail, head) + _WINDOW // 4)
-    # An empty dictionary is none for zlib, in one direction only.
+    # zlib treats an empty dictionary as none, but only in one direction.
     return base[max(0, end - _WINDOW) : end] or b"\n"
 
 
-def _alike(one: bytes, other: bytes) -> int:
-    """How many bytes both begin with. By halves, since comparing slices is a thousand times quicker than comparing bytes."""
-    low, high = 0, min(len(one), len(other))
+def _alike(text: bytes, other: bytes) -> int:
+    """Return the number of leading bytes that both texts share.
+
+    It bisects, since comparing slices is a thousand times faster than comparing bytes.
+    """
+    low = 0
+    high = min(len(text), len(other))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
+        if text[low:middle] == other[low:middle]:
             low = middle
         else:
             high = middle - 1

@@ -1,1 +1,1 @@
-"""Tools: how one is described to models, run, and turned into a result."""
+"""Tools: their descriptions for models, their execution and their results."""

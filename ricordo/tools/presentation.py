@@ -1,10 +1,11 @@
-"""How tools are offered to models, and how their calls are read back. Pure.
+"""Presentation of tools to models, and parsing of their calls. Pure.
 
-An agent's style may add arguments of its own to every tool: `thinking`, for models that think only in what they write, and
-`request_heartbeat`, by which a model asks for another step. Tools that edit memory get `quote` besides, where a block is only
-changed in the user's own words, and `reasoning`, where the agent sees a user's memory. Tools of an agent that speaks aloud get
-`pre_exec_msg`, a sentence that is said while they run. None of them ever reaches a tool. A property of that name which a tool has
-itself is the tool's and stays.
+An agent's style may add arguments of its own to every tool: `thinking`, for models that think only
+in their output, and `request_heartbeat`, by which a model asks for another step. Tools that edit
+memory also get `quote`, where a block changes only in the user's own words, and `reasoning`, where
+the agent sees a user's memory. Tools of an agent that speaks aloud get `pre_exec_msg`, a sentence
+to say while they run. No tool ever receives these arguments. A tool's own property of such a name
+stays the tool's.
 """
 
 import re
@@ -26,8 +27,11 @@ from ricordo.domain.message import (
 from ricordo.domain.model import ToolSchema, answer_schema
 from ricordo.errors import Invalid
 
-THINKING, HEARTBEAT, QUOTE, REASONING = "thinking", "request_heartbeat", "quote", "reasoning"
-SPOKEN = "pre_exec_msg"  # a wire fact of the retired Letta V1 server
+THINKING = "thinking"
+HEARTBEAT = "request_heartbeat"
+QUOTE = "quote"
+REASONING = "reasoning"
+SPOKEN = "pre_exec_msg"  # wire fact of the retired Letta V1 server
 _THINKING_SCHEMA = {
     "type": "string",
     "description": "What you think before this call: why you make it, and what you expect. Only you read it.",
@@ -52,9 +56,9 @@ _REASONING_SCHEMA = {
 }
 _ADDED = re.compile(r"thinking|request_heartbeat|quote|reasoning|pre_exec_msg|\\u")
 _YES = frozenset({"true", "yes", "on", "1"})
-_MOST_SCHEMAS = 2048  # kept presented; a few kilobytes each
-_DEEPEST = 200  # orjson reads deeper nesting than it writes (254)
-_DEEPEST_SCHEMA = 20
+_CACHE_SIZE = 2048  # kept presented; a few kilobytes each
+_DEPTH_LIMIT = 200  # orjson reads deeper nesting than it writes (254)
+_SCHEMA_DEPTH_LIMIT = 20
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "number": (int, float),
@@ -68,8 +72,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolPresentation:
-    """What is added to tools: a heartbeat, thoughts, the format (as in `response_format`) of what `send_message` says, and to the
-    tools in `quoting` the user's words, to those in `reasoning` why memory is changed, to those in `spoken` a sentence to say.
+    """The arguments that a style adds to tools.
+
+    Attributes:
+        heartbeat: Add `request_heartbeat`.
+        thinks_in_arguments: Add `thinking`.
+        response_format: The format of the text that `send_message` takes, as in
+            `response_format`.
+        quoting: Tools that get `quote`.
+        reasoning: Tools that get `reasoning`.
+        spoken: Tools that get `pre_exec_msg`.
     """
 
     heartbeat: bool = False
@@ -82,9 +94,10 @@ class ToolPresentation:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
-    """A call taken apart: what is stored (without thoughts), the thoughts, and the arguments as the tool gets them (JSON).
+    """A parsed call: the stored call, its thoughts, and the tool's arguments (JSON).
 
-    `quote` are the words of a user's that it appeals to, `reasoning` says why it changes memory, and `words` are said to the user.
+    The stored call has no thoughts. `quote` are the user's words that permit the edit, `reasoning`
+    is the reason of the edit, and `speech` is said to the user.
     """
 
     call: ToolCallPart
@@ -93,29 +106,32 @@ class ParsedCall:
     arguments: str
     quote: str = ""
     reasoning: str = ""
-    words: str = ""
+    speech: str = ""
 
 
-def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) -> ToolSchema:
-    """The tool as the model is offered it. Cached by content: treat what comes back as read-only."""
-    heartbeat, thinks = how.heartbeat and not is_terminal, how.thinks_in_arguments
-    speech = (
-        answer_schema(how.response_format)
-        if tool.name == SPEECH_TOOL and how.response_format
-        else None
-    )
-    added = tuple(name for name, tools in _by_tools(how) if tool.name in tools)
+def schema_for(
+    tool: ToolSchema, presentation: ToolPresentation, *, is_terminal: bool
+) -> ToolSchema:
+    """Return the schema of the tool that the model sees.
+
+    It is cached by content: treat it as read-only.
+    """
+    heartbeat = presentation.heartbeat and not is_terminal
+    thinks = presentation.thinks_in_arguments
+    if tool.name == SPEECH_TOOL and presentation.response_format:
+        speech = answer_schema(presentation.response_format)
+    else:
+        speech = None
+    added = tuple(name for name, tools in _by_tools(presentation) if tool.name in tools)
     if not (heartbeat or thinks or added or speech is not None):
         return tool
-    said, parameters = (
-        b"" if speech is None else orjson.dumps(speech),
-        orjson.dumps(tool.parameters),
-    )
+    speech_json = b"" if speech is None else orjson.dumps(speech)
+    parameters = orjson.dumps(tool.parameters)
     return _presented(
         tool.name,
         tool.description,
         parameters,
-        said,
+        speech_json,
         heartbeat=heartbeat,
         thinks=thinks,
         added=added,
@@ -123,75 +139,93 @@ def schema_for(tool: ToolSchema, how: ToolPresentation, *, is_terminal: bool) ->
 
 
 def parse_call(
-    call: ToolCallPart, how: ToolPresentation, schema: ToolSchema | None = None
+    call: ToolCallPart, presentation: ToolPresentation, schema: ToolSchema | None = None
 ) -> ParsedCall:
-    """The call without what the style added; broken JSON comes back untouched.
+    """Return the call without the arguments that the style added.
 
-    With the tool's own `schema` its properties are left alone, and what it does not know is taken out whatever the style.
+    Broken JSON comes back unchanged. With the tool's own `schema` its properties stay, and other
+    added arguments are removed in every style.
     """
-    # Most calls hold none of them, and need not be read: only an escaped letter could hide a name.
-    is_formatted = call.name == SPEECH_TOOL and how.response_format
+    # Most calls have no added argument and need no parsing: only an escaped letter could hide one.
+    is_formatted = call.name == SPEECH_TOOL and presentation.response_format
     arguments = _object(call.arguments) if is_formatted or _ADDED.search(call.arguments) else None
     if arguments is None:
         return ParsedCall(call, "", wants_heartbeat=False, arguments=call.arguments)
-    own = schema.parameters.get("properties", {}) if schema else None
-    added = {THINKING: how.thinks_in_arguments, HEARTBEAT: how.heartbeat}
-    ours = {
-        name for name, adds in added.items() if (adds if own is None else name not in own)
+    own_properties = schema.parameters.get("properties", {}) if schema else None
+    added = {THINKING: presentation.thinks_in_arguments, HEARTBEAT: presentation.heartbeat}
+    added_names = {
+        name
+        for name, adds in added.items()
+        if (adds if own_properties is None else name not in own_properties)
     } & arguments.keys()
-    for name, tools in _by_tools(how):
-        if name in arguments and call.name in tools and name not in (own or ()):
-            ours.add(name)
-    stored, kept = call, {name: value for name, value in arguments.items() if name not in ours}
-    if told := ours & {THINKING, SPOKEN}:
+    for name, tools in _by_tools(presentation):
+        if name in arguments and call.name in tools and name not in (own_properties or ()):
+            added_names.add(name)
+    stored = call
+    tool_arguments = {
+        name: argument for name, argument in arguments.items() if name not in added_names
+    }
+    if not_stored := added_names & {THINKING, SPOKEN}:
         stored = replace(
             call,
-            arguments=_dumps({name: arguments[name] for name in arguments if name not in told}),
+            arguments=_dumps(
+                {name: arguments[name] for name in arguments if name not in not_stored}
+            ),
         )
-    is_structured = is_formatted and not isinstance(kept.get(SPEECH_ARGUMENT, ""), str)
+    is_structured = is_formatted and not isinstance(tool_arguments.get(SPEECH_ARGUMENT, ""), str)
     if is_structured:
-        kept[SPEECH_ARGUMENT] = _text(kept[SPEECH_ARGUMENT])
+        tool_arguments[SPEECH_ARGUMENT] = _text(tool_arguments[SPEECH_ARGUMENT])
     return ParsedCall(
         stored,
-        _text(arguments[THINKING]) if THINKING in ours else "",
-        wants_heartbeat=HEARTBEAT in ours and how.heartbeat and _means_yes(arguments[HEARTBEAT]),
-        arguments=_dumps(kept) if ours or is_structured else call.arguments,
-        quote=_text(arguments[QUOTE]) if QUOTE in ours else "",
-        reasoning=_text(arguments[REASONING]) if REASONING in ours else "",
-        words=_text(arguments[SPOKEN]) if SPOKEN in ours else "",
+        _text(arguments[THINKING]) if THINKING in added_names else "",
+        wants_heartbeat=HEARTBEAT in added_names
+        and presentation.heartbeat
+        and _means_yes(arguments[HEARTBEAT]),
+        arguments=_dumps(tool_arguments) if added_names or is_structured else call.arguments,
+        quote=_text(arguments[QUOTE]) if QUOTE in added_names else "",
+        reasoning=_text(arguments[REASONING]) if REASONING in added_names else "",
+        speech=_text(arguments[SPOKEN]) if SPOKEN in added_names else "",
     )
 
 
 def without_nulls(call: ToolCallPart, schema: ToolSchema | None) -> ToolCallPart:
-    """The call without arguments at null that may be left out and whose schema has no null: models write that for "not given"."""
+    """Return the call without optional arguments at null whose schema has no null.
+
+    Models write null for "not given".
+    """
     arguments = _object(call.arguments) if schema and "null" in call.arguments else None
     if schema is None or arguments is None:
         return call
-    kept = given_arguments(arguments, schema)
-    return call if kept == arguments else replace(call, arguments=_dumps(kept))
+    present = given_arguments(arguments, schema)
+    if present == arguments:
+        return call
+    return replace(call, arguments=_dumps(present))
 
 
 def given_arguments(arguments: Mapping[str, Any], schema: ToolSchema) -> dict[str, Any]:
-    """The arguments without those at null that may be left out and whose schema has no null, also within objects."""
-    kept: dict[str, Any] = _without_nulls(dict(arguments), schema.parameters, schema.parameters)
-    return kept
+    """Return the arguments without optional ones at null whose schema has no null.
+
+    Objects within them are treated too.
+    """
+    present: dict[str, Any] = _without_nulls(dict(arguments), schema.parameters, schema.parameters)
+    return present
 
 
-def _without_nulls(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+def _without_nulls(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
     if isinstance(schema, Mapping) and isinstance(schema.get("$ref"), str):
-        schema = _at(schema["$ref"], root)
-    if not isinstance(schema, Mapping) or depth > _DEEPEST_SCHEMA:
-        return value
-    if isinstance(value, list):
-        return [_without_nulls(item, schema.get("items"), root, depth + 1) for item in value]
+        schema = _resolve(schema["$ref"], root)
+    if not isinstance(schema, Mapping) or depth > _SCHEMA_DEPTH_LIMIT:
+        return content
+    if isinstance(content, list):
+        return [_without_nulls(part, schema.get("items"), root, depth + 1) for part in content]
     properties = schema.get("properties")
-    if not isinstance(value, dict) or not isinstance(properties, Mapping):
-        return value
+    if not isinstance(content, dict) or not isinstance(properties, Mapping):
+        return content
     required = schema.get("required") or ()
     return {
-        name: _without_nulls(item, properties.get(name), root, depth + 1)
-        for name, item in value.items()
-        if item is not None
+        name: _without_nulls(part, properties.get(name), root, depth + 1)
+        for name, part in content.items()
+        if part is not None
         or name not in properties
         or name in required
         or _allows_null(properties[name], root)
@@ -199,43 +233,57 @@ def _without_nulls(value: Any, schema: Any, root: Mapping[str, Any], depth: int 
 
 
 def _allows_null(schema: Any, root: Mapping[str, Any]) -> bool:
-    """Return whether null is a value of its own here, and not only what fits because nothing is said."""
+    """Return whether null is an explicit value of the schema.
+
+    A schema without any type does not allow it in this sense.
+    """
     if not isinstance(schema, Mapping) or schema.get("nullable") is True:
         return True
     return _fits(None, schema, root)
 
 
-def _by_tools(how: ToolPresentation) -> Sequence[tuple[str, frozenset[str]]]:
-    """The arguments that only some tools get, with these tools."""
-    return (QUOTE, how.quoting), (REASONING, how.reasoning), (SPOKEN, how.spoken)
+def _by_tools(presentation: ToolPresentation) -> Sequence[tuple[str, frozenset[str]]]:
+    """Return the arguments that only some tools get, with these tools."""
+    return (
+        (QUOTE, presentation.quoting),
+        (REASONING, presentation.reasoning),
+        (SPOKEN, presentation.spoken),
+    )
 
 
 def with_thoughts(messages: Iterable[Message]) -> tuple[Message, ...]:
     return tuple(_thinking(message) if message.tool_calls else message for message in messages)
 
 
-def prefill(call: ToolCallPart, values: Mapping[str, Any], schema: ToolSchema) -> ToolCallPart:
-    """The call with these arguments in the place of the model's own; raises Invalid for values that the schema has no place for.
+def prefill(
+    call: ToolCallPart, fixed_arguments: Mapping[str, Any], schema: ToolSchema
+) -> ToolCallPart:
+    """Return the call with these arguments in place of the model's own.
 
-    Arguments that are no JSON object stay as they are: the tool refuses them.
+    Arguments that are no JSON object stay as they are: the tool refuses them. Raises Invalid for
+    values that do not fit the schema.
     """
     properties = schema.parameters.get("properties", {})
-    for name, value in values.items():
+    for name, fixed in fixed_arguments.items():
         if name not in properties:
-            known = ", ".join(properties) or "none"
+            known_names = ", ".join(properties) or "none"
             raise Invalid(
-                f"A tool rule fills {name} of {call.name}, which has no such argument. It has: {known}."
+                f"A tool rule fills {name} of {call.name}, which has no such argument. It has: "
+                f"{known_names}."
             )
-        if not _fits(value, properties[name], schema.parameters):
-            told = f"A tool rule fills {name} of {call.name} with {_dumps(value)[:200]}, which does not fit its schema."
-            raise Invalid(f"{told} Change the rule.")
+        if not _fits(fixed, properties[name], schema.parameters):
+            message = (
+                f"A tool rule fills {name} of {call.name} with {_dumps(fixed)[:200]}, which does "
+                "not fit its schema."
+            )
+            raise Invalid(f"{message} Change the rule.")
     arguments = _object(call.arguments)
-    if arguments is None or not values:
+    if arguments is None or not fixed_arguments:
         return call
-    return replace(call, arguments=_dumps({**arguments, **values}))
+    return replace(call, arguments=_dumps({**arguments, **fixed_arguments}))
 
 
-@lru_cache(maxsize=_MOST_SCHEMAS)
+@lru_cache(maxsize=_CACHE_SIZE)
 def _presented(
     name: str,
     description: str,
@@ -246,32 +294,33 @@ def _presented(
     thinks: bool,
     added: tuple[str, ...],
 ) -> ToolSchema:
-    """The tool with what its style adds; `parameters` and `speech` are JSON."""
+    """Return the tool with the arguments of its style; `parameters` and `speech` are JSON."""
     schema: dict[str, Any] = orjson.loads(parameters)
-    properties, required = dict(schema.get("properties", {})), list(schema.get("required", []))
+    properties = dict(schema.get("properties", {}))
+    required = list(schema.get("required", []))
     if speech and SPEECH_ARGUMENT in properties:
-        said: dict[str, Any] = orjson.loads(speech)
-        said.pop("$schema", None)
-        # A `$ref` looks for definitions at the root.
+        speech_schema: dict[str, Any] = orjson.loads(speech)
+        speech_schema.pop("$schema", None)
+        # A `$ref` refers to definitions at the root.
         schema |= {
-            key: {**schema.get(key, {}), **said.pop(key)}
+            key: {**schema.get(key, {}), **speech_schema.pop(key)}
             for key in ("$defs", "definitions")
-            if key in said
+            if key in speech_schema
         }
-        described = {
+        argument_schema = {
             "description": properties[SPEECH_ARGUMENT].get("description", "What to say."),
-            **said,
+            **speech_schema,
         }
-        properties[SPEECH_ARGUMENT] = _rooted(described)
-    for argument, described in ((QUOTE, _QUOTE_SCHEMA), (REASONING, _REASONING_SCHEMA)):
+        properties[SPEECH_ARGUMENT] = _rooted(argument_schema)
+    for argument, argument_schema in ((QUOTE, _QUOTE_SCHEMA), (REASONING, _REASONING_SCHEMA)):
         if argument in added and argument not in properties:
-            properties[argument] = dict(described)
-    for argument, described, is_wanted in (
+            properties[argument] = dict(argument_schema)
+    for argument, argument_schema, is_added in (
         (SPOKEN, _SPOKEN_SCHEMA, SPOKEN in added),
         (THINKING, _THINKING_SCHEMA, thinks),
     ):
-        if is_wanted and argument not in properties:
-            properties = {argument: dict(described), **properties}
+        if is_added and argument not in properties:
+            properties = {argument: dict(argument_schema), **properties}
             required = [argument, *required]
     if heartbeat and HEARTBEAT not in properties:
         properties[HEARTBEAT] = dict(_HEARTBEAT_SCHEMA)
@@ -284,14 +333,16 @@ def _presented(
 
 
 def _rooted(schema: Any) -> Any:
-    """The schema with references to its own root pointing to where it now is."""
+    """Return the schema with references to its own root moved to its new path."""
     if isinstance(schema, list):
-        return [_rooted(item) for item in schema]
+        return [_rooted(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     return {
-        key: f"#/properties/{SPEECH_ARGUMENT}" if (key, value) == ("$ref", "#") else _rooted(value)
-        for key, value in schema.items()
+        key: f"#/properties/{SPEECH_ARGUMENT}"
+        if (key, content) == ("$ref", "#")
+        else _rooted(content)
+        for key, content in schema.items()
     }
 
 
@@ -300,86 +351,106 @@ def _thinking(message: Message) -> Message:
     for part in message.parts:
         if isinstance(part, ToolCallPart):
             first = len(parts)
-            while first and isinstance(last := parts[first - 1], ReasoningPart) and not last.native:
+            while (
+                first
+                and isinstance(earlier := parts[first - 1], ReasoningPart)
+                and not earlier.native
+            ):
                 first -= 1
             thoughts = "\n".join(
-                one.text for one in parts[first:] if isinstance(one, ReasoningPart)
+                thought.text for thought in parts[first:] if isinstance(thought, ReasoningPart)
             )
             arguments = _object(part.arguments)
             if thoughts and arguments is not None and THINKING not in arguments:
                 del parts[first:]
                 part = replace(part, arguments=_dumps({THINKING: thoughts, **arguments}))  # noqa: PLW2901
         parts.append(part)
-    return message if tuple(parts) == message.parts else replace(message, parts=tuple(parts))
+    if tuple(parts) == message.parts:
+        return message
+    return replace(message, parts=tuple(parts))
 
 
-def _means_yes(value: Any) -> bool:
-    """Small models write "true", "True" or 1 where true is meant."""
-    return value.strip().lower() in _YES if isinstance(value, str) else value is True or value == 1
+def _means_yes(flag: Any) -> bool:
+    """Return whether the value means true: small models write "true", "True" or 1."""
+    if isinstance(flag, str):
+        return flag.strip().lower() in _YES
+    return flag is True or flag == 1
 
 
-def _text(value: Any) -> str:
-    if value is None:
+def _text(content: Any) -> str:
+    if content is None:
         return ""
-    return value if isinstance(value, str) else _dumps(value)
+    if isinstance(content, str):
+        return content
+    return _dumps(content)
 
 
 def _object(arguments: str) -> dict[str, Any] | None:
-    """The arguments, where they are an object that can be read and written again."""
+    """Return the arguments if they are an object that can be rewritten."""
     try:
-        value = orjson.loads(arguments) if arguments.strip() else {}
-        if arguments.count("{") + arguments.count("[") > _DEEPEST:
-            orjson.dumps(value)
+        parsed = orjson.loads(arguments) if arguments.strip() else {}
+        if arguments.count("{") + arguments.count("[") > _DEPTH_LIMIT:
+            orjson.dumps(parsed)
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return None
-    return value if isinstance(value, dict) else None
+    if isinstance(parsed, dict):
+        return parsed
+    return None
 
 
-def _dumps(value: Any) -> str:
-    return orjson.dumps(value, default=str).decode()
+def _dumps(content: Any) -> str:
+    return orjson.dumps(content, default=str).decode()
 
 
-def _fits(value: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
-    """Whether the value may stand here, as far as type, enum, const, anyOf and oneOf tell; the tool checks the rest."""
+def _fits(content: Any, schema: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
+    """Return whether the value fits type, enum, const, anyOf and oneOf of the schema.
+
+    The tool checks the rest.
+    """
     if not isinstance(schema, Mapping) or depth > 20:
         return True
     if isinstance(schema.get("$ref"), str) and not _fits(
-        value, _at(schema["$ref"], root), root, depth + 1
+        content, _resolve(schema["$ref"], root), root, depth + 1
     ):
         return False
-    kinds, choices = schema.get("type"), schema.get("enum")
-    named = [kinds] if isinstance(kinds, str) else kinds if isinstance(kinds, list) else []
-    if named and not any(_is_of(value, kind) for kind in named):
+    kinds = schema.get("type")
+    choices = schema.get("enum")
+    type_names: list[Any] = kinds if isinstance(kinds, list) else []
+    if isinstance(kinds, str):
+        type_names = [kinds]
+    if type_names and not any(_has_type(content, kind) for kind in type_names):
         return False
     if "const" in schema:
         choices = [schema["const"]]
     if isinstance(choices, list) and not any(
-        value == one and isinstance(value, bool) == isinstance(one, bool) for one in choices
+        content == choice and isinstance(content, bool) == isinstance(choice, bool)
+        for choice in choices
     ):
         return False
-    # One fitting alternative is enough for oneOf too: seen this lightly, several that differ deeper down may fit.
+    # One fitting alternative is enough for oneOf too: several may fit this shallow check.
     return all(
-        any(_fits(value, option, root, depth + 1) for option in schema[key])
+        any(_fits(content, alternative, root, depth + 1) for alternative in schema[key])
         for key in ("anyOf", "oneOf")
         if schema.get(key)
     )
 
 
-def _at(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a local reference points to; nothing where it leads out of the schema."""
-    place: Any = root
+def _resolve(reference: str, root: Mapping[str, Any]) -> Any:
+    """Return the target of a local reference; None outside the schema."""
+    target: Any = root
     for step in reference.removeprefix("#").strip("/").split("/"):
-        place = (
-            place.get(step.replace("~1", "/").replace("~0", "~"))
-            if isinstance(place, Mapping)
-            else None
-        )
-    return place
+        if isinstance(target, Mapping):
+            target = target.get(step.replace("~1", "/").replace("~0", "~"))
+        else:
+            target = None
+    return target
 
 
-def _is_of(value: Any, kind: Any) -> bool:
+def _has_type(content: Any, kind: Any) -> bool:
     if not isinstance(kind, str) or kind not in _TYPES:
         return True
-    if kind == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return kind == "boolean" if isinstance(value, bool) else isinstance(value, _TYPES[kind])
+    if kind == "integer" and isinstance(content, float):
+        return content.is_integer()
+    if isinstance(content, bool):
+        return kind == "boolean"
+    return isinstance(content, _TYPES[kind])

@@ -1,4 +1,4 @@
-"""The nine kinds of tool rules: what the options of each must hold, which tools it lets through, and what it tells the model."""
+"""The nine kinds of tool rules: options, allowed tools and texts for models."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,8 @@ from ricordo.domain.tool import RuleType, ToolRule
 from ricordo.errors import Invalid
 from ricordo.prompt.memory import disarm
 
-_MOST_CALLS = 1_000_000_000
-_WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
+_CALL_LIMIT = 1_000_000_000
+_CONSTANTS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 _PLACEHOLDER = re.compile(
     r"\{\{\s*(\w+)\s*(?:\|\s*join\(\s*(?:'([^']*)'|\"([^\"]*)\")\s*\)\s*)?\}\}"
 )
@@ -32,10 +32,14 @@ SENTENCES: dict[RuleType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ParsedRule:
-    """A rule with its options read.
+    """A rule with its options parsed.
 
-    `children` are the tools that may follow its tool, and `arguments` what is filled in: for `run_first` by argument, for children
-    by child and argument. `mapping`, `default` and `requires_match` belong to `conditional`, `limit` to `max_count_per_step`.
+    Attributes:
+        children: The tools that may follow its tool.
+        arguments: Arguments to fill in: for `run_first` by argument, for children by child and
+            argument.
+        mapping: With `default` and `requires_match` for `conditional`.
+        limit: For `max_count_per_step`.
     """
 
     type: RuleType
@@ -55,7 +59,10 @@ class ParsedRule:
         return f"{self.type} of {self.tool}" + (f" ({details})" if details else "")
 
     def successors(self, output: str | None) -> frozenset[str] | None:
-        """The tools that may follow this output (None: whatever it is); None for all there are. An equal text wins over a value."""
+        """Return the tools that may follow this output; None: all tools.
+
+        The output None stands for any output. An equal text is preferred to an equal value.
+        """
         if self.type != "conditional":
             return self.children
         if output is None:
@@ -63,25 +70,33 @@ class ParsedRule:
         elif output in self.mapping:
             return frozenset({self.mapping[output]})
         else:
-            value = _comparable(output)
+            comparable = _comparable(output)
             matching = frozenset(
-                [child for case, child in self.mapping.items() if _comparable(case) == value][:1]
+                [child for case, child in self.mapping.items() if _comparable(case) == comparable][
+                    :1
+                ]
             )
             if matching:
                 return matching
         if self.requires_match:
             return matching
-        return None if self.default is None else matching | {self.default}
+        if self.default is None:
+            return None
+        return matching | {self.default}
 
 
 def parse_rule(rule: ToolRule) -> ParsedRule:
-    """The rule with its options read; raises Invalid for a type that is unknown and for options that cannot be."""
+    """Return the rule with its options parsed.
+
+    Raises Invalid for an unknown type, and for impossible options.
+    """
     if not _is_name(rule.tool_name):
         raise Invalid(f"A tool rule of type {rule.type} names no tool. Give its tool_name.")
     if rule.type not in SENTENCES:
-        known = ", ".join(SENTENCES)
+        known_types = ", ".join(SENTENCES)
         raise Invalid(
-            f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: {known}.'
+            f'The rule for {rule.tool_name} has the unknown type "{rule.type}". Use one of: '
+            f"{known_types}."
         )
     options: dict[str, Any] = {}
     if rule.type in ("constrain_child_tools", "parent_last_tool"):
@@ -95,38 +110,44 @@ def parse_rule(rule: ToolRule) -> ParsedRule:
             options = _branches(rule)
         case "max_count_per_step":
             limit = options["limit"] = rule.options.get("max_count_limit")
-            if type(limit) is not int or not 0 <= limit <= _MOST_CALLS:
+            if type(limit) is not int or not 0 <= limit <= _CALL_LIMIT:
                 raise _fault(
-                    rule, f"max_count_limit has to be a whole number from 0 to {_MOST_CALLS}"
+                    rule, f"max_count_limit has to be a whole number from 0 to {_CALL_LIMIT}"
                 )
     return ParsedRule(rule.type, rule.tool_name, **options)
 
 
 def line_of(rule: ToolRule, first_tools: Sequence[str]) -> str:
-    """What the rule tells the model: its own template, else our sentence, with `{{ tool_name }}` and its options filled in.
+    """Return the rule's text for the model.
 
-    Nothing is evaluated: a placeholder is replaced where it names a value, and left as it is where it does not.
+    It is the rule's own template, else our sentence, with `{{ tool_name }}` and its options filled
+    in. Nothing is evaluated: a placeholder is replaced where it names a value, and left as it is
+    otherwise.
     """
     first = first_tools[0] if len(first_tools) == 1 else f"one of these: {', '.join(first_tools)}"
-    values = {"tool_name": rule.tool_name, "type": rule.type, "first_tools": first, **rule.options}
+    fields = {"tool_name": rule.tool_name, "type": rule.type, "first_tools": first, **rule.options}
 
-    def fill(found: re.Match[str]) -> str:
-        separator = found[2] if found[2] is not None else found[3]
-        return _told(values[found[1]], separator) if found[1] in values else found[0]
+    def fill(match: re.Match[str]) -> str:
+        separator = match[2] if match[2] is not None else match[3]
+        if match[1] in fields:
+            return _text_of(fields[match[1]], separator)
+        return match[0]
 
-    told = disarm(_PLACEHOLDER.sub(fill, rule.prompt_template or SENTENCES[rule.type]))
-    return told if rule.prompt_template else f"<tool_rule>\n{told}\n</tool_rule>"
+    line = disarm(_PLACEHOLDER.sub(fill, rule.prompt_template or SENTENCES[rule.type]))
+    if rule.prompt_template:
+        return line
+    return f"<tool_rule>\n{line}\n</tool_rule>"
 
 
-def _told(value: Any, separator: str | None) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Mapping):
-        return (separator or ", ").join(f"{key} → {item}" for key, item in value.items())
-    if isinstance(value, (list, tuple)):
+def _text_of(content: Any, separator: str | None) -> str:
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        return (separator or ", ").join(f"{key} → {part}" for key, part in content.items())
+    if isinstance(content, (list, tuple)):
         joint = ", " if separator is None else separator
-        return joint.join(item if isinstance(item, str) else _json(item) for item in value)
-    return _json(value)
+        return joint.join(part if isinstance(part, str) else _json(part) for part in content)
+    return _json(content)
 
 
 def _json(value: Any) -> str:
@@ -134,34 +155,38 @@ def _json(value: Any) -> str:
 
 
 def _comparable(text: str) -> tuple[str, Any]:
-    """What a text stands for, with its kind, so that 1 is 1.0 and "1" but never true."""
+    """Return the value of a text with its kind.
+
+    So 1 equals 1.0 and "1", but never true.
+    """
     bare = text.strip()
-    if bare.lower() in _WORDS:
-        return "word", _WORDS[bare.lower()]
+    if bare.lower() in _CONSTANTS:
+        return "word", _CONSTANTS[bare.lower()]
     try:
-        value = orjson.loads(bare)
-        if isinstance(value, int | float):
-            return "number", value
-        return (
-            _comparable(value)
-            if isinstance(value, str)
-            else ("json", orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
-        )
+        parsed = orjson.loads(bare)
+        if isinstance(parsed, int | float):
+            return "number", parsed
+        if isinstance(parsed, str):
+            return _comparable(parsed)
+        return ("json", orjson.dumps(parsed, option=orjson.OPT_SORT_KEYS))
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return "text", bare
 
 
 def _child_arguments(rule: ToolRule, children: frozenset[str]) -> dict[str, dict[str, Any]]:
-    filled: dict[str, dict[str, Any]] = {}
+    arguments_by_child: dict[str, dict[str, Any]] = {}
     for node in rule.options.get("child_arg_nodes") or ():
         name = node.get("name") if isinstance(node, Mapping) else None
         if not _is_name(name) or name not in children:
             raise _fault(rule, f"child_arg_nodes names {name}, which is not among its children")
-        for key, value in _arguments(rule, node.get("args")).items():
-            if key in filled.setdefault(name, {}) and filled[name][key] != value:
+        for key, argument in _arguments(rule, node.get("args")).items():
+            if (
+                key in arguments_by_child.setdefault(name, {})
+                and arguments_by_child[name][key] != argument
+            ):
                 raise _fault(rule, f"child_arg_nodes fills {key} of {name} in two ways")
-            filled[name][key] = value
-    return filled
+            arguments_by_child[name][key] = argument
+    return arguments_by_child
 
 
 def _branches(rule: ToolRule) -> dict[str, Any]:
@@ -177,11 +202,11 @@ def _branches(rule: ToolRule) -> dict[str, Any]:
     default = rule.options.get("default_child")
     if default is not None and not _is_name(default):
         raise _fault(rule, "default_child has to be the name of a tool")
-    strict = rule.options.get("require_output_mapping") or False
-    if not isinstance(strict, bool):
+    requires_match = rule.options.get("require_output_mapping") or False
+    if not isinstance(requires_match, bool):
         raise _fault(rule, "require_output_mapping has to be true or false")
-    cases = {_told(case, None): child for case, child in mapping.items()}
-    return {"mapping": cases, "default": default, "requires_match": strict}
+    cases = {_text_of(case, None): child for case, child in mapping.items()}
+    return {"mapping": cases, "default": default, "requires_match": requires_match}
 
 
 def _names(rule: ToolRule, option: str) -> frozenset[str]:
@@ -203,9 +228,11 @@ def _arguments(rule: ToolRule, arguments: Any) -> dict[str, Any]:
     return dict(arguments)
 
 
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and bool(name)
 
 
-def _fault(rule: ToolRule, what: str) -> Invalid:
-    return Invalid(f"The {rule.type} rule for {rule.tool_name} cannot be: {what}. Change the rule.")
+def _fault(rule: ToolRule, problem: str) -> Invalid:
+    return Invalid(
+        f"The {rule.type} rule for {rule.tool_name} cannot be: {problem}. Change the rule."
+    )

@@ -1,7 +1,8 @@
-"""Running tool calls: each call gets exactly one result, and a tool's failure is a result the agent sees.
+"""Run tool calls: each call gets exactly one result, even if it fails.
 
-Tools are functions of this server, or stored ones of a type that a `ToolRunner` runs elsewhere: in a sandbox, on another server.
-A tool's schema comes from its function: parameters from the signature, words from the docstring's `Args:` section.
+Tools are functions of this server, or stored ones of a type that a `ToolRunner` runs elsewhere: in
+a sandbox, on another server. A tool's schema comes from its function: parameters from the
+signature, descriptions from the docstring's `Args:` section.
 """
 
 import asyncio
@@ -37,14 +38,21 @@ _ERROR_LIMIT = 1000  # characters of an error that reach the agent's stderr
 
 @dataclass(slots=True)
 class Quoted:
-    """What a call's result quotes of what is kept: ids of messages and passages, and whether some of it is untrusted."""
+    """The stored texts in a call's result: ids of messages and passages.
+
+    `said` are ids of messages that the conversation's user wrote. `is_untrusted`: some of the texts
+    are untrusted.
+    """
 
     sources: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     is_untrusted: bool = False
 
     def add(self, id: str, *, is_untrusted: bool, is_said: bool = False) -> None:
-        """Say that the result holds the words of this message or passage; `is_said`: the conversation's user wrote it."""
+        """Record that the result contains the text of this message or passage.
+
+        `is_said`: the conversation's user wrote it.
+        """
         self.sources.append(id)
         self.is_untrusted |= is_untrusted
         if is_said and not is_untrusted:
@@ -58,8 +66,11 @@ CallTool = Callable[[str, Mapping[str, Any]], Awaitable[ToolReturnPart]]
 class CallingStep:
     """The step that makes a call.
 
-    `callers` are the agents whose calls led to its turn, the first one first. `is_untrusted` tells whether its prompt holds
-    untrusted content. `jobs` are added in the transaction that saves the step: a kill neither loses nor doubles one.
+    Attributes:
+        callers: The agents whose calls led to its turn, the first one first.
+        is_untrusted: Returns whether its prompt contains untrusted content.
+        jobs: Added in the transaction that saves the step: a kill neither loses nor doubles
+            one.
     """
 
     id: str = ""
@@ -71,12 +82,17 @@ class CallingStep:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """What a tool may use: the step's working memory to change, the store to read, all that is kept to search.
+    """The context of a call: working memory to change, store and recall to read.
 
-    Where it gives the agent words that are kept, it says in `quoted` whose they are. `turn_began` gives a
-    timestamp: what the conversation holds since then is being said. `call_tool` calls another of the agent's tools, as the
-    rules allow it then; a tool that needs an approval is refused. `report` tells the turn's readers how far a long call is.
-    `step` is the step that makes the call, and `runtime` the server's, for tools that begin turns.
+    Attributes:
+        quoted: Records the authors of stored texts in the result.
+        turn_began: Returns the time of the turn's first message.
+        view_began: Returns the time of the oldest message in the agent's view.
+        call_tool: Calls another of the agent's tools, as the rules allow it then; a tool that
+            needs an approval is refused.
+        report: Reports the progress of a long call to the turn's readers.
+        step: The step that makes the call.
+        runtime: The server's Runtime, for tools that begin turns.
     """
 
     call_id: str
@@ -89,16 +105,18 @@ class ToolContext:
     call_tool: CallTool
     quoted: Quoted = field(default_factory=Quoted)
     turn_began: Callable[[], int | None] = lambda: None
-    # When the oldest message was said that the agent has in view.
     view_began: Callable[[], int | None] = lambda: None
     report: Callable[[str], None] = lambda _text: None
     step: CallingStep = field(default_factory=CallingStep)
-    # The runtime's type lies to the right of here; it is the Runtime.
+    # Its type, Runtime, is in a package that may not be imported here.
     runtime: Any = None
 
     @property
     def subject_id(self) -> str:
-        """Whom what is found may be about: the conversation's user, or NOBODY, so that what others said stays with them."""
+        """Return the user whose data search results may contain.
+
+        It is NOBODY for shared data only.
+        """
         return self.scope.subject_id or self.state.conversation.user_id or NOBODY
 
 
@@ -111,14 +129,20 @@ UNSTORED = ""
 
 @dataclass(eq=False)
 class ServerTool:
-    """A tool that runs in the server, made from a function whose first parameter is the context.
+    """A tool that runs in the server, made from a function.
 
-    With `acts_outside` a call is saved before it is run, since it may change something that no rollback brings back. With
-    `brings_untrusted` its results are untrusted: pages, files, what other systems say. With `edits_memory` its
-    calls may carry the user's words that asked for the edit, where a block wants that. With `is_read_only` an equal call in the
-    same turn would bring the same. `searches` names the stores that it finds things in; models are offered it once there is
-    something in one of them. One without `is_stored` belongs to a
-    profile of models: nobody attaches it, so its name stays free for tools of others.
+    The function's first parameter is the context.
+
+    Attributes:
+        acts_outside: A call is saved before it runs, since it may change something that no
+            rollback restores.
+        brings_untrusted: Its results are untrusted: pages, files, texts from other systems.
+        edits_memory: Its calls may quote the user's request for the edit, where a block needs
+            that.
+        is_read_only: An equal call in the same turn would have the same result.
+        searches: The stores that it searches; models get it once one of them has content.
+        is_stored: False for a tool of a model profile: nobody attaches it, so its name stays
+            free for other tools.
     """
 
     function: ToolFunction
@@ -140,25 +164,34 @@ class ServerTool:
 
     @property
     def name(self) -> str:
-        """The name models call it by."""
+        """Return the name by which models call it."""
         return self.schema.name
 
     async def call(self, context: ToolContext, arguments: Mapping[str, Any]) -> Any:
-        """Check the arguments and run; raises ValidationError and whatever the function raises."""
+        """Check the arguments and run the function.
+
+        Raises ValidationError, and every error of the function.
+        """
         named = {
-            self.aliases.get(name, name): value for name, value in normal_json(arguments).items()
+            self.aliases.get(name, name): argument
+            for name, argument in normal_json(arguments).items()
         }
         checked = self._arguments.model_validate(named)
         fields = self._arguments.model_fields.items()
-        result = self.function(
+        outcome = self.function(
             context, **{str(field.alias): getattr(checked, name) for name, field in fields}
         )
-        return await result if inspect.isawaitable(result) else result
+        if inspect.isawaitable(outcome):
+            return await outcome
+        return outcome
 
 
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
-    """What a call of a stored tool gave: a value for the agent, and the lines that it wrote. With `is_error` the value says why."""
+    """The output of a stored tool's call: a value and printed lines.
+
+    With `is_error` the value is the error.
+    """
 
     value: Any
     stdout: tuple[str, ...] = ()
@@ -167,7 +200,10 @@ class ToolOutput:
 
 
 class ToolRunner(Protocol):
-    """Runs stored tools of some types. Its calls act outside, and what they give is untrusted."""
+    """Runs stored tools of some types.
+
+    Its calls act outside, and its results are untrusted.
+    """
 
     @property
     def tool_types(self) -> Sequence[ToolType]: ...
@@ -175,14 +211,17 @@ class ToolRunner(Protocol):
     async def run(
         self, tool: Tool, context: ToolContext, arguments: Mapping[str, Any]
     ) -> ToolOutput:
-        """Run one call; it is cancelled with its turn. Raises a RicordoError that the agent reads."""
+        """Run one call; it is cancelled with its turn.
+
+        Raises a RicordoError that the agent reads.
+        """
 
     async def close(self) -> None:
-        """End what still runs; the server calls it at its end."""
+        """Stop everything that still runs; the server calls it at its end."""
 
 
 class Toolbox:
-    """Every tool this server can run: its own by name, stored ones by their type."""
+    """All tools that this server can run: its own and stored ones."""
 
     def __init__(self, tools: Iterable[ServerTool], runners: Iterable[ToolRunner] = ()) -> None:
         self._tools: dict[str, ServerTool] = {}
@@ -208,26 +247,26 @@ class Toolbox:
         return iter(self._tools.values())
 
     def unstored(self, name: str) -> ServerTool:
-        """The tool of this name that no agent has attached."""
+        """Return the unstored tool of this name."""
         return self._unstored[name]
 
     def edits_memory(self, tool: Tool) -> bool:
-        """Return whether calls of this tool edit memory, and are made by this server."""
-        found = self.find(tool)
-        return isinstance(found, ServerTool) and found.edits_memory
+        """Return whether this server runs the tool, and its calls edit memory."""
+        executor = self.find(tool)
+        return isinstance(executor, ServerTool) and executor.edits_memory
 
     def is_read_only(self, tool: Tool) -> bool:
-        """Return whether an equal call in the same turn would bring the same."""
-        found = self.find(tool)
-        return isinstance(found, ServerTool) and found.is_read_only
+        """Return whether an equal call in the same turn would have the same result."""
+        executor = self.find(tool)
+        return isinstance(executor, ServerTool) and executor.is_read_only
 
     def searches(self, tool: Tool) -> frozenset[SearchedStore]:
-        """Return the stores that this tool finds things in, and in nothing else."""
-        found = self.find(tool)
-        return found.searches if isinstance(found, ServerTool) else frozenset()
+        """Return the stores that this tool searches."""
+        executor = self.find(tool)
+        return executor.searches if isinstance(executor, ServerTool) else frozenset()
 
     def find(self, tool: Tool) -> ServerTool | ToolRunner | None:
-        """What runs this tool, if anything does."""
+        """Return the function or runner of this tool, if there is one."""
         if tool.id == UNSTORED:
             return self._unstored.get(tool.name)
         offered = self._tools.get(tool.name)
@@ -236,13 +275,13 @@ class Toolbox:
         return self._runners.get(tool.tool_type)
 
     def runner(self, tool_type: ToolType) -> ToolRunner | None:
-        """What runs stored tools of this type, if a plugin does."""
+        """Return the runner of stored tools of this type, if a plugin has one."""
         return self._runners.get(tool_type)
 
     def acts_outside(self, tool: Tool) -> bool:
-        """Whether a call of it may change something that no rollback brings back."""
-        found = self.find(tool)
-        return found.acts_outside if isinstance(found, ServerTool) else found is not None
+        """Return whether a call may change something that no rollback restores."""
+        executor = self.find(tool)
+        return executor.acts_outside if isinstance(executor, ServerTool) else executor is not None
 
     async def close(self) -> None:
         """Close the runners."""
@@ -257,7 +296,8 @@ class Toolbox:
     ) -> list[ToolReturnPart]:
         """Run the calls of one step; results come in the order of the calls.
 
-        Neighbouring calls of tools that allow it run at the same time, all others one after the other.
+        Neighbouring calls of tools that allow it run at the same time, all others one after the
+        other.
         """
         results: list[ToolReturnPart] = []
         for group in _groups(calls, attached):
@@ -272,76 +312,88 @@ class Toolbox:
     async def _run_one(
         self, call: ToolCallPart, tool: Tool | None, context: ToolContext
     ) -> ToolReturnPart:
-        """One result, cut to its limit, with what it quotes."""
-        found = self.find(tool) if tool else None
-        if tool is None or found is None:
+        """Return one call's result, cut to its limit, with its sources."""
+        executor = self.find(tool) if tool else None
+        if tool is None or executor is None:
             names = (
                 ", ".join(tool.name for tool in context.state.tools if self.find(tool)) or "none"
             )
             return failed_result(
                 call, f"There is no tool named {call.name} here. Tools you can call: {names}."
             )
-        result = await _attempt(found, tool, call, context)
+        result = await _attempt(executor, tool, call, context)
         if len(result.content) > tool.return_limit:
             result = replace(
                 result, content=truncate(result.content, tool.return_limit), is_json=False
             )
         quoted = context.quoted
         is_untrusted = (
-            not isinstance(found, ServerTool) or found.brings_untrusted or quoted.is_untrusted
+            not isinstance(executor, ServerTool) or executor.brings_untrusted or quoted.is_untrusted
         )
         if not (quoted.sources or is_untrusted):
             return result
-        sources, said = (tuple(dict.fromkeys(ids)) for ids in (quoted.sources, quoted.said))
-        return replace(result, sources=sources, said=said, is_untrusted=is_untrusted)
+        return replace(
+            result,
+            sources=tuple(dict.fromkeys(quoted.sources)),
+            said=tuple(dict.fromkeys(quoted.said)),
+            is_untrusted=is_untrusted,
+        )
 
 
 async def _attempt(
-    found: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
+    executor: ServerTool | ToolRunner, tool: Tool, call: ToolCallPart, context: ToolContext
 ) -> ToolReturnPart:
-    """What the tool returns, or its failure as a result."""
+    """Run the call; return its result, or its failure as a result."""
     try:
         arguments = _read_arguments(call)
-        if isinstance(found, ServerTool):
-            return _result(call, await found.call(context, arguments))
-        output = await found.run(tool, context, arguments)
-        result = replace(_result(call, output.value), stdout=output.stdout, stderr=output.stderr)
-        return replace(result, status="error", is_json=False) if output.is_error else result
+        if isinstance(executor, ServerTool):
+            return _result(call, await executor.call(context, arguments))
+        output = await executor.run(tool, context, arguments)
+        return _returned(call, output)
     except ValidationError as error:
         faults = "; ".join(
             f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()
         )
-        told = f"The arguments of {call.name} are not right: {faults}. Call it again with these corrected."
-        return failed_result(call, told)
+        message = (
+            f"The arguments of {call.name} are not right: {faults}. "
+            "Call it again with these corrected."
+        )
+        return failed_result(call, message)
     except RicordoError as error:
         return failed_result(call, str(error), type(error).__name__)
     except Exception as error:
-        # Whatever a tool does wrong, the agent gets a result; people find the traceback in the log.
+        # The agent gets a result for every error of a tool; the traceback is in the log.
         log.exception("tool failed", extra={"tool": call.name, "agent": context.state.agent.id})
-        told = f"{type(error).__name__}: {error}"
-        return replace(failed_result(call, told), stderr=_trace(call, told))
+        message = f"{type(error).__name__}: {error}"
+        return replace(failed_result(call, message), stderr=_trace(call, message))
 
 
-def _result(call: ToolCallPart, value: Any) -> ToolReturnPart:
-    if isinstance(value, str):
-        return ToolReturnPart(call.call_id, call.name, "success", _whole(value))
-    content = orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+def _returned(call: ToolCallPart, output: ToolOutput) -> ToolReturnPart:
+    """Return a runner's output, with its printed lines, as the call's result."""
+    result = replace(_result(call, output.value), stdout=output.stdout, stderr=output.stderr)
+    return replace(result, status="error", is_json=False) if output.is_error else result
+
+
+def _result(call: ToolCallPart, outcome: Any) -> ToolReturnPart:
+    if isinstance(outcome, str):
+        return ToolReturnPart(call.call_id, call.name, "success", _whole(outcome))
+    content = orjson.dumps(outcome, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
     return ToolReturnPart(call.call_id, call.name, "success", content, is_json=True)
 
 
 def _whole(text: str) -> str:
-    """The text without halves of characters, which nothing could store or send."""
+    """Return the text without lone surrogates, which cannot be stored or sent."""
     return text.encode("utf-8", "replace").decode()
 
 
 def schema_of(tool: Tool) -> ToolSchema:
-    """A stored tool as models see it."""
+    """Return a stored tool's schema for models."""
     schema = tool.json_schema
     return ToolSchema(tool.name, schema.get("description", tool.description), schema["parameters"])
 
 
 def failed_result(call: ToolCallPart, message: str, kind: str = "ValueError") -> ToolReturnPart:
-    """The result of a call that failed; `kind` names the error in its trace."""
+    """Return the result of a failed call; `kind` names the error in its trace."""
     return ToolReturnPart(
         call.call_id, call.name, "error", _whole(message), stderr=_trace(call, f"{kind}: {message}")
     )
@@ -372,29 +424,32 @@ def _read_arguments(call: ToolCallPart) -> dict[str, Any]:
     return arguments
 
 
-def _trace(call: ToolCallPart, told: str) -> tuple[str]:
-    # The wording is a wire fact of the retired Letta V1 server.
-    return (_whole(f"Error executing function {call.name}: {told}")[:_ERROR_LIMIT],)
+def _trace(call: ToolCallPart, message: str) -> tuple[str]:
+    # wire fact of the retired Letta V1 server: the whole sentence.
+    return (_whole(f"Error executing function {call.name}: {message}")[:_ERROR_LIMIT],)
 
 
 def arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """A model of the function's parameters, its first one (the context) left out; unknown ones are refused by name."""
+    """Return a pydantic model of the function's parameters, without the context.
+
+    Unknown arguments are refused by name.
+    """
     hints = get_type_hints(function, include_extras=True)
     parameters = dict(list(inspect.signature(function).parameters.items())[1:])
-    words = read_docstring(inspect.getdoc(function) or "", parameters).arguments
+    descriptions = read_docstring(inspect.getdoc(function) or "", parameters).arguments
     fields: dict[str, Any] = {}
     for name, parameter in parameters.items():
         default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        # An alias, because a field of its own name could hide something of the model: json, copy, schema, …
+        # An alias, since a field's own name could hide a method of the model: json, copy, schema, …
         fields[f"argument_{name}"] = (
             hints[name],
-            Field(default, alias=name, description=words.get(name)),
+            Field(default, alias=name, description=descriptions.get(name)),
         )
     return create_model(function.__name__, __config__=ConfigDict(extra="forbid"), **fields)
 
 
 def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSchema:
-    """The tool as models see it."""
+    """Return the function's schema for models."""
     names = {str(field.alias) for field in arguments.model_fields.values()}
     summary = read_docstring(inspect.getdoc(function) or "", names).description
     schema = _plain(arguments.model_json_schema())
@@ -409,30 +464,39 @@ def describe(function: Callable[..., Any], arguments: type[BaseModel]) -> ToolSc
 
 
 def _plain(schema: Any) -> Any:
-    """Drop titles, null alternatives, null defaults and `additionalProperties: false`, which only confuse small models."""
+    """Drop parts of a JSON schema that only confuse small models.
+
+    These are titles, null alternatives, null defaults and `additionalProperties: false`.
+    """
     if isinstance(schema, list):
-        return [_plain(item) for item in schema]
+        return [_plain(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    options = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
-    if len(options) == 1:
-        schema = {**{key: value for key, value in schema.items() if key != "anyOf"}, **options[0]}
+    alternatives = [
+        alternative for alternative in schema.get("anyOf", ()) if alternative != {"type": "null"}
+    ]
+    if len(alternatives) == 1:
+        schema = {
+            **{key: content for key, content in schema.items() if key != "anyOf"},
+            **alternatives[0],
+        }
     return {
-        key: {name: _plain(item) for name, item in value.items()}
+        key: {name: _plain(part) for name, part in content.items()}
         if key == "properties"
-        else _plain(value)
-        for key, value in schema.items()
+        else _plain(content)
+        for key, content in schema.items()
         if key != "title"
-        and (key, value) not in (("additionalProperties", False), ("default", None))
+        and (key, content) not in (("additionalProperties", False), ("default", None))
     }
 
 
 def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
-    """Bring the stored tools of this organization up to date with what this server can run, as each start does."""
+    """Update the organization's stored tools to this server's tools, at each start."""
     tools.lock(tx, scope)  # several servers of one database may start at once
-    offered = {tool.name: tool for tool in toolbox}
-    stored, now = tools.by_names(tx, scope, list(offered)), tx.clock.now()
-    new = [
+    server_tools = {tool.name: tool for tool in toolbox}
+    stored = tools.by_names(tx, scope, list(server_tools))
+    now = tx.clock.now()
+    new_tools = [
         Tool(
             new_id("tool"),
             scope.organization_id,
@@ -442,19 +506,19 @@ def sync_tools(tx: Transaction, scope: Scope, toolbox: Toolbox) -> None:
             created_at=now,
             updated_at=now,
         )
-        for name, tool in offered.items()
+        for name, tool in server_tools.items()
         if name not in stored
     ]
-    tools.insert_all(tx, [_as_offered(tool, offered[tool.name]) for tool in new])
+    tools.insert_all(tx, [_as_offered(tool, server_tools[tool.name]) for tool in new_tools])
     for name, tool in stored.items():
         if tool.source_code is not None or tool.tool_type == "external_mcp":
-            continue  # somebody's own tool had this name before the server had one of it
-        if (current := _as_offered(tool, offered[name])) != tool:
+            continue  # a user's own tool had this name before the server did
+        if (current := _as_offered(tool, server_tools[name])) != tool:
             tools.update(tx, replace(current, updated_at=now))
 
 
 def unstored_tool(offered: ServerTool, organization_id: str) -> Tool:
-    """The tool as an agent has it that is attached to none."""
+    """Return the stored form of a server's tool that no agent has attached."""
     return _as_offered(
         Tool(UNSTORED, organization_id, offered.name, offered.tool_type, {}), offered
     )

@@ -439,7 +439,7 @@ def test_a_turn_of_which_a_compaction_left_nothing_quotes_nobody() -> None:
         make.message(agent, "They talked.", "summary"),
     ]
     turn: Any = SimpleNamespace(window=window, first=len(window), approval=object())
-    assert TurnContext.said(turn) == ()
+    assert TurnContext.user_texts(turn) == ()
 
 
 FACT = "My grandmother Rosa taught me to bake chestnut bread every single October in Genoa."

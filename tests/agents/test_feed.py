@@ -132,7 +132,7 @@ def test_a_restart_makes_what_was_told_void_and_begins_another_message() -> None
 
 def test_thoughts_among_the_arguments_are_reasoning_before_their_call() -> None:
     told = deltas_of(
-        Deltas(*IDS, thoughts="thinking"),
+        Deltas(*IDS, thoughts_argument="thinking"),
         ToolCallChunk(0, "", "call-a", "roll"),
         ToolCallChunk(0, '{"thinking": "I ', None),
         ToolCallChunk(0, 'roll.", "sides": "6'),
@@ -150,7 +150,7 @@ def test_thoughts_among_the_arguments_are_reasoning_before_their_call() -> None:
 
 
 def test_a_call_that_has_to_wait_is_not_told_in_pieces_and_others_beside_it_are() -> None:
-    deltas = Deltas(*IDS, held={"roll"})
+    deltas = Deltas(*IDS, gated_tools={"roll"})
     assert deltas_of(deltas, ToolCallChunk(0, "{", "a", "roll"), ToolCallChunk(0, "}")) == []
     (told,) = deltas_of(deltas, ToolCallChunk(1, "{}", "b", "toss"))
     assert isinstance(told, ToolCallDelta)

@@ -140,7 +140,7 @@ async def talk(server: Server, agent: str, turns: int) -> list[Answer]:
 
 
 @pytest.mark.parametrize(
-    "share", [pytest.param(2, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
+    "share", [pytest.param(5, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
 )
 async def test_a_chat_that_outgrows_the_servers_window_goes_on_whatever_words_refuse_it(
     server: Server, share: int

@@ -293,7 +293,7 @@ def test_the_corpus_is_as_large_as_it_says_and_says_nothing_twice() -> None:
 
 # In twelve texts a family has each of its templates, and each block each way of writing.
 @pytest.mark.parametrize(
-    "most", [pytest.param(12, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
+    "most", [pytest.param(6, id="short"), pytest.param(99, id="long", marks=pytest.mark.soak)]
 )
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_nothing_poisoned_is_written_where_somebody_decides(
@@ -308,6 +308,7 @@ async def test_nothing_poisoned_is_written_where_somebody_decides(
     )
     expected = await closed(stage, harmless)
     count = 0
+    most *= 2 if family == "recalled passages" else 1  # of which the first few come to nothing
     for number, poison in enumerate([one for one in CORPUS if one.family == family][:most]):
         agent = await poisoned(stage, web, poison, number)
         after = await held(stage, agent)

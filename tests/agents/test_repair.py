@@ -79,11 +79,11 @@ async def test_after_a_repair_the_next_message_is_answered_and_no_word_is_lost(
         assert await dump(stage) == before, kind
 
         done = await mended(stage, agent)
-        assert bool(done.found) == bool(seen.found), kind
+        assert bool(done.faults) == bool(seen.faults), kind
         assert not done.is_busy, kind
         assert words.items() <= (await stage.store.read(words_of)).items(), kind
-        assert (await looked_at(stage, agent)).found == (), kind
-        repaired += bool(done.found)
+        assert (await looked_at(stage, agent)).faults == (), kind
+        repaired += bool(done.faults)
 
         await require_an_answer(stage, agent)
         assert words.items() <= (await stage.store.read(words_of)).items(), kind
@@ -97,8 +97,8 @@ async def test_after_a_repair_the_next_message_is_answered_and_no_word_is_lost(
 async def test_nothing_is_found_in_a_thread_that_is_well(stage: Stage) -> None:
     agent = await talked(stage)
     before = await dump(stage)
-    assert (await looked_at(stage, agent)).found == ()
-    assert (await mended(stage, agent)).found == ()
+    assert (await looked_at(stage, agent)).faults == ()
+    assert (await mended(stage, agent)).faults == ()
     assert await dump(stage) == before
 
 
@@ -118,7 +118,7 @@ async def test_calls_that_rightly_wait_go_on_waiting(stage: Stage) -> None:
         conversations.change(tx, it.thread.id, message_count=len(it.window))
 
     await stage.store.write(work)
-    assert (await mended(stage, agent)).found == ()
+    assert (await mended(stage, agent)).faults == ()
 
 
 async def test_a_thread_in_which_a_turn_runs_is_left_alone(stage: Stage) -> None:
@@ -138,7 +138,7 @@ async def test_a_thread_in_which_a_turn_runs_is_left_alone(stage: Stage) -> None
 async def test_a_fork_keeps_what_it_shares(stage: Stage) -> None:
     agent = await talked(stage)
     fork = await fork_conversation(stage.runtime, Scope(), conversations.default_id(agent))
-    assert (await stage.store.write(lambda tx: repair(tx, fork.id, is_alone=True))).found == ()
+    assert (await stage.store.write(lambda tx: repair(tx, fork.id, is_alone=True))).faults == ()
 
 
 async def test_an_agent_that_lost_its_own_thread_gets_a_new_one(stage: Stage) -> None:

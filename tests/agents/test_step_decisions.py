@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ricordo.agents.request import Answered, TurnContext, TurnRequest, WindowLimit
+from ricordo.agents.request import AnsweredApproval, TurnContext, TurnRequest, WindowLimit
 from ricordo.agents.step_decisions import (
     AFTER_FAILURE,
     REMINDER,
@@ -126,7 +126,7 @@ def approved(a_turn: TurnContext, *calls: ToolCallPart) -> ParsedReply:
     decisions = {
         one.call_id: ApprovalPart(one.call_id, approves=True) for one in calls if one.is_gated
     }
-    return parse_approved(Answered(request, decisions), offer_tools(a_turn))
+    return parse_approved(AnsweredApproval(request, decisions), offer_tools(a_turn))
 
 
 def test_what_was_approved_is_run_also_where_its_tool_needs_no_approval_any_more() -> None:

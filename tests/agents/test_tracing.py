@@ -175,7 +175,9 @@ async def test_a_request_that_is_no_json_leaves_no_trace_and_fails_no_turn(
     assert "a trace cannot be written" in caplog.text
 
 
-@pytest.mark.parametrize("most", [1_000, 5_000, 200_000])
+@pytest.mark.parametrize(
+    "most", [1_000, *(pytest.param(m, marks=pytest.mark.soak) for m in (5_000, 200_000))]
+)
 @pytest.mark.parametrize(
     "value",
     [

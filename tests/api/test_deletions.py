@@ -156,7 +156,7 @@ def test_a_turn_that_loses_what_it_uses_ends(api: Api, what: str, how: str) -> N
     assert not http.get("/v1/runs/", params={"active": True}).json()
 
 
-@pytest.mark.parametrize("rounds", short_and_long(15, 200))
+@pytest.mark.parametrize("rounds", short_and_long(6, 200))
 def test_agents_that_are_deleted_at_any_moment_never_fail(api: Api, rounds: int) -> None:
     """Messages and deletions race, by the thread's luck: each message is answered, cancelled, or told that its agent is gone."""
     luck = random.Random(14)  # noqa: S311

@@ -100,7 +100,7 @@ def test_blame_of_any_history_is_bounded_in_work(
     http: httpx2.Client, monkeypatch: pytest.MonkeyPatch, compared: list[int]
 ) -> None:
     """The work goes beyond its room by no more than one comparison, whatever the texts are."""
-    monkeypatch.setattr(blaming, "_ROOM", 20_000)
+    monkeypatch.setattr(blaming, "_WORK_LIMIT", 20_000)
     for number in range(12):
         put(http, "ada", "churn", f"{number} a\n" * (2000 + number))
     blamed = get(http, "ada", "churn/blame")

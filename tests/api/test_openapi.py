@@ -1,6 +1,7 @@
 """The OpenAPI document: complete, typed, sound, and with every route that the official client knows and this server has."""
 
 import asyncio
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import letta_client
 import pytest
 from fastapi import FastAPI
 
+from ricordo.api import openapi_document
 from ricordo.api.call import IGNORED_QUERIES
 from ricordo.app import create_app
 from ricordo.settings import ProviderSettings, Settings
@@ -272,23 +274,84 @@ def test_refusals_are_documented(document: dict[str, Any]) -> None:
         assert "422" not in operation["responses"], (method, path)
 
 
-async def test_the_document_is_made_once_and_off_the_event_loop_however_many_ask(
-    app: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_document_is_made_once_and_off_the_event_loop_however_many_ask() -> None:
     others, made, go = threading.get_ident(), list[int](), threading.Event()
 
-    def make() -> dict[str, Any]:
+    def make() -> bytes:
         made.append(threading.get_ident())
         assert go.wait(20)
-        return {"openapi": "3.1.0"}
+        return b"{}"
 
-    monkeypatch.setattr(app, "openapi_schema", None)
-    monkeypatch.setattr(app, "openapi", make)
-    asking = [asyncio.ensure_future(app.document()) for _ in range(20)]
+    document = openapi_document.OpenApiDocument(make)
+    asking = [asyncio.ensure_future(document.text()) for _ in range(20)]
     asking[3].cancel()
     await asyncio.sleep(0)
     go.set()
     answers = await asyncio.gather(*asking, return_exceptions=True)
-    assert [answer for answer in answers if isinstance(answer, dict)] == [{"openapi": "3.1.0"}] * 19
+    assert [answer for answer in answers if isinstance(answer, bytes)] == [b"{}"] * 19
     assert len(made) == 1
     assert made[0] != others
+
+
+async def test_a_document_that_could_not_be_made_is_made_when_it_is_asked_for_again() -> None:
+    answers = iter([ValueError("No."), b"{}"])
+
+    def make() -> bytes:
+        answer = next(answers)
+        if isinstance(answer, ValueError):
+            raise answer
+        return answer
+
+    document = openapi_document.OpenApiDocument(make)
+    with pytest.raises(ValueError, match="No"):
+        await document.text()
+    assert await document.text() == b"{}"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_child_process_makes_the_document_with_what_this_process_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(openapi_document, "MAY_FORK", True)
+    known = "known here alone, " * 100_000
+    process = os.getpid()
+
+    def make() -> bytes:
+        return f"{known}{os.getpid() == process}".encode()
+
+    text = openapi_document.make_in_child(make)
+    assert text.decode() == f"{known}False"
+
+
+def _refuse() -> int:
+    raise OSError("no more processes")
+
+
+def _kill_child() -> bytes:
+    os.kill(os.getpid(), 9)
+    return b""
+
+
+def _fail() -> bytes:
+    raise ValueError("It fails.")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("fault", ["no fork", "killed", "failed", "too slow", "no system"])
+def test_where_a_child_cannot_make_it_this_process_does_and_says_so(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(openapi_document, "MAY_FORK", fault != "no system")
+    process = os.getpid()
+    if fault == "no fork":
+        monkeypatch.setattr(os, "fork", _refuse)
+    if fault == "too slow":
+        monkeypatch.setattr(openapi_document, "_PATIENCE", 0.0)
+    faults = {"killed": _kill_child, "failed": _fail}
+
+    def make() -> bytes:
+        return faults.get(fault, lambda: b"other")() if os.getpid() != process else b"own"
+
+    with caplog.at_level("INFO", "ricordo.api.openapi_document"):
+        assert openapi_document.make_in_child(make) == b"own"
+    assert "made in the server's own process" in caplog.text

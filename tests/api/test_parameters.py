@@ -13,6 +13,7 @@ from ricordo.domain.run import Run
 from ricordo.domain.scope import LOCAL_ORGANIZATION, Scope
 from ricordo.storage import runs
 from ricordo.storage.engine.store import Transaction
+from tests.campaigns.sizes import short_and_long
 from tests.seams.http import refused
 from tests.seams.people import EVERY_USERS, OPERATOR, World, open_world
 from tests.seams.routes import QUERIES, fill
@@ -211,7 +212,9 @@ def test_an_open_run_is_listed_for_its_user_and_the_administrator_alone(world: W
     assert world.send(OPERATOR, "GET", "/v1/runs/active").json() == []
 
 
-def test_each_parameter_of_a_query_changes_something(world: World) -> None:
+@pytest.mark.parametrize("share", short_and_long(3, 1))
+def test_each_parameter_of_a_query_changes_something(world: World, share: int) -> None:
+    """In the suite what all lists have in common is tried with every third of them."""
     for path, body in (
         ("/v1/agents/", {"model": MODEL, "tags": ["one"]}),
         ("/v1/blocks/", {"label": "tagged", "value": "", "tags": ["one"]}),
@@ -236,11 +239,14 @@ def test_each_parameter_of_a_query_changes_something(world: World) -> None:
     place = f"/v1/groups/{world.shared['group_id']}/messages"
     assert world.send(OPERATOR, "POST", place, json={"input": "Hello all."}).status_code == 200
     document = world.server.app.openapi()["paths"]
+    chosen = {*list(document)[::share]}
     shown: dict[str, int] = {}
     idle, few = [], set()
     with open_run(world):
         for method, path, name in operations(world, "query"):
             if method != "GET" or name in NO_DIFFERENCE or path == "/v1/environments":
+                continue
+            if name in OF_LISTS and path not in chosen:
                 continue
             schema = next(
                 one["schema"] for one in document[path]["get"]["parameters"] if one["name"] == name
@@ -253,5 +259,5 @@ def test_each_parameter_of_a_query_changes_something(world: World) -> None:
                 case False:
                     idle.append((path, name))
     assert idle == []
-    assert all(shown[name] > 10 for name in OF_LISTS), shown
+    assert all(shown[name] > 10 / share for name in OF_LISTS), shown
     assert len(few) < 75, sorted({path for path, _ in few})

@@ -1,6 +1,7 @@
 """How much memory may hold: every way to a block meets the same bounds, and what is larger already can still shrink."""
 
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,25 @@ def test_a_block_from_before_the_bound_can_be_read_and_shortened_and_not_grow(
         assert ok(http.put(path, json={"body": older[:4000]}))["body"] == older[:4000]
         assert ok(http.put(path, json={"body": "Short."}))
         refused(http.put(path, json={"body": older}), 422)
+
+
+def test_a_history_that_edits_filled_takes_no_new_text_until_the_setting_is_raised(
+    tmp_path: Path,
+) -> None:
+    path = "/users/ada/blocks/notes"
+    texts = [random.Random(number).randbytes(200_000).hex() for number in range(9)]  # noqa: S311
+    with serving(tmp_path, max_history_mb=1) as server, server.http() as http:
+        assert ok(http.put(path, json={"body": "First.", "limit": 500_000}))
+        answers = [http.put(path, json={"body": text}) for text in texts]
+        stored = sum(answer.status_code == 200 for answer in answers)
+        # Random hex digits take half of their letters.
+        assert 4 < stored < 7
+        words = refused(answers[-1], 422)
+        assert "1 MB are the most (RICORDO_MAX_HISTORY_MB)" in words
+        assert ok(http.get(path))["body"] == texts[stored - 1]
+        assert ok(http.put("/users/ben/blocks/notes", json={"body": "Another's."}))
+        versions = ok(http.get(f"{path}/history"))
+        assert ok(http.post(f"{path}/restore", json={"sha": versions[-1]["sha"]}))
+        assert ok(http.get(path))["body"] == "First."
+    with serving(tmp_path, max_history_mb=2) as server, server.http() as http:
+        assert ok(http.put(path, json={"body": texts[-1]}))["body"] == texts[-1]

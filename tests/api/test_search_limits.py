@@ -160,7 +160,10 @@ def test_no_page_mode_or_filter_shows_one_user_what_another_said(
     api.client.archives.delete(archive.id)
 
 
-@pytest.mark.parametrize("path", SEARCHES)
+# The searches read a query in the same way.
+@pytest.mark.parametrize(
+    "path", [SEARCHES[0], *(pytest.param(path, marks=pytest.mark.soak) for path in SEARCHES[1:])]
+)
 @pytest.mark.parametrize("modes", short_and_long((["hybrid"],), (["hybrid", "fts", "vector"],)))
 def test_a_hostile_query_gives_an_answer(
     api: Api, agent: AgentState, path: str, modes: list[str]

@@ -207,12 +207,12 @@ def test_nobody_makes_a_block_longer_than_its_limit_or_proposes_that(
         assert ada.get("/users/ada/diffs").json() == []
 
 
-@pytest.mark.parametrize("caller", ["teacher", "tutor"])
+@pytest.mark.parametrize("caller", ["tutor", pytest.param("teacher", marks=pytest.mark.soak)])
 def test_others_can_let_only_so_much_wait_for_one_block(
     http: dict[str, httpx2.Client], caller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred, which tests/memory/test_proposals.py counts; ten here."""
-    monkeypatch.setattr("ricordo.memory.proposals._MOST_WAITING", 10)
+    monkeypatch.setattr("ricordo.memory.proposals._AUTHOR_LIMIT", 10)
     ada = http["ada"]
     ada.put("/users/ada/blocks/human", json={"body": BEFORE, "policy": "propose"})
     facts = [{"body": f"{BEFORE}Fact {number}.\n"} for number in range(11)]

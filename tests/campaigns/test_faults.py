@@ -1,5 +1,6 @@
 """Faults at random awaits of turns: the next message is answered, and nothing is lost."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from tests.campaigns.sizes import short_and_long
 from tests.support.crash_servers import run_kills
 from tests.support.faults import run_campaign
+from tests.support.faults_model import FaultyModel
+from tests.support.model_server import Seen
 from tests.support.server_process import CAN_FORK
 
 
@@ -45,3 +48,20 @@ async def test_a_server_that_is_killed_in_a_turn_or_an_approval_answers_the_next
     report = await run_kills(tmp_path, kills=kills, seed=3)
     print(report)
     assert report.requests >= kills
+
+
+def test_a_plainer_form_is_a_fault_but_right_after_a_refusal_without_words() -> None:
+    call = {"id": "call_1", "function": {"name": "search", "arguments": "{}"}}
+    messages = [
+        {"role": "system", "content": "You remember."},
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Nothing."},
+        {"role": "user", "content": "say-1-1"},
+    ]
+    body = json.dumps({"model": "m", "messages": messages}).encode()
+    for trouble, number_of_faults in (("400", 1), ("500", 1), ("429", 2), (None, 2)):
+        model = FaultyModel(trouble=[trouble])
+        for _ in range(2):
+            model.answer(Seen("POST", "/chat/completions", b"", body))
+        assert len(model.faults) == number_of_faults, (trouble, model.faults)

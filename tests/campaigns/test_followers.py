@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from ricordo.storage.engine.sqlite import open_sqlite
-from tests.campaigns.sizes import short_and_long
 from tests.features.dolt import test_sync as dolt_following
 from tests.features.git import test_sync as git_following
 from tests.support import dolt
@@ -15,7 +14,9 @@ pytestmark = pytest.mark.campaign
 _ROUNDS = 12
 
 
-@pytest.mark.parametrize("seeds", short_and_long([3], range(1, 101)))
+# In the suite the tests of both kinds of remote follow one history each.
+@pytest.mark.soak
+@pytest.mark.parametrize("seeds", [range(1, 101)], ids=["long"])
 async def test_syncs_that_are_killed_end_with_what_the_memory_has(
     tmp_path: Path, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ def errors_behind(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("requests", short_and_long(60, 20_000))
+@pytest.mark.parametrize("requests", short_and_long(20, 20_000))
 def test_no_request_breaks_the_server_or_is_answered_otherwise_than_documented(
     tmp_path: Path, requests: int, caplog: pytest.LogCaptureFixture
 ) -> None:

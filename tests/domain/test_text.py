@@ -91,7 +91,7 @@ def test_names_that_people_cannot_tell_apart_have_one_key() -> None:
 
 
 def test_many_marks_on_one_letter_are_put_in_order_piece_by_piece() -> None:
-    text = "a" + "\u0301\u0323" * 2_000
+    text = "a" + "\u0301\u0323" * 400
     assert sorted(unicodedata.normalize("NFD", normal_text(text))) == sorted(
         unicodedata.normalize("NFD", text)
     )

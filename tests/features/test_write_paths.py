@@ -8,7 +8,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from ricordo.domain.git_objects import blob_id
 from ricordo.domain.remote import Access
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata
-from ricordo.errors import Forbidden
+from ricordo.errors import Forbidden, TooLong
 from ricordo.features.dolt.sync import DoltRemotes
 from ricordo.features.git.sync import GitRemotes
 from ricordo.features.imports.letta import import_letta
@@ -41,7 +41,7 @@ from ricordo.memory import user_memory
 from ricordo.memory.remote_kind import RemoteKind
 from ricordo.memory.user_memory import PutOptions
 from ricordo.settings import Settings
-from ricordo.storage import blocks, history, proposals, versions
+from ricordo.storage import blocks, history, history_size, proposals, versions
 from ricordo.storage.engine.store import Store, Transaction
 from tests.seams.server import MODEL, ServerInThread
 from tests.support import dolt, letta_database, postgres
@@ -117,6 +117,7 @@ def require_version(server: ServerInThread, block_id: str, by: str, count: int) 
         assert chain.files[block.label][0] == blob_id(block.value)
         assert (chain.versions, chain.head) == (count, block.head)
         assert history.page(tx, chain.id, limit=1)[0].author.kind == by
+        assert history_size.wrong_ids(tx) == []
 
     server.write(check)
 
@@ -602,6 +603,7 @@ def go(scene: Scene, way: Way) -> None:
             assert owned.chain.files[block.label][0] == blob_id(block.value)
         waiting = proposals.waiting(tx, owned.chain.id)
         assert SECRET not in newest.reason
+        assert history_size.wrong_ids(tx) == []
         assert not any(SECRET in (one.value or "") for one in waiting)
         return block.value if block else None, len(waiting), newest.author.kind
 
@@ -663,3 +665,120 @@ def test_an_edit_of_a_note_is_the_owners_version_without_a_secret(
         )
         assert state_of(server, block["id"]) == ("human", STORED)
         require_version(server, block["id"], "user", count)
+
+
+# --- a history that is full ---
+
+# What brings a text that the history does not have yet; in `PUT`s of the ways above that is AFTER.
+NEW_TEXTS = (
+    *("PUT as JSON", "PUT as Markdown", "PUT as TOML", "git push"),
+    *("update_block", _MARKDOWN, _TOML, "propose", "git push to propose/"),
+    *("PendingDiffStore.propose",),
+)
+FULL = "RICORDO_MAX_HISTORY_MB"
+
+
+def fill_history(tx: Transaction, chain_id: str) -> int:
+    """Let the chain's history be as large as it may be; returns how large it was."""
+    chain = versions.lock(tx, chain_id)
+    history_size.grow(tx, chain_id, tx.quotas.history_bytes - chain.history_bytes)
+    return int(chain.history_bytes)
+
+
+@contextmanager
+def full_history(on: Scene, way: Way) -> Iterator[None]:
+    """Let the scene's memory have a full history meanwhile."""
+    write = on.storage.write if way.is_in_process else on.server.write
+
+    def begin(tx: Transaction) -> str:
+        chain_id = user_memory.open_memory(tx, Scope(), on.name).chain.id
+        fill_history(tx, chain_id)
+        return chain_id
+
+    chain_id = write(begin)
+    yield
+    write(lambda tx: history_size.recount(tx, chain_id))
+
+
+@pytest.mark.parametrize("name", NEW_TEXTS)
+def test_a_full_history_takes_no_new_text_on_any_way(begin: Begin, name: str) -> None:
+    way = {**OWNERS_WAYS, **PROPOSALS_WAYS}[name]
+    scene = begin(way, "propose")
+    with full_history(scene, way), pytest.raises((AssertionError, TooLong), match=FULL):
+        way.act(scene)
+    unchanged = Way(way.enters, lambda _: None, BEFORE)
+    go(scene, unchanged)
+
+
+def test_a_commit_in_a_remote_is_not_pulled_into_a_full_history(begin: Begin) -> None:
+    way = OWNERS_WAYS["a commit in a git remote"]
+    on = begin(way, "propose")
+    bare = str(on.folder / f"{on.name}.git")
+    follow = _followed(on, GitRemotes(), Access(bare))
+    _push(on, origin=bare)
+    with full_history(on, way):
+        with suppress(TooLong):
+            follow()
+        (remote,) = on.wait(
+            lambda store: store.read(
+                lambda tx: tx.all(text("SELECT last_error FROM memory_remotes"))
+            )
+        )[-1:]
+    assert FULL in remote.last_error
+    go(on, Way(way.enters, lambda _: follow(), PLAIN, author="remote"))
+
+
+def test_undo_and_deletion_and_decisions_are_not_refused_by_a_full_history(begin: Begin) -> None:
+    way = OWNERS_WAYS["restore"]
+    on = begin(way, "propose")
+    first = on.send("GET", "blocks/human/history")[0]["sha"]
+    waiting = [on.propose()]
+    on.send("PUT", "blocks/human", {"body": PLAIN})
+    with full_history(on, way):
+        on.send("POST", "blocks/human/restore", {"sha": first})
+        on.send("POST", f"blocks/human/diffs/{waiting[0]}/approve")
+        assert on.send("GET", "blocks/human")["body"] == STORED
+        assert FULL in on.http.put(f"/users/{on.name}/blocks/new", json={"body": "New."}).text
+        on.send("PATCH", "blocks/human", {"label": "person", "policy": "direct"})
+        assert on.http.delete(f"/users/{on.name}/blocks/person").status_code == 200
+        on.send("POST", "blocks/person/restore", {"sha": first})
+        assert on.send("GET", "blocks/person")["body"] == BEFORE
+    assert on.server.read(history_size.wrong_ids) == []
+
+
+def test_an_agents_edit_of_a_full_history_fails_alone_and_its_turn_goes_on(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    for name, arguments in AGENTS_PATHS.items():
+        for policy in ("direct", "propose"):
+            agent, block = made(http, policy, name)
+            chain_id = server.read(lambda tx, id=block: blocks.get(tx, Scope(), id)).chain_id
+            server.write(lambda tx, id=chain_id: fill_history(tx, id))
+            server.says(call(name, **arguments), "Done.")
+            assert said(http, agent) == "error", name
+            assert state_of(server, block) == ("human", BEFORE)
+            assert proposed(server, block) == []
+            server.write(lambda tx, id=chain_id: history_size.recount(tx, id))
+            require_version(server, block, "user", 1)
+
+
+def test_a_step_that_fills_the_history_is_stored_whole(
+    server: ServerInThread, http: httpx2.Client
+) -> None:
+    agent, block = made(http, "direct", "memory_insert", "memory")
+    chain_id = server.read(lambda tx: blocks.get(tx, Scope(), block)).chain_id
+    server.write(lambda tx: fill_history(tx, chain_id))
+    server.write(lambda tx: history_size.grow(tx, chain_id, -1))
+    new = {"command": "create", "description": "Drinks", "file_text": "Oolong."}
+    calls = [call("memory", path=f"/memories/{label}", **new) for label in ("tea", "coffee")]
+    server.says(
+        (call("memory_insert", label="human", new_string="She likes tea."), *calls), "Done."
+    )
+    sent = http.post(f"/v1/agents/{agent}/messages", json={"input": "Go on."}).json()
+    results = [one for message in sent["messages"] for one in message.get("tool_returns", ())]
+    statuses = [one["status"] for one in results]
+    assert statuses == ["success"] * 3
+    assert "tea" in state_of(server, block)[1]
+    labels = [one["label"] for one in http.get(f"/v1/agents/{agent}").json()["blocks"]]
+    assert labels == ["human", "tea", "coffee"]
+    server.write(lambda tx: history_size.recount(tx, chain_id))

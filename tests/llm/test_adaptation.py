@@ -141,7 +141,7 @@ ROLES = [name for name in TEMPLATES if name != "any"]
 
 
 @pytest.mark.parametrize(
-    "share", [pytest.param(3, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
+    "share", [pytest.param(8, id="short"), pytest.param(1, id="long", marks=pytest.mark.soak)]
 )
 @pytest.mark.parametrize("template", ROLES)
 async def test_roles_that_a_template_refuses_are_sent_as_it_takes_them(

@@ -13,15 +13,7 @@ from ricordo.domain.model import EmbeddingInfo, ModelInfo, ToolCallChunk
 from ricordo.errors import ModelError
 from ricordo.llm import answer_bounds
 from ricordo.llm.addresses import Connections
-from ricordo.llm.answer_bounds import (
-    ANSWER_BYTES,
-    ANSWER_CHARACTERS,
-    ANSWER_COMMAS,
-    ERROR_BYTES,
-    MOST_CALLS,
-    STREAM_BYTES,
-    BoundReached,
-)
+from ricordo.llm.answer_bounds import ERROR_BYTES, MOST_CALLS, BoundReached
 from ricordo.llm.chat import ChatModel, whole_reply
 from ricordo.llm.embedding.remote import openai_embedder
 from ricordo.llm.model_lists import list_models
@@ -49,7 +41,13 @@ from tests.support.model_server import (
 )
 
 MIB = 1024 * 1024
-SHORT_STREAM_BYTES = 12 * MIB  # instead of STREAM_BYTES, which takes a second to send
+# Bounds in place of the product's, which take seconds to reach; `make soak` reaches those as well.
+SMALL = {
+    "ANSWER_BYTES": MIB,
+    "STREAM_BYTES": 2 * MIB,
+    "ANSWER_COMMAS": 60_000,
+    "ANSWER_CHARACTERS": MIB // 8,
+}
 JSON, EVENTS = {"content-type": "application/json"}, {"content-type": "text/event-stream"}
 ROME = '{"city":"Rome"}'
 
@@ -73,27 +71,42 @@ async def hasty() -> AsyncIterator[Connections]:
     await opened.close()
 
 
-def bomb(size: int, encoding: str = "gzip") -> Answer:
-    """A whole answer that is a thousand times as large once it is unzipped."""
-    whole = b'{"choices": [{"message": {"content": "' + b"a" * size + b'"}}]}'
+@pytest.fixture(params=["small", pytest.param("real", marks=pytest.mark.soak)])
+def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds that are reached soon, or those of the product."""
+    if request.param == "small":
+        for name, bound in SMALL.items():
+            assert getattr(answer_bounds, name) > bound
+            monkeypatch.setattr(answer_bounds, name, bound)
+
+
+def bomb(encoding: str = "gzip") -> Answer:
+    """Return a whole answer with twice the bytes that are taken, a thousandth of them zipped."""
+    content = b"a" * (2 * answer_bounds.ANSWER_BYTES)
+    whole = b'{"choices": [{"message": {"content": "' + content + b'"}}]}'
     zipped = gzip.compress(whole, 1) if encoding == "gzip" else zlib.compress(whole, 1)
     return Answer(zipped, headers=JSON | {"content-encoding": encoding})
 
 
-# Twice the bytes that are taken of one answer.
-LARGE = 2 * ANSWER_BYTES
+def too_many_words(name: str) -> Answer:
+    """Return a stream with more characters in this field than are taken."""
+    return stream(*[{name: "word " * 5000}] * (answer_bounds.ANSWER_CHARACTERS // 25_000 + 1))
+
+
+def large_zip() -> bytes:
+    """Return twice the bytes that are taken of one answer, zipped."""
+    return gzip.compress(b"a" * (2 * answer_bounds.ANSWER_BYTES), 1)
+
 
 # Made when they are used: they are many megabytes.
 TOO_LARGE = {
-    "a whole answer": (False, lambda: Answer(b" " * (ANSWER_BYTES + 1))),
+    "a whole answer": (False, lambda: Answer(b" " * (answer_bounds.ANSWER_BYTES + 1))),
     "one without an end": (False, lambda: Answer(pieces=(b" " * MIB,) * 99, headers=JSON)),
-    "a gzip bomb": (False, lambda: bomb(LARGE)),
-    "a deflate bomb": (False, lambda: bomb(LARGE, "deflate")),
+    "a gzip bomb": (False, bomb),
+    "a deflate bomb": (False, lambda: bomb("deflate")),
     "a bomb in a stream": (
         True,
-        lambda: Answer(
-            gzip.compress(b"a" * LARGE, 1), headers=EVENTS | {"content-encoding": "gzip"}
-        ),
+        lambda: Answer(large_zip(), headers=EVENTS | {"content-encoding": "gzip"}),
     ),
     "an event without an end": (
         True,
@@ -102,22 +115,21 @@ TOO_LARGE = {
     "a stream of comments": (
         True,
         lambda: Answer(
-            pieces=((b": " + b"x" * 1000 + b"\n") * 1000,) * (SHORT_STREAM_BYTES // MIB + 9),
+            pieces=((b": " + b"x" * 1000 + b"\n") * 1000,)
+            * (answer_bounds.STREAM_BYTES // MIB + 9),
             headers=EVENTS,
         ),
     ),
-    "a stream of words": (
-        True,
-        lambda: stream(*[{"content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1)),
+    "a stream of words": (True, lambda: too_many_words("content")),
+    "a stream of thoughts": (True, lambda: too_many_words("reasoning_content")),
+    "many small values": (
+        False,
+        lambda: Answer(b"[" + b"[]," * (answer_bounds.ANSWER_COMMAS + 1) + b"[]]"),
     ),
-    "a stream of thoughts": (
-        True,
-        lambda: stream(
-            *[{"reasoning_content": "word " * 5000}] * (ANSWER_CHARACTERS // 25_000 + 1)
-        ),
+    "a text of many characters": (
+        False,
+        lambda: completion("a" * (answer_bounds.ANSWER_CHARACTERS + 1)),
     ),
-    "many small values": (False, lambda: Answer(b"[" + b"[]," * (ANSWER_COMMAS + 1) + b"[]]")),
-    "a text of many characters": (False, lambda: completion("a" * (ANSWER_CHARACTERS + 1))),
     "thousands of calls": (
         False,
         lambda: completion(None, [tool_call("get_weather", ROME, f"c{n}") for n in range(5_000)]),
@@ -134,16 +146,11 @@ TOO_LARGE = {
 }
 
 
+@pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("name", TOO_LARGE)
 async def test_an_answer_that_is_too_large_fails_once(
-    model: OpenAICompatibleModel,
-    server: ModelServer,
-    waits: Waits,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
+    model: OpenAICompatibleModel, server: ModelServer, waits: Waits, name: str
 ) -> None:
-    assert STREAM_BYTES > SHORT_STREAM_BYTES > ANSWER_BYTES
-    monkeypatch.setattr(answer_bounds, "STREAM_BYTES", SHORT_STREAM_BYTES)
     streams, make_answer = TOO_LARGE[name]
     server.push(make_answer())
     with pytest.raises(BoundReached) as caught:
@@ -155,10 +162,11 @@ async def test_an_answer_that_is_too_large_fails_once(
     assert (await whole_reply(model, ask("Hello"))).parts == (TextPart("ok"),)
 
 
+@pytest.mark.usefixtures("bounds")
 async def test_an_answer_just_within_the_bounds_is_taken(
     model: OpenAICompatibleModel, server: ModelServer
 ) -> None:
-    text = "a word " * (ANSWER_CHARACTERS // 7)
+    text = "a word " * (answer_bounds.ANSWER_CHARACTERS // 7)
     zipped = json.dumps(completion(text).body).encode()
     server.push(completion(text), stream(*[{"content": "a word " * 700}] * (len(text) // 4_900)))
     server.push(Answer(gzip.compress(zipped, 1), headers=JSON | {"content-encoding": "gzip"}))
@@ -169,6 +177,7 @@ async def test_an_answer_just_within_the_bounds_is_taken(
     assert (await whole_reply(model, ask("Hello"))).parts == (TextPart(text),)
 
 
+@pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("streams", [False, True])
 async def test_an_sdks_answers_have_the_same_bounds(
     claude_model: ChatModel,
@@ -178,9 +187,9 @@ async def test_an_sdks_answers_have_the_same_bounds(
     streams: bool,
 ) -> None:
     too_large = (
-        claude_stream({"type": "text", "text": "a" * 3 * ANSWER_CHARACTERS})
+        claude_stream({"type": "text", "text": "a" * 3 * answer_bounds.ANSWER_CHARACTERS})
         if streams
-        else bomb(LARGE)
+        else bomb()
     )
     endless = Answer(pieces=(b"data: " + b" " * MIB,) * 99, headers=EVENTS if streams else JSON)
     server.push(too_large, endless, endless)
@@ -200,15 +209,14 @@ async def test_an_sdks_answers_have_the_same_bounds(
     assert not waits
 
 
+@pytest.mark.usefixtures("bounds")
 async def test_an_error_of_any_size_is_read_to_its_limit_and_means_what_its_status_says(
     model: OpenAICompatibleModel, claude_model: ChatModel, server: ModelServer, waits: Waits
 ) -> None:
     words = json.dumps({"error": {"message": "Slow down."}}).encode()
     for asked in (model, claude_model):
         server.push(*[Answer(words[:-2] + b'", ' + b"x" * 9 * ERROR_BYTES, status=429)] * 4)
-        server.push(
-            Answer(gzip.compress(b"x" * LARGE, 1), status=401, headers={"content-encoding": "gzip"})
-        )
+        server.push(Answer(large_zip(), status=401, headers={"content-encoding": "gzip"}))
         for kind in ("llm_rate_limit", "llm_authentication"):
             with pytest.raises(ModelError) as caught:
                 await whole_reply(asked, ask("Hello"))
@@ -250,6 +258,7 @@ async def test_a_server_that_drips_is_not_listened_to_for_ever(
     assert not waits
 
 
+@pytest.mark.usefixtures("bounds")
 async def test_lists_and_vectors_have_bounds_too(
     server: ModelServer, connections: Connections, waits: Waits
 ) -> None:
@@ -265,7 +274,7 @@ async def test_lists_and_vectors_have_bounds_too(
         lambda: embedder.embed(["words"]),
     )
     for call in calls:
-        server.push(bomb(LARGE))
+        server.push(bomb())
         with pytest.raises(BoundReached):
             await call()
     assert len(server.requests) == 2

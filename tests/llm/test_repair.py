@@ -14,6 +14,7 @@ from ricordo.domain.model import (
     ToolSchema,
 )
 from ricordo.llm.repair import StreamRepair, is_empty, mended_arguments, repair
+from tests.campaigns.sizes import short_and_long
 from tests.llm.talk import CLOCK, WEATHER
 from tests.llm.test_written_calls import HOSTILE
 from tests.llm.wild import openai_shapes
@@ -210,8 +211,10 @@ def test_words_before_a_real_call_are_not_held_back_until_the_end() -> None:
     assert list(stream.close(reply('{"a"', ToolCallPart("1", "get_time", "{}")))) == []
 
 
-def test_a_long_broken_text_is_streamed_in_time_that_grows_with_its_length() -> None:
-    for opening in HOSTILE:
+# In the suite tests/llm/test_linear_time.py streams texts of the same kinds.
+@pytest.mark.parametrize("share", short_and_long(9, 1))
+def test_a_long_broken_text_is_streamed_in_time_that_grows_with_its_length(share: int) -> None:
+    for opening in HOSTILE[::share]:
 
         def work(size: int, opening: str = opening) -> None:
             text = repeated(opening, size)

@@ -8,6 +8,7 @@ from ricordo.domain.message import TextPart
 from ricordo.domain.model import ModelReply
 from ricordo.llm.repair import repair
 from ricordo.llm.written_calls import offered_name, written_calls
+from tests.campaigns.sizes import short_and_long
 from tests.llm.talk import CLOCK, WEATHER
 from tests.seams.growth import repeated, require_linear
 from tests.support.notations import MARKS
@@ -125,8 +126,10 @@ def test_what_stands_around_a_name_goes_where_the_tool_is_known_then(name: str, 
     assert offered_name(name, OFFERED) == meant
 
 
-def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length() -> None:
-    for opening in HOSTILE:
+# In the suite tests/llm/test_linear_time.py reads texts of the same kinds.
+@pytest.mark.parametrize("share", short_and_long(9, 1))
+def test_a_long_broken_text_is_read_in_time_that_grows_with_its_length(share: int) -> None:
+    for opening in HOSTILE[::share]:
 
         def work(size: int, opening: str = opening) -> None:
             text = "x" + repeated(opening, size)

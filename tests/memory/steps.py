@@ -7,7 +7,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.domain.scope import Actor, Scope
 from ricordo.memory import user_memory
-from ricordo.memory.edit_plan import Committed
+from ricordo.memory.edit_plan import CommitOutcome
 from ricordo.memory.step_commit import commit
 from ricordo.memory.user_memory import PutOptions, UserMemory
 from ricordo.memory.working_memory import WorkingMemory
@@ -22,7 +22,7 @@ TUTOR = Actor("agent", "agent-tutor", "Tutor")
 
 async def save(
     store: Store, state: AgentState, memory: WorkingMemory, step_id: str = "step-1"
-) -> Committed:
+) -> CommitOutcome:
     return await store.write(
         lambda tx: commit(tx, state, memory, SCOPE, make.edit_context(state, step_id=step_id))
     )

@@ -17,7 +17,7 @@ from ricordo.domain.version import ChangeMetadata, Proposal
 from ricordo.errors import Conflict, Forbidden, NotFound, Stale
 from ricordo.memory import approval, user_memory
 from ricordo.memory.approval import Approved, Conflicted
-from ricordo.memory.merge import kept_lines
+from ricordo.memory.merge import unchanged_lines
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.step_commit import commit
 from ricordo.memory.user_memory import ProposalOptions, PutOptions
@@ -592,8 +592,8 @@ async def test_an_approval_that_collides_compares_a_bounded_part_of_a_long_text_
 
     def counted(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
         compared.append(len(old) + len(new))
-        return kept_lines(old, new)
+        return unchanged_lines(old, new)
 
-    monkeypatch.setattr("ricordo.memory.line_changes.kept_lines", counted)
+    monkeypatch.setattr("ricordo.memory.line_changes.unchanged_lines", counted)
     assert isinstance(await approve(store, proposal), Conflicted)
     assert sum(compared) < 6000, compared

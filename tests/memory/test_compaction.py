@@ -134,13 +134,13 @@ def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
     if found is None:
         return
     order = starts_of(window)
-    for part in (found.evicted, found.kept):
+    for part in (found.evicted, found.remaining):
         places = [order.index(message.id) for message in part]
         assert places == sorted(places)
-    assert sorted(starts_of([*found.evicted, *found.kept])) == sorted(order)
-    assert found.kept[0] is window[0]
+    assert sorted(starts_of([*found.evicted, *found.remaining])) == sorted(order)
+    assert found.remaining[0] is window[0]
     assert any(message.role != "summary" for message in found.evicted)
-    assert SUMMARY not in found.kept
+    assert SUMMARY not in found.remaining
 
     # Whatever had a result still has it, and nothing new lacks one.
     def results(messages: list[Message]) -> list[tuple[str, ...]]:
@@ -151,8 +151,12 @@ def test_a_cut_splits_no_pair_keeps_the_order_and_loses_nothing(
             if asked.tool_calls and answer.role == "tool"
         ]
 
-    assert sorted(results([*found.evicted]) + results([*found.kept])) == sorted(results(window))
-    plain = [message for message in found.kept if message.role != "approval" or message.tool_calls]
+    assert sorted(results([*found.evicted]) + results([*found.remaining])) == sorted(
+        results(window)
+    )
+    plain = [
+        message for message in found.remaining if message.role != "approval" or message.tool_calls
+    ]
     # Calls whose ids were used before get others, so messages are known by their own.
     shapes = {(message.id, message.role, len(message.parts)) for message in paired(plain)}
     assert [
@@ -190,15 +194,15 @@ def test_there_is_progress_wherever_there_can_be(
     if found is None:
         assert not past
         assert transcript_tokens(window) <= limit or len(steps) <= 1
-    elif transcript_tokens(found.kept) > limit:
+    elif transcript_tokens(found.remaining) > limit:
         # Too much stayed: then nothing is left of what could go.
-        assert list(found.kept) == [SYSTEM, question, *(steps[-1] if steps else [])]
+        assert list(found.remaining) == [SYSTEM, question, *(steps[-1] if steps else [])]
 
 
 def test_a_sliding_cut_takes_the_share_first_and_falls_before_an_assistants_message() -> None:
     window = [SYSTEM, *talk(10)]
     found = cut_at(window, "sliding_window", share=0.3)
-    assert found.kept[1].role == "assistant"
+    assert found.remaining[1].role == "assistant"
     share = transcript_tokens(found.evicted) / transcript_tokens(window[1:])
     assert 0.2 <= share <= 0.3
 
@@ -229,11 +233,13 @@ def test_a_turn_that_is_too_long_itself_loses_its_older_exchanges_and_keeps_its_
     steps = [exchange(1_500) for _ in range(8)]
     window = [SYSTEM, SUMMARY, question, *(message for step in steps for message in step)]
     found = cut_at(window, mode, keep_from=2)
-    assert found.kept[:2] == (SYSTEM, question)
+    assert found.remaining[:2] == (SYSTEM, question)
     assert found.evicted[0] is SUMMARY
-    assert found.kept[-2:] == tuple(steps[-1])
-    assert transcript_tokens(found.kept) <= 7_000
-    assert [message.id for message in paired(found.kept)] == [message.id for message in found.kept]
+    assert found.remaining[-2:] == tuple(steps[-1])
+    assert transcript_tokens(found.remaining) <= 7_000
+    assert [message.id for message in paired(found.remaining)] == [
+        message.id for message in found.remaining
+    ]
 
 
 def test_a_heartbeat_is_no_question_to_keep() -> None:
@@ -254,7 +260,7 @@ def test_a_large_system_message_does_not_make_all_of_the_conversation_leave() ->
     system = make.message(AGENT, "s" * 4 * 5_000, "system")
     window = [system, *talk(20)]
     found = cut_at(window, "sliding_window", overhead=1_000)
-    assert len(found.kept) >= 10
+    assert len(found.remaining) >= 10
 
 
 def test_after_a_refusal_the_same_transcript_counts_as_too_long() -> None:
@@ -267,7 +273,7 @@ def test_after_a_refusal_the_same_transcript_counts_as_too_long() -> None:
     window = [SYSTEM, *talk(20)]
     refused = transcript_tokens(window)
     found = cut_at(window, "sliding_window", percent=percent_after_refusal(refused, 10_000, 100))
-    assert transcript_tokens(found.kept) < refused * 0.56
+    assert transcript_tokens(found.remaining) < refused * 0.56
 
 
 turns = st.lists(st.tuples(sizes, st.lists(sizes, max_size=5)), min_size=1, max_size=25)
@@ -305,7 +311,7 @@ def test_whatever_is_said_each_call_fits_even_where_our_estimate_is_half_or_doub
         first = window[keep_from] if keep_from < len(window) else None
         room = summary_room(window_tokens, percent)
         summary = make.message(AGENT, clipped("s" * 200_000, 50_000, room), "summary")
-        window[:] = [found.kept[0], summary, *found.kept[1:]]
+        window[:] = [found.remaining[0], summary, *found.remaining[1:]]
         return window.index(first) if first in window else len(window)
 
     def ask(keep_from: int) -> int:

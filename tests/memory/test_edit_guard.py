@@ -116,7 +116,7 @@ def test_a_line_that_is_there_already_is_found_whatever_its_bullet() -> None:
         assert only_repeats("human", TEXT, after, found)
         assert (known.label, known.line) == ("human", 2)
         (also,) = repeated("notes", "", line, {"human": TEXT})
-        assert "line 2" in also.told()
+        assert "line 2" in also.describe()
     # Lists, moves and mixed writes are more than repeats.
     for before, after in (
         ("tea\ntea", "tea\ntea\ntea"),
@@ -132,7 +132,7 @@ def test_nearly_the_same_line_is_told_of_and_an_updated_one_is_not() -> None:
     near = "Likes green tea in the early morning, no sugar."
     (standing,) = repeated("notes", "", near, {"human": TEXT})
     assert not standing.is_same
-    assert "nearly" in standing.told()
+    assert "nearly" in standing.describe()
     assert repeated("human", TEXT, TEXT.replace("no sugar", "no sugars"), {}) == []
 
 

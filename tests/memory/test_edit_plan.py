@@ -145,8 +145,8 @@ async def test_someone_elses_change_of_another_line_stays_beside_a_rename(
 
 async def test_a_call_that_changes_several_blocks_is_not_half_done(store: SqliteStore) -> None:
     state, memory = await begin(store, "human", "persona", "plans")
-    memory.write("persona", "Kind.", "call-1", shown="nothing")
-    memory.write("human", "Ada.", "call-1", shown="nothing")
+    memory.write("persona", "Kind.", "call-1", result_kind="nothing")
+    memory.write("human", "Ada.", "call-1", result_kind="nothing")
     memory.write("plans", "Rest.", "call-2")
     await someone_else(store, state.blocks[0], value="About Eve")
     committed = await save(store, state, memory)

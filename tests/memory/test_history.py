@@ -428,7 +428,7 @@ async def test_blame_goes_back_so_far_and_says_where_it_stopped(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owned = await written(store, "a\nb", "a\nB", "a\nB\nc", "a\nB\nC")
-    monkeypatch.setattr("ricordo.memory.blame._ROOM", 6)
+    monkeypatch.setattr("ricordo.memory.blame._WORK_LIMIT", 6)
     found = await store.read(lambda tx: blame(tx, owned.chain.id, "human"))
     assert [(line.version.reason, line.or_earlier) for line in found] == [
         ("human 3", True),

@@ -12,10 +12,10 @@ from ricordo.memory.line_changes import (
     edit_summary,
     line_changes,
     merge_changes,
+    overlapping_parts,
     removes_lines,
     same_text,
     touch_same_lines,
-    where_they_meet,
 )
 from tests.seams import make
 from tests.seams.growth import FACTOR, require_linear
@@ -181,7 +181,7 @@ def test_a_summary_tells_what_became_of_a_block() -> None:
 def test_what_is_said_of_changes_is_the_same_where_only_the_lines_in_which_they_meet_are_compared(
     base: str, first: str, since: str, second: str
 ) -> None:
-    parts = where_they_meet(base, first, since, second)
+    parts = overlapping_parts(base, first, since, second)
     if parts is None:
         assert not touch_same_lines(base, first, since, second)
         assert (
@@ -200,7 +200,7 @@ def test_changes_meet_only_in_the_lines_around_them_also_beside_what_changed_sin
 
     def meet(first: int, second: int, since: int | None = None) -> tuple[str, str, str, str] | None:
         now = () if since is None else ((since, "S"),)
-        return where_they_meet(text(), text((first, "A")), text(*now), text(*now, (second, "B")))
+        return overlapping_parts(text(), text((first, "A")), text(*now), text(*now, (second, "B")))
 
     assert meet(3, 9) is None
     assert meet(3, 3) == ("line 3\n", "A\n", "line 3\n", "B\n")

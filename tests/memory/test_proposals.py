@@ -15,7 +15,7 @@ from ricordo.memory import approval, user_memory
 from ricordo.memory import proposals as proposing
 from ricordo.memory.approval import Approved, Conflicted
 from ricordo.memory.line_changes import merge_changes
-from ricordo.memory.merge import kept_lines
+from ricordo.memory.merge import unchanged_lines
 from ricordo.memory.proposals import ProposalDraft, Unchanged, propose
 from ricordo.storage import proposals
 from ricordo.storage.engine.sqlite import SqliteStore
@@ -283,8 +283,8 @@ async def test_a_block_that_was_made_for_one_agent_takes_no_proposal_of_another_
 async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert proposing._MOST_WAITING == 100
-    monkeypatch.setattr(proposing, "_MOST_WAITING", 20)
+    assert proposing._AUTHOR_LIMIT == 100
+    monkeypatch.setattr(proposing, "_AUTHOR_LIMIT", 20)
     await put(store, "human", TEXT)
     for number in range(20):
         await drafted(store, f"{TEXT}{number}\n")
@@ -300,8 +300,8 @@ async def test_of_one_agent_no_more_than_a_hundred_wait_for_one_block(
 async def test_of_all_agents_no_more_than_a_thousand_wait_for_one_owner_whatever_they_call_themselves(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert proposing._MOST_IN_ALL == 1000
-    monkeypatch.setattr(proposing, "_MOST_IN_ALL", 8)
+    assert proposing._OWNER_LIMIT == 1000
+    monkeypatch.setattr(proposing, "_OWNER_LIMIT", 8)
     await put(store, "human", TEXT)
     made = [
         await drafted(store, f"{TEXT}{number}\n", Actor("agent", f"agent-{number}", "A"))
@@ -345,7 +345,7 @@ FLOODS: dict[str, Callable[[int], list[str]]] = {
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=[pytest.mark.soak] if kind == "at both ends" else [])
+        pytest.param(kind, marks=[] if kind == "in other lines" else [pytest.mark.soak])
         for kind in FLOODS
     ],
 )
@@ -357,7 +357,7 @@ async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
 
     def counted(old: Sequence[str], new: Sequence[str]) -> tuple[dict[int, int], bool]:
         compared.append(len(old) + len(new))
-        return kept_lines(old, new)
+        return unchanged_lines(old, new)
 
     first, owned = await drafted(store, "\n".join(FLOODS[kind](0))), await owned_of(store)
 
@@ -368,9 +368,9 @@ async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
             proposals.insert_one(tx, one, (blob, depth, block.value))
 
     await store.write(flood)
-    monkeypatch.setattr("ricordo.memory.line_changes.kept_lines", counted)
+    monkeypatch.setattr("ricordo.memory.line_changes.unchanged_lines", counted)
     made = await drafted(store, "\n".join(FLOODS[kind](99)))
-    assert sum(compared) <= 2 * proposing._MOST_COMPARED, len(compared)
+    assert sum(compared) <= 2 * proposing._COMPARISON_LIMIT, len(compared)
     compared.clear()
     assert (await drafted(store, "\n".join(FLOODS[kind](99)))).id == made.id
     await put(
@@ -381,7 +381,7 @@ async def test_one_more_beside_a_hundred_for_a_long_text_compares_few_lines(
     again = await drafted(
         store, "\n".join(line.replace("Fact 99", "A fact") for line in FLOODS[kind](99))
     )
-    assert sum(compared) <= 4 * proposing._MOST_COMPARED, len(compared)
+    assert sum(compared) <= 4 * proposing._COMPARISON_LIMIT, len(compared)
     assert again.waits
 
 
@@ -390,16 +390,18 @@ async def test_what_many_added_lines_have_within_is_looked_for_in_few_pairs(
 ) -> None:
     await put(store, "human", TEXT, limit=1_000_000)
     searched: list[str] = []
-    tells = proposing._tells
+    tells = proposing._says_sentence
     monkeypatch.setattr(
-        proposing, "_tells", lambda line, sentence: searched.append(line) or tells(line, sentence)
+        proposing,
+        "_says_sentence",
+        lambda line, sentence: searched.append(line) or tells(line, sentence),
     )
     first = await drafted(
         store, TEXT + "\n".join([*(f"Fact {number}." for number in range(2000)), "Reads. Sings."])
     )
     second = await drafted(store, TEXT + "Sings.\n" * 2000)
     assert await waiting(store) == [first.id, second.id]
-    assert len(searched) <= 2 * proposing._MOST_SENTENCES
+    assert len(searched) <= 2 * proposing._SENTENCE_PAIR_LIMIT
 
 
 LINES = ("", "", "# Likes", "- tea", "- maths", "# Goals", "Name: Ada", "Lives in Turin.", "- tea")

@@ -8,7 +8,7 @@ import pytest
 from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block
 from ricordo.errors import Invalid
-from ricordo.memory.edit_plan import Committed
+from ricordo.memory.edit_plan import CommitOutcome
 from ricordo.memory.rotation import TAG, read_rotation
 from ricordo.memory.working_memory import WorkingMemory
 from ricordo.storage import archives, blocks, history
@@ -28,7 +28,7 @@ def filling(rotation: Any = "adaptive") -> Block:
 
 async def written(
     store: SqliteStore, block: Block, text: str = LINES
-) -> tuple[AgentState, Committed]:
+) -> tuple[AgentState, CommitOutcome]:
     state = await make.stored_agent(store, with_blocks=[block])
     memory = WorkingMemory(state)
     memory.write("notes", text, "call-1")

@@ -12,10 +12,10 @@ from ricordo.errors import Invalid, NotFound, Unavailable
 from ricordo.memory.schemas import (
     FOLDER,
     Lines,
-    TomlPlace,
+    TomlLines,
     deep_key,
+    key_lines,
     parse_schema,
-    places,
     read_schema,
     read_toml,
     require_follows,
@@ -226,7 +226,7 @@ label = "one"
 
 
 def test_keys_items_and_tables_are_found_on_their_lines_whatever_the_line_ends() -> None:
-    found = places(TOML)
+    found = key_lines(TOML)
     lines = {
         ("title",): 2,
         ("when",): 3,
@@ -243,10 +243,10 @@ def test_keys_items_and_tables_are_found_on_their_lines_whatever_the_line_ends()
         ("block", 1, "fields", "age", "kind"): 22,
     }
     assert {path: found[path].line for path in lines} == lines
-    assert found[("long",)] == TomlPlace(4, 6, is_long=True)
-    assert found[("raw",)] == TomlPlace(7, 8, is_long=True)
-    assert found[("list",)] == TomlPlace(9, 12)
-    assert places(TOML.replace("\n", "\r\n")) == found
+    assert found[("long",)] == TomlLines(4, 6, is_long=True)
+    assert found[("raw",)] == TomlLines(7, 8, is_long=True)
+    assert found[("list",)] == TomlLines(9, 12)
+    assert key_lines(TOML.replace("\n", "\r\n")) == found
 
 
 def test_a_key_of_more_than_eight_parts_is_found_on_its_line() -> None:
@@ -311,7 +311,7 @@ def test_broken_toml_is_told_with_its_line(text: str, told: str) -> None:
 
 def test_the_line_of_what_is_missing_is_that_of_its_table_or_the_last() -> None:
     lines = Lines("a = 1\n[b]\nc = 1\n\n")
-    assert (lines.place("b", "d").line, lines.place("x").line) == (2, 3)
+    assert (lines.of("b", "d").line, lines.of("x").line) == (2, 3)
 
 
 def test_lines_of_a_text_are_found_in_the_file_where_they_correspond() -> None:

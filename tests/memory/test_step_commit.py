@@ -9,7 +9,7 @@ from ricordo.domain.agent import AgentState
 from ricordo.domain.block import Block, Chain
 from ricordo.domain.passage import Archive
 from ricordo.domain.scope import Scope
-from ricordo.memory.edit_plan import Committed
+from ricordo.memory.edit_plan import CommitOutcome
 from ricordo.memory.step_commit import commit
 from ricordo.memory.working_memory import PassageDraft, WorkingMemory
 from ricordo.search.index import PassageFilter, Query, find_passages
@@ -50,7 +50,7 @@ async def test_an_edit_is_stored_as_the_next_version_by_the_agent(store: SqliteS
     stored = await block_now(store, state.blocks[0].id)
     assert (stored.value, stored.version, stored.updated_by) == ("Name: Eve", 2, state.agent.id)
     assert stored.updated_at > state.blocks[0].updated_at
-    assert committed == Committed((stored,), ())
+    assert committed == CommitOutcome((stored,), ())
 
 
 async def test_two_edits_of_one_block_in_one_step_are_one_write(store: SqliteStore) -> None:

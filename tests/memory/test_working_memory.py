@@ -144,7 +144,9 @@ def test_hidden_characters_are_taken_out_of_what_the_agent_writes() -> None:
 
 def test_hidden_characters_that_the_user_wrote_or_that_letters_need_stay() -> None:
     for signs in HIDDEN_SIGNS:
-        said = EditGuard(lambda signs=signs: GuardSources(said=[f"Call me A{signs}da, please"]))  # type: ignore[misc]
+        said = EditGuard(
+            lambda signs=signs: GuardSources(user_texts=[f"Call me A{signs}da, please"])
+        )  # type: ignore[misc]
         assert WorkingMemory(STATE, said).write("human", f"A{signs}da", "call-1") == f"A{signs}da"
         before = replace(STATE, blocks=(replace(HUMAN, value=f"A{signs}da"),))
         assert WorkingMemory(before).write("human", f"A{signs}da!", "call-1") == f"A{signs}da!"

@@ -21,9 +21,16 @@ def cpu_seconds(work: Callable[[int], object], size: int) -> float:
 
 
 def is_linear(
-    work: Callable[[int], object], size: int, *, factor: int = FACTOR, most: int | None = None
+    work: Callable[[int], object],
+    size: int,
+    *,
+    factor: int = FACTOR,
+    most: int | None = None,
+    nothing: float = NOTHING,
 ) -> bool:
     """Return whether the work on `factor` times the size takes at most `most` times as long, in one of several tries.
+
+    Work that takes less than `nothing` seconds on the larger size is not compared.
 
     A busy machine spoils single measurements, so one good pair is proof: a short run that is disturbed three times in a row,
     beside a long one that is not, is too rare to hide quadratic work for long.
@@ -31,7 +38,7 @@ def is_linear(
     limit = most or factor * MOST // FACTOR
     for _ in range(TRIES):
         long = cpu_seconds(work, size * factor)
-        if long <= NOTHING or long <= limit * min(cpu_seconds(work, size) for _ in range(3)):
+        if long <= nothing or long <= limit * min(cpu_seconds(work, size) for _ in range(3)):
             return True
     return False
 

@@ -147,7 +147,7 @@ async def test_pages_of_agents_have_every_agent_once_in_every_order(
     async def page(wanted: Page) -> list[str]:
         def read(tx: Transaction) -> list[str]:
             place = agents.place_of(tx, scope, order_by)
-            return [state.agent.id for state in agents.page(tx, scope, wanted, place=place)]
+            return [state.agent.id for state in agents.page(tx, scope, wanted, position=place)]
 
         with count_statements(store) as counted:
             found = await store.read(read)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ricordo.domain.passage import Passage
@@ -102,6 +102,7 @@ passages = st.tuples(
 )
 
 
+@settings(max_examples=settings().max_examples // 2)
 @given(st.lists(st.lists(passages, max_size=3), max_size=4), st.randoms())
 async def test_an_archive_knows_its_count_and_tags_whatever_comes_and_goes(
     store: SqliteStore, batches: list[list[tuple[frozenset[str], str | None]]], random: Random

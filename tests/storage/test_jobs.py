@@ -70,12 +70,12 @@ async def test_claims_take_the_longest_waiting_one_of_a_key_and_none_before_its_
     first = await add(store, key="a")
     second = await add(store, key="a")
     third = await add(store, key="b")
-    assert [job.id for job in await claim(store, most=9)] == [first.id, third.id]
-    assert await claim(store, most=9) == []
+    assert [job.id for job in await claim(store, limit=9)] == [first.id, third.id]
+    assert await claim(store, limit=9) == []
     assert await store.write(lambda tx: jobs.claim_one(tx, "me", second.id)) is None
     assert await store.read(jobs.is_due)
     clock.advance(10)
-    assert [job.id for job in await claim(store, most=9)] == [late.id]
+    assert [job.id for job in await claim(store, limit=9)] == [late.id]
 
 
 async def test_only_who_holds_a_job_says_how_it_ended(
@@ -103,7 +103,7 @@ async def test_a_beat_keeps_a_job_and_tells_what_was_lost(
     store: SqliteStore, clock: ManualClock, scope: Scope
 ) -> None:
     added = [await add(store) for _ in range(3)]
-    held = await claim(store, most=3)
+    held = await claim(store, limit=3)
     await store.write(lambda tx: jobs.cancel(tx, scope, added[0].id))
     clock.advance(29)
     progress = {added[1].id: {"done": 3, "total": 4}}
@@ -120,7 +120,7 @@ async def test_what_ended_long_ago_is_forgotten_and_what_did_not_end_stays(
     for _ in range(3):
         await add(store)
     await add(store, "sweep", key="every:sweep", is_single=True)
-    for job in await claim(store, most=4):
+    for job in await claim(store, limit=4):
         await store.write(lambda tx, job=job: jobs.finish(tx, job))
     waiting = await add(store)
     assert await store.write(jobs.prune) == 0
@@ -139,7 +139,7 @@ async def test_of_too_many_ended_jobs_the_newest_stay(
 ) -> None:
     monkeypatch.setattr(jobs, "KEPT_ENDED", 4)
     added = [await add(store) for _ in range(9)]
-    for job in await claim(store, most=9):
+    for job in await claim(store, limit=9):
         await store.write(lambda tx, job=job: jobs.finish(tx, job))
     assert await store.write(jobs.prune) == 5
     kept = await store.read(lambda tx: jobs.page(tx, scope, Page(order="asc")))

@@ -24,6 +24,7 @@ from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource
 from sqlalchemy import Dialect, Engine
 
 from ricordo import plugins
+from ricordo.api import openapi_document
 from ricordo.api.routing import Application, GuardedRoute
 from ricordo.llm.embedding import embedded
 from ricordo.llm.embedding.embedded import RelatedWords
@@ -179,6 +180,8 @@ def _share_document(patch: pytest.MonkeyPatch) -> None:
         return documents[key]
 
     patch.setattr(Application, "openapi", share)
+    # A child process would have it to itself.
+    patch.setattr(openapi_document, "MAY_FORK", False)
 
 
 def _share_environment(patch: pytest.MonkeyPatch) -> None:

@@ -38,11 +38,20 @@ def worst_inputs(pattern: re.Pattern[Any], length: int) -> Iterator[str | bytes]
                 )
 
 
+def repeats(pattern: re.Pattern[Any]) -> bool:
+    """Return whether a part may be repeated often; without one, the work at each place of a text is bounded."""
+    return any(True for _ in _fed(list(_tree(pattern)), ""))
+
+
 @lru_cache(maxsize=4)  # inputs of several lengths are made from those of one pattern
 def _seeds(pattern: re.Pattern[Any]) -> list[tuple[str, str]]:
+    fed = set(_fed(list(_tree(pattern)), ""))
+    return sorted({("", sign) for sign in _SIGNS[:4]} | fed)
+
+
+def _tree(pattern: re.Pattern[Any]) -> Any:
     flags = pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
-    tree = _parser.parse(pattern.pattern, flags & ~re.DEBUG)
-    return sorted({("", sign) for sign in _SIGNS[:4]} | set(_fed(list(tree), "")))
+    return _parser.parse(pattern.pattern, flags & ~re.DEBUG)
 
 
 def _fed(nodes: Sequence[tuple[Any, Any]], before: str) -> Iterator[tuple[str, str]]:

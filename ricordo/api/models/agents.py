@@ -69,18 +69,21 @@ Secrets = Annotated[
 ]
 
 
-def _without_shown(sent: Any) -> Any:
-    """Return the secrets that were sent; those that an answer shows are without their values, and stay as they are."""
-    return None if isinstance(sent, list) else sent
+def _without_shown(secrets: Any) -> Any:
+    """Return the sent secrets.
+
+    None for an answer's list, which has no values.
+    """
+    return None if isinstance(secrets, list) else secrets
 
 
-def _name_of(sent: Any) -> Any:
-    """Return a tool's name, also where the whole tool was sent."""
-    return sent["name"] if isinstance(sent, dict) and "name" in sent else sent
+def _name_of(tool: Any) -> Any:
+    """Return a tool's name, even if the whole tool was sent."""
+    return tool["name"] if isinstance(tool, dict) and "name" in tool else tool
 
 
 class AgentFields(EmbeddingFields):
-    """What both a new agent and a change of one may have."""
+    """The fields of both a new agent and a change of one."""
 
     ignored: ClassVar = IN_ONE_PROJECT | {
         "from_template": "Agents are made from templates with POST /v1/templates/{template_version}/agents.",
@@ -136,34 +139,45 @@ class AgentFields(EmbeddingFields):
 
     @property
     def thinks(self) -> bool | None:
-        """Return whether the model is to think, under either name; None where neither was sent."""
+        """Return whether the model shall reason, under either name.
+
+        None if neither was sent.
+        """
         return self.enable_reasoner if self.reasoning is None else self.reasoning
 
     @property
     def all_secrets(self) -> dict[str, str] | None:
-        """The secrets under both names; None where neither was sent, which leaves them as they are."""
+        """Return the secrets under both names.
+
+        None, for no change, if neither was sent.
+        """
         if self.secrets is None and self.tool_exec_environment_variables is None:
             return None
         return {**(self.tool_exec_environment_variables or {}), **(self.secrets or {})}
 
     @property
     def all_folder_ids(self) -> list[str] | None:
-        """The folders under both names; None where neither was sent, which leaves them as they are."""
+        """Return the folders under both names.
+
+        None, for no change, if neither was sent.
+        """
         if self.folder_ids is None and self.source_ids is None:
             return None
         return [*(self.folder_ids or ()), *(self.source_ids or ())]
 
     @property
     def model_handle(self) -> str | None:
-        """The model's handle, also where an older client gives a whole `llm_config`."""
-        return self.model or (self.llm_config.full_handle if self.llm_config else None)
+        """Return the model's handle, also from an older client's whole `llm_config`."""
+        if self.model or self.llm_config is None:
+            return self.model or None
+        return self.llm_config.full_handle
 
     @property
     def window(self) -> int | None:
-        """The size of the context window in tokens, also where an older client gives a whole `llm_config`."""
-        return self.context_window_limit or (
-            self.llm_config.context_window if self.llm_config else None
-        )
+        """Return the context window in tokens, also from an older client's whole `llm_config`."""
+        if self.context_window_limit or self.llm_config is None:
+            return self.context_window_limit
+        return self.llm_config.context_window
 
 
 class AgentRequest(AgentFields):
@@ -190,7 +204,7 @@ class AgentRequest(AgentFields):
 
 
 class AgentUpdate(AgentFields):
-    """What changes of an agent. A field that is left out stays."""
+    """The changes of an agent. A field that is left out stays."""
 
     ignored: ClassVar = AgentFields.ignored | {
         "include_default_source": "The folder is made with the agent. Make another one, and attach it.",
@@ -220,7 +234,7 @@ class CoreMemoryResponse(ResponseModel):
 
 
 class SecretResponse(ResponseModel):
-    """A secret of an agent: its name. The value is never shown."""
+    """The name of an agent's secret. The value is never shown."""
 
     agent_id: str
     key: str
@@ -277,11 +291,16 @@ class AgentResponse(HostedFields, AuthorFields):
     def from_state(
         cls, state: AgentState, info: ModelInfo, embedding: EmbeddingInfo | None = None
     ) -> Json:
-        """Return the whole agent. `info` is its model; `embedding` that of its texts, told only where the agent names one."""
-        agent, conversation = state.agent, state.conversation
+        """Return the whole agent.
+
+        `info` describes its model. `embedding` is the model of its texts, shown only if the agent names
+        one.
+        """
+        agent = state.agent
+        conversation = state.conversation
         blocks = [BlockResponse.of(block) for block in state.blocks]
-        own = embedding if agent.embedding else None
-        named = [
+        own_embedding = embedding if agent.embedding else None
+        secrets = [
             SecretResponse.of(agent, agent_id=agent.id, key=name) for name in agent.secret_names
         ]
         return cls.of(
@@ -290,20 +309,20 @@ class AgentResponse(HostedFields, AuthorFields):
                 name: agent.settings.get("template", {}).get(name)
                 for name in HostedFields.model_fields
             },
-            secrets=named,
-            tool_exec_environment_variables=named,
+            secrets=secrets,
+            tool_exec_environment_variables=secrets,
             model_settings=whole_settings_response(agent.model_settings, info),
-            embedding=own and own.handle,
+            embedding=own_embedding and own_embedding.handle,
             llm_config=ModelConfigResponse.from_model(
                 info, agent.model_settings, agent.context_window
             ),
-            embedding_config=own,
+            embedding_config=own_embedding,
             message_ids=conversation.window,
             blocks=blocks,
             memory=CoreMemoryResponse.of(state, blocks=blocks),
             sources=[
-                AttachedFolderResponse.of(one, embedding_config=embedding)
-                for one in state.directories
+                AttachedFolderResponse.of(directory, embedding_config=embedding)
+                for directory in state.directories
             ],
             tools=state.tools,
             tool_rules=[rule_response(rule) for rule in agent.tool_rules],
@@ -333,7 +352,10 @@ def _pending(state: AgentState) -> Json | None:
 
 
 class ContextMessageResponse(StoredMessageFields):
-    """A message as the window holds it, in one piece; elsewhere it comes in several."""
+    """A message in the form of the window: one piece.
+
+    Elsewhere it has several.
+    """
 
     role: str
     tool_calls: list[Json] | None
@@ -364,7 +386,7 @@ class ContextMessageResponse(StoredMessageFields):
         ]
         return super().of(
             message,
-            content=[item for part in message.parts if (item := _shown_part(part))],
+            content=[content for part in message.parts if (content := _shown_part(part))],
             tool_calls=calls or None,
             tool_call_id=returns[0].call_id if len(returns) == 1 else None,
             tool_returns=[_return(part) for part in returns],
@@ -373,7 +395,10 @@ class ContextMessageResponse(StoredMessageFields):
 
 
 class ContextResponse(ResponseModel):
-    """What fills a context window, in tokens, by section. What is missing is 0 tokens and null, or "" where clients expect it."""
+    """The content of a context window in tokens, by section.
+
+    A missing section has 0 tokens and null, or "" if clients expect a text.
+    """
 
     context_window_size_max: int
     context_window_size_current: int
@@ -386,7 +411,7 @@ class ContextResponse(ResponseModel):
     system_prompt: str
     num_tokens_core_memory: int
     core_memory: str
-    # Agents whose memory is rendered as a tree of files had one; here every agent's memory is blocks.
+    # Agents with memory as a tree of files had one; here every agent's memory is blocks.
     num_tokens_memory_filesystem: int = 0
     memory_filesystem: str | None = None
     num_tokens_tool_usage_rules: int
@@ -404,11 +429,12 @@ class ContextResponse(ResponseModel):
     def from_window(
         cls, state: AgentState, window: Sequence[Message], tools: Sequence[ToolSchema]
     ) -> Json:
-        """Return the context window of the state's conversation: `window` holds its messages, `tools` what the model is offered.
+        """Return the context window of the state's conversation.
 
-        Counts are our own estimate, corrected by what the provider counted last, as compaction has it.
+        `window` holds its messages, `tools` the tools offered to the model. Counts are our estimate,
+        corrected by the provider's last count, as in compaction.
         """
-        thread = state.conversation
+        conversation = state.conversation
         system = window[0] if window and window[0].role == "system" else None
         rest = window[1:] if system else window
         summary = rest[0] if rest and rest[0].role == "summary" else None
@@ -420,16 +446,16 @@ class ContextResponse(ResponseModel):
         tokens["functions_definitions"] = tool_tokens(tools)
         tokens["messages"] = transcript_tokens(rest[1:] if summary else rest)
         scaled = {
-            f"num_tokens_{name}": -(-count * (thread.token_percent or 100) // 100)
+            f"num_tokens_{name}": -(-count * (conversation.token_percent or 100) // 100)
             for name, count in tokens.items()
         }
         return cls.of(
             None,
-            context_window_size_max=thread.context_window or state.agent.context_window,
+            context_window_size_max=conversation.context_window or state.agent.context_window,
             context_window_size_current=sum(scaled.values()),
             num_messages=len(window),
             num_archival_memory=sum(archive.passage_count for archive in state.archives),
-            num_recall_memory=thread.message_count,
+            num_recall_memory=conversation.message_count,
             summary_memory=summary and summary.text,
             functions_definitions=[
                 {"type": "function", "function": asdict(tool)} for tool in tools
@@ -455,7 +481,7 @@ def _shown_part(part: object) -> Json | None:
         case TextPart():
             return {"type": "text", "text": part.text}
         case ImagePart():
-            # A picture may be of megabytes, so it is named here and not sent.
+            # A picture may have megabytes, so it is only named.
             return {
                 "type": "image",
                 "source": {"type": "url", "url": part.url} if part.url else {"type": "base64"},

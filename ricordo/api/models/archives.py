@@ -1,4 +1,7 @@
-"""Request and response models of archives and their passages. What is one list is refused or stored whole."""
+"""Models of archives and their passages.
+
+A list of passages is refused or stored as a whole.
+"""
 
 from datetime import UTC, tzinfo
 from typing import Annotated, Any
@@ -22,27 +25,26 @@ from ricordo.domain.clock import parse_timestamp
 from ricordo.domain.passage import LONGEST_TAG, MOST_TAGS
 from ricordo.errors import Invalid
 
-# How many results a search may pass over: a page behind them costs as much as the first one with so many results.
+# The most results that a search may skip: a later page costs as much as all results before it.
 MOST_SKIPPED = 10_000
-# One request of this many is seconds of work; more of them at once would only be slower to repeat after a failure.
 Tag = Annotated[str, Field(min_length=1, max_length=LONGEST_TAG)]
 
 
-def few(what: str) -> BeforeValidator:
-    """A list that is neither empty nor longer than one request may be."""
+def few(noun: str) -> BeforeValidator:
+    """Return a check of a list's length: neither empty nor longer than a request may be."""
 
-    def check(value: Any) -> Any:
-        if isinstance(value, list) and not 1 <= len(value) <= MOST_ITEMS:
+    def check(rows: Any) -> Any:
+        if isinstance(rows, list) and not 1 <= len(rows) <= MOST_ITEMS:
             raise Invalid(
-                f"A request takes 1 to {MOST_ITEMS} {what}, not {len(value)}. Send them in several requests."
+                f"A request takes 1 to {MOST_ITEMS} {noun}, not {len(rows)}. Send them in several requests."
             )
-        return value
+        return rows
 
     return BeforeValidator(check)
 
 
 class ArchiveUpdate(RequestModel):
-    """What changes of an archive. A field that is left out stays."""
+    """The changes of an archive. A field that is left out stays."""
 
     name: str | None = Field(None, min_length=1, max_length=256)
     description: str | None = None
@@ -64,9 +66,12 @@ class PassageItem(RequestPart):
     metadata: dict[str, Any] | None = None
     created_at: str | None = None
 
-    def timestamp(self, where: tzinfo = UTC) -> int | None:
-        """Return when the passage was made, in microseconds UTC, where it says so; raises Invalid."""
-        return None if self.created_at is None else parse_timestamp(self.created_at, where)
+    def timestamp(self, zone: tzinfo = UTC) -> int | None:
+        """Return the sent time of the passage in microseconds UTC, or None.
+
+        Raises Invalid.
+        """
+        return None if self.created_at is None else parse_timestamp(self.created_at, zone)
 
 
 class PassageRequest(PassageItem, RequestModel):
@@ -80,7 +85,7 @@ class PassageBatchRequest(RequestModel):
 
 
 class ArchiveResponse(AuthorFields):
-    """An archive of passages, with the model its texts are embedded with, if they are."""
+    """An archive of passages, with the embedding model of its texts, if any."""
 
     id: str
     name: str
@@ -94,7 +99,7 @@ class ArchiveResponse(AuthorFields):
 
 
 class PassageResponse(AuthorFields):
-    """A passage in an archive; its vector is shown where it was asked for."""
+    """A passage in an archive; its vector is shown on request."""
 
     id: str
     text: str
@@ -117,10 +122,11 @@ PassageItem.take_back(PassageResponse)
 
 
 class RelevanceResponse(ResponseModel):
-    """Why something was found: ranks count from 1, null where that kind of search did not find it.
+    """The relevance of a search result.
 
-    `rrf_score` orders the results of one search. How well a result matches at all, say `word_match` and `similarity`;
-    `matches_well` is true where one of them is at least 0.3.
+    Ranks count from 1 and are null if that kind of search did not find it. `rrf_score` orders the
+    results of one search. `word_match` and `similarity` tell the quality of the match;
+    `matches_well` is true if one of them is at least 0.3.
     """
 
     search_mode: Annotated[str, From("mode")]
@@ -137,7 +143,7 @@ class RelevanceResponse(ResponseModel):
 
 
 class PassageHitResponse(ResponseModel):
-    """A passage that a search of an agent's archives found."""
+    """A passage found in an agent's archives."""
 
     id: Annotated[str, From("passage.id")]
     timestamp: Annotated[str, From("passage.created_at", date)]
@@ -147,14 +153,14 @@ class PassageHitResponse(ResponseModel):
 
 
 class PassageSearchResponse(ResponseModel):
-    """What a search of an agent's archives found."""
+    """The results of a search of an agent's archives."""
 
     results: list[PassageHitResponse]
     count: int
 
 
 class FoundPassageResponse(ResponseModel):
-    """A passage that a search of several archives found."""
+    """A passage found in one of several archives."""
 
     passage: PassageResponse
     score: Annotated[float, From("relevance.score")]

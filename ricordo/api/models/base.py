@@ -1,4 +1,4 @@
-"""What all request and response models share, how an answer is made from its model, and the answers of no noun."""
+"""The base of all request and response models, and the answers that belong to no noun."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ TextPiece = Annotated[
     str | None, Query(max_length=1000, description="A part of the text to look for.")
 ]
 Tags = Annotated[list[Annotated[str, Field(max_length=LONGEST_TAG)]], Field(max_length=MOST_TAGS)]
-# More than any model reads or any block needs, and little enough for every database.
+# More than any model or block needs, and small enough for every database.
 MAX_COUNT = 1_000_000_000
 # Messages, passages and other items of one request.
 MOST_ITEMS = 1000
@@ -32,7 +32,7 @@ T = TypeVar("T")
 Items = Annotated[list[T], Field(max_length=MOST_ITEMS)]
 ONLY_ANSWERED = "Only answers have these fields; they cannot be set."
 UNKNOWN = "Unknown here, so without effect."
-# As JSON writes it; after an even number of backslashes, else it is text that only looks like one.
+# A NUL in JSON: after an odd number of backslashes it would be text that only looks like one.
 _NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -54,12 +54,12 @@ def date(micros: int) -> str:
 
 @lru_cache(1024)
 def _second(seconds: int) -> str:
-    """Without a zone: what is listed or stored together is often of one second."""
+    """Return the second without a zone, cached: objects of one list often share it."""
     return to_datetime(seconds * SECOND).isoformat(timespec="seconds").removesuffix("+00:00")
 
 
 def hex_of(id: bytes | None) -> str | None:
-    """Return the id of a version as clients write it."""
+    """Return a version's id as clients write it."""
     return id.hex() if id else None
 
 
@@ -68,50 +68,54 @@ def binary(media_type: str) -> dict[int | str, Json]:
     return {200: {"content": {media_type: {"schema": {"type": "string", "format": "binary"}}}}}
 
 
-def given(**values: Any) -> Json:
-    """Return the values that are not None."""
-    return {name: value for name, value in values.items() if value is not None}
+def given(**fields: Any) -> Json:
+    """Return the fields that are not None."""
+    return {name: field for name, field in fields.items() if field is not None}
 
 
 class RequestPart(BaseModel):
-    """The base of what requests are made of. An unknown field is refused by name, since what it asks for would not be done.
+    """The base of all parts of requests.
 
-    Known are also the fields that are `ignored`, and those that only answers have (`take_back`).
+    An unknown field is refused by name, since its wish would not be carried out. The `ignored`
+    fields and those that only answers have (`take_back`) are known too.
     """
 
-    # NaN and Infinity, which some clients write, could be stored, and then no JSON could show them.
+    # Some clients write NaN and Infinity, which could be stored but not shown as JSON.
     model_config = ConfigDict(
         extra="forbid", protected_namespaces=(), defer_build=True, allow_inf_nan=False
     )
     ignored: ClassVar[Mapping[str, str]] = {}
-    """Fields that some version of `letta-client` sends and that change nothing here, each with the reason."""
+    """Fields of some version of `letta-client` without effect here, each with the reason."""
     only_answered: ClassVar[frozenset[str]] = frozenset()
-    """Fields of answers about the same object, which clients send back with it."""
+    """Fields of answers about the same object, which clients send back."""
 
     @classmethod
     def take_back(cls, *answers: type[BaseModel]) -> None:
-        """Take such an object as the server answers it too: what cannot be set of it changes nothing."""
+        """Accept such an object in the form of the server's answers.
+
+        Its other fields change nothing.
+        """
         cls.only_answered = cls.only_answered.union(*(answer.model_fields for answer in answers))
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_ignored(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        answered = cls.only_answered.intersection(value).difference(
+    def _leave_out_ignored(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        answered = cls.only_answered.intersection(body).difference(
             cls.model_fields, cls.ignored, _aliases(cls)
         )
-        ignored = cls.ignored.keys() & value.keys()
+        ignored = cls.ignored.keys() & body.keys()
         if not (answered or ignored):
-            return value
+            return body
         for name in sorted(ignored):
-            if value[name]:
+            if body[name]:
                 warn([name], cls.ignored[name])
-        if named := [name for name in sorted(answered) if value[name]]:
-            warn(named, ONLY_ANSWERED)
+        if names := [name for name in sorted(answered) if body[name]]:
+            warn(names, ONLY_ANSWERED)
         return {
-            name: each
-            for name, each in value.items()
+            name: field
+            for name, field in body.items()
             if name not in answered and name not in ignored
         }
 
@@ -126,9 +130,9 @@ def _aliases(model: type[BaseModel]) -> frozenset[str]:
 
 
 class TolerantPart(RequestPart):
-    """A part whose unknown fields are left out with a warning: what clients send there grows with each model.
+    """A part whose unknown fields are left out with a warning, since each new model brings more.
 
-    A known field with a value that cannot be is refused as everywhere.
+    An impossible value of a known field is refused as everywhere.
     """
 
     shown_as: ClassVar[str]
@@ -136,64 +140,65 @@ class TolerantPart(RequestPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_unknown(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
+    def _leave_out_unknown(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
         unknown = [
-            name for name in value if name not in cls.model_fields and name not in cls.ignored
+            name for name in body if name not in cls.model_fields and name not in cls.ignored
         ]
-        if sent := [
-            f"{cls.shown_as}.{str(name)[:80]}" for name in unknown if value[name] is not None
-        ]:
-            warn(sent, UNKNOWN)
-        return {name: each for name, each in value.items() if name not in unknown}
+        names = [f"{cls.shown_as}.{str(name)[:80]}" for name in unknown if body[name] is not None]
+        if names:
+            warn(names, UNKNOWN)
+        return {name: field for name, field in body.items() if name not in unknown}
 
 
 class RequestModel(RequestPart):
-    """The base of whole requests, which are checked once with all that they hold."""
+    """The base of whole requests, which are checked once with all their parts."""
 
-    # Its parts are worked out with it, and not each by itself before.
+    # The validators of its parts are built with it and not each by itself before.
     model_config = ConfigDict(defer_build=False)
     unsupported: ClassVar[tuple[str, ...]] = ()
-    """Fields that clients know and this version does not act on: they are refused by name unless they are empty."""
+    """Fields of clients without support here: they are refused by name unless they are empty."""
     reasons: ClassVar[Mapping[str, str]] = {}
-    """Why, where there is more to say than that it is not supported."""
+    """Special reasons for a refused field, by its name."""
 
     def refuse_unsupported(self) -> None:
-        """Raise Unsupported where the request asks for something this version does not do."""
+        """Raise Unsupported if the request uses an unsupported field."""
         for name in self.unsupported:
             if getattr(self, name, None):
-                raise Unsupported(
-                    f"{self.reasons.get(name, f'{name} is not supported by this version of Ricordo.')} Leave it out."
+                reason = self.reasons.get(
+                    name, f"{name} is not supported by this version of Ricordo."
                 )
+                raise Unsupported(f"{reason} Leave it out.")
 
     @model_validator(mode="before")
     @classmethod
-    def _require_storable(cls, value: Any) -> Any:
-        """Refuse what JSON may say and no database keeps: halves of characters, NUL, integers beyond 64 bits, endless nesting.
+    def _require_storable(cls, body: Any) -> Any:
+        """Refuse JSON that no database can store, and normalize all other text.
 
-        All other text is brought into the normal form in which everything is stored.
+        Refused are lone surrogates, NUL, integers beyond 64 bits and endless nesting.
         """
         try:
-            text = orjson.dumps(value if isinstance(value, dict) else None)
+            text = orjson.dumps(body if isinstance(body, dict) else None)
         except TypeError as error:
             raise ValueError(f"cannot be stored: {error}") from error
         if b"u0000" in text and _NUL.search(text):
             raise ValueError("cannot be stored: it holds a NUL character. Leave it out.")
-        # Of plain ASCII only a line end can be in another form, and JSON escapes it.
+        # In plain ASCII only line ends can need normalizing, and JSON escapes them.
         is_odd = not text.isascii() or b"\\r" in text
-        return normal_json(value) if is_odd and isinstance(value, dict) else value
+        return normal_json(body) if is_odd and isinstance(body, dict) else body
 
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """Annotates a response's field that is read from an attribute of another name, or is written in another form."""
+    """The source of a response's field: an attribute of another name, or a conversion."""
 
     path: str | None = None
     convert: Callable[[Any], Any] | None = None
 
 
-# Where a hosted product keeps an object. There is one project here, and only a template makes an agent its own.
+# The place of an object in a hosted product. Here is one project, and only an agent that was made
+# from a template has one of these.
 _HOSTED = "project project_id template template_id base_template_id deployment_id entity_id"
 IN_ONE_PROJECT = dict.fromkeys(
     _HOSTED.split(),
@@ -201,20 +206,22 @@ IN_ONE_PROJECT = dict.fromkeys(
 )
 
 
-# What clients expect to find and is always empty here.
+# Lists that clients expect and that are always empty here.
 EmptyList = Annotated[list[Json], Field(default=[])]
 Timestamp = Annotated[datetime, From(convert=stamp)]
 VersionId = Annotated[str, From(convert=hex_of)]
 
 
 class ResponseModel(BaseModel):
-    """The base of all answers. Nothing is sent that is not declared.
+    """The base of all answers. Only declared fields are sent.
 
-    An answer is made by `of`, as the plain JSON object that the model documents. A block takes 2.2 µs to JSON that way (written
-    out by hand: 1.2), 3.3 as an instance without validation, and 7 by `model_construct`.
+    `of` makes an answer as the plain JSON object that the model documents. A block takes 2.2 µs to JSON
+    that way (written out by hand: 1.2), 3.3 as an instance without validation, and 7 by
+    `model_construct`.
     """
 
-    # To build the validators of all answers takes a tenth of the start; each is built when the document or a test asks.
+    # Building the validators of all answers takes a tenth of the start, so each is built when the
+    # OpenAPI document or a test needs it.
     model_config = ConfigDict(
         extra="forbid",
         protected_namespaces=(),
@@ -224,25 +231,26 @@ class ResponseModel(BaseModel):
 
     @classmethod
     def of(cls, source: object, /, **fields: Any) -> Json:
-        """Return the answer made of `fields`, and of the source's attributes of the same names or those that `From` names.
+        """Return the answer made of `fields` and of the source's attributes.
 
-        A field that is another model, or a list of one, is made of what there is for it.
+        An attribute has the field's name or the name in `From`. A field that is another model, or a
+        list of one, is made from its source in the same way.
         """
         key = (cls, type(source), *fields)
         recipe = _RECIPES.get(key)
         if recipe is None:
             recipe = _RECIPES[key] = _recipe(cls, source, fields)
-        made = recipe.defaults.copy()
-        made.update(zip(recipe.names, recipe.read(source), strict=True))
-        made.update(fields)
+        answer = recipe.defaults.copy()
+        answer.update(zip(recipe.names, recipe.read(source), strict=True))
+        answer.update(fields)
         for name, convert in recipe.conversions:
-            made[name] = convert(made[name])
-        return made
+            answer[name] = convert(answer[name])
+        return answer
 
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """How one class of answers is made from one class of sources."""
+    """The way to make one class of answers from one class of sources."""
 
     names: tuple[str, ...]
     read: Callable[[Any], tuple[Any, ...]]
@@ -253,8 +261,8 @@ class _Recipe:
 _RECIPES: dict[tuple[Any, ...], _Recipe] = {}
 
 
-def _recipe(model: type[ResponseModel], source: object, given: Json) -> _Recipe:
-    if unknown := given.keys() - model.model_fields.keys():
+def _recipe(model: type[ResponseModel], source: object, fields: Json) -> _Recipe:
+    if unknown := fields.keys() - model.model_fields.keys():
         raise TypeError(f"{model.__name__} has no {', '.join(sorted(unknown))}.")
     paths: dict[str, str] = {}
     defaults: Json = {}
@@ -262,7 +270,7 @@ def _recipe(model: type[ResponseModel], source: object, given: Json) -> _Recipe:
     for name, field in model.model_fields.items():
         marks = list(_marks(field))
         path = next((mark.path for mark in marks if mark.path), name)
-        if name not in given:
+        if name not in fields:
             if _has(source, path):
                 paths[name] = path
             elif field.is_required():
@@ -272,28 +280,31 @@ def _recipe(model: type[ResponseModel], source: object, given: Json) -> _Recipe:
             else:
                 defaults[name] = field.default
         if name not in defaults:
-            convert = next((mark.convert for mark in marks if mark.convert), None) or maker(
-                field.annotation
-            )
-            conversions += [(name, convert)] if convert else []
+            convert = next((mark.convert for mark in marks if mark.convert), None)
+            convert = convert or maker(field.annotation)
+            if convert:
+                conversions.append((name, convert))
     return _Recipe(tuple(paths), _reader(tuple(paths.values())), defaults, tuple(conversions))
 
 
 def maker(annotation: Any) -> Callable[[Any], Any] | None:
-    """Return what makes a value of this type, a model or a list of one; None for a plain type. What is made already stays."""
+    """Return a function that makes values of this type: a model or a list of one.
+
+    None for a plain type. The function leaves finished answers as they are.
+    """
     if isinstance(annotation, type) and issubclass(annotation, ResponseModel):
         return lambda source: (
             source if source is None or isinstance(source, dict) else annotation.of(source)
         )
-    make = next((found for part in get_args(annotation) if (found := maker(part))), None)
+    make = next(filter(None, map(maker, get_args(annotation))), None)
     if make and get_origin(annotation) is list:
         return lambda sources: [make(source) for source in sources]
     return make
 
 
-def or_none(value: Any) -> Any:
-    """Return null for what is empty."""
-    return value or None
+def or_none(content: Any) -> Any:
+    """Return null for empty content."""
+    return content or None
 
 
 def _marks(field: FieldInfo) -> Iterator[From]:
@@ -318,7 +329,10 @@ def _reader(paths: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 class HostedFields(ResponseModel):
-    """Fields of a hosted product that clients expect to find; null but for agents that were made from a template."""
+    """Fields of a hosted product that clients expect.
+
+    Null except for agents of templates.
+    """
 
     project_id: str | None = None
     template_id: str | None = None
@@ -328,7 +342,7 @@ class HostedFields(ResponseModel):
 
 
 class AuthorFields(ResponseModel):
-    """Who made an object, and who changed it last."""
+    """The author of an object and of its last change."""
 
     created_by_id: Annotated[str | None, From("created_by")]
     last_updated_by_id: Annotated[str | None, From("updated_by"), Field(default=None)]
@@ -342,13 +356,13 @@ class HealthResponse(ResponseModel):
 
 
 class NoteResponse(ResponseModel):
-    """What was done, in a sentence."""
+    """The result of a request, as a sentence."""
 
     message: str
 
 
 class ModelFailure(ResponseModel):
-    """How a model's provider failed; of the routes that OpenAI's clients call, why a request was refused."""
+    """The failure of a model's provider, or a refusal in the form of OpenAI's clients."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
@@ -360,7 +374,11 @@ class ModelFailure(ResponseModel):
 
 
 class TextConflict(ResponseModel):
-    """Texts that collide: what both sides began with, the current text, and the one to be written; null where gone."""
+    """Texts that collide.
+
+    `base` is the text that both sides began with, `ours` the current text and `theirs` the text to be
+    written; null if deleted.
+    """
 
     proposal_id: str | None
     base: str | None
@@ -370,14 +388,14 @@ class TextConflict(ResponseModel):
 
 
 class FaultResponse(ResponseModel):
-    """What is wrong at one place of a request."""
+    """A fault at one place of a request."""
 
     loc: list[str | int]
     msg: str
 
 
 class RefusalResponse(ResponseModel):
-    """Why a request was refused. A provider's failure is under `error` alone."""
+    """The reason of a refusal. A provider's failure is under `error` alone."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 

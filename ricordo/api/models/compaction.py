@@ -1,4 +1,4 @@
-"""Request and response models of compaction: how an agent's windows are made smaller."""
+"""Request and response models of compaction."""
 
 from dataclasses import replace
 from typing import Annotated, Any, Self
@@ -17,16 +17,19 @@ from ricordo.api.models.base import (
 from ricordo.api.models.models import ModelSettingsRequest
 from ricordo.domain.agent import CompactionMode, CompactionSettings
 
-_NULL_MEANS_SOMETHING = ("model", "model_settings", "api_model_settings", "prompt", "clip_chars")
+_NULLABLE = ("model", "model_settings", "api_model_settings", "prompt", "clip_chars")
 
 
 class CompactionSettingsRequest(RequestPart):
-    """How windows are made smaller. A field that is left out has its default, or stays where there are settings already."""
+    """The settings of compaction.
+
+    A field that is left out keeps its setting, or its default for a new agent.
+    """
 
     model: Annotated[
         str | None, Field(description="Handle of the model for summaries; null: the agent's own.")
     ] = None
-    # The official client calls it so when it sends back what it read.
+    # The official client uses the second name when it sends an answer back.
     model_settings: ModelSettingsRequest | None = Field(
         None, validation_alias=AliasChoices("model_settings", "api_model_settings")
     )
@@ -44,42 +47,46 @@ class CompactionSettingsRequest(RequestPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
-        """Clients send back what they read, where null says that nothing was chosen."""
-        if not isinstance(value, dict):
-            return value
+    def _without_nulls(cls, body: Any) -> Any:
+        """Leave out nulls, which clients send back for settings that were not chosen."""
+        if not isinstance(body, dict):
+            return body
         return {
-            key: one
-            for key, one in value.items()
-            if one is not None or key in _NULL_MEANS_SOMETHING
+            name: field for name, field in body.items() if field is not None or name in _NULLABLE
         }
 
     @model_validator(mode="after")
     def _require_handle(self) -> Self:
-        provider, _, name = ("x/x" if self.model is None else self.model).partition("/")
+        if self.model is None:
+            return self
+        provider, _, name = self.model.partition("/")
         if not (provider and name):
             raise ValueError(
-                f'model must be a handle such as "openai/gpt-5-mini", not "{(self.model or "")[:80]}"'
+                f'model must be a handle such as "openai/gpt-5-mini", not "{self.model[:80]}"'
             )
         return self
 
     def settings(self, base: CompactionSettings | None = None) -> CompactionSettings:
-        """Return these settings over `base` (None: the defaults): what was not sent stays as it is there."""
+        """Return `base` (None: the defaults) with these settings.
+
+        Settings that were not sent stay.
+        """
         base = base or CompactionSettings()
-        sent = {name: getattr(self, name) for name in self.model_fields_set}
-        if "model_settings" in sent:
-            own = self.model_settings
-            sent["model_settings"] = (
-                own.model_dump(exclude_unset=True, exclude_none=True) if own else {}
-            )
-        if "mode" in sent and sent["mode"] != base.mode and "prompt" not in sent:
-            # The words of one mode do not fit another.
-            sent["prompt"] = None
-        return replace(base, **sent)
+        changes = {name: getattr(self, name) for name in self.model_fields_set}
+        if "model_settings" in changes:
+            changes["model_settings"] = {}
+            if self.model_settings:
+                changes["model_settings"] = self.model_settings.model_dump(
+                    exclude_unset=True, exclude_none=True
+                )
+        if changes.get("mode", base.mode) != base.mode and "prompt" not in changes:
+            # The prompt of one mode does not fit another.
+            changes["prompt"] = None
+        return replace(base, **changes)
 
 
 class CompactionSettingsResponse(ResponseModel):
-    """How an agent's windows are made smaller; `model_settings` is null where there are none."""
+    """An agent's settings of compaction; `model_settings` is null without any."""
 
     model: str | None
     model_settings: Annotated[Json | None, From(convert=or_none)]
@@ -91,7 +98,7 @@ class CompactionSettingsResponse(ResponseModel):
 
 
 class CompactRequest(RequestModel):
-    """How to compact; what is left out is as the agent has it."""
+    """A compaction; fields that are left out are as the agent has them."""
 
     compaction_settings: CompactionSettingsRequest | None = None
     agent_id: Annotated[str | None, Field(description="Whose conversation `default` is meant.")] = (
@@ -100,7 +107,7 @@ class CompactRequest(RequestModel):
 
 
 class CompactResponse(ResponseModel):
-    """The summary that replaces the evicted messages, and how many messages are in the window."""
+    """The summary that replaces the evicted messages, and the sizes of the window."""
 
     summary: str
     num_messages_before: Annotated[int, From("messages_before")]

@@ -1,7 +1,9 @@
-"""Entity tags of blocks: a reader is not sent what it has, and a writer overwrites only what it has seen (RFC 9110, §13).
+"""Entity tags of blocks (RFC 9110, §13).
 
-A tag is `"<version id>.<count of writes>.<digest of the answer>"`. `If-Match` compares the first two, the text and the settings
-that a write would replace, in whichever format they were read. The version id alone is enough too.
+A reader is not sent an answer it has already, and a writer overwrites only the version it has seen.
+A tag is `"<version id>.<count of writes>.<digest of the answer>"`. `If-Match` compares the first
+two, the text and the settings that a write would replace, in any format. The version id alone is
+enough too.
 """
 
 import hashlib
@@ -24,16 +26,19 @@ IfNoneMatch = Annotated[
     ),
 ]
 _TAG = re.compile(r'(?:W/)?"([^"]*)"')
-# A tag that was made weak on its way is too little to write by.
+# A tag that became weak on its way does not allow a write.
 _STRONG_TAG = re.compile(r'(?<!W/)"([^"]*)"(?=\s*(?:,|$))')
 
 
-def tagged(block: Block, content: bytes, media_type: str, known: str | None = None) -> Response:
-    """The answer with its tag, or 304 without a body where that is among the tags that the caller knows."""
+def tagged(
+    block: Block, content: bytes, media_type: str, if_none_match: str | None = None
+) -> Response:
+    """Return the answer with its tag, or 304 without a body if the caller has this tag."""
     digest = hashlib.blake2b(content, digest_size=6).hexdigest()
     tag = f"{_version_of(block)}.{digest}"
     headers = {"ETag": f'"{tag}"', "Cache-Control": "no-cache"}
-    if known is not None and (known.strip() == "*" or tag in _TAG.findall(known)):
+    known_tags = [] if if_none_match is None else _TAG.findall(if_none_match)
+    if tag in known_tags or (if_none_match or "").strip() == "*":
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=media_type, headers=headers)
 
@@ -41,7 +46,10 @@ def tagged(block: Block, content: bytes, media_type: str, known: str | None = No
 def require_match(
     block: Block | None, if_match: str | None, if_none_match: str | None = None
 ) -> None:
-    """Raise PreconditionFailed unless the block is as the caller believes it to be; None is a block that is not there."""
+    """Raise PreconditionFailed unless the block is as the caller believes it to be.
+
+    None is a block that does not exist.
+    """
     if if_none_match is not None and block is not None and _names(if_none_match, block, _TAG):
         raise PreconditionFailed(
             f'There is such a block "{block.label}" already. Read it, or leave If-None-Match out.'
@@ -59,11 +67,15 @@ def require_match(
 
 
 def _names(tags: str, block: Block, pattern: re.Pattern[str]) -> bool:
-    named = {tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)}
-    return tags.strip() == "*" or bool(
-        named & {_version_of(block), block.head.hex() if block.head else ""}
-    )
+    if tags.strip() == "*":
+        return True
+    versions = {
+        tag.rsplit(".", 1)[0] if tag.count(".") == 2 else tag for tag in pattern.findall(tags)
+    }
+    head = block.head.hex() if block.head else ""
+    return bool(versions & {_version_of(block), head})
 
 
 def _version_of(block: Block) -> str:
-    return f"{block.head.hex() if block.head else 'none'}.{block.version}"
+    head = block.head.hex() if block.head else "none"
+    return f"{head}.{block.version}"

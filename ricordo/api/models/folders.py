@@ -1,4 +1,4 @@
-"""Response models of the folders and files that an agent has."""
+"""Response models of an agent's folders and files."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -9,7 +9,7 @@ from ricordo.domain.agent import PromptDirectory
 
 
 class AttachedFolderResponse(ResponseModel):
-    """A folder that the agent has."""
+    """A folder attached to the agent."""
 
     id: str
     name: str
@@ -19,7 +19,7 @@ class AttachedFolderResponse(ResponseModel):
 
 
 class FileBlockResponse(ResponseModel):
-    """A file of the agent's folders that its prompt names, with the lines that it shows."""
+    """A file in the agent's prompt, with its shown lines."""
 
     file_id: Annotated[str, From("id")]
     source_id: str
@@ -30,7 +30,9 @@ class FileBlockResponse(ResponseModel):
 
 
 def file_blocks(directories: Sequence[PromptDirectory]) -> list[Json]:
-    """Return the files that the prompt names, as they are told."""
+    """Return the files in the prompt as answers."""
     return [
-        FileBlockResponse.of(file, source_id=one.id) for one in directories for file in one.files
+        FileBlockResponse.of(file, source_id=directory.id)
+        for directory in directories
+        for file in directory.files
     ]

@@ -1,4 +1,4 @@
-"""Response models of jobs, as clients of the retired Letta V1 server know them, and of the queue as a whole."""
+"""Response models of jobs, for clients of the retired Letta V1 server, and of the queue."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,7 +7,7 @@ from ricordo.domain.clock import SECOND
 from ricordo.domain.job import Job, JobStatus
 
 WireStatus = Literal["created", "running", "completed", "failed", "pending", "cancelled", "expired"]
-# What a client names, as we store it; "expired" is never so here.
+# The stored status for each status of clients; "expired" never occurs.
 STATUSES: dict[WireStatus, tuple[JobStatus, ...]] = {
     "pending": ("waiting",),
     "created": ("waiting",),
@@ -17,11 +17,16 @@ STATUSES: dict[WireStatus, tuple[JobStatus, ...]] = {
     "cancelled": ("cancelled",),
     "expired": (),
 }
-_SHOWN: dict[JobStatus, WireStatus] = {kept[0]: status for status, kept in STATUSES.items() if kept}
+_SHOWN: dict[JobStatus, WireStatus] = {
+    stored[0]: status for status, stored in STATUSES.items() if stored
+}
 
 
 class JobResponse(ResponseModel):
-    """A job: work without a request. `metadata` says what it is, how often it was tried, how far it is and what failed."""
+    """A job: work without a request.
+
+    `metadata` has its kind, its attempts, its progress and its error.
+    """
 
     id: str
     user_id: str | None
@@ -46,7 +51,7 @@ class JobResponse(ResponseModel):
     @classmethod
     def of(cls, job: Any, /, **_fields: Any) -> Json:
         """Return the job."""
-        lasted = job.ended_at - job.started_at if job.ended_at and job.started_at else None
+        duration = job.ended_at - job.started_at if job.ended_at and job.started_at else None
         return super().of(
             job,
             updated_at=max(
@@ -55,7 +60,7 @@ class JobResponse(ResponseModel):
             status=_status(job),
             metadata=_metadata(job),
             agent_id=job.payload.get("agent_id"),
-            total_duration_ns=None if lasted is None else lasted * 1000,
+            total_duration_ns=None if duration is None else duration * 1000,
         )
 
 
@@ -72,7 +77,10 @@ class JobErrorResponse(ResponseModel):
 
 
 class QueueResponse(ResponseModel):
-    """The queue: jobs by kind and status, how long the oldest due one waits, and the last errors, newest first."""
+    """The queue: jobs by kind and status, the wait of the oldest due job, and the last errors.
+
+    Errors are newest first.
+    """
 
     waiting: int
     running: int

@@ -1,4 +1,4 @@
-"""Request and response models of memory: blocks of agents and of users, versions, proposals, decisions, and what an answer knew."""
+"""Models of memory: blocks, versions, proposals, decisions, and the memory behind an answer."""
 
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -30,12 +30,15 @@ from ricordo.memory.sections import starting_text
 _MOST_AT_ONCE = 500
 # Characters of one line in an answer about lines.
 LONGEST_LINE = 10_000
-_SHORT, _LONG = 255, 10_000
-Reason = Annotated[str | None, Field(max_length=_LONG, description="Why, as its history will say.")]
+_SHORT = 255
+_LONG = 10_000
+Reason = Annotated[
+    str | None, Field(max_length=_LONG, description="The reason, shown in the history.")
+]
 
 
 class BlockUpdate(RequestModel):
-    """What changes of a block. A field that is left out stays."""
+    """The changes of a block. A field that is left out stays."""
 
     ignored: ClassVar = IN_ONE_PROJECT | dict.fromkeys(
         ("name", "template_name", "is_template", "preserve_on_migration"), "There are no templates."
@@ -72,26 +75,30 @@ class BlockRequest(BlockUpdate):
 
     @model_validator(mode="before")
     @classmethod
-    def _begin_with_schema(cls, sent: Any) -> Any:
-        has_schema = isinstance(sent, dict) and sent.get("schema_ref")
-        return {"value": "", **sent} if has_schema else sent
+    def _begin_with_schema(cls, body: Any) -> Any:
+        if isinstance(body, dict) and body.get("schema_ref"):
+            return {"value": "", **body}
+        return body
 
     def spec(self, data_dir: Path) -> BlockSpec:
-        """Return the block to create. Raises Invalid for a schema that is not in the data folder."""
-        given = {name: value for name, value in self if value is not None}
+        """Return the block to create.
+
+        Raises Invalid for a schema that is not in the data folder.
+        """
+        fields = {name: field for name, field in self if field is not None}
         if self.schema_ref is not None:
             schema = require_schema(self.schema_ref, data_dir)
-            sent = {name: value for name, value in given.items() if name in self.model_fields_set}
-            given = {
+            explicit = {name: fields[name] for name in fields if name in self.model_fields_set}
+            fields = {
                 **starting_settings(schema),
-                **sent,
+                **explicit,
                 "value": self.value or starting_text(schema),
             }
-        return BlockSpec(**{**given, "tags": tuple(self.tags or ())})
+        return BlockSpec(**{**fields, "tags": tuple(self.tags or ())})
 
 
 class BlockResponse(HostedFields, AuthorFields):
-    """A memory block, by the label that agents know it by."""
+    """A memory block, under the label that agents use."""
 
     id: str
     label: Annotated[str, From("shown_label")]
@@ -109,9 +116,9 @@ class BlockResponse(HostedFields, AuthorFields):
     template_name: str | None = None
     preserve_on_migration: bool | None = None
     version: Annotated[VersionId | None, From("head")]
-    # Of an edit that was not applied: the proposal that waits for the owner.
+    # The proposal that waits for the owner, after an edit that was not applied.
     proposal_id: str | None = None
-    # In a list: the text is longer, and ends with a line that says where all of it is.
+    # In a list: the text was cut, and its last line says where to read all of it.
     is_cut: bool
 
 
@@ -119,12 +126,15 @@ BlockUpdate.take_back(BlockResponse)
 
 
 class BlockSettings(RequestModel):
-    """A user's block beside its text. A field that is left out stays; null takes it back."""
+    """The settings of a user's block.
+
+    A field that is left out stays; null resets it.
+    """
 
     title: str | None = Field(None, max_length=_SHORT)
     description: str | None = Field(None, max_length=_LONG)
     limit: int | None = Field(
-        None, ge=0, le=MAX_COUNT, description="How many characters it may hold."
+        None, ge=0, le=MAX_COUNT, description="The most characters that it may hold."
     )
     policy: Policy | None = Field(None, description="What becomes of an agent's edit.")
     schema_ref: str | None = Field(
@@ -139,48 +149,48 @@ class BlockSettings(RequestModel):
     metadata: dict[str, Any] | None = None
 
     def settings(self) -> dict[str, Any]:
-        sent = [name for name in BlockSettings.model_fields if name in self.model_fields_set]
+        names = [name for name in BlockSettings.model_fields if name in self.model_fields_set]
         return {
-            name: value
-            for name in sent
-            if (value := getattr(self, name)) is not None or name in _CLEARED
+            name: setting
+            for name in names
+            if (setting := getattr(self, name)) is not None or name in _NULLABLE
         }
 
 
-_CLEARED = ("title", "description", "schema_ref", "agent_id", "course")
+_NULLABLE = ("title", "description", "schema_ref", "agent_id", "course")
 
 
 class PutBlockRequest(BlockSettings):
-    """A block's whole text, and what else of it changes."""
+    """The whole text of a block, and changes of its settings."""
 
     body: str
     message: Reason = None
     version: str | None = Field(
         None,
         max_length=40,
-        description="The version it was edited from: what others wrote since is merged by lines.",
+        description="The version it was edited from; later changes are merged by lines.",
     )
 
 
 class UserBlockUpdate(BlockSettings):
-    """What changes of a block beside its text; another `label` renames it."""
+    """The changes of a block's settings; another `label` renames it."""
 
     label: str | None = None
     message: Reason = None
 
 
 class RestoreRequest(RequestModel):
-    """Which version to go back to: the id from the history, or its first seven digits or more."""
+    """The version to restore: its id in the history, or its first seven digits or more."""
 
     sha: str = Field(min_length=7, max_length=40)
     message: Reason = None
 
 
 class ProposalRequest(RequestModel):
-    """A change to propose: the current piece of text, the one to replace it, and why."""
+    """A proposed change: the current piece of text, its replacement and the reason."""
 
     old_string: str = Field(
-        description="What is there now, word for word. Empty: the new text is added at the end."
+        description="The current text, word for word. Empty: the new text is added at the end."
     )
     new_string: str
     reasoning: str = Field(max_length=_LONG)
@@ -192,7 +202,10 @@ class ProposalRequest(RequestModel):
 
 
 class ApproveRequest(RequestModel):
-    """A decision for a proposal; with `body` the owner's own text takes the place of what was proposed."""
+    """A decision for a proposal.
+
+    `body` replaces the proposed text by the owner's own.
+    """
 
     body: str | None = None
 
@@ -204,7 +217,7 @@ class RejectRequest(RequestModel):
 
 
 class BulkDecisionRequest(RejectRequest):
-    """Which proposals are meant: those with these ids, or all that wait."""
+    """The proposals to decide: those with these ids, or all that wait."""
 
     ids: list[str] | None = Field(None, min_length=1, max_length=_MOST_AT_ONCE)
     all: bool = False
@@ -217,9 +230,10 @@ class BulkDecisionRequest(RejectRequest):
 
 
 class UserBlockResponse(ResponseModel):
-    """A block of a user's memory. `version` is the id of the version that gave it its text; `pending` counts open proposals.
+    """A block of a user's memory.
 
-    `seen_as` is the label that agents know it by, where it is not its own.
+    `version` is the id of the version that gave it its text; `pending` counts open proposals. `seen_as`
+    is the label that agents use, if it is another one.
     """
 
     id: str
@@ -240,7 +254,7 @@ class UserBlockResponse(ResponseModel):
     is_untrusted: bool
     updated_by: str | None
     created_at: Timestamp
-    # Of an edit that was not applied: the proposal that waits for the owner.
+    # The proposal that waits for the owner, after an edit that was not applied.
     proposal_id: str | None = None
 
 
@@ -248,7 +262,12 @@ BlockSettings.take_back(UserBlockResponse)
 
 
 class VersionResponse(ResponseModel):
-    """One version of one block; `sha` is the id of a git commit. `is_deleted` where the block went with it."""
+    """One version of one block.
+
+    `sha` is the id of a git commit.
+
+    `is_deleted` is true if this version deleted the block.
+    """
 
     sha: Annotated[VersionId, From("id")]
     message: Annotated[str, From("reason")]
@@ -269,15 +288,16 @@ class VersionResponse(ResponseModel):
 
 
 class VersionTextResponse(VersionResponse):
-    """A version with the text it gave the block; null where it deleted the block."""
+    """A version with the block's text; null if it deleted the block."""
 
     body: str | None
 
 
 class ProposalResponse(ResponseModel):
-    """A change that waits for the owner, or what became of it. `diff` is unified, from the text it was made from.
+    """A change that waits for the owner, or the decided one.
 
-    `is_repeated` is true where it waited already when it was proposed again.
+    `diff` is unified, from the text that the proposal was made from. `is_repeated` is true if it waited
+    already when it was proposed again.
     """
 
     id: str
@@ -308,7 +328,7 @@ class ProposalResponse(ResponseModel):
 
     @classmethod
     def of(cls, proposal: Any, /, **_fields: Any) -> Json:
-        """Return a proposal with what differs between the texts before and after it."""
+        """Return a proposal with the difference between the texts before and after it."""
         texts = proposal.base_value or "", proposal.value or ""
         return super().of(
             proposal, diff=unified(*texts, proposal.label, proposal.new_label or proposal.label)
@@ -316,7 +336,10 @@ class ProposalResponse(ResponseModel):
 
 
 class DecidedResponse(ResponseModel):
-    """What became of a proposal; `version` and `block` are null where nothing was written or the block is gone."""
+    """The result of a decided proposal.
+
+    `version` is null if nothing was written, `block` if it is deleted.
+    """
 
     id: str
     status: ProposalStatus
@@ -326,12 +349,15 @@ class DecidedResponse(ResponseModel):
 
     @classmethod
     def from_proposal(cls, proposal: Proposal, block: Block | None, pending: int) -> Json:
-        shown = block and UserBlockResponse.of(block, pending=pending)
-        return cls.of(proposal, proposal=proposal, block=shown)
+        block_response = block and UserBlockResponse.of(block, pending=pending)
+        return cls.of(proposal, proposal=proposal, block=block_response)
 
 
 class OutcomeResponse(ResponseModel):
-    """What became of one of many proposals; with the status `failed`, or `conflicted`, the detail says why and what to do."""
+    """The result of one of many proposals.
+
+    With the status `failed` or `conflicted`, `detail` gives the reason and advice.
+    """
 
     id: str
     status: ProposalStatus | Literal["failed"]
@@ -340,7 +366,7 @@ class OutcomeResponse(ResponseModel):
 
 
 class UndoneBlockResponse(ResponseModel):
-    """What became of one block that a run had changed."""
+    """The result for one block that a run had changed."""
 
     label: str
     status: Annotated[Literal["undone", "unchanged", "conflicted"], From("outcome")]
@@ -349,7 +375,7 @@ class UndoneBlockResponse(ResponseModel):
 
     @classmethod
     def of(cls, undone: Any, /, **_fields: Any) -> Json:
-        """Return what became of it."""
+        """Return the result for the block."""
         block = undone.block
         return super().of(
             undone, label=block.label if block else undone.label, version=block and block.head
@@ -357,15 +383,23 @@ class UndoneBlockResponse(ResponseModel):
 
 
 class UndoneResponse(ResponseModel):
-    """What undoing a run did: block by block, and the ids of its proposals that waited and are rejected now."""
+    """The result of undoing a run.
+
+    It has each changed block, and the ids of the run's waiting proposals, which are now rejected.
+    """
 
     run_id: str
     blocks: list[UndoneBlockResponse]
-    withdrawn: Annotated[list[str], From(convert=lambda proposals: [one.id for one in proposals])]
+    withdrawn: Annotated[
+        list[str], From(convert=lambda proposals: [proposal.id for proposal in proposals])
+    ]
 
 
 class ContextBlockResponse(ResponseModel):
-    """A block in a step's context: at which version, and under which label; both are null where it was erased."""
+    """A block in a step's context, with its version and label.
+
+    Both are null if the block was erased.
+    """
 
     block_id: str
     sha: str
@@ -374,7 +408,7 @@ class ContextBlockResponse(ResponseModel):
 
     @classmethod
     def of(cls, version: Any, /, **fields: Any) -> Json:
-        """Return the block at this version; None where it was erased."""
+        """Return the block at this version; None if it was erased."""
         return super().of(version, label=version and version.label, version=version, **fields)
 
 
@@ -389,10 +423,10 @@ class ContextPassageResponse(ResponseModel):
 
 
 class LineageResponse(ResponseModel):
-    """What of memory was in the context of an answer, what its step changed, and what it proposed.
+    """The memory in the context of an answer, and the changes and proposals of its step.
 
-    A message that no step wrote, as what a user said, had none of it.
-    `forgotten_passage_ids` were there too and were deleted since.
+    A message without a step, such as a user's, has none. `forgotten_passage_ids` were in the
+    context and were deleted later.
     """
 
     message_id: str
@@ -407,9 +441,10 @@ class LineageResponse(ResponseModel):
 
 
 class BlamedLineResponse(ResponseModel):
-    """One line of a block, with the id of the version that wrote it, which is among the answer's `versions`.
+    """One line of a block, with the id of the version that wrote it.
 
-    A long line `is_cut`: `versions/{version}` has the whole text. `or_earlier` where the history is longer than was looked at.
+    That version is among the answer's `versions`. A long line `is_cut`; `versions/{version}` has
+    the whole text. `or_earlier` is true if the history is longer than the searched part.
     """
 
     number: int
@@ -430,7 +465,8 @@ class BlamedLineResponse(ResponseModel):
 class BlameResponse(ResponseModel):
     """Lines of a block and the versions that wrote them, each once.
 
-    `count` is the number of all lines. Where `next` is a number there are more: ask for those `after` it.
+    `count` is the number of all lines. If `next` is a number there are more lines: ask for those
+    `after` it.
     """
 
     count: int
@@ -439,28 +475,34 @@ class BlameResponse(ResponseModel):
     next: int | None
 
     @classmethod
-    def from_blame(cls, blame: Blame, after: int, most: int) -> Json:
-        """Return up to so many lines after this number."""
-        end = min(blame.count, after + most)
-        shown = blame.lines(after, max(after, end))
-        brought = {line.version.id: line.version for line in shown}
-        ended = end if end < blame.count else None
+    def from_blame(cls, blame: Blame, after: int, limit: int) -> Json:
+        """Return up to `limit` lines after this number."""
+        end = min(blame.count, after + limit)
+        lines = blame.lines(after, max(after, end))
+        versions = {line.version.id: line.version for line in lines}
         return cls.of(
-            None, count=blame.count, lines=shown, versions=list(brought.values()), next=ended
+            None,
+            count=blame.count,
+            lines=lines,
+            versions=list(versions.values()),
+            next=end if end < blame.count else None,
         )
 
 
 class DiffPieceResponse(ResponseModel):
-    """A stretch of text that both versions have, or only the newer, or only the older."""
+    """A piece of text that is in both versions, only in the newer, or only in the older."""
 
     kind: PieceKind
     text: str
 
 
 class ComparisonResponse(ResponseModel):
-    """Two versions compared, line by line and word by word; a side is null where the block was not there.
+    """Two versions compared, by lines and by words.
 
-    Where `next` is a number there are more lines of `unified`, or pieces of `words`: ask for those `after` it.
+    A side is null without the block.
+
+    If `next` is a number there are more lines of `unified`, or pieces of `words`: ask for those
+    `after` it.
     """
 
     from_version: str | None
@@ -477,21 +519,24 @@ class ComparisonResponse(ResponseModel):
         label: str,
         *,
         after: int = 0,
-        most: int,
+        limit: int,
     ) -> Json:
-        """Compare two versions, each given as its hex id (None where the block was not there) and its text."""
+        """Compare two versions, each given as its hex id and its text.
+
+        The id is None if the block did not exist.
+        """
         names = [f"{label} {id[:7] if id else '(nothing)'}" for id, _ in (older, newer)]
         lines = unified(older[1], newer[1], *names).split("\n")
         pieces = by_words(older[1], newer[1])
-        end = after + most
-        # The last line is what stands behind the last line break: nothing.
+        end = after + limit
+        # The last line, after the last line break, is empty.
         count = max(len(lines) - 1, len(pieces))
-        shown = lines[after : min(end, len(lines) - 1)]
+        page = lines[after : min(end, len(lines) - 1)]
         return cls.of(
             None,
             from_version=older[0],
             to_version=newer[0],
-            unified="".join(f"{line}\n" for line in shown),
+            unified="".join(f"{line}\n" for line in page),
             words=pieces[after:end],
             next=end if end < count else None,
         )

@@ -1,4 +1,7 @@
-"""Response models of messages. One stored message becomes several pieces, all with its id and each with an otid of its own."""
+"""Response models of messages.
+
+One stored message becomes several pieces, all with its id and each with its own otid.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ from ricordo.domain.message import (
 
 
 class MessageFields(ResponseModel):
-    """What every message has."""
+    """The fields of every message."""
 
     id: str
     date: Annotated[datetime, From("created_at", date_of)]
@@ -46,21 +49,21 @@ class SystemMessage(MessageFields):
 
 
 class UserMessage(MessageFields):
-    """What the user said."""
+    """A message of the user."""
 
     message_type: Literal["user_message"] = "user_message"
     content: str | list[Json]
 
 
 class AssistantMessage(MessageFields):
-    """What the agent said."""
+    """A message of the agent."""
 
     message_type: Literal["assistant_message"] = "assistant_message"
     content: str | list[Json]
 
 
 class ReasoningMessage(MessageFields):
-    """What the agent thought."""
+    """Reasoning of the agent."""
 
     message_type: Literal["reasoning_message"] = "reasoning_message"
     reasoning: str
@@ -69,7 +72,7 @@ class ReasoningMessage(MessageFields):
 
 
 class HiddenReasoningMessage(MessageFields):
-    """Thoughts that only the model's provider can read."""
+    """Reasoning that only the model's provider can read."""
 
     message_type: Literal["hidden_reasoning_message"] = "hidden_reasoning_message"
     state: Literal["redacted", "omitted"]
@@ -77,7 +80,7 @@ class HiddenReasoningMessage(MessageFields):
 
 
 class ToolCallResponse(ResponseModel):
-    """One tool call; a delta of one leaves out what it does not bring."""
+    """One tool call; a delta of one has only its new fields."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=False)
 
@@ -111,24 +114,29 @@ class ToolReturnResponse(ToolReturnFields):
     type: Literal["tool"] = "tool"
 
     @classmethod
-    def of(cls, result: Any, /, **fields: Any) -> Json:
-        """Return the result; with pictures, its text and its pictures as a list."""
-        if result.pictures:
-            fields["tool_return"] = _content(
-                [*([TextPart(result.content)] if result.content else []), *result.pictures]
-            )
-        return super().of(result, **fields)
+    def of(cls, tool_return: Any, /, **fields: Any) -> Json:
+        """Return the result.
+
+        With pictures, its text and its pictures as a list.
+        """
+        if tool_return.pictures:
+            texts = [TextPart(tool_return.content)] if tool_return.content else []
+            fields["tool_return"] = _content([*texts, *tool_return.pictures])
+        return super().of(tool_return, **fields)
 
 
 class ToolReturnMessage(MessageFields, ToolReturnFields):
-    """The results of a step's calls; the first one is also at the top, for older clients."""
+    """The results of a step's calls.
+
+    The first one is repeated for older clients.
+    """
 
     message_type: Literal["tool_return_message"] = "tool_return_message"
     tool_returns: list[ToolReturnResponse]
 
 
 class ApprovalRequestMessage(MessageFields):
-    """Calls that wait for approval, or for the client whose tools they are."""
+    """Calls that wait for approval, or for the client that runs them."""
 
     message_type: Literal["approval_request_message"] = "approval_request_message"
     tool_call: ToolCallResponse
@@ -136,7 +144,7 @@ class ApprovalRequestMessage(MessageFields):
 
 
 class ApprovalDecisionResponse(ResponseModel):
-    """What was decided about one call."""
+    """The decision about one call."""
 
     type: Literal["approval"] = "approval"
     tool_call_id: Annotated[str, From("call_id")]
@@ -145,7 +153,10 @@ class ApprovalDecisionResponse(ResponseModel):
 
 
 class ApprovalResponseMessage(MessageFields):
-    """What was decided about calls that waited; the last three are of the first call, for older clients."""
+    """The decisions about waiting calls.
+
+    The last three fields repeat the first call's decision for older clients.
+    """
 
     message_type: Literal["approval_response_message"] = "approval_response_message"
     approvals: list[ApprovalDecisionResponse | ToolReturnResponse]
@@ -155,7 +166,7 @@ class ApprovalResponseMessage(MessageFields):
 
 
 class CompactionStats(ResponseModel):
-    """How much smaller the window became, in tokens and messages."""
+    """The effect of a compaction on the window, in tokens and messages."""
 
     trigger: str
     context_tokens_before: Annotated[int, From("tokens_before")]
@@ -174,7 +185,10 @@ class SummaryMessage(MessageFields):
 
 
 class EventMessage(MessageFields):
-    """Something that happened to the window; a compaction lists the messages that left it."""
+    """An event of the window.
+
+    A compaction lists the messages that left it.
+    """
 
     message_type: Literal["event_message"] = "event_message"
     event_type: Literal["compaction"] = "compaction"
@@ -198,7 +212,7 @@ AnyMessage = Annotated[
 
 
 class StoredMessageFields(ResponseModel):
-    """What a message has that is shown in one piece."""
+    """The fields of a message that is shown in one piece."""
 
     id: str
     agent_id: str
@@ -228,8 +242,11 @@ Piece = tuple[type[MessageFields], Json]
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """How a caller wants messages: whether calls of the speaking tool appear as what they say, which types, summaries,
-    and system events."""
+    """The form in which a caller wants messages.
+
+    `speaks_by_tool` shows calls of the speaking tool as assistant messages. The other fields select
+    types of messages, summaries and system events.
+    """
 
     speaks_by_tool: bool = True
     tool_name: str = "send_message"
@@ -239,21 +256,20 @@ class MessageFormat:
     shows_events: bool = True
 
     def to_json(self) -> Json:
-        """Return it as it is stored with the run, by the names of the request."""
-        kept = {wire: getattr(self, name) for wire, name in _WIRE_NAMES.items()}
+        """Return the format as it is stored with the run, with the request's names."""
+        options = {wire: getattr(self, name) for wire, name in _WIRE_NAMES.items()}
         return {
-            **kept,
+            **options,
             "include_return_message_types": None if self.types is None else sorted(self.types),
         }
 
     @classmethod
-    def from_json(cls, kept: Json) -> "MessageFormat":
-        """Return the format that a request asks for, or that is stored with its run."""
-        given = {name: kept[wire] for wire, name in _WIRE_NAMES.items() if wire in kept}
-        types = given.get("types")
-        return cls(
-            **{**given, "types": None if types is None else frozenset(types)}, shows_events=False
-        )
+    def from_json(cls, options: Json) -> "MessageFormat":
+        """Return the format of a request, or the one stored with its run."""
+        fields = {name: options[wire] for wire, name in _WIRE_NAMES.items() if wire in options}
+        if fields.get("types") is not None:
+            fields["types"] = frozenset(fields["types"])
+        return cls(**fields, shows_events=False)
 
     def keeps(self, message: Json) -> bool:
         return self.types is None or message["message_type"] in self.types
@@ -261,36 +277,36 @@ class MessageFormat:
 
 def message_responses(message: Message, format: MessageFormat) -> list[Json]:
     """Return the message's pieces, in order."""
-    pieces = enumerate(_pieces(message, format))
-    made = [
-        model.of(message, otid=message.otid or part_otid(message.id, place), **fields)
-        for place, (model, fields) in pieces
+    pieces = [
+        model.of(message, otid=message.otid or part_otid(message.id, index), **fields)
+        for index, (model, fields) in enumerate(_pieces(message, format))
     ]
-    return [piece for piece in made if format.keeps(piece)]
+    return [piece for piece in pieces if format.keeps(piece)]
 
 
 def messages_response(messages: Iterable[Message], format: MessageFormat) -> list[Json]:
-    """Return all pieces of all messages; those of each message come in their own order, whichever the messages have."""
+    """Return the pieces of all messages in the messages' order, each message's in their own."""
     return [piece for message in messages for piece in message_responses(message, format)]
 
 
 def spoken_words(call: ToolCallPart, format: MessageFormat) -> str | None:
-    """What a call of the speaking tool says; None for any other call."""
+    """Return the text in a call of the speaking tool.
+
+    None for any other call.
+    """
     if not format.speaks_by_tool or call.name != format.tool_name:
         return None
     try:
         arguments = orjson.loads(call.arguments)
     except orjson.JSONDecodeError:
         return None
-    said = arguments.get(format.tool_argument) if isinstance(arguments, dict) else None
-    # With a `response_format` what is said is no text but an object.
-    return (
-        orjson.dumps(said).decode()
-        if isinstance(said, dict | list)
-        else said
-        if isinstance(said, str)
-        else None
-    )
+    if not isinstance(arguments, dict):
+        return None
+    spoken = arguments.get(format.tool_argument)
+    # With a `response_format` the argument is an object and no text.
+    if isinstance(spoken, dict | list):
+        return orjson.dumps(spoken).decode()
+    return spoken if isinstance(spoken, str) else None
 
 
 def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
@@ -300,17 +316,17 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
         case "user" if format.shows_events or not message.is_event:
             yield UserMessage, {"content": _content(message.parts)}
         case "tool":
-            said = (
-                format.tool_name if format.speaks_by_tool else None
-            )  # the words are shown, and not that they were said
-            if results := [
-                one for one in message.tool_returns if one.name != said or one.status == "error"
-            ]:
-                named = {"name": results[0].name or message.name}
-                yield (
-                    ToolReturnMessage,
-                    {**ToolReturnFields.of(results[0]), **named, "tool_returns": results},
-                )
+            # The text of the speaking tool is shown, so its successful result is not.
+            hidden = format.tool_name if format.speaks_by_tool else None
+            returns = [
+                part
+                for part in message.tool_returns
+                if part.name != hidden or part.status == "error"
+            ]
+            if returns:
+                fields = ToolReturnFields.of(returns[0])
+                fields["name"] = returns[0].name or message.name
+                yield ToolReturnMessage, {**fields, "tool_returns": returns}
         case "approval" if not message.tool_calls:
             yield _approval_response(message)
         case "assistant" | "approval":
@@ -320,26 +336,26 @@ def _pieces(message: Message, format: MessageFormat) -> Iterator[Piece]:
 
 
 def _content(parts: Iterable[Part]) -> str | list[Json]:
-    items: list[Json] = []
+    pieces: list[Json] = []
     for part in parts:
         if isinstance(part, TextPart):
-            items.append({"type": "text", "text": part.text})
+            pieces.append({"type": "text", "text": part.text})
         elif isinstance(part, ImagePart):
-            stored = {
+            inline = {
                 "type": "base64",
                 "media_type": part.media_type,
                 "data": part.data,
                 "detail": part.detail,
             }
-            items.append(
+            pieces.append(
                 {
                     "type": "image",
-                    "source": {"type": "url", "url": part.url} if part.url else stored,
+                    "source": {"type": "url", "url": part.url} if part.url else inline,
                 }
             )
-    if len(items) == 1 and items[0]["type"] == "text":
-        return str(items[0]["text"])
-    return items
+    if len(pieces) == 1 and pieces[0]["type"] == "text":
+        return str(pieces[0]["text"])
+    return pieces
 
 
 def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
@@ -347,7 +363,7 @@ def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
     waiting: list[ToolCallPart] = []
     for part in message.parts:
         if isinstance(part, ReasoningPart):
-            # Some providers sign a call without a thought: there is nothing to show.
+            # Empty reasoning only carries a provider's signature of a call.
             if part.text or part.redacted is not None:
                 yield _reasoning(part)
         elif isinstance(part, TextPart) and part.text:
@@ -355,11 +371,11 @@ def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
         elif isinstance(part, ToolCallPart) and part.is_gated:
             waiting.append(part)
         elif isinstance(part, ToolCallPart):
-            said = spoken_words(part, format)
-            if said is None:
+            spoken = spoken_words(part, format)
+            if spoken is None:
                 calls.append(part)
             else:
-                yield AssistantMessage, {"content": said}
+                yield AssistantMessage, {"content": spoken}
     if calls:
         yield ToolCallMessage, {"tool_call": calls[0], "tool_calls": calls}
     if waiting:
@@ -367,22 +383,22 @@ def _assistant(message: Message, format: MessageFormat) -> Iterator[Piece]:
 
 
 def _approval_response(message: Message) -> Piece:
-    """The decisions; the older fields are those of the first call."""
-    items: list[Json] = []
+    """Return the decisions; the older fields repeat the first call's decision."""
+    decisions: list[Json] = []
     for part in message.parts:
         if isinstance(part, ApprovalPart):
-            items.append(ApprovalDecisionResponse.of(part))
+            decisions.append(ApprovalDecisionResponse.of(part))
         elif isinstance(part, ToolReturnPart):
-            items.append(ToolReturnResponse.of(part))
-    first = next((item for item in items if item["type"] == "approval"), {})
-    # As of the retired Letta V1 server: the id of the call, and not of the message that asked.
-    call_id = next((item["tool_call_id"] for item in items), None)
+            decisions.append(ToolReturnResponse.of(part))
+    first = next((decision for decision in decisions if decision["type"] == "approval"), {})
+    # wire fact: the retired Letta V1 server sends the call's id here, not the request message's
+    call_id = next((decision["tool_call_id"] for decision in decisions), None)
     older = {
         "approve": first.get("approve"),
         "reason": first.get("reason"),
         "approval_request_id": call_id,
     }
-    return ApprovalResponseMessage, {"approvals": items, **older}
+    return ApprovalResponseMessage, {"approvals": decisions, **older}
 
 
 def _summary(message: Message) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""Request and response models of chat models, embedding models and how they are called."""
+"""Request and response models of chat models, embedding models and their settings."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -18,13 +18,14 @@ from ricordo.api.models.base import (
 from ricordo.domain.model import ModelInfo, ModelSettings, settings_changes
 from ricordo.llm.provider_table import CLAUDES
 
-# Ours to say: the retired Letta V1 server keeps it in `llm_config` alone.
+# Our own setting here: the retired Letta V1 server has it only in `llm_config`.
 _THINKS = "put_inner_thoughts_in_kwargs"
-# In `llm_config`: settings that have the same name there, those that a provider gets as they are, and what stands for none.
+# In `llm_config`: settings with the same name there, settings passed on to the provider, and the
+# temperature that is shown if none is set.
 _SAME = ("reasoning_effort", "parallel_tool_calls", "response_format")
 _PASSED_ON = ("strict", "verbosity", "frequency_penalty")
 _SHOWN_TEMPERATURE = 1.0
-# What the retired Letta V1 server shows of an OpenAI model where nothing is set.
+# The settings that the retired Letta V1 server shows for an OpenAI model without any.
 _SHOWN_OF_OPENAI: Json = {
     "temperature": _SHOWN_TEMPERATURE,
     "max_output_tokens": 16_384,
@@ -32,7 +33,7 @@ _SHOWN_OF_OPENAI: Json = {
     "reasoning": {"reasoning_effort": "minimal"},
     "strict": False,
 }
-# Clients take no other kind; a provider outside this list speaks OpenAI's format.
+# Clients accept no other kind; a provider outside this list speaks OpenAI's format.
 _EMBEDDING_KINDS = frozenset(
     """openai anthropic bedrock google_ai google_vertex azure groq ollama webui webui-legacy lmstudio lmstudio-legacy llamacpp
     koboldcpp vllm hugging-face mistral together pinecone""".split()
@@ -40,7 +41,7 @@ _EMBEDDING_KINDS = frozenset(
 
 
 class ReasoningRequest(TolerantPart):
-    """How hard a model thinks."""
+    """The reasoning effort of a model."""
 
     shown_as: ClassVar = "reasoning"
 
@@ -48,7 +49,7 @@ class ReasoningRequest(TolerantPart):
 
 
 class ThinkingRequest(TolerantPart):
-    """How long a model may think."""
+    """The reasoning budget of a model."""
 
     shown_as: ClassVar = "thinking"
     ignored: ClassVar = {"clear_thinking": "Past thoughts are sent as each provider wants them."}
@@ -58,7 +59,10 @@ class ThinkingRequest(TolerantPart):
 
 
 class ModelSettingsRequest(RequestPart):
-    """How to ask a model; a setting that is not named here is passed on to its provider."""
+    """The settings of a model.
+
+    Unknown ones are passed on to its provider.
+    """
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
@@ -75,33 +79,30 @@ class ModelSettingsRequest(RequestPart):
     )
 
     def changes(self, current: ModelSettings | None = None) -> dict[str, Any]:
-        """Return what was sent, by the names of ModelSettings; null takes a setting back.
+        """Return the sent settings with the names of ModelSettings.
 
-        What an agent shows where nothing is set changes nothing: clients send back what they read.
+        Null resets a setting.
+
+        The values that an agent shows for unset settings change nothing, since clients send them
+        back.
         """
-        given = _without_shown(self.model_dump(exclude_unset=True), current or ModelSettings())
-        if (
-            current
-            and current.temperature is None
-            and given.get("temperature") == _SHOWN_TEMPERATURE
-        ):
-            del given["temperature"]
-        effort = given.pop("effort", None)
-        if (
-            effort
-            and not given.get("reasoning")
-            and (given.get("thinking") or {}).get("type") != "disabled"
-        ):
-            given["reasoning"] = {"reasoning_effort": effort}
-        if _THINKS in given:
-            given["thinks_in_arguments"] = given.pop(_THINKS)
-        return settings_changes(given)
+        settings = _without_shown(self.model_dump(exclude_unset=True), current or ModelSettings())
+        has_no_temperature = current is not None and current.temperature is None
+        if has_no_temperature and settings.get("temperature") == _SHOWN_TEMPERATURE:
+            del settings["temperature"]
+        effort = settings.pop("effort", None)
+        is_disabled = (settings.get("thinking") or {}).get("type") == "disabled"
+        if effort and not settings.get("reasoning") and not is_disabled:
+            settings["reasoning"] = {"reasoning_effort": effort}
+        if _THINKS in settings:
+            settings["thinks_in_arguments"] = settings.pop(_THINKS)
+        return settings_changes(settings)
 
 
-def _without_shown(sent: Json, current: ModelSettings) -> Json:
-    """Return the settings without those that only stand for what is not set, where all that is shown came back."""
-    if not _SHOWN_OF_OPENAI.keys() <= sent.keys():
-        return sent
+def _without_shown(settings: Json, current: ModelSettings) -> Json:
+    """Leave out shown defaults of unset settings, if all shown settings came back."""
+    if not _SHOWN_OF_OPENAI.keys() <= settings.keys():
+        return settings
     is_set = {
         "reasoning": current.reasoning_effort is not None,
         "strict": "strict" in current.extra,
@@ -111,21 +112,21 @@ def _without_shown(sent: Json, current: ModelSettings) -> Json:
         },
     }
     return {
-        name: each
-        for name, each in sent.items()
-        if is_set.get(name, True) or each != _SHOWN_OF_OPENAI[name]
+        name: setting
+        for name, setting in settings.items()
+        if is_set.get(name, True) or setting != _SHOWN_OF_OPENAI[name]
     }
 
 
 class ModelConfigRequest(TolerantPart):
-    """What an older client says of a model or an embedding model: its handle, and how it is called."""
+    """An older client's description of a model or an embedding model."""
 
     shown_as: ClassVar = "llm_config"
     ignored: ClassVar = {
         **dict.fromkeys(
             """model_endpoint model_wrapper provider_category display_name tier compatibility_type
-            tool_call_parser name provider_type model_type is_default max_context_window embedding_endpoint azure_endpoint
-            azure_version azure_deployment
+            tool_call_parser name provider_type model_type is_default max_context_window
+            embedding_endpoint azure_endpoint azure_version azure_deployment
             api_model_endpoint_type api_model_endpoint api_model_wrapper api_model_type""".split(),
             "It follows from the handle.",
         ),
@@ -162,25 +163,28 @@ class ModelConfigRequest(TolerantPart):
     )
 
     def changes(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was sent, by the names of ModelSettings. What `llm_config` shows where nothing is set changes nothing."""
-        sent = self.model_dump(include={"temperature", *_SAME, *_PASSED_ON}, exclude_none=True)
-        if sent.get("temperature") == _SHOWN_TEMPERATURE:
-            del sent["temperature"]
-        passed_on = {name: sent.pop(name) for name in _PASSED_ON if name in sent}
+        """Return the sent settings with the names of ModelSettings.
+
+        The temperature that `llm_config` shows for an unset one changes nothing.
+        """
+        settings = self.model_dump(include={"temperature", *_SAME, *_PASSED_ON}, exclude_none=True)
+        if settings.get("temperature") == _SHOWN_TEMPERATURE:
+            del settings["temperature"]
+        passed_on = {name: settings.pop(name) for name in _PASSED_ON if name in settings}
         if passed_on:
-            sent["extra"] = {**extra, **passed_on}
+            settings["extra"] = {**extra, **passed_on}
         if self.effort:
-            sent.setdefault("reasoning_effort", self.effort)
+            settings.setdefault("reasoning_effort", self.effort)
         older = {
             "max_output_tokens": self.max_tokens,
             "max_reasoning_tokens": self.max_reasoning_tokens or None,
             "thinks_in_arguments": self.put_inner_thoughts_in_kwargs,
         }
-        return sent | given(**older)
+        return settings | given(**older)
 
     @property
     def full_handle(self) -> str | None:
-        """`provider/model`, made from its parts where the handle itself is not given."""
+        """Return `provider/model`, made from its parts if no handle was sent."""
         name = self.model or self.embedding_model
         provider = (
             self.provider_name
@@ -192,31 +196,32 @@ class ModelConfigRequest(TolerantPart):
 
 
 class EmbeddingFields(RequestModel):
-    """An embedding model, by its handle or as an older client names it."""
+    """An embedding model, by its handle or in an older client's form."""
 
     embedding: str | None = None
     embedding_config: ModelConfigRequest | None = None
 
     @property
     def embedding_handle(self) -> str | None:
-        """The embedding model's handle, also where an older client gives a whole `embedding_config`."""
-        return self.embedding or (
-            self.embedding_config.full_handle if self.embedding_config else None
-        )
+        """Return the handle, also from an older client's whole `embedding_config`."""
+        if self.embedding or self.embedding_config is None:
+            return self.embedding or None
+        return self.embedding_config.full_handle
 
 
 def whole_settings_response(settings: ModelSettings, info: ModelInfo) -> Json:
-    """Return the settings with what holds where they are not set, as far as that is known."""
-    usual: Json = (
-        {"temperature": _SHOWN_TEMPERATURE} if info.endpoint_type != "openai" else _SHOWN_OF_OPENAI
-    )
-    usual = usual | given(max_output_tokens=info.max_output_tokens)
-    return usual | settings_response(settings, info.endpoint_type)
+    """Return the settings, with known defaults for unset ones."""
+    defaults: Json = {"temperature": _SHOWN_TEMPERATURE}
+    if info.endpoint_type == "openai":
+        defaults = _SHOWN_OF_OPENAI
+    defaults = defaults | given(max_output_tokens=info.max_output_tokens)
+    return defaults | settings_response(settings, info.endpoint_type)
 
 
 def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
-    """Return the settings that are set, tagged by provider as clients expect them."""
-    effort, budget = settings.reasoning_effort, settings.max_reasoning_tokens
+    """Return the set settings, tagged by provider as clients expect them."""
+    effort = settings.reasoning_effort
+    budget = settings.max_reasoning_tokens
     plain = ("temperature", "max_output_tokens", "parallel_tool_calls", "response_format")
     wire: Json = {
         "provider_type": endpoint_type,
@@ -229,11 +234,14 @@ def settings_response(settings: ModelSettings, endpoint_type: str) -> Json:
         wire["reasoning"] = {"reasoning_effort": effort}
     if budget is not None:
         wire["thinking"] = {"type": "enabled", "budget_tokens": budget}
-    return {key: value for key, value in wire.items() if value is not None}
+    return given(**wire)
 
 
 class ModelConfigResponse(ResponseModel):
-    """How an agent's model is called: an agent's `llm_config`, which follows from its model's handle and its settings."""
+    """The configuration of an agent's model, its `llm_config`.
+
+    It follows from the model's handle and the agent's settings.
+    """
 
     model: Annotated[str, From("name")]
     display_name: Annotated[str | None, From("name")]
@@ -255,28 +263,25 @@ class ModelConfigResponse(ResponseModel):
 
     @classmethod
     def from_model(cls, info: ModelInfo, settings: ModelSettings, context_window: int) -> Json:
-        """Return how the model is called with these settings and a window of so many tokens."""
-        same = {
-            name: getattr(settings, name)
-            for name in ("reasoning_effort", "parallel_tool_calls", "response_format")
-        }
+        """Return the configuration with these settings and a window of so many tokens."""
+        temperature = settings.temperature
+        if temperature is None:
+            temperature = _SHOWN_TEMPERATURE
+        has_budget = settings.max_reasoning_tokens is not None
         return cls.of(
             info,
-            **same,
+            **{name: getattr(settings, name) for name in _SAME},
             context_window=context_window,
             put_inner_thoughts_in_kwargs=bool(settings.thinks_in_arguments),
-            temperature=_SHOWN_TEMPERATURE
-            if settings.temperature is None
-            else settings.temperature,
+            temperature=temperature,
             max_tokens=settings.max_output_tokens,
-            enable_reasoner=settings.max_reasoning_tokens is not None
-            or settings.reasoning_effort is not None,
+            enable_reasoner=has_budget or settings.reasoning_effort is not None,
             max_reasoning_tokens=settings.max_reasoning_tokens or 0,
         )
 
 
 class ModelResponse(ModelConfigResponse):
-    """A model that can be used here."""
+    """A usable model."""
 
     name: str
     provider_type: Annotated[str, From("endpoint_type")]
@@ -286,12 +291,10 @@ class ModelResponse(ModelConfigResponse):
 
     @classmethod
     def of(cls, info: Any, /, **fields: Any) -> Json:
-        """Return a model with the settings that agents have where they name none."""
-        return (
-            super().of(info, **fields)
-            if fields
-            else cls.from_model(info, ModelSettings(), info.context_window)
-        )
+        """Return a model with the settings of an agent without settings."""
+        if fields:
+            return super().of(info, **fields)
+        return cls.from_model(info, ModelSettings(), info.context_window)
 
 
 def _embedding_kind(endpoint_type: str) -> str:
@@ -299,9 +302,10 @@ def _embedding_kind(endpoint_type: str) -> str:
 
 
 class EmbeddingConfigResponse(ResponseModel):
-    """How texts are embedded. `embedding_dim` is 0 until the model was first asked.
+    """The configuration of an embedding model.
 
-    Chunk and batch size are what clients expect to find; they have no effect.
+    `embedding_dim` is 0 until the model's first call. Chunk and batch size are expected by clients and
+    have no effect.
     """
 
     embedding_endpoint_type: Annotated[str, From("endpoint_type", _embedding_kind)]
@@ -317,7 +321,7 @@ class EmbeddingConfigResponse(ResponseModel):
 
 
 class EmbeddingModelResponse(EmbeddingConfigResponse):
-    """An embedding model that can be used here."""
+    """A usable embedding model."""
 
     name: str
     display_name: Annotated[str, From("name")]

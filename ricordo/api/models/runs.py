@@ -58,7 +58,7 @@ class RunResponse(ResponseModel):
 
 
 class TokenFields(ResponseModel):
-    """Tokens, with parts of them as older clients know them; null where none was reported."""
+    """Tokens, with details for older clients; null if the provider reported none."""
 
     completion_tokens: Annotated[int, From("usage.completion_tokens")]
     prompt_tokens: Annotated[int, From("usage.prompt_tokens")]
@@ -72,16 +72,19 @@ class TokenFields(ResponseModel):
         usage = source.usage
         return super().of(
             source,
-            prompt_tokens_details=_known(
+            prompt_tokens_details=_details(
                 cached_tokens=usage.cached_tokens, cache_creation_tokens=usage.cache_write_tokens
             ),
-            completion_tokens_details=_known(reasoning_tokens=usage.reasoning_tokens),
+            completion_tokens_details=_details(reasoning_tokens=usage.reasoning_tokens),
             **fields,
         )
 
 
 class RunUsageResponse(TokenFields):
-    """Tokens of a run; of a talk with a group those of all its turns."""
+    """Tokens of a run.
+
+    For a talk with a group, those of all its turns.
+    """
 
     @classmethod
     def of(cls, run: Any, /, **fields: Any) -> Json:
@@ -90,9 +93,11 @@ class RunUsageResponse(TokenFields):
 
 
 class UsageResponse(ResponseModel):
-    """Tokens of a turn. `context_tokens` are in the window after it, where that was counted.
+    """Tokens of a turn.
 
-    `run_ids` are the runs of sleeping agents that follow it; of an agent without such it is the turn's own run.
+    `context_tokens` are in the window after it, if they were counted.
+
+    `run_ids` are the runs of sleeping agents after it; without such agents it is the turn's own run.
     """
 
     message_type: Literal["usage_statistics"] = "usage_statistics"
@@ -113,14 +118,17 @@ class UsageResponse(ResponseModel):
 
 
 class StopReasonResponse(ResponseModel):
-    """Why a turn ended."""
+    """The reason of a turn's end."""
 
     message_type: Literal["stop_reason"] = "stop_reason"
     stop_reason: Annotated[StopReason, From(convert=lambda reason: reason or "error")]
 
 
 class StepResponse(TokenFields):
-    """A step: one call of the model, and the tools it asked for. Its messages have a route of their own."""
+    """A step: one call of the model with its tool calls.
+
+    Its messages have their own route.
+    """
 
     id: str
     run_id: str | None
@@ -151,7 +159,10 @@ class StepResponse(TokenFields):
 
 
 class FeedbackRequest(RequestModel):
-    """What somebody thinks of a step. A field that is left out stays as it is; null and an empty list take it back."""
+    """A person's opinion of a step.
+
+    A field that is left out stays as it is; null and an empty list reset it.
+    """
 
     feedback: Feedback | None = None
     tags: list[Annotated[str, Field(min_length=1, max_length=200)]] | None = Field(
@@ -182,7 +193,7 @@ class StepMetricsResponse(ResponseModel):
 
 
 class RunMetricsResponse(ResponseModel):
-    """A run's times, in nanoseconds, and how much it did."""
+    """A run's times, in nanoseconds, and the amount of its work."""
 
     id: str
     organization_id: str | None
@@ -196,5 +207,5 @@ class RunMetricsResponse(ResponseModel):
     base_template_id: str | None = None
 
 
-def _known(**counts: int | None) -> Json | None:
+def _details(**counts: int | None) -> Json | None:
     return {name: count for name, count in counts.items() if count is not None} or None

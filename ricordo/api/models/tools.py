@@ -1,4 +1,4 @@
-"""Request and response models of tools and of rules about them, in the nine forms of `letta-client`."""
+"""Request and response models of tools and tool rules, in the nine forms of `letta-client`."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from ricordo.domain.tool import ToolRule, ToolType
 from ricordo.errors import Invalid
 from ricordo.tools.rule_kinds import parse_rule
 
-# What each type of rule has beside its tool and its prompt, and the options by which a type is known.
+# The options of each type of rule, and the options that identify a type.
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
     "run_first": ("args",),
     "conditional": ("child_output_mapping", "default_child", "require_output_mapping"),
@@ -57,7 +57,7 @@ class ToolResponse(AuthorFields):
 
 
 class ToolApprovalRequest(RequestModel):
-    """Whether calls of a tool wait for approval."""
+    """The need of approval for a tool's calls."""
 
     requires_approval: bool
 
@@ -69,7 +69,10 @@ class ToolRunRequest(RequestModel):
 
 
 class ToolRunResponse(ResponseModel):
-    """What a call gave. `agent_state` and `sandbox_config_fingerprint` are always null: a call changes no agent."""
+    """The result of a call.
+
+    `agent_state` and `sandbox_config_fingerprint` are always null: a call changes no agent.
+    """
 
     status: Literal["success", "error"]
     func_return: Any
@@ -80,9 +83,10 @@ class ToolRunResponse(ResponseModel):
 
 
 class ToolTrialResponse(ToolRunResponse):
-    """The result of a source that is not stored: a tool return message, as the retired Letta V1 server 0.16.8 answers it.
+    """The result of a source that is not stored, as a tool return message.
 
-    `func_return` has the value that `tool_return` has as text.
+    The retired Letta V1 server 0.16.8 answers so too. `func_return` has the value that
+    `tool_return` has as text.
     """
 
     id: str = "null"  # wire fact: no message is stored
@@ -93,22 +97,18 @@ class ToolTrialResponse(ToolRunResponse):
     tool_return: str
 
 
-def read_rule(sent: dict[str, Any]) -> ToolRule:
-    """Return the rule that was sent. Raises Invalid for a rule that cannot be, or with a field that its type lacks.
+def read_rule(row: dict[str, Any]) -> ToolRule:
+    """Return the rule that was sent.
 
-    The type may be left out where it follows from the options.
+    The type may be left out if it follows from the options. Raises Invalid for an impossible rule,
+    or for a field that its type lacks.
     """
-    kind: Any = sent.get("type") or next(
-        (kind for option, kind in _TYPE_OF.items() if option in sent), None
-    )
-    options = {
-        name: sent[name] for name in _OPTIONS.get(str(kind), ()) if sent.get(name) is not None
-    }
-    name, template, nodes = (
-        sent.get("tool_name"),
-        sent.get("prompt_template"),
-        options.get("child_arg_nodes", []),
-    )
+    implied_kinds = (kind for option, kind in _TYPE_OF.items() if option in row)
+    kind: Any = row.get("type") or next(implied_kinds, None)
+    options = {name: row[name] for name in _OPTIONS.get(str(kind), ()) if row.get(name) is not None}
+    name = row.get("tool_name")
+    template = row.get("prompt_template")
+    nodes = options.get("child_arg_nodes", [])
     are_objects = isinstance(nodes, list) and all(isinstance(node, dict) for node in nodes)
     if not isinstance(template or "", str) or not are_objects:
         sentence = "prompt_template has to be a text, and child_arg_nodes a list of objects"
@@ -125,8 +125,8 @@ def read_rule(sent: dict[str, Any]) -> ToolRule:
         ]
     rule = ToolRule(name, kind if isinstance(kind, str) else "", template, options)  # type: ignore[arg-type]
     parse_rule(rule)
-    known = {"type", "tool_name", "prompt_template", "id", *_OPTIONS.get(rule.type, ())}
-    if unknown := [name for name, value in sent.items() if value is not None and name not in known]:
+    fields = {"type", "tool_name", "prompt_template", "id", *_OPTIONS.get(rule.type, ())}
+    if unknown := [name for name in row if row[name] is not None and name not in fields]:
         raise Invalid(
             f"A tool rule of the type {kind} has no field {unknown[0][:80]}. Leave it out."
         )

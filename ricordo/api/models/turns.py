@@ -1,4 +1,4 @@
-"""Request models of what is sent to an agent, and the response model of a whole turn."""
+"""Request models of messages to an agent, and the response model of a whole turn."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,7 +27,7 @@ class TextContent(RequestPart):
 
 
 class ImageSource(RequestPart):
-    """Where a picture is: in the request as base64, or at an address."""
+    """The source of a picture: base64 in the request, or an address."""
 
     type: Literal["base64", "url"] = "base64"
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp"] = "image/png"
@@ -43,10 +43,10 @@ class ImageContent(RequestPart):
     source: ImageSource
 
 
-def _content_kind(value: Any) -> str:
-    if isinstance(value, dict):
-        return str(value.get("type") or ("image" if "source" in value else "text"))
-    return str(getattr(value, "type", "text"))
+def _content_kind(content: Any) -> str:
+    if isinstance(content, dict):
+        return str(content.get("type") or ("image" if "source" in content else "text"))
+    return str(getattr(content, "type", "text"))
 
 
 AnyContent = Annotated[
@@ -74,12 +74,12 @@ class MessageRequest(RequestPart):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_type(cls, sent: Any) -> Any:
-        """Take a message as the server answers it, whose type stands for its role."""
-        if not isinstance(sent, dict) or "message_type" not in sent:
-            return sent
-        message = {name: each for name, each in sent.items() if name != "message_type"}
-        if role := _ROLES.get(str(sent["message_type"])):
+    def _read_type(cls, body: Any) -> Any:
+        """Accept a message in the form of the server's answers, whose type stands for its role."""
+        if not isinstance(body, dict) or "message_type" not in body:
+            return body
+        message = {name: field for name, field in body.items() if name != "message_type"}
+        if role := _ROLES.get(str(body["message_type"])):
             message.setdefault("role", role)
         return message
 
@@ -88,7 +88,10 @@ MessageRequest.take_back(SystemMessage, UserMessage, AssistantMessage, StoredMes
 
 
 class CallDecisionRequest(RequestPart):
-    """What was decided about one call that waits; with the type `tool`, what the client's own tool gave."""
+    """A decision about one waiting call.
+
+    With the type `tool` it is the result of the client's own tool.
+    """
 
     type: Literal["approval", "tool"] | None = None
     tool_call_id: str
@@ -101,14 +104,15 @@ class CallDecisionRequest(RequestPart):
 
     @property
     def is_result(self) -> bool:
-        """Whether it holds a result, also where an older client does not say so."""
+        """Return whether it holds a result, even without an older client's type."""
         return self.type == "tool" or (self.type is None and self.tool_return is not None)
 
 
 class ApprovalDecisionRequest(RequestPart):
-    """An answer to calls that wait: one item for each of them, or `approve` for all.
+    """An answer to waiting calls: one item for each of them, or `approve` for all.
 
-    With the type `tool_return` the items are the results of the client's own tools, and may be called `tool_returns`.
+    With the type `tool_return` the items are the results of the client's own tools, and may be
+    called `tool_returns`.
     """
 
     ignored: ClassVar = dict.fromkeys(
@@ -128,11 +132,13 @@ class ApprovalDecisionRequest(RequestPart):
 _OF_APPROVALS = {"approve", "approvals", "approval_request_id", "tool_returns"}
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, dict):
-        kind = value.get("type") or ("message" if _OF_APPROVALS.isdisjoint(value) else "approval")
+def _kind(message: Any) -> str:
+    if isinstance(message, dict):
+        kind = message.get("type") or (
+            "message" if _OF_APPROVALS.isdisjoint(message) else "approval"
+        )
     else:
-        kind = getattr(value, "type", None) or "message"
+        kind = getattr(message, "type", None) or "message"
     return "approval" if kind == "tool_return" else str(kind)
 
 
@@ -143,14 +149,17 @@ AnyMessageRequest = Annotated[
 
 
 class ClientSkillRequest(RequestModel):
-    """Instructions that lie with the client, which the agent reads at `location` with the client's tools."""
+    """Instructions on the client's machine.
+
+    The agent reads them at `location` with the client's tools.
+    """
 
     name: str = Field(min_length=1, max_length=200)
     description: str = Field("", max_length=4000)
     location: str = Field("", max_length=2000)
 
 
-# Only the answer of a request that waits for it has them: they are stored nowhere.
+# Probabilities are not stored, so only the answer to a waiting request has them.
 NO_LOGPROBS = dict.fromkeys(
     ("return_logprobs", "top_logprobs"),
     "Probabilities are in whole answers alone. Ask without streaming, and wait.",
@@ -158,7 +167,7 @@ NO_LOGPROBS = dict.fromkeys(
 
 
 class SendRequest(RequestModel):
-    """Messages for an agent, and how the answer is wanted."""
+    """Messages for an agent, and the form of the answer."""
 
     ignored: ClassVar = {
         "enable_thinking": "Whether a model thinks is a setting of the agent.",
@@ -193,16 +202,16 @@ class SendRequest(RequestModel):
 
     @property
     def logprobs(self) -> int | None:
-        """How many alternatives to each token are wanted; None where no probabilities are."""
+        """Return the wanted alternatives to each token; None without probabilities."""
         return (self.top_logprobs or 0) if self.return_logprobs else None
 
     def warn_of_logprobs(self, reason: str) -> None:
-        """Tell the client why its answer has no probabilities, where it asked for them."""
+        """Warn the client that its answer has no probabilities, if it asked for them."""
         if names := [name for name in ("return_logprobs", "top_logprobs") if getattr(self, name)]:
             warn(names, reason)
 
     def require_streaming(self) -> None:
-        """Raise Unsupported where it has options of a stream and asks for none."""
+        """Raise Unsupported if it has options of a stream without `streaming`."""
         if (self.stream_tokens or self.background) and not self.streaming:
             raise Unsupported(
                 "Streaming options set without streaming enabled. Set streaming to true, or leave them out."
@@ -210,7 +219,7 @@ class SendRequest(RequestModel):
 
 
 class AsyncSendRequest(SendRequest):
-    """Messages for an agent, for a caller who does not wait for the answer."""
+    """Messages for an agent from a caller that does not wait for the answer."""
 
     ignored: ClassVar = SendRequest.ignored | NO_LOGPROBS
 
@@ -220,19 +229,19 @@ class AsyncSendRequest(SendRequest):
 
 
 class CancelRequest(RequestModel):
-    """Which runs are meant; all that are active where it names none."""
+    """The runs to cancel; all active ones if it names none."""
 
     run_ids: Items[str] | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _read_list(cls, sent: Any) -> Any:
-        """Return the request of an older client, which sends the ids alone."""
-        return {"run_ids": sent} if isinstance(sent, list) else sent
+    def _read_list(cls, body: Any) -> Any:
+        """Accept the request of an older client, which sends only the ids."""
+        return {"run_ids": body} if isinstance(body, list) else body
 
 
 class TokenFields(ResponseModel):
-    """A token that a model wrote, or might have written there."""
+    """A token that a model wrote, or a likely alternative."""
 
     token: str
     logprob: float
@@ -240,20 +249,23 @@ class TokenFields(ResponseModel):
 
 
 class TokenResponse(TokenFields):
-    """A token of an answer, with what might have stood in its place."""
+    """A token of an answer with its likely alternatives."""
 
     top_logprobs: list[TokenFields]
 
 
 class LogprobsResponse(ResponseModel):
-    """The tokens of the last step's answer with their log probabilities; `refusal` where the model refused."""
+    """The tokens of the last step's answer with their log probabilities.
+
+    `refusal` has the tokens of a model's refusal.
+    """
 
     content: list[TokenResponse] | None
     refusal: list[TokenResponse] | None
 
 
 class TurnResponse(ResponseModel):
-    """A whole turn: what the agent said and did, why it ended, and what it took."""
+    """A whole turn: its messages, the reason of its end, and its usage."""
 
     messages: list[AnyMessage]
     stop_reason: StopReasonResponse

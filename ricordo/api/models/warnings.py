@@ -1,6 +1,7 @@
-"""Warnings: fields and parameters that a request sent and that changed nothing, told in one header of its answer.
+"""Warnings about fields and parameters without effect, in one header of the answer.
 
-A client's parameter that is documented and cannot act here is no reason to refuse its request, and none to be silent.
+A documented parameter of a client that has no effect here is no reason to refuse its request, but
+none to be silent either.
 """
 
 from collections.abc import Iterable
@@ -14,14 +15,17 @@ _REASONS: ContextVar[dict[str, dict[str, None]] | None] = ContextVar("warnings",
 
 
 def warn(names: Iterable[str], reason: str) -> None:
-    """Tell the client that these fields changed nothing, and why. Without a request nobody is told."""
+    """Warn the client that these fields changed nothing.
+
+    Without a request, do nothing.
+    """
     reasons = _REASONS.get()
     if reasons is not None:
         reasons.setdefault(reason, {}).update(dict.fromkeys(names))
 
 
 def with_warnings(send: Send) -> Send:
-    """Return what sends an answer with the warnings of its request, which begins with this call."""
+    """Return a `send` that adds the warnings of the request, which begins with this call."""
     reasons: dict[str, dict[str, None]] = {}
     _REASONS.set(reasons)
 

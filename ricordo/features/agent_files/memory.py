@@ -220,12 +220,18 @@ class ImportedMemory:
         self.chain = replace(self.chain, organization_id=scope.organization_id)
         versions.insert_chain(tx, replace(self.chain, head=None, versions=0, files={}))
         depths: dict[bytes, int] = {}
+        grown = 0
         for blob, (text, before) in self.texts.items():
             base = None if before is None else (before, depths[before], self.texts[before][0])
-            _, depths[blob] = versions.put_text(tx, self.chain.id, text, base)
-        versions.insert_rows(tx, [{**row, "approved_by": scope.actor.id} for row in self.rows])
+            stored = versions.put_text(tx, self.chain.id, text, base)
+            depths[blob] = stored.depth
+            grown += stored.added_bytes
+        tx.quotas.require_history(grown)
+        grown += versions.insert_rows(
+            tx, [{**row, "approved_by": scope.actor.id} for row in self.rows]
+        )
         files = {label: (blob, depths[blob]) for label, (blob, _) in self.chain.files.items()}
-        versions.advance(tx, replace(self.chain, files=files))
+        versions.advance(tx, replace(self.chain, files=files), grown)
         made = self._insert_blocks(tx, scope, (*spec.blocks, *self.detached), f"Import {spec.name}")
         self._propose(
             tx, {block.label: block for block in made}, expiry_of(context.runtime.settings)

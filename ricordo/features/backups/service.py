@@ -20,7 +20,7 @@ from ricordo.features.move.service import (
     move_into_file,
 )
 from ricordo.settings import Settings
-from ricordo.storage.engine.backups import held_in, settle
+from ricordo.storage.engine.backups import filled_tables, settle
 from ricordo.storage.engine.database import address, check, exclusive_access, open_store
 from ricordo.storage.engine.seal import require_sound, seal, write_hashes
 from ricordo.storage.engine.sqlite import lock_file
@@ -78,9 +78,10 @@ def restore(
     make_private_folder(path.parent)
     lock = lock_file(path)
     try:
-        if not replace and path.exists() and (held := held_in(path)):
+        if not replace and path.exists() and (tables := filled_tables(path)):
             raise Conflict(
-                f"{path} is not empty: it holds {', '.join(held)}. Back it up, then repeat with --replace."
+                f"{path} is not empty: it holds {', '.join(tables)}. Back it up, then repeat with "
+                "--replace."
             )
         options = MoveOptions(force=True, sealed_hashes=hashes)
         return move_into_file(at_file(settings, source), settings, options, report)
@@ -110,7 +111,8 @@ def upgrade(settings: Settings, tables: Sequence[Table]) -> UpgradeReport:
     if problems:
         kept = f" Keep {backup}, which is the database as it was." if backup else ""
         raise Unavailable(
-            f"The database is not as it should be after the upgrade: {'; '.join(problems[:5])}.{kept}"
+            "The database is not as it should be after the upgrade: "
+            f"{'; '.join(problems[:5])}.{kept}"
         )
     rows = sum(after[name] for name in before if name in after)
     return UpgradeReport(found.schema, check(settings).schema, backup, len(metadata.tables), rows)

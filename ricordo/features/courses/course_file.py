@@ -214,7 +214,7 @@ def _agent(
         return None
     kept = {name: value for name, value in one.items() if name != "tools"}
     return CourseAgent(
-        **kept, tools=None if tools is None else tuple(tools), line=lines.place(*path).line
+        **kept, tools=None if tools is None else tuple(tools), line=lines.of(*path).line
     )
 
 
@@ -252,7 +252,7 @@ def _block(
         )
     return CourseBlock(
         label,
-        lines.place(*path).line,
+        lines.of(*path).line,
         one.get("title"),
         one.get("description"),
         str(one.get("value", "")),
@@ -301,7 +301,7 @@ def _task(
     _require_between(one, "active_days", 1, 3650, lines, problems, *path)
     if len(problems) > before:
         return None
-    return CourseTask(**{"agent": "", **one}, line=lines.place(*path).line)
+    return CourseTask(**{"agent": "", **one}, line=lines.of(*path).line)
 
 
 def _require_name(

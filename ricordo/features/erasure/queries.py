@@ -35,6 +35,7 @@ from ricordo.storage import jobs as job_rows
 from ricordo.storage import messages as message_rows
 from ricordo.storage.deletion import DELETED, is_in
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.history_size import recount
 from ricordo.storage.schema.columns import erasure_of, metadata
 from ricordo.storage.schema.core_tables import (
     agents_archives,
@@ -271,6 +272,8 @@ def purge_proposals(tx: Transaction, erasure: Erasure, items: Sequence[Any]) -> 
         # What came with a merge is in no version, but in a tree of the merged commits.
         if row.blob and not any(bytes(row.blob) in tree for tree in trees[row.chain_id]):
             erasure.removed["blobs"] += tx.run(_delete_blob(row.blob), {"chain_id": row.chain_id})
+    for chain_id in trees:
+        recount(tx, chain_id)
 
 
 def _delete_blob(blob: bytes) -> Any:
@@ -305,7 +308,11 @@ def blank_column(
     required = [one.name for one in table.c if not one.nullable and erasure_of(one) == "blank"]
     named = {name: "forgotten" if name.endswith(("_id", "_name")) else "" for name in required}
     values = {column.name: None} if column.nullable else named
-    done = tx.run(update(table).where(table.c.seq.in_([row.seq for row in items])).values(values))
+    is_one = table.c.seq.in_([row.seq for row in items])
+    done = tx.run(update(table).where(is_one).values(values))
+    if table is proposals:
+        for row in tx.all(select(table.c.chain_id).where(is_one).distinct()):
+            recount(tx, row.chain_id)
     erasure.changed[f"{table.name}.{column.name}"] += done
 
 

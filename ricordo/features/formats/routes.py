@@ -74,8 +74,8 @@ async def _archive(context: RequestContext, user_id: str, chain: Chain) -> Async
     with zipfile.ZipFile(cast(IO[bytes], sink), "w") as archive:
         for label, (blob, _) in sorted(chain.files.items()):
             text = await context.store.read(
-                lambda tx, blob=blob: versions.read_text(tx, chain.id, blob)
-            )  # type: ignore[misc]
+                lambda tx, blob=blob: versions.read_text(tx, chain.id, blob)  # type: ignore[misc]
+            )
             with begin(f"blocks/{label.translate(_ODD)}.md") as file:
                 await asyncio.to_thread(file.write, text.encode())
             yield sink.take()
@@ -129,8 +129,8 @@ async def _proposals(context: RequestContext, chain: Chain) -> AsyncIterator[lis
     while True:
         page = Page(limit=_PORTION, after=after)
         found = await context.store.read(
-            lambda tx, page=page: list(proposals.page(tx, context.scope, page, wanted))
-        )  # type: ignore[misc]
+            lambda tx, page=page: list(proposals.page(tx, context.scope, page, wanted))  # type: ignore[misc]
+        )
         if not found:
             return
         after = found[-1].id

@@ -238,7 +238,7 @@ def _odd_words(
         if not isinstance(table.get(key, ""), str):
             problems.append(lines.problem(f'"{key}" must be text. Put it in quotes.', key))
         elif key == "block" and key in table:
-            problems += _label_problem(table[key], lines.place(key).line)
+            problems += _label_problem(table[key], lines.of(key).line)
     for key, words in (
         ("format", _MARKED if "body" in table else _MARKED[:1]),
         ("layout", sections.LAYOUTS),

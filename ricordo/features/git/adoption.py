@@ -17,6 +17,7 @@ from ricordo.features.git import queries
 from ricordo.features.git.objects import Commit, GitObject
 from ricordo.storage import blocks, history, versions
 from ricordo.storage.engine.store import Transaction
+from ricordo.storage.quotas import require_room
 from ricordo.storage.versions import Change
 
 # Gives the metadata of a commit's versions: its author, who may be another than whoever brought it.
@@ -67,19 +68,27 @@ def adopt(
     if is_push:
         _require_no_read_only(now, adoption.main)
     after = _after(tx, chain, now, adoption.main, metadata)
+    before = {block.id: block for block in now.values()}
+    touched = [id for id in {**before, **after} if before.get(id) != after.get(id)]
+    require_room(tx, chain, [(before.get(id), after.get(id)) for id in touched])
     rows: list[dict[str, Any]] = []
     metadata_of = (
         describe(tx, chain) if describe else lambda commit: replace(metadata, reason=commit.message)
     )
+    grown = 0
     for one in adoption.main:
-        chain = _versions(tx, chain, one, metadata_of(one.commit), rows)
-    versions.insert_rows(tx, rows)
-    commits = [GitObject("commit", one.commit.id, one.commit.body) for one in adoption.main]
-    queries.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
+        chain, added = _versions(tx, chain, one, metadata_of(one.commit), rows)
+        grown += added
     for text in adoption.texts:
-        versions.put_text(tx, chain_id, text, None)
-    versions.advance(tx, chain)
-    _store_blocks(tx, chain, {block.id: block for block in now.values()}, after, metadata)
+        grown += versions.put_text(tx, chain_id, text, None).added_bytes
+    if grown:
+        # A push brings many texts at once, which are known to fit when they are packed.
+        tx.quotas.require_history(chain.history_bytes + grown)
+    grown += versions.insert_rows(tx, rows)
+    commits = [GitObject("commit", one.commit.id, one.commit.body) for one in adoption.main]
+    grown += queries.insert_pushed(tx, chain_id, [*commits, *adoption.merged])
+    versions.advance(tx, chain, grown)
+    _store_blocks(tx, chain, before, after, metadata)
     return _normalised(tx, chain, now, after)
 
 
@@ -146,7 +155,7 @@ def _new(
 ) -> Block:
     """A new block; one that was deleted comes back with the settings it had, and its id unless that is taken."""
     given = dict[str, Any]()
-    if deleted := history.last_deleted(tx, chain.id, label):
+    if deleted := history.take_deleted(tx, chain, label):
         given = {
             **deleted.settings,
             **({} if deleted.block_id in taken else {"id": deleted.block_id}),
@@ -160,8 +169,12 @@ def _versions(
     one: MainCommit,
     metadata: ChangeMetadata,
     rows: list[dict[str, Any]],
-) -> Chain:
-    """Store the texts of a commit and note the rows of its versions; returns the chain with the commit as its tip."""
+) -> tuple[Chain, int]:
+    """Store the texts of a commit and note the rows of its versions.
+
+    Returns the chain with the commit as its tip, and what the texts add to its history.
+    """
+    grown = 0
     files, commit = dict(chain.files), one.commit
     other = next((parent for parent in commit.parents if parent != chain.head), None)
     now = tx.clock.now()
@@ -170,13 +183,16 @@ def _versions(
         blob = None
         if change.value is not None:
             base = (*stored, change.before) if stored and change.before is not None else None
-            files[change.label] = versions.put_text(tx, chain.id, change.value, base)
-            blob = files[change.label][0]
+            text = versions.put_text(tx, chain.id, change.value, base)
+            files[change.label] = text.file
+            blob = text.id
+            grown += text.added_bytes
         row = versions.row_of(
             replace(chain, versions=before), change, metadata, commit.id, blob, now
         )
         rows.append({**row, "other_parent": other})
-    return replace(chain, head=commit.id, versions=chain.versions + len(one.changes), files=files)
+    count = chain.versions + len(one.changes)
+    return replace(chain, head=commit.id, versions=count, files=files), grown
 
 
 def _store_blocks(

@@ -12,6 +12,7 @@ from ricordo.features.git.objects import GitObject
 from ricordo.storage import proposals
 from ricordo.storage.engine.repository import Missing, Repository, setter
 from ricordo.storage.engine.store import Overtaken, Transaction
+from ricordo.storage.schema.history_sum import ROW_BYTES
 from ricordo.storage.schema.memory_tables import (
     agents_blocks,
     blobs,
@@ -60,6 +61,8 @@ _PUSHED_IDS = select(git_objects.c.id).where(
 _TEXTS = select(blobs.c.id, blobs.c.base, blobs.c.data).where(
     is_in_chain(blobs), blobs.c.id.in_(select(commits.c.blob).where(*_BETWEEN))
 )
+_AT_ONCE = 500
+_KNOWN = select(git_objects.c.id).where(is_in_chain(git_objects))
 _INSERT_PUSHED = Missing(git_objects).values(chain=number_of_chain())
 _BLOCKS = Repository(Block, blocks)
 _WRITTEN = ("label", "value", "version", "head", "is_untrusted", "updated_by", "updated_at")
@@ -114,14 +117,22 @@ def stored_between(
     }
 
 
-def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> None:
+def insert_pushed(tx: Transaction, chain_id: str, objects: Sequence[GitObject]) -> int:
+    """Store the objects that the chain lacks; return what they add to its history."""
+    ids = list(dict.fromkeys(one.id for one in objects))
+    known = set[bytes]()
+    for first in range(0, len(ids), _AT_ONCE):
+        is_one = git_objects.c.id.in_(ids[first : first + _AT_ONCE])
+        known |= {row.id for row in tx.all(_KNOWN.where(is_one), {"chain_id": chain_id})}
+    new = {one.id: one for one in objects if one.id not in known}
     tx.run(
         _INSERT_PUSHED,
         [
             {"chain_id": chain_id, "id": one.id, "kind": one.kind, "data": one.body}
-            for one in objects
+            for one in new.values()
         ],
     )
+    return sum(ROW_BYTES + len(one.body) for one in new.values())
 
 
 def insert_block(tx: Transaction, block: Block) -> None:

@@ -256,7 +256,8 @@ def _described(
     authors = CommitAuthors(tx, scope, pusher.author, is_pushed=True)
     user = users.find(tx, scope, pusher.author.id)
     if newest and not (user and user.email) and authors.user("", newest.committer) is None:
-        authors.own = (newest.committer.lower(),) if author_of("", newest.committer) is None else ()
+        is_unknown = author_of("", newest.committer) is None
+        authors.own_addresses = (newest.committer.lower(),) if is_unknown else ()
     if not pusher.is_owners_of(chain):  # nobody can vouch for others' authorship here
         return lambda commit: authors.metadata(pusher.author, commit.message)
     return lambda commit: authors.metadata(authors.of(*commit.author), commit.message)

@@ -469,7 +469,7 @@ class Talk(LiveRun):
         record = replace(TalkRecord.from_json(talk.metadata), notes=tuple(self._notes))
         return with_totals(tx, talk, record)
 
-    def _is_asked_for(self, error: RicordoError) -> bool:
+    def _is_callers_error(self, error: RicordoError) -> bool:
         return isinstance(error, Invalid | Conflict | NotFound)
 
     async def _after_close(self, run: Run) -> None:
@@ -493,7 +493,7 @@ class Talk(LiveRun):
             runs.save_metadata(tx, self._counted(tx, talk))
         return close_run(tx, self._run, reason, error)
 
-    async def _reread(self) -> list[Message]:
+    async def _read_saved(self) -> list[Message]:
         talk = await self._runtime.store.read(
             lambda tx: runs.get(tx, self._request.scope, self._run.id)
         )

@@ -106,7 +106,7 @@ def rethink_user_memory(context: ToolContext, new_memory: str) -> str:
     if context.memory.find(_HUMAN) is None:
         context.memory.create(_HUMAN, value, _ABOUT_HUMAN, context.call_id)
     else:
-        context.memory.write(_HUMAN, value, context.call_id, shown="nothing")
+        context.memory.write(_HUMAN, value, context.call_id, result_kind="nothing")
     return ""
 
 

@@ -50,8 +50,8 @@ class NoteSync:
                     await self._store.write(lambda tx, item=item: queries.remove(tx, item))  # type: ignore[misc]
                 elif note.updated_at != item.seen:
                     await self._store.write(
-                        lambda tx, item=item, note=note: self._take(tx, item, note)
-                    )  # type: ignore[misc]
+                        lambda tx, item=item, note=note: self._take(tx, item, note)  # type: ignore[misc]
+                    )
             except (Invalid, TooLong) as error:
                 held.add(item.name)
                 self.problems.append(f'The note of "{item.name}" cannot be taken: {error}')

@@ -1,1 +1,1 @@
-"""Embedding models: texts in, vectors out. One that comes as a package, and those of the providers."""
+"""Embedding models: one from an installed package, and those of the providers."""

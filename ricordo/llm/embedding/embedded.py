@@ -1,7 +1,8 @@
-"""The embedding model that comes as a package: no key, no download, no network. Token vectors of WordLlama, pooled.
+"""The embedding model that comes as a package: pooled token vectors of WordLlama.
 
-Only the two data files of the package `wordllama` (MIT) are used, not its code: that would import more, and look for a
-download. The table of vectors is mapped into memory, so that only the rows that texts touch take space.
+It needs no key, no download and no network. Only the two data files of the package `wordllama`
+(MIT) are used, not its code, which would import more and try a download. The table of vectors is
+mapped into memory, so that only the used rows take space.
 """
 
 import asyncio
@@ -36,14 +37,17 @@ TOKENIZER = (
     "tokenizers/l2_supercat_tokenizer_config.json",
     "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
 )
-# Beyond some pages a mean of all words says nothing more, and costs more.
+# Beyond some pages the mean of all words gains nothing and costs more.
 MOST_CHARACTERS = 8_000
-# What takes less than a millisecond is not worth the way to another thread and back.
+# Texts of less than a millisecond are not worth a worker thread.
 INLINE_CHARACTERS = 2_000
 
 
 class EmbeddedModel:
-    """WordLlama's vectors; loaded at the first question, once, in a worker thread. `folder` holds the two files."""
+    """WordLlama's vectors, loaded once at the first use, in a worker thread.
+
+    `folder` holds the two files.
+    """
 
     info = EmbeddingInfo(HANDLE, "ricordo", "wordllama-256", "openai", 256)
     handle = HANDLE
@@ -60,14 +64,22 @@ class EmbeddedModel:
         *,
         purpose: EmbeddingPurpose = "document",  # noqa: ARG002
     ) -> list[list[float]]:
-        """One vector of length 1 a text (up to 8,000 characters), zeros for one without words. Raises Unavailable."""
+        """Return one vector of length 1 for each text.
+
+        Zeros for a text without words.
+
+        Only the first 8,000 characters of a text count. Raises Unavailable.
+        """
         loaded = await self._load()
         if sum(map(len, texts)) <= INLINE_CHARACTERS:
             return _embed(*loaded, texts)
         return await asyncio.to_thread(_embed, *loaded, texts)
 
     async def related(self, text: str) -> Mapping[str, Sequence[str]]:
-        """For words of a question those near in meaning, nearest first. Raises Unavailable."""
+        """Return words with a near meaning for a question's words, nearest first.
+
+        Raises Unavailable.
+        """
         loaded = await self._load()
         async with self._loading:
             if self._related is None:
@@ -88,13 +100,14 @@ def is_installed() -> bool:
 
 
 def package_folder() -> Path | None:
-    """Where the package's files are; None where it is not installed."""
+    """Return the folder of the package's files.
+
+    None if it is not installed.
+    """
     spec = importlib.util.find_spec(PACKAGE)
-    return (
-        Path(spec.submodule_search_locations[0])
-        if spec and spec.submodule_search_locations
-        else None
-    )
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])
 
 
 def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
@@ -111,19 +124,18 @@ def _load(folder: Path | None) -> "tuple[Any, NDArray[np.float16]]":
     tokenizer = Tokenizer.from_buffer(_checked(folder, *TOKENIZER)[:])
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    # It would cache 10,000 texts whole, at 2 KB each, and hardly one of them comes again.
+    # By default it caches 10,000 whole texts of 2 KB each, which hardly ever repeat.
     tokenizer.model._resize_cache(CACHED_TEXTS)
     mapped = _checked(folder, *TABLE)
-    after = 8 + int.from_bytes(mapped[:8], "little")
-    tensor = orjson.loads(mapped[8:after])["embedding.weight"]
+    data_start = 8 + int.from_bytes(mapped[:8], "little")
+    tensor = orjson.loads(mapped[8:data_start])["embedding.weight"]
     start, end = tensor["data_offsets"]
-    return tokenizer, np.frombuffer(mapped, "<f2", (end - start) // 2, after + start).reshape(
-        tensor["shape"]
-    )
+    numbers = np.frombuffer(mapped, "<f2", (end - start) // 2, data_start + start)
+    return tokenizer, numbers.reshape(tensor["shape"])
 
 
 def _embed(tokenizer: Any, table: "NDArray[np.float16]", texts: Sequence[str]) -> list[list[float]]:
-    # One by one and not as a batch: a batch starts a thread for each processor, which others need.
+    # One by one: a batch would start a thread for each processor.
     encodings = (
         tokenizer.encode(writable(text[:MOST_CHARACTERS]), add_special_tokens=False)
         for text in texts
@@ -132,16 +144,19 @@ def _embed(tokenizer: Any, table: "NDArray[np.float16]", texts: Sequence[str]) -
 
 
 def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":
-    """The file, mapped; raises Unavailable where it is not the one that the stored vectors were made with."""
+    """Return the mapped file.
+
+    Raises Unavailable if it is not the file that the stored vectors were made with.
+    """
     try:
         with (folder / name).open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError) as error:
         raise Unavailable(
             f"The file {name} of the package {PACKAGE} cannot be read: {error}. {INSTALL}"
         ) from error
-    if found != expected:
+    if digest != expected:
         raise Unavailable(
             f"The file {name} of the package {PACKAGE} is not the one this Ricordo knows. {INSTALL}"
         )
@@ -149,55 +164,62 @@ def _checked(folder: Path, name: str, expected: str) -> "mmap.mmap":
 
 
 def pooled(table: "NDArray[np.float16]", tokens: Sequence[int]) -> "NDArray[np.float32]":
-    """The vector of a text, of length 1 and shape (dimensions,); zeros for a text without tokens.
+    """Return a text's vector of length 1, shape (dimensions,).
 
-    `table` holds a row for each token, shape (vocabulary, dimensions). One text at a time is quicker than many together:
-    their rows then stay in the processor's cache.
+    Zeros for a text without tokens.
+
+    `table` holds a row for each token, shape (vocabulary, dimensions). One text at a time is faster
+    than many together, since its rows stay in the processor's cache.
     """
     import numpy as np
 
-    # The sum points where the mean does, and only the direction is kept.
+    # The sum has the mean's direction, and only the direction is used.
     total: NDArray[np.float32] = table[list(tokens)].sum(axis=0, dtype=np.float32)
     length = float(np.linalg.norm(total))
     return total / length if length else total
 
 
-# Names are left out by their capitals: what is near to a name is other names.
+# Capitalized names are left out: the nearest words of a name are other names.
 _WORD = re.compile(r"(?<!\w)[a-z]{3,30}(?!\w)")
 _WHOLE = re.compile(r"▁[a-z]{3,}")
 MOST_WORDS = 24
 NEAREST = 12
 LEAST_LIKE = 0.5
-# Words that are near by differ in the signs of at most so many of 256 dimensions: 105 is the most of all pairs in the vocabulary.
+# Near words differ in the signs of at most so many of 256 dimensions. The maximum over all pairs in
+# the vocabulary is 105.
 MOST_APART = 108
-_REMEMBERED = 20_000
-CACHED_TEXTS = 16  # by the tokenizer
+_CACHED_WORDS = 20_000
+CACHED_TEXTS = 16  # in the tokenizer
 
 
 class RelatedWords:
-    """Words near in meaning to those of a question, by the vectors of whole words: hike for walk, job for work.
+    """Words near in meaning to a question's words: hike for walk, job for work.
 
-    A search looks for them as well, for less than the words themselves. Only English has enough whole words in the vocabulary.
-    `table` has a row of 256 numbers for each token.
+    A search uses them too, with less weight than the words themselves. Only English has enough
+    whole words in the vocabulary. `table` has a row of 256 numbers for each token.
     """
 
     def __init__(self, tokenizer: Any, table: "NDArray[np.float16]") -> None:
         import numpy as np
 
-        whole = sorted(
+        vocabulary = sorted(
             (id, token) for token, id in tokenizer.get_vocab().items() if _WHOLE.fullmatch(token)
         )
-        self._words = [token[1:] for _, token in whole]
-        vectors: NDArray[np.float32] = table[[id for id, _ in whole]].astype(np.float32)
+        self._words = [token[1:] for _, token in vocabulary]
+        vectors: NDArray[np.float32] = table[[id for id, _ in vocabulary]].astype(np.float32)
         self._vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
         self._signs = np.ascontiguousarray(np.packbits(self._vectors > 0, axis=1).view(np.uint64).T)
-        self._tokenizer, self._table = tokenizer, table
-        self._near: Callable[[str], tuple[str, ...]] = lru_cache(_REMEMBERED)(self._look_up)
+        self._tokenizer = tokenizer
+        self._table = table
+        self._near: Callable[[str], tuple[str, ...]] = lru_cache(_CACHED_WORDS)(self._look_up)
 
     def of(self, text: str) -> dict[str, tuple[str, ...]]:
-        """For each small English word of a question the words nearest to it, nearest first; the word itself may be among them."""
-        words = list(dict.fromkeys(_WORD.findall(text[:2000])))[:MOST_WORDS]
-        return {word: near for word in words if (near := self._near(word))}
+        """Return the nearest words for each lower-case English word of a question, nearest first.
+
+        The word itself may be among them.
+        """
+        question_words = list(dict.fromkeys(_WORD.findall(text[:2000])))[:MOST_WORDS]
+        return {word: near for word in question_words if (near := self._near(word))}
 
     def _look_up(self, word: str) -> tuple[str, ...]:
         import numpy as np
@@ -207,15 +229,15 @@ class RelatedWords:
         length = float(vector @ vector) ** 0.5
         if not length:
             return ()
-        asked = vector / np.float32(length)
-        # Signs are sixty-four to a word, so that a look at all of them takes a tenth of comparing the numbers.
-        # A byte that runs over, as for an opposite, makes one more to be compared, no more.
-        signs = np.packbits(asked > 0).view(np.uint64)
+        direction = vector / np.float32(length)
+        # First compare the signs of the dimensions, packed 64 to an integer: ten times as fast as
+        # the numbers. A counter that overflows, as for an opposite vector, only adds one candidate.
+        signs = np.packbits(direction > 0).view(np.uint64)
         apart = np.zeros(self._signs.shape[1], dtype=np.uint8)
         for row, sign in zip(self._signs, signs, strict=True):
             apart += np.bitwise_count(row ^ sign)
-        maybe = np.flatnonzero(apart <= MOST_APART)
-        likeness = self._vectors.take(maybe, axis=0) @ asked
+        candidates = np.flatnonzero(apart <= MOST_APART)
+        likeness = self._vectors.take(candidates, axis=0) @ direction
         near = np.flatnonzero(likeness >= LEAST_LIKE)
-        nearest = maybe[near[np.argsort(-likeness[near])][:NEAREST]]
-        return tuple([self._words[place] for place in nearest.tolist()])
+        nearest = candidates[near[np.argsort(-likeness[near])][:NEAREST]]
+        return tuple([self._words[index] for index in nearest.tolist()])

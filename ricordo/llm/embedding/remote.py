@@ -1,4 +1,7 @@
-"""Embedding models behind a network: of every server that speaks OpenAI's format, and of Google AI by pydantic-ai."""
+"""Embedding models behind a network.
+
+These are every server with OpenAI's format, and Google AI by pydantic-ai.
+"""
 
 import asyncio
 import math
@@ -34,16 +37,17 @@ from ricordo.llm.tokens import shortened, text_tokens, writable
 if TYPE_CHECKING:
     from pydantic_ai.embeddings.base import EmbeddingModel
 
-# A batch is small enough that reading its answer (about 64 × 1,536 numbers) does not hold up other work.
+# A batch is small, so that reading its answer (about 64 × 1,536 numbers) does not block other work.
 BATCH_TEXTS = 64
 BATCH_TOKENS = 64_000
-# As much as the most common models read; what a model refuses is halved, and the model is not sent that much again.
+# The limit of the most common models. A refused text is halved, and the model's limit is lowered.
 MOST_TOKENS = 8_000
 FEWEST_TOKENS = 64
-# A search waits for its question's vector: better by words alone and soon than with vectors and late.
+# A search waits for its question's vector; a quick search by words alone is better than a late one.
 QUERY_SECONDS = 5.0
 QUERY_RETRIES = 1
-# After a failed question the next ones fail at once for a while, so that not every search waits for a provider that is down.
+# After a failed query the next queries fail at once for a while, so that not every search waits for
+# a provider that is down.
 REST_SECONDS = 15.0
 
 _COUNTED: ContextVar[Counter[str] | None] = ContextVar("tokens by embedding model", default=None)
@@ -75,7 +79,7 @@ class RemoteEmbedder:
 
     @property
     def info(self) -> EmbeddingInfo:
-        """Which model this is; its dimensions are known from the first answer on."""
+        """Describe the model; its dimensions are known after the first answer."""
         return self._info
 
     @property
@@ -85,7 +89,10 @@ class RemoteEmbedder:
     async def embed(
         self, texts: Sequence[str], *, purpose: EmbeddingPurpose = "document"
     ) -> list[list[float]]:
-        """One vector of length 1 a text; queries get five seconds, and fail at once for a while after one failed."""
+        """Return one vector of length 1 for each text.
+
+        Queries get five seconds; after a failed one they fail at once for a while.
+        """
         if purpose == "document":
             return await self._embed_all(texts, purpose, self._policy)
         if self._failure and self._now() < self._rests_until:
@@ -94,11 +101,9 @@ class RemoteEmbedder:
             )
         try:
             async with asyncio.timeout(self._query_seconds):
-                return await self._embed_all(
-                    texts,
-                    purpose,
-                    replace(self._policy, retries=min(self._policy.retries, QUERY_RETRIES)),
-                )
+                retries = min(self._policy.retries, QUERY_RETRIES)
+                policy = replace(self._policy, retries=retries)
+                return await self._embed_all(texts, purpose, policy)
         except TimeoutError:
             self._failure = ModelError(
                 "llm_timeout", f"{self.handle} gave no vector within {self._query_seconds:g} s."
@@ -113,28 +118,28 @@ class RemoteEmbedder:
     async def _embed_all(
         self, texts: Sequence[str], purpose: EmbeddingPurpose, policy: CallPolicy
     ) -> list[list[float]]:
-        spoken = [text for text in texts if text.strip()]
-        if texts and not spoken and self._info.dimensions is None:
-            # How many zeros there are to a text without words is learnt from one that has some.
+        nonempty = [text for text in texts if text.strip()]
+        if texts and not nonempty and self._info.dimensions is None:
+            # One request with a word tells the number of zeros for texts without words.
             await self._embed_batch(["words"], purpose, policy)
         vectors: list[list[float]] = []
-        for batch in self._batches(spoken):
+        for batch in self._batches(nonempty):
             vectors += await self._embed_batch(batch, purpose, policy)
-        found = iter(vectors)
-        return [
-            next(found) if text.strip() else [0.0] * (self._info.dimensions or 0) for text in texts
-        ]
+        zeros = [0.0] * (self._info.dimensions or 0)
+        remaining = iter(vectors)
+        return [next(remaining) if text.strip() else list(zeros) for text in texts]
 
     def _batches(self, texts: Sequence[str]) -> Iterator[list[str]]:
         batch: list[str] = []
         tokens = 0
         for text in texts:
-            # Asked again for each text: the model may have refused a long one meanwhile.
+            # The limit is read for each text: the model may have refused a long one meanwhile.
             cut = shortened(writable(text), self._most_tokens)
             more = text_tokens(cut)
             if batch and (len(batch) == BATCH_TEXTS or tokens + more > BATCH_TOKENS):
                 yield batch
-                batch, tokens = [], 0
+                batch = []
+                tokens = 0
             batch.append(cut)
             tokens += more
         if batch:
@@ -147,12 +152,11 @@ class RemoteEmbedder:
             return await call_by_policy(policy, lambda: self._attempt(texts, purpose))
         except ModelError as error:
             tokens = text_tokens(texts[0])
-            if error.kind != "context_window_exceeded" or (
-                len(texts) == 1 and tokens <= FEWEST_TOKENS
-            ):
+            is_shortest = len(texts) == 1 and tokens <= FEWEST_TOKENS
+            if error.kind != "context_window_exceeded" or is_shortest:
                 raise
         if len(texts) > 1:
-            # One of them is too long, or all are together: the halves will tell.
+            # Either one text or their sum is too long, so each half is tried.
             half = len(texts) // 2
             first = await self._embed_batch(texts[:half], purpose, policy)
             return first + await self._embed_batch(texts[half:], purpose, policy)
@@ -161,48 +165,53 @@ class RemoteEmbedder:
 
     async def _attempt(self, texts: list[str], purpose: EmbeddingPurpose) -> list[list[float]]:
         provider = self._info.provider
-        answered = await self._ask(texts, purpose)
-        if len(answered) != len(texts):
+        answers = await self._ask(texts, purpose)
+        if len(answers) != len(texts):
             raise ModelError(
-                "llm_error", f"{provider} gave {len(answered)} vectors for {len(texts)} texts."
+                "llm_error", f"{provider} gave {len(answers)} vectors for {len(texts)} texts."
             )
-        vectors = [unit(vector, provider) for vector in answered]
-        known = self._info.dimensions or len(vectors[0])
-        if other := next((vector for vector in vectors if len(vector) != known), None):
+        vectors = [unit(vector, provider) for vector in answers]
+        dimensions = self._info.dimensions or len(vectors[0])
+        if other := next((vector for vector in vectors if len(vector) != dimensions), None):
             raise ModelError(
                 "llm_bad_request",
-                f"{self.handle} gave a vector of {len(other)} numbers, and {known} before: another model answers to that "
+                f"{self.handle} gave a vector of {len(other)} numbers, and {dimensions} before: another model answers to that "
                 "name now. Give it a name of its own, or restart Ricordo, which then builds the vectors again.",
             )
-        self._info = replace(self._info, dimensions=known)
+        self._info = replace(self._info, dimensions=dimensions)
         return vectors
 
 
 @contextmanager
 def metered() -> Iterator[Counter[str]]:
-    """Tokens by the handle of the model, of all that is embedded inside of the `with`, also by tasks that are begun there."""
-    counted: Counter[str] = Counter()
-    before = _COUNTED.set(counted)
+    """Count the tokens embedded inside the `with`, by the model's handle.
+
+    Tasks that are started there are counted too.
+    """
+    counter: Counter[str] = Counter()
+    before = _COUNTED.set(counter)
     try:
-        yield counted
+        yield counter
     finally:
         _COUNTED.reset(before)
 
 
 def count(handle: str, reported: Any) -> None:
-    """Count what a provider reported; nothing where it reported no number, or nobody asks."""
-    counted = _COUNTED.get()
-    if (
-        counted is not None
-        and isinstance(reported, int)
-        and not isinstance(reported, bool)
-        and reported > 0
-    ):
-        counted[handle] += reported
+    """Count a provider's reported tokens.
+
+    Ignore reports without a number or outside `metered`.
+    """
+    counter = _COUNTED.get()
+    is_number = isinstance(reported, int) and not isinstance(reported, bool)
+    if counter is not None and is_number and reported > 0:
+        counter[handle] += reported
 
 
 def unit(vector: Any, provider: str) -> list[float]:
-    """The vector at length 1; one of zeros stays. Raises ModelError where it is none."""
+    """Return the vector at length 1.
+
+    Zeros stay zeros. Raises ModelError for no vector.
+    """
     try:
         length = math.hypot(*vector)
     except (TypeError, ValueError):
@@ -210,25 +219,24 @@ def unit(vector: Any, provider: str) -> list[float]:
             "llm_error", f"{provider} gave something that is no vector of numbers."
         ) from None
     if not vector or not math.isfinite(length):
-        fault = (
-            "vector with a number in it that is none (NaN or infinite)"
-            if vector
-            else "vector without numbers"
-        )
+        fault = "vector without numbers"
+        if vector:
+            fault = "vector with a number in it that is none (NaN or infinite)"
         raise ModelError("llm_error", f"{provider} gave a {fault}. Use another embedding model.")
     if length == 0 or abs(length - 1) < 1e-6:
         return list(vector)
     return [number / length for number in vector]
 
 
-# The words that some families of models want before a text, so that a question's vector lies near its answers'. They are part of
-# how the models were trained; left out, such a model finds visibly less.
+# Some families of models need a prefix before each text, so that a question's vector lies near its
+# answers' vectors. They were trained with it and find visibly less without it.
 _SEARCH = "Represent this sentence for searching relevant passages: "
 _INSTRUCT = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
 )
 
-# By the model's name without what stands before its last slash; the first match counts. Each has (document, query).
+# Prefixes for documents and queries, by the model's name after its last slash; the first match
+# counts.
 _FAMILIES: tuple[tuple[str, tuple[str, str]], ...] = (
     (r"^nomic-embed-text", ("search_document: ", "search_query: ")),
     (r"^(multilingual-e5-large-instruct|e5-mistral)", ("", f"{_INSTRUCT} ")),
@@ -268,24 +276,30 @@ def openai_embedder(
 
 
 def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
-    """The vectors of an answer in the order of the texts, not yet checked. Raises ModelError on anything else."""
-    found = read_json(content)
-    payload: dict[str, Any] = found if isinstance(found, dict) else {}
-    if payload.get("error"):
-        raise error_from_event(info.provider, payload)
-    rows = payload.get("data")
-    if isinstance(usage := payload.get("usage"), dict):
+    """Return the unchecked vectors of an answer, in the order of the texts.
+
+    Raises ModelError for any other answer.
+    """
+    json = read_json(content)
+    answer: dict[str, Any] = json if isinstance(json, dict) else {}
+    if answer.get("error"):
+        raise error_from_event(info.provider, answer)
+    rows = answer.get("data")
+    if isinstance(usage := answer.get("usage"), dict):
         count(info.handle, usage.get("prompt_tokens"))
     if not isinstance(rows, list) or not all(
         isinstance(row, dict) and "embedding" in row for row in rows
     ):
-        words, _ = words_of(content)
-        problem = f"{info.endpoint} did not answer with embeddings. Check its address and the model. It said: "
-        raise ModelError("llm_bad_request", problem + words[:200])
-    places = [row.get("index") for row in rows]
-    if sorted(place for place in places if isinstance(place, int)) == list(range(len(rows))):
+        text, _ = words_of(content)
+        raise ModelError(
+            "llm_bad_request",
+            f"{info.endpoint} did not answer with embeddings. Check its address and the model. "
+            f"It said: {text[:200]}",
+        )
+    indexes = [row.get("index") for row in rows]
+    if sorted(index for index in indexes if isinstance(index, int)) == list(range(len(rows))):
         rows.sort(key=lambda row: row["index"])
-    elif any(places):
+    elif any(indexes):
         raise ModelError("llm_error", f"{info.provider} numbered its vectors wrongly.")
     return [row["embedding"] for row in rows]
 
@@ -293,7 +307,10 @@ def vectors_in(content: bytes, info: EmbeddingInfo) -> list[Any]:
 def google_embedder(
     info: EmbeddingInfo, connections: Connections, policy: CallPolicy, provider: Provider
 ) -> RemoteEmbedder:
-    """An embedding model of Google AI. Asking it raises Unavailable without the extra."""
+    """Return an embedding model of Google AI.
+
+    Its calls raise Unavailable without the extra.
+    """
     building = asyncio.Lock()
     built: list[EmbeddingModel] = []
 
@@ -310,23 +327,22 @@ def google_embedder(
     async def ask(texts: list[str], purpose: EmbeddingPurpose) -> Sequence[Any]:
         async with building:
             if not built:
-                # The import takes a second or two: other turns go on meanwhile.
+                # The import takes one or two seconds and must not block other turns.
                 built.append(await asyncio.to_thread(build))
         try:
-            result = await built[0].embed(texts, input_type=purpose)
+            embedding = await built[0].embed(texts, input_type=purpose)
         except Exception as error:
             from ricordo.llm.providers import our_error
 
             raise our_error(info.provider, error) from error
-        count(info.handle, result.usage.input_tokens)
-        return result.embeddings
+        count(info.handle, embedding.usage.input_tokens)
+        return embedding.embeddings
 
     return RemoteEmbedder(info, policy, ask)
 
 
 def opening(name: str, purpose: EmbeddingPurpose) -> str:
     bare = name.rpartition("/")[2].lower()
-    document, query = next(
-        (words for family, words in _FAMILIES if re.match(family, bare)), ("", "")
-    )
+    prefixes = (pair for family, pair in _FAMILIES if re.match(family, bare))
+    document, query = next(prefixes, ("", ""))
     return query if purpose == "query" else document

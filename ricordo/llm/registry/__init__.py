@@ -1,1 +1,1 @@
-"""The models that can be used here by their handles: chat models, embedding models, and those of organization providers."""
+"""The usable models by handle: chat models, embedding models, organization providers' models."""

@@ -1,4 +1,7 @@
-"""All chat and embedding models that can be used here, by their handles `provider/name`. Calls nobody who is not configured."""
+"""All usable chat and embedding models, by handle, `provider/name`.
+
+Only configured providers are called.
+"""
 
 import asyncio
 import logging
@@ -24,13 +27,14 @@ from ricordo.llm.registry.default_model import UNLISTED, DefaultModel, choose, u
 from ricordo.settings import ProviderSettings, Settings
 
 NONE = "none"
-LOOK_SECONDS = 5.0  # for all providers and servers of this machine together
+LOOK_SECONDS = 5.0  # for all providers and local servers together
 LOOK_AGAIN_SECONDS = 30.0
 LONGEST_COMPARED = 200  # characters of a handle
-PROBED = ("vllm", "llamacpp")  # whose lists do not tell whether they were started to take tools
-# What clients of the retired Letta V1 server name to get that server's own default.
+# Their lists do not tell whether the server was started with support for tools.
+PROBED = ("vllm", "llamacpp")
+# Clients of the retired Letta V1 server send these names for that server's default.
 ALIASES = ("letta/letta-free",)
-# Their lists hold chat models only, though they have others.
+# Their lists hold only chat models although they have others.
 _INCOMPLETE = ("openrouter",)
 _ADAPTERS = {"openai": openai_embedder, "google": google_embedder}
 
@@ -38,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Embedders(Registry[Embedder]):
-    """The embedded model where it is installed, those of the providers in the directory, and those added one by one."""
+    """The embedding models: the embedded one if installed, the providers', and added ones."""
 
     def __init__(
         self,
@@ -58,34 +62,41 @@ class Embedders(Registry[Embedder]):
             self.add(self._embedded)
 
     async def require(self, handle: str) -> EmbeddingInfo:
-        """What is known of an embedding model. Raises NotFound where its provider lists its models and this is not among them."""
+        """Describe an embedding model.
+
+        Raises NotFound if its provider lists its models without this one.
+        """
         if handle in self._added:
             return self._added[handle].info
         provider, name, listed = await self._find(handle)
-        # A name may not tell what a model is for, and who chooses it may know: then it need only be there.
-        names = (
-            {info.name for info in listed.embedding} | {info.name for info in listed.chat}
-            if listed
-            else {name}
-        )
+        names = {name}
+        if listed:
+            # A name may hide a model's purpose, so a model in the list of chat models counts too.
+            names = {model.name for model in listed.embedding}
+            names |= {model.name for model in listed.chat}
         if not names & {name, f"{name}:latest"} and provider.name not in _INCOMPLETE:
             raise self._not_found(handle)
-        return self._known(embedding_of(provider, name))
+        return self._complete(embedding_of(provider, name))
 
     async def choose(self, handle: str | None) -> str | None:
-        """The handle to keep; None for the default, also the retired server's. Raises NotFound: another model would surprise."""
+        """Return the handle to store.
+
+        None for the default and the retired server's default.
+
+        Raises NotFound for an unknown handle, since another model would surprise.
+        """
         if handle is None or handle in ALIASES:
             return None
         return (await self.require(handle)).handle
 
     async def list(self) -> list[EmbeddingInfo]:
-        """All embedding models: the added ones, then each provider's, which is asked at most every five minutes."""
+        """Return all embedding models: added ones, then the providers', asked every five minutes."""
         added = [embedder.info for embedder in self._added.values()]
         listed = await self._directory.ask_all()
-        return added + [self._known(info) for each in listed for info in self._infos(each)]
+        return added + [self._complete(info) for models in listed for info in self._infos(models)]
 
     def info(self, handle: str) -> EmbeddingInfo:
-        """What is known of a handle without asking anybody, also where it can be used no more."""
+        """Describe the model of a handle without a request, even if it is no longer usable."""
         try:
             return self.get(handle).info
         except NotFound:
@@ -93,18 +104,19 @@ class Embedders(Registry[Embedder]):
             return EmbeddingInfo(handle, provider, name, "openai")
 
     def default_handle(self) -> str | None:
-        """The handle for archives and messages: the setting, else the embedded model; None where there shall be or is none."""
+        """Return the default handle: the setting, else the embedded model, else None."""
         handle = self._settings.embedding or (self._embedded.handle if self._embedded else None)
         return None if handle == NONE else handle
 
     async def close(self) -> None:
         self._built.clear()
 
-    def _known(self, info: EmbeddingInfo) -> EmbeddingInfo:
-        built = self._built.get(info.handle)
-        known = built.info.dimensions if built else None
+    def _complete(self, info: EmbeddingInfo) -> EmbeddingInfo:
+        """Return the description with its dimensions, if those are known."""
+        embedder = self._built.get(info.handle)
+        measured = embedder.info.dimensions if embedder else None
         usual = KNOWN_MODELS["dimensions"].get(info.name.split(":")[0])
-        return replace(info, dimensions=known or info.dimensions or usual)
+        return replace(info, dimensions=measured or info.dimensions or usual)
 
     def _split(self, handle: str, *, may_be_down: bool = False) -> tuple[Provider, str]:
         provider, name = super()._split(handle, may_be_down=may_be_down)
@@ -113,8 +125,8 @@ class Embedders(Registry[Embedder]):
         return provider, name
 
     def _infos(self, listed: ModelList) -> Sequence[EmbeddingInfo]:
-        split = ((info, self._directory.split(info.handle)) for info in listed.embedding)
-        return [info for info, found in split if found and found[0].adapter in _ADAPTERS]
+        targets = ((info, self._directory.split(info.handle)) for info in listed.embedding)
+        return [info for info, target in targets if target and target[0].adapter in _ADAPTERS]
 
     def _not_found(self, handle: str) -> NotFound:
         if handle == embedded.HANDLE:
@@ -132,7 +144,7 @@ class Embedders(Registry[Embedder]):
 
 
 class Models(Registry[ChatModel]):
-    """The models of all providers, of servers found on this machine, and added ones, with the same providers' `embedders`."""
+    """The chat models of all providers, of local servers and added ones, with the `embedders`."""
 
     def __init__(
         self,
@@ -145,16 +157,14 @@ class Models(Registry[ChatModel]):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.learned = LearnedDialects()
-        """What models were learned to need."""
+        """The dialects learned from refusals."""
         self._settings = settings
         self._policy = policy or policy_from(settings)
         self._connections = Connections(self._policy.timeout)
-        window = providers.ollama_context_length
-        local = (
-            [replace(each, window=window) for each in local_servers]
-            if settings.find_local_models
-            else []
-        )
+        local = []
+        if settings.find_local_models:
+            window = providers.ollama_context_length
+            local = [replace(server, window=window) for server in local_servers]
         directory = ModelDirectory(
             (*configured(providers), *extra), self._connections, local_servers=local, now=now
         )
@@ -164,39 +174,47 @@ class Models(Registry[ChatModel]):
         self._look_again_at = float("-inf")
         self._takes_tools: dict[str, bool] = {}  # by provider
         self._fault: str | None = None  # of RICORDO_MODEL
-        directory.on_listed.append(self._believe)
+        directory.on_listed.append(self._drop_outdated)
         self.embedders = Embedders(settings, directory, self._connections, self._policy)
 
     async def require(self, handle: str) -> ModelInfo:
-        """What is known of a model. Raises NotFound where its provider lists its models and this is not among them."""
+        """Describe a model.
+
+        Raises NotFound if its provider lists its models without this one.
+        """
         if handle in self._added:
             return self._added[handle].info
         provider, name, listed = await self._find(handle)
-        known = self._known(provider, name)
-        if known is None and listed is not None:
+        model = self._find_listed(provider, name)
+        if model is None and listed is not None:
             raise self._not_found(handle)
-        return known or info_of(provider, name)
+        return model or info_of(provider, name)
 
     async def list(self) -> list[ModelInfo]:
-        """All models: the added ones, then each provider's, which is asked at most every five minutes."""
+        """Return all models: added ones, then the providers', asked at most every five minutes."""
         added = [model.info for model in self._added.values()]
         return added + [info for listed in await self._directory.ask_all() for info in listed.chat]
 
     def default(self) -> DefaultModel:
-        """The model for agents made without one, by what is known now: the setting, a provider's, a local one, the librarian."""
+        """Return the default model: the setting, a provider's, a local one, the librarian.
+
+        No provider is asked.
+        """
         if self._settings.model:
             return DefaultModel(self._settings.model, "by RICORDO_MODEL", fault=self._fault)
-        found = {info.provider for info in self._directory.found}
+        local = {info.provider for info in self._directory.found}
         offers = [
             (provider, listed if self._takes_tools.get(provider.name, True) else ModelList())
             for provider, listed in self._directory.offers()
         ]
-        return choose(
-            [*offers, *((server, ModelList()) for server in self._directory.empty)], found
-        )
+        empty_servers = ((server, ModelList()) for server in self._directory.empty)
+        return choose([*offers, *empty_servers], local)
 
     async def find_default(self) -> DefaultModel:
-        """The same, after asking the providers that have listed nothing yet, and looking on this machine; it waits 5 s at most."""
+        """Return the default model after a search for more models.
+
+        Providers without a list are asked and local servers are searched, for at most 5 seconds.
+        """
         async with self._looking:
             if self._now() >= self._look_again_at:
                 try:
@@ -211,11 +229,13 @@ class Models(Registry[ChatModel]):
         return self.default()
 
     def better_than(self, handle: str) -> str | None:
-        """The default model, where this one is the librarian and the default is another that can be used; else None."""
+        """Return the default model if it is usable and better than the librarian.
+
+        None unless `handle` is the librarian.
+        """
         default = self.default()
-        return (
-            default.handle if handle == LIBRARIAN != default.handle and not default.fault else None
-        )
+        is_better = handle == LIBRARIAN and default.handle != LIBRARIAN and not default.fault
+        return default.handle if is_better else None
 
     async def _look(self) -> None:
         if self._settings.model:
@@ -223,58 +243,55 @@ class Models(Registry[ChatModel]):
                 self.find_local(), self._examine(self._settings.model)
             )
             return
-        offers = [
-            (each, listed)
-            for each, listed in self._directory.offers()
-            if each.adapter not in UNLISTED
-        ]
         wants_better = self.default().handle == LIBRARIAN
-        asked_again = [each for each, listed in offers if listed is None or wants_better]
-        await asyncio.gather(self.find_local(), *map(self._directory.ask, asked_again))
-        silent = [
-            (each, listed)
-            for each, listed in self._directory.offers()
-            if each.name not in self._takes_tools
+        providers = [
+            provider
+            for provider, listed in self._directory.offers()
+            if provider.adapter not in UNLISTED and (listed is None or wants_better)
         ]
-        asked = [
-            (each, listed.chat[0].name)
-            for each, listed in silent
-            if each.name in PROBED and listed and listed.chat
-        ]
-        for provider, name in asked:
-            answer = await takes_tools(self._connections.client(), provider, name)
-            if answer is not None:
-                self._takes_tools[provider.name] = answer
+        await asyncio.gather(self.find_local(), *map(self._directory.ask, providers))
+        for provider, listed in self._directory.offers():
+            is_unclear = provider.name in PROBED and provider.name not in self._takes_tools
+            if is_unclear and listed and listed.chat:
+                model = listed.chat[0].name
+                answer = await takes_tools(self._connections.client(), provider, model)
+                if answer is not None:
+                    self._takes_tools[provider.name] = answer
 
     async def _examine(self, handle: str) -> str | None:
-        """Return why the model with this handle cannot be used; None where nothing is wrong with it."""
+        """Return the fault of the model with this handle.
+
+        None if it is usable.
+        """
         try:
             await self.require(handle)
         except NotFound:
             return self._hint(handle) or "No provider that is set up here has it."
-        found = None if handle in self._added else self._directory.split(handle)
-        extra = found and missing_extra(*found)
-        return (
-            f"Its library is missing. Install it with: {install_command(extra)}" if extra else None
-        )
+        target = None if handle in self._added else self._directory.split(handle)
+        extra = target and missing_extra(*target)
+        if not extra:
+            return None
+        return f"Its library is missing. Install it with: {install_command(extra)}"
 
     def _hint(self, handle: str) -> str:
-        """Return what to do about a handle that is not found."""
+        """Return advice about an unknown handle."""
         name = handle.partition("/")[0]
         if self._directory.split(f"{name}/-") is None and (setting := what_to_set(name)):
             return setting
-        known = [
-            *self._added,
-            *(info.handle for each in self._directory.all_listed() for info in each.chat),
-        ]
-        close = get_close_matches(handle[:LONGEST_COMPARED], known, n=3, cutoff=0.75)
-        return f"Did you mean {' or '.join(close)}?" if close else ""
+        handles = list(self._added)
+        for listed in self._directory.all_listed():
+            handles += [model.handle for model in listed.chat]
+        similar = get_close_matches(handle[:LONGEST_COMPARED], handles, n=3, cutoff=0.75)
+        return f"Did you mean {' or '.join(similar)}?" if similar else ""
 
     def default_handle(self) -> str:
         return self.default().handle
 
     async def find_local(self) -> tuple[ModelInfo, ...]:
-        """Look for model servers on this machine's own ports, unless the settings forbid it; their models become usable."""
+        """Search this machine's ports for model servers; their models become usable.
+
+        The settings may forbid it.
+        """
         return await self._directory.find_local()
 
     async def close(self) -> None:
@@ -283,7 +300,7 @@ class Models(Registry[ChatModel]):
         await self._connections.close()
 
     def has_default(self) -> bool:
-        """Whether the model of `default_handle` can be asked here."""
+        """Return whether the model of `default_handle` is usable."""
         try:
             self.get(self.default_handle())
         except NotFound:
@@ -295,34 +312,35 @@ class Models(Registry[ChatModel]):
             return NotFound(
                 f"Handle {handle} not found, no model is configured. Set a provider's key, or start a model server."
             )
+        message = str(super()._not_found(handle))
         hint = self._hint(handle)
-        return NotFound(f"{super()._not_found(handle)}{f'. {hint}' if hint else ''}")
+        return NotFound(f"{message}. {hint}" if hint else message)
 
     def _infos(self, listed: ModelList) -> Sequence[ModelInfo]:
         return listed.chat
 
     def _build(self, provider: Provider, name: str) -> ChatModel:
-        info = self._known(provider, name) or info_of(provider, name)
+        info = self._find_listed(provider, name) or info_of(provider, name)
         return build_model(
             provider, info, self._connections, self._policy, lessons_of(info, self.learned)
         )
 
-    def _known(self, provider: Provider, name: str) -> ModelInfo | None:
-        # Ollama lists "llama3.2:latest" for "llama3.2", Anthropic "claude-x-20260101" for "claude-x"; OpenRouter leaves out
-        # variants such as ":online".
-        others = {f"{name}:latest"} if provider.name == "ollama" else set()
-        if provider.name == "openrouter":
-            others.add(name.partition(":")[0])
+    def _find_listed(self, provider: Provider, name: str) -> ModelInfo | None:
+        """Return the model of this name or an equivalent one in the provider's last list."""
+        # Ollama lists "llama3.2:latest" for "llama3.2", Anthropic "claude-x-20260101" for
+        # "claude-x"; OpenRouter leaves out variants such as ":online".
+        names = {name}
+        if provider.name == "ollama":
+            names.add(f"{name}:latest")
+        elif provider.name == "openrouter":
+            names.add(name.partition(":")[0])
         listed = self._directory.listed(provider).chat
-        near = min(
-            (info for info in listed if {info.name, undated(info.name)} & {name, *others}),
-            key=lambda info: info.name != name,
-            default=None,
-        )
-        return near and replace(near, handle=f"{provider.name}/{name}", name=name)
+        matches = (model for model in listed if {model.name, undated(model.name)} & names)
+        best = min(matches, key=lambda model: model.name != name, default=None)
+        return best and replace(best, handle=f"{provider.name}/{name}", name=name)
 
-    def _believe(self, listed: ModelList) -> None:
-        # Built by name alone until now: what the list says of a model counts from here on.
+    def _drop_outdated(self, listed: ModelList) -> None:
+        # Models built from a name alone are built again from the list's facts.
         for info in listed.chat:
             if (model := self._built.get(info.handle)) is not None and model.info != info:
                 del self._built[info.handle]

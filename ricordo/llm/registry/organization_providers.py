@@ -1,7 +1,8 @@
-"""Models of providers that an organization brought with its own key, beside those of the settings. No other organization sees them.
+"""Models of providers that an organization added with its own key.
 
-A change of a key counts at the next call of a model, also within a turn that runs: each call asks here for the key of now.
-Other processes read the providers again when what they read is older than `fresh_for` seconds.
+No other organization sees them; they exist beside the providers of the settings. A changed key is
+used by the next call of a model, even within a running turn, since each call asks here for the
+current key. Other processes read the providers again after `fresh_for` seconds.
 """
 
 import asyncio
@@ -30,31 +31,37 @@ from ricordo.llm.registry.models import Models
 from ricordo.secret import Secret
 
 FRESH_SECONDS = 5.0
-LOOK_UP_SECONDS = 2.0  # of a turn that begins
+LOOK_UP_SECONDS = 2.0  # that a starting turn waits
 RESERVED = frozenset({"ricordo", "none"})
 
 Load = Callable[[str], Awaitable[Sequence[OrganizationProvider]]]
-"""Reads the providers of an organization from where they are kept."""
+"""Reads an organization's providers from the store."""
 
 
 @dataclass(slots=True)
 class _CachedProvider:
-    """One provider of an organization, with what was made of it. A change makes another."""
+    """A provider of an organization with its list and models.
+
+    A change makes a new one.
+    """
 
     stored: OrganizationProvider
     list: ListCache
     models: dict[str, ChatModel] = field(default_factory=dict)
 
     def info(self, name: str) -> ModelInfo:
-        """Return what is known of one of its models without asking it."""
+        """Describe one of its models without a request."""
         listed = self.list.last.chat if self.list.last else ()
-        known = next((info for info in listed if info.name == name), None)
-        return known or info_of(brought_provider(self.stored, Keys()), name)
+        model = next((info for info in listed if info.name == name), None)
+        return model or info_of(brought_provider(self.stored, Keys()), name)
 
 
 @dataclass(slots=True)
 class _OrganizationConnections:
-    """What is known of one organization. The connections are its own, so that no cookie goes to another."""
+    """The cached providers of one organization.
+
+    It has its own connections, so that no cookie reaches another organization.
+    """
 
     connections: Connections
     providers: dict[str, _CachedProvider] = field(default_factory=dict)
@@ -64,7 +71,10 @@ class _OrganizationConnections:
 
 
 class OrganizationProviders:
-    """The providers of all organizations; lists are `fresh_for` seconds, addresses public unless `allow_private`."""
+    """The providers of all organizations.
+
+    Lists are fresh for `fresh_for` seconds; addresses must be public unless `allow_private`.
+    """
 
     def __init__(
         self,
@@ -90,7 +100,7 @@ class OrganizationProviders:
         )
 
     async def of(self, organization_id: str) -> "OrganizationModels":
-        """Return the models that an organization can use, its providers read again where they may have changed."""
+        """Return the models of an organization, after reading its providers if they are old."""
         organization = self._organizations[organization_id]
         async with organization.reading:
             if self._now() - organization.read_at >= self._fresh_for:
@@ -98,7 +108,7 @@ class OrganizationProviders:
         return self.known(organization_id)
 
     def known(self, organization_id: str) -> "OrganizationModels":
-        """Return the same by what was read last, without reading anything."""
+        """Return the models of an organization by the last reading, without a new one."""
         return OrganizationModels(
             self, self._base, organization_id, self._organizations[organization_id].providers
         )
@@ -109,31 +119,34 @@ class OrganizationProviders:
         organization.changes += 1
 
     def require_usable(self, provider: OrganizationProvider, keys: Keys) -> None:
-        """Raise Invalid or Unsupported with what is missing where no call could be made."""
+        """Raise Invalid or Unsupported with the missing setting if no call could be made."""
         require_usable(provider, keys)
         if provider.base_url and not self._allow_private:
             require_public_host(httpx2.URL(provider.base_url).host, setting=PROVIDERS)
 
     def seal(self, keys: Keys) -> str | None:
-        """Return the keys as they are stored; None where there are none."""
-        given = {name: key for name, key in asdict(keys).items() if key}
-        return self._cipher.encrypt(orjson.dumps(given).decode()) if given else None
+        """Return the keys encrypted for the store; None without keys."""
+        secrets = {name: key for name, key in asdict(keys).items() if key}
+        return self._cipher.encrypt(orjson.dumps(secrets).decode()) if secrets else None
 
     def keys_of(self, provider: OrganizationProvider) -> Keys:
-        """Return the keys of a stored provider. Raises Unavailable where this server cannot read them."""
+        """Return a stored provider's keys.
+
+        Raises Unavailable if this server cannot decrypt them.
+        """
         if provider.secret is None:
             return Keys()
         try:
             return Keys(**orjson.loads(self._cipher.decrypt(provider.secret)))
         except (RicordoError, ValueError, TypeError):
-            # `from None`: the cause may hold what was decrypted.
+            # `from None`, since the cause may hold decrypted text.
             raise Unavailable(
                 f'The key of provider "{provider.name}" cannot be read: it was encrypted with another secret.key. Put the file '
                 "secret.key of the server that saved it into this server's data folder, or save the key again."
             ) from None
 
     def require_free(self, name: str) -> None:
-        """Raise Conflict where the server itself offers models under this name."""
+        """Raise Conflict if the server itself has a provider of this name."""
         is_taken = name in RESERVED
         with suppress(NotFound):
             self._base.get(f"{name}/-")
@@ -144,16 +157,19 @@ class OrganizationProviders:
             )
 
     async def ask(self, provider: OrganizationProvider, keys: Keys | None = None) -> ModelList:
-        """Ask for the provider's models with these keys, else its stored ones. Raises ModelError, or Unsupported without a list."""
+        """Return the provider's list of models, by these keys or the stored ones.
+
+        Raises ModelError, or Unsupported for a provider without a list.
+        """
         keys = self.keys_of(provider) if keys is None else keys
-        called = brought_provider(provider, keys)
-        if called.adapter == "bedrock":
+        target = brought_provider(provider, keys)
+        if target.adapter == "bedrock":
             raise Unsupported(
                 "Bedrock gives no list of models here: its keys prove themselves when a model is first asked."
             )
         client = self._organizations[provider.organization_id].connections.client()
         try:
-            return await list_models(client, called, checks_key=True)
+            return await list_models(client, target, checks_key=True)
         except ModelError as error:
             raise keys.without(error) from None
 
@@ -163,49 +179,55 @@ class OrganizationProviders:
         self._organizations.clear()
 
     def lessons_of(self, organization_id: str, info: ModelInfo) -> LearnedModel:
-        """Return what a model was learned to need; no other organization can teach anything about it."""
+        """Return a model's lessons; other organizations cannot add to them."""
         return lessons_of(info, self._base.learned, organization_id)
 
     async def _read(self, organization_id: str, organization: _OrganizationConnections) -> None:
-        read_at, changes, before = self._now(), organization.changes, organization.providers
-        organization.providers = {
-            stored.name: known
-            if (known := before.get(stored.name)) and known.stored == stored
-            else _CachedProvider(stored, ListCache(self._now))
-            for stored in await self._load(organization_id)
-        }
-        # What changed while it was read is read again by the next who asks.
+        read_at = self._now()
+        changes = organization.changes
+        before = organization.providers
+        providers: dict[str, _CachedProvider] = {}
+        for stored in await self._load(organization_id):
+            cached = before.get(stored.name)
+            if cached is None or cached.stored != stored:
+                cached = _CachedProvider(stored, ListCache(self._now))
+            providers[stored.name] = cached
+        organization.providers = providers
+        # After a change during the reading, the next caller reads again.
         organization.read_at = read_at if organization.changes == changes else -math.inf
 
     async def listed(self, provider: _CachedProvider) -> tuple[ModelInfo, ...] | None:
-        """Return what the provider lists, asked at most every five minutes; None where it lists nothing or cannot be asked."""
-        found = await provider.list.read(lambda: self.ask(provider.stored))
-        return found.chat if found else None
+        """Return the provider's chat models, requested at most every five minutes.
+
+        None without a list.
+        """
+        models = await provider.list.read(lambda: self.ask(provider.stored))
+        return models.chat if models else None
 
     async def answer(
         self, organization_id: str, info: ModelInfo, request: ModelRequest
     ) -> AsyncGenerator[Chunk | ModelReply]:
-        """Ask a model with the key of now."""
+        """Call a model with the current key."""
         models = await self.of(organization_id)
-        if (found := models.find(info.handle)) is None:
+        if (match := models.find(info.handle)) is None:
             raise ModelError(
                 "llm_authentication",
                 f"The provider of {info.handle} was removed. Choose another model.",
             )
-        provider, _ = found
+        provider, _ = match
         keys = self.keys_of(provider.stored)
         model = provider.models.get(info.name)
         if model is None:
             connections = self._organizations[organization_id].connections
-            called = brought_provider(provider.stored, keys)
+            target = brought_provider(provider.stored, keys)
             model = build_model(
-                called, info, connections, self._policy, self.lessons_of(organization_id, info)
+                target, info, connections, self._policy, self.lessons_of(organization_id, info)
             )
             provider.models[info.name] = model
         try:
-            async with aclosing(model.answer(request)) as items:  # type: ignore[type-var]
-                async for item in items:
-                    yield item
+            async with aclosing(model.answer(request)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    yield event
         except ModelError as error:
             raise keys.without(error) from None
 
@@ -220,25 +242,25 @@ class OrganizationModel:
 
 
 class OrganizationModels:
-    """The models that one organization can use: its own, then those that the settings configure."""
+    """The models of one organization: its own, then those of the settings."""
 
     def __init__(
         self,
         providers: OrganizationProviders,
         base: Models,
         organization_id: str,
-        own: Mapping[str, _CachedProvider],
+        own_providers: Mapping[str, _CachedProvider],
     ) -> None:
         self._providers = providers
         self._base = base
         self._organization_id = organization_id
-        self._own = own
+        self._own_providers = own_providers
 
     def get(self, handle: str) -> ChatModel:
-        """Return the model with this handle, without asking anybody. Raises NotFound."""
-        if (found := self.find(handle)) is None:
+        """Return the model with this handle, without a request. Raises NotFound."""
+        if (match := self.find(handle)) is None:
             return self._base.get(handle)
-        provider, name = found
+        provider, name = match
         info = provider.info(name)
         answer = partial(self._providers.answer, self._organization_id, info)
         return OrganizationModel(
@@ -246,34 +268,37 @@ class OrganizationModels:
         )
 
     async def require(self, handle: str) -> ModelInfo:
-        """Return what is known of a model. Raises NotFound where its provider lists its models and this is not among them."""
-        if (found := self.find(handle)) is None:
+        """Describe a model.
+
+        Raises NotFound if its provider lists its models without this one.
+        """
+        if (match := self.find(handle)) is None:
             return await self._base.require(handle)
-        provider, name = found
+        provider, name = match
         listed = await self._providers.listed(provider)
         if listed is not None and all(info.handle != handle for info in listed):
-            # The sentence is a wire fact: clients of the retired Letta V1 server match it.
+            # wire fact: clients of the retired Letta V1 server match this sentence
             raise NotFound(
                 f"Handle {handle} not found, must be one of {[info.handle for info in listed[:60]]}"
             )
         return provider.info(name)
 
     def is_unlisted(self, handle: str) -> bool:
-        """Return whether more may be known of the model once its provider is asked for its list, which was never read."""
-        found = self.find(handle)
-        return found[0].list.is_missing() if found else self._base.is_unlisted(handle)
+        """Return whether the provider's list, which was never read, may tell more of the model."""
+        match = self.find(handle)
+        return match[0].list.is_missing() if match else self._base.is_unlisted(handle)
 
     async def look_up(self, handle: str) -> None:
-        """Ask the model's provider for its list, and wait for it two seconds at most."""
+        """Request the list of the model's provider, and wait at most two seconds."""
         with suppress(NotFound, TimeoutError):
             async with asyncio.timeout(LOOK_UP_SECONDS):
                 await self.require(handle)
 
     async def list(self) -> list[ModelInfo]:
-        own = await asyncio.gather(*map(self._providers.listed, self._own.values()))
-        return [*await self._base.list(), *(info for listed in own for info in listed or ())]
+        lists = await asyncio.gather(*map(self._providers.listed, self._own_providers.values()))
+        return [*await self._base.list(), *(info for listed in lists for info in listed or ())]
 
     def find(self, handle: str) -> tuple[_CachedProvider, str] | None:
         name, _, model = handle.partition("/")
-        provider = self._own.get(name)
+        provider = self._own_providers.get(name)
         return (provider, model) if provider and model else None

@@ -1,4 +1,7 @@
-"""The words for models, one file a text: system prompts, which have public keys, and texts that one module asks for."""
+"""Texts for models, one file each.
+
+System prompts have public keys; other texts belong to one module.
+"""
 
 from functools import cache
 from importlib import resources
@@ -26,7 +29,7 @@ def text(key: str) -> str:
 
 @cache
 def all_texts() -> tuple[str, ...]:
-    """Return every text, those that one module asks for too."""
+    """Return every text, also the ones of a single module."""
     files = sorted(
         file.name for file in resources.files(__package__).iterdir() if file.name.endswith(".md")
     )

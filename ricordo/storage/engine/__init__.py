@@ -1,1 +1,1 @@
-"""The engine: stores on SQLite and PostgreSQL, statements, backups, and how repositories use them."""
+"""The engine: stores on SQLite and PostgreSQL, statements, backups and repositories."""

@@ -1,4 +1,8 @@
-"""Backups before the schema changes: a verified copy of the file on SQLite, on PostgreSQL a dump where pg_dump is installed."""
+"""Backups before a change of the schema.
+
+On SQLite a backup is a verified copy of the file. On PostgreSQL it is a dump, if pg_dump is
+installed.
+"""
 
 import logging
 import os
@@ -17,11 +21,16 @@ from ricordo.storage.engine.seal import seal, write_hashes
 from ricordo.storage.engine.work_folders import file_for, make_private_folder
 
 log = logging.getLogger(__name__)
-_MISSED = ("agents", "api_keys", "blocks", "conversations", "archives", "proposals")
+# The tables whose rows somebody would miss.
+_VALUABLE_TABLES = ("agents", "api_keys", "blocks", "conversations", "archives", "proposals")
 
 
 def back_up(path: Path, version: int, clock: Clock) -> Path:
-    """Copy the database into `backups/` beside it and verify the copy; raises Unavailable where the copy is not sound."""
+    """Copy the database into `backups/` in its folder, and verify the copy.
+
+    Raises:
+        Unavailable: if the copy is not sound.
+    """
     target = path.parent / "backups" / f"{path.stem}-schema{version}-{_time(clock)}.db"
     make_private_folder(target.parent)
     with file_for(path.parent, target) as part:
@@ -38,7 +47,7 @@ def back_up(path: Path, version: int, clock: Clock) -> Path:
 
 
 def _copy_pages(path: Path, target: Path) -> bool:
-    """Copy a database as it is; returns whether the copy is sound."""
+    """Copy a database unchanged; return True if the copy is sound."""
     try:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
@@ -50,13 +59,20 @@ def _copy_pages(path: Path, target: Path) -> bool:
 def back_up_postgres(
     connection: Connection, folder: Path, version: int, clock: Clock
 ) -> Path | None:
-    """Dump the database for `pg_restore`; None, with a warning, without pg_dump. Raises Unavailable where it fails."""
+    """Dump the database for `pg_restore`.
+
+    Without pg_dump it logs a warning and returns None.
+
+    Raises:
+        Unavailable: if pg_dump fails.
+    """
     program = shutil.which("pg_dump")
     server = int(str(connection.exec_driver_sql("SHOW server_version_num").scalar_one())) // 10000
     connection.rollback()
     if program is None or _major(program) < server:
         log.warning(
-            "the schema is about to change and there is no backup of it: pg_dump is not installed, or older than the server. "
+            "the schema is about to change and there is no backup of it: pg_dump is not installed, "
+            "or older than the server. "
             "Back up the database with your own tools before each upgrade.",
             extra={"schema": version, "postgresql": server},
         )
@@ -74,7 +90,7 @@ def back_up_postgres(
 
 def _dump(program: str, url: URL, target: Path) -> None:
     """Let pg_dump write the database into the file. Raises Unavailable."""
-    # The password is no argument: every user of a machine may read those.
+    # The password is not an argument, since every user of a machine can read those.
     environment = os.environ | ({"PGPASSWORD": str(url.password)} if url.password else {})
     query = dict(url.query) | {"application_name": "ricordo-backup"}
     address = url.set(drivername="postgresql", password=None, query=query).render_as_string(
@@ -82,7 +98,7 @@ def _dump(program: str, url: URL, target: Path) -> None:
     )
     try:
         target.touch(mode=0o600)
-        done = subprocess.run(  # noqa: S603 - our own arguments
+        process = subprocess.run(  # noqa: S603 - our own arguments
             [program, "--format=custom", f"--file={target}", f"--dbname={address}"],
             env=environment,
             capture_output=True,
@@ -91,12 +107,13 @@ def _dump(program: str, url: URL, target: Path) -> None:
         )
     except OSError as error:
         raise Unavailable(
-            f"The backup {target} cannot be written: {error.strerror}. Choose another RICORDO_DATA_DIR."
+            f"The backup {target} cannot be written: {error.strerror}. Choose another "
+            "RICORDO_DATA_DIR."
         ) from error
-    if done.returncode or not target.stat().st_size:
+    if process.returncode or not target.stat().st_size:
         raise Unavailable(
-            f"The backup before an upgrade failed, so nothing was changed: {done.stderr.strip()[:300]} "
-            "Free disk space or repair pg_dump, then start again."
+            "The backup before an upgrade failed, so nothing was changed: "
+            f"{process.stderr.strip()[:300]} Free disk space or repair pg_dump, then start again."
         )
 
 
@@ -105,33 +122,34 @@ def _time(clock: Clock) -> str:
 
 
 def _major(program: str) -> int:
-    shown = subprocess.run(  # noqa: S603
+    process = subprocess.run(  # noqa: S603
         [program, "--version"], capture_output=True, text=True, check=False
-    ).stdout
-    found = re.search(r"\) (\d+)", shown)
-    return int(found[1]) if found else 0
+    )
+    match = re.search(r"\) (\d+)", process.stdout)
+    return int(match[1]) if match else 0
 
 
-def held_in(path: Path) -> list[str]:
-    """The tables of a database that hold what somebody would miss."""
+def filled_tables(path: Path) -> list[str]:
+    """Return the valuable tables of a database that have rows."""
     try:
         with closing(sqlite3.connect(path)) as connection:
-            there = {
-                row[0]
-                for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            }
-            asked = [name for name in _MISSED if name in there]
+            statement = "SELECT name FROM sqlite_master WHERE type = 'table'"
+            existing = {row[0] for row in connection.execute(statement)}
             return [
                 name
-                for name in asked
-                if connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()  # noqa: S608
+                for name in _VALUABLE_TABLES
+                if name in existing
+                and connection.execute(f"SELECT 1 FROM {name} LIMIT 1").fetchone()  # noqa: S608
             ]
     except sqlite3.Error:
         return ["something that cannot be read"]
 
 
 def settle(path: Path) -> None:
-    """Write a database's log back into its file, and have that on the disk. Nobody may use it. Raises Unavailable."""
+    """Write a database's log back into its file, and flush the file to the disk.
+
+    No other process may use the database meanwhile. Raises Unavailable.
+    """
     try:
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")

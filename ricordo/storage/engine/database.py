@@ -1,4 +1,4 @@
-"""The database that the settings name: opened for a server, read beside one, used exclusively, or checked by `ricordo doctor`."""
+"""The database named in the settings: opened, read, locked exclusively, or checked."""
 
 import asyncio
 import time
@@ -22,21 +22,31 @@ from ricordo.storage.engine.statements import Statements
 from ricordo.storage.engine.store import SqlStore, Store, Transaction
 from ricordo.storage.migrations import HALF_COPIED, MIGRATIONS, UNFINISHED, schema_of
 
-_MISSING = "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. Install it: pip install 'ricordo[postgres]'"
-_WRITE_PATIENCE = 1.0
-_SAME = text(
-    "UPDATE schema_versions SET name = name WHERE version = (SELECT max(version) FROM schema_versions)"
+_MISSING_EXTRA = (
+    "RICORDO_DATABASE_URL names PostgreSQL, which needs an extra. "
+    "Install it: pip install 'ricordo[postgres]'"
 )
-_LOOKS, PAUSE_SECONDS = 10, 0.1
-_OTHERS = text(
-    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    " AND backend_type = 'client backend' AND application_name = :name"
+_WRITE_PATIENCE = 1.0
+_UNCHANGED_UPDATE = text(
+    "UPDATE schema_versions SET name = name"
+    " WHERE version = (SELECT max(version) FROM schema_versions)"
+)
+_TRIES = 10
+PAUSE_SECONDS = 0.1
+_COUNT_SERVERS = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> "
+    "pg_backend_pid() AND backend_type = 'client backend' AND application_name = :name"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStatus:
-    """What `check` found: why it is broken, `schema` (0: none yet), pgvector's version, servers' connections (PostgreSQL)."""
+    """The result of `check`.
+
+    `reason` says why a database is broken. `schema` is its version (0: none yet), `vectors` the
+    version of pgvector, and `servers` the number of connections of Ricordo servers (PostgreSQL
+    only).
+    """
 
     state: Literal["absent", "in use", "sound", "shared", "broken"]
     reason: str = ""
@@ -49,15 +59,16 @@ class DatabaseStatus:
 
 
 def open_store(settings: Settings, clock: Clock | None = None) -> Store:
-    """Open the database, with its schema up to date. Raises Conflict, Unavailable."""
+    """Open the database with its schema up to date. Raises Conflict, Unavailable."""
     store = _open(settings, clock)
     store.quotas = MemoryQuotas(
         settings.max_block_kb,
         settings.max_memory_mb,
         settings.max_memory_blocks,
         settings.max_listed_characters,
-        # An agent has its blocks twice, and most signs of other scripts have three bytes.
+        # An agent holds its blocks twice, and most characters of other scripts take three bytes.
         settings.max_answer_mb * MEGABYTE // 8,
+        settings.max_history_mb,
     )
     return store
 
@@ -78,17 +89,21 @@ def _open(settings: Settings, clock: Clock | None) -> SqlStore:
 
 
 def folders_of(settings: Settings) -> tuple[Path, ...]:
-    """Return the folders in which files of this server lie: the data folder, and where its SQLite database is."""
-    return (
-        (settings.data_dir,)
-        if settings.postgres_url
-        else (settings.data_dir, settings.database_path.parent)
-    )
+    """Return the folders with this server's files: data folder and SQLite folder."""
+    if settings.postgres_url:
+        return (settings.data_dir,)
+    return (settings.data_dir, settings.database_path.parent)
 
 
 @contextmanager
 def read_beside(settings: Settings) -> Iterator[Transaction]:
-    """Read one moment beside a server; nothing is written or locked. Raises NotFound, Conflict for another schema, Unavailable."""
+    """Read one snapshot while a server may run, without writing or locking.
+
+    Raises:
+        NotFound: if there is no database.
+        Conflict: if its schema is not this Ricordo's.
+        Unavailable: if it cannot be read.
+    """
     if settings.postgres_url is None:
         access = sqlite.read_only(settings.database_path)
     else:
@@ -102,12 +117,12 @@ def _postgres() -> Any:
     try:
         from ricordo.storage.engine import postgres
     except ImportError as error:
-        raise Unavailable(_MISSING) from error
+        raise Unavailable(_MISSING_EXTRA) from error
     return postgres
 
 
 def address(settings: Settings) -> str:
-    """Return where the database is, without its password."""
+    """Return the address of the database without its password."""
     if settings.postgres_url is None:
         return f"{SQLITE}{settings.database_path}"
     return make_url(settings.postgres_url).render_as_string(hide_password=True).partition("?")[0]
@@ -117,7 +132,10 @@ def address(settings: Settings) -> str:
 def exclusive_access(
     settings: Settings, *, is_new: bool = False, force: bool = False
 ) -> Iterator[Connection]:
-    """Connect while no server uses the database, unless `force`; `is_new` makes it. Raises Conflict, NotFound, Unavailable."""
+    """Connect while no server uses the database; with `force` even if one does.
+
+    `is_new` creates the database. Raises Conflict, NotFound, Unavailable.
+    """
     if settings.postgres_url is not None:
         with _exclusive_postgres(settings, settings.postgres_url, force=force) as connection:
             yield connection
@@ -129,10 +147,10 @@ def exclusive_access(
         sqlite.require_file(path)
         sqlite.require_writable(path)
     lock = _lock_of(path, force=force)
-    # "full": what is reported as done is on the disk.
+    # "full": work that is reported as done is on the disk.
     try:
         if lock and not is_new:
-            file_mark.look(path)
+            file_mark.find_missing_writes(path)
         if force and lock:
             lock.release()
         with sqlite.first_connection(sqlite.make_engine(path, "full"), path) as connection:
@@ -143,7 +161,10 @@ def exclusive_access(
 
 
 def _lock_of(path: Path, *, force: bool) -> FileLock | None:
-    """Take the database's lock; with `force` None where a server has it, or none ever used the database."""
+    """Take the database's lock.
+
+    With `force` return None if a server has the lock, or if no server ever used the database.
+    """
     if not force:
         return sqlite.lock_file(path)
     if not file_mark.mark_path(path).exists():
@@ -159,37 +180,42 @@ def _exclusive_postgres(settings: Settings, url: str, *, force: bool) -> Iterato
     postgres = _postgres()
     with postgres.first_connection(postgres.make_engine(url, "full")) as connection:
         postgres.require_usable(connection)
-        # Reading all of it is one transaction, in which this connection waits for the other database.
+        # The whole copy is read in one transaction, which also waits for the other database.
         connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-        # A server that starts takes this lock first, so it waits until we are done.
+        # A server takes this lock first when it starts, so it waits until this block ends.
         is_ours = connection.exec_driver_sql(
             f"SELECT pg_try_advisory_lock({postgres.SCHEMA_LOCK})"
         ).scalar_one()
         others = _servers_left(connection)
         if not is_ours:
             raise Conflict(
-                f"{address(settings)} is being opened or copied by another program, or is both ends of this move. "
-                "Wait, or name another database."
+                f"{address(settings)} is being opened or copied by another program, or is both "
+                "ends of this move. Wait, or name another database."
             )
         try:
             if others and not force:
                 raise Conflict(
-                    f"{address(settings)} is in use: Ricordo servers have {others} connections to it. Stop them all first."
+                    f"{address(settings)} is in use: Ricordo servers have {others} connections to "
+                    "it. Stop them all first."
                 )
             yield connection
         finally:
-            # PostgreSQL notices a moment later only that a session ended.
+            # After a session has ended, PostgreSQL needs a moment to notice.
             with suppress(DBAPIError):
                 connection.rollback()
                 connection.exec_driver_sql(f"SELECT pg_advisory_unlock({postgres.SCHEMA_LOCK})")
 
 
 def _servers_left(connection: Connection) -> int:
-    """Count them, where those that were just stopped have a second to be gone: PostgreSQL ends their sessions a moment later."""
-    for left in reversed(range(_LOOKS)):
+    """Count the connected servers, allowing stopped ones a second to disappear.
+
+    PostgreSQL ends their sessions a moment after they stop.
+    """
+    for tries_left in reversed(range(_TRIES)):
         others = count_servers(connection)
-        connection.rollback()  # ends SQLAlchemy's idea of a transaction, and PostgreSQL's picture of its sessions
-        if not others or not left:
+        # Ends SQLAlchemy's idea of a transaction, and PostgreSQL's snapshot of its sessions.
+        connection.rollback()
+        if not others or not tries_left:
             break
         time.sleep(PAUSE_SECONDS)
     return others
@@ -197,12 +223,12 @@ def _servers_left(connection: Connection) -> int:
 
 def count_servers(connection: Connection) -> int:
     name = connection.engine.url.query["application_name"]
-    return int(connection.execute(_OTHERS, {"name": name}).scalar_one())
+    return int(connection.execute(_COUNT_SERVERS, {"name": name}).scalar_one())
 
 
 @contextmanager
 def read_transaction(connection: Connection) -> Iterator[None]:
-    """Read from one snapshot of the database."""
+    """Open a transaction that reads from one snapshot of the database."""
     is_postgres = connection.dialect.name == "postgresql"
     with connection.begin():
         connection.exec_driver_sql(
@@ -212,9 +238,10 @@ def read_transaction(connection: Connection) -> Iterator[None]:
 
 
 async def require_savable(store: Store, settings: Settings) -> None:
-    """Raise DatabaseFailed where nothing can be saved: the disk is full, or the files are read-only.
+    """Raise DatabaseFailed if nothing can be saved: full disk or read-only files.
 
-    A row is written as it is. A writer that is busy for longer than this waits is no failure.
+    The check rewrites a row unchanged. If another writer is busy for longer than the wait, that is
+    no failure.
     """
     if settings.postgres_url is None:
         path = settings.database_path
@@ -223,42 +250,54 @@ async def require_savable(store: Store, settings: Settings) -> None:
         sqlite.require_writable(path)
     with suppress(TimeoutError):
         async with asyncio.timeout(_WRITE_PATIENCE):
-            await store.write(lambda tx: tx.run(_SAME))
+            await store.write(lambda tx: tx.run(_UNCHANGED_UPDATE))
 
 
-def require_current(connection: Connection, where: str) -> None:
-    """Raise Conflict or Unavailable where the schema is not the one this Ricordo writes."""
-    version, known = schema_of(connection), len(MIGRATIONS)
+def require_current(connection: Connection, address: str) -> None:
+    """Raise Conflict or Unavailable unless the schema is this Ricordo's."""
+    version = schema_of(connection)
+    newest = len(MIGRATIONS)
     if version == HALF_COPIED:
         raise Unavailable(UNFINISHED)
-    if version != known:
-        what = (
-            "Start the newer Ricordo that wrote it"
-            if version > known
-            else "Start this Ricordo on it once"
-        )
+    advice = "Start this Ricordo on it once"
+    if version > newest:
+        advice = "Start the newer Ricordo that wrote it"
+    if version != newest:
         raise Conflict(
-            f"{where} has schema {version}, and this Ricordo writes {known}. {what}, stop it, then repeat."
+            f"{address} has schema {version}, and this Ricordo writes {newest}. "
+            f"{advice}, stop it, then repeat."
         )
 
 
 def check(settings: Settings) -> DatabaseStatus:
-    """Check the database, without changing or locking it."""
+    """Check the database without changing or locking it."""
     if settings.postgres_url is None:
         return _check_file(settings.database_path)
     try:
         postgres = _postgres()
         with postgres.read_only(settings.postgres_url) as connection:
-            schema, servers = schema_of(connection), count_servers(connection)
+            schema = schema_of(connection)
+            servers = count_servers(connection)
             if schema == HALF_COPIED:
                 return DatabaseStatus("broken", UNFINISHED)
             size, version, name, vectors = postgres.describe(connection)
             if tables := postgres.damaged_tables(connection):
-                words = f"{address(settings)} is damaged in: {', '.join(tables)}. Restore it from a backup."
-                return DatabaseStatus("broken", words)
+                reason = (
+                    f"{address(settings)} is damaged in: {', '.join(tables)}. "
+                    "Restore it from a backup."
+                )
+                return DatabaseStatus("broken", reason)
     except Unavailable as error:
         return DatabaseStatus("broken", str(error))
-    return DatabaseStatus("shared", "", schema, size, version, name, vectors, servers)
+    return DatabaseStatus(
+        "shared",
+        schema=schema,
+        size=size,
+        version=version,
+        name=name,
+        vectors=vectors,
+        servers=servers,
+    )
 
 
 def _check_file(path: Path) -> DatabaseStatus:
@@ -267,10 +306,10 @@ def _check_file(path: Path) -> DatabaseStatus:
     engine = sqlite.make_engine(path, "normal")
     try:
         sqlite.require_writable(path)
-        # Taken for a moment only: a server that starts meanwhile waits for it.
+        # Held only for a moment: a server that starts meanwhile waits for it.
         lock = sqlite.lock_file(path)
         try:
-            file_mark.look(path)
+            file_mark.find_missing_writes(path)
         finally:
             lock.release()
         with sqlite.first_connection(engine, path) as connection:
@@ -286,7 +325,7 @@ def _check_file(path: Path) -> DatabaseStatus:
     except OSError as error:
         return DatabaseStatus("broken", f"{path} cannot be locked: {error.strerror}.")
     except Exception as error:
-        # Whatever the driver meets in a file that is no database any more.
+        # Any error of the driver, from a file that is not a database any more.
         reason = str(getattr(error, "orig", None) or error).partition("\n")[0].rstrip(".")
         return DatabaseStatus(
             "broken", f"{path} cannot be read: {reason}. Restore it from a backup."

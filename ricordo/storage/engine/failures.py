@@ -1,4 +1,4 @@
-"""What a driver's error says of its database: whether it is down, full, read-only or damaged, and what to do then."""
+"""Failures of a database, read from driver errors, and advice for each kind."""
 
 import logging
 import shutil
@@ -13,9 +13,10 @@ from sqlalchemy.exc import DBAPIError, StatementError
 from ricordo.errors import Collision, DatabaseFailed, DatabaseFailure, Invalid, RicordoError
 
 log = logging.getLogger(__name__)
-# Below this many bytes nothing can be stored safely: SQLite writes a page of its log, and of its index of the log, at least.
+# Below this number of free bytes nothing can be stored safely: SQLite writes at least a page of its
+# log, and of the log's index.
 LEAST_SPACE = 1024**2
-# SQLite's primary result codes, without what the extended ones add.
+# SQLite's primary result codes, the low byte of the extended ones.
 _SQLITE_KINDS: dict[int, DatabaseFailure] = {
     sqlite3.SQLITE_FULL: "full",
     sqlite3.SQLITE_READONLY: "read-only",
@@ -39,24 +40,28 @@ _ADVICE: dict[DatabaseFailure, str] = {
 
 
 def kind_of(error: BaseException, path: Path | None = None) -> DatabaseFailure:
-    """Return what is wrong with the database; `path` is the file of one on SQLite, whose disk is looked at too."""
+    """Return the kind of failure.
+
+    `path` is the file of an SQLite database, whose disk is checked too.
+    """
     cause = cause_of(error)
     code = getattr(cause, "sqlite_errorcode", None)
     if code is not None:
-        known = _SQLITE_KINDS.get(code & 0xFF)
-        if known is None and path is not None and has_no_space(path):
-            return "full"  # a log, or its index, that cannot be made there, is an input or output error to SQLite
-        return known or "down"
+        kind = _SQLITE_KINDS.get(code & 0xFF)
+        if kind is None and path is not None and has_no_space(path):
+            # If a full disk prevents a log or its index, SQLite reports an input or output error.
+            return "full"
+        return kind or "down"
     return _POSTGRES_KINDS.get(getattr(cause, "sqlstate", None) or "", "down")
 
 
 def advice_for(kind: DatabaseFailure, otherwise: str) -> str:
-    """Return what to do about it, which is known but for a database that is down."""
+    """Return the advice for this kind; `otherwise` for a database that is down."""
     return _ADVICE.get(kind, otherwise)
 
 
 def has_no_space(path: Path) -> bool:
-    """Return whether the disk of a file is full."""
+    """Return True if the disk of a file is full."""
     try:
         return shutil.disk_usage(path.parent).free < LEAST_SPACE
     except OSError:
@@ -69,13 +74,19 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the driver's first line, without a full stop: further ones may quote what people said."""
+    """Return the first line of the driver's error, without a full stop.
+
+    Further lines may quote people's texts.
+    """
     return str(cause_of(error)).partition("\n")[0].strip().rstrip(".")
 
 
 @contextmanager
 def plain_errors(driver: ModuleType, advice: str, path: Path | None = None) -> Iterator[None]:
-    """Raise Collision, DatabaseFailed or Invalid for a driver's errors; `advice` is for a database that is down."""
+    """Translate a driver's errors into Collision, DatabaseFailed or Invalid.
+
+    `advice` is for a database that is down.
+    """
     try:
         yield
     except (DBAPIError, driver.Error) as error:
@@ -84,15 +95,16 @@ def plain_errors(driver: ModuleType, advice: str, path: Path | None = None) -> I
             raise cause from None
         if isinstance(cause, driver.IntegrityError):
             raise Collision(
-                f"The database refused it: {reason_of(error)}. Choose another name, or read what is there."
+                f"The database refused it: {reason_of(error)}. Choose another name, or read what "
+                "is there."
             ) from error
         are_ours = (driver.ProgrammingError, driver.DataError, driver.NotSupportedError)
         if isinstance(cause, are_ours) or not isinstance(cause, driver.Error):
-            raise  # a statement or a value of ours is wrong
+            raise  # our own statement or parameter is wrong
         reason, kind = reason_of(error), kind_of(error, path)
         log.warning("the database failed", extra={"reason": reason, "kind": kind})
-        words = f"The database failed: {reason}. Nothing was changed. {advice_for(kind, advice)}"
-        raise DatabaseFailed(words, kind) from error
+        message = f"The database failed: {reason}. Nothing was changed. {advice_for(kind, advice)}"
+        raise DatabaseFailed(message, kind) from error
     except StatementError as error:
         raise error.orig if isinstance(error.orig, RicordoError) else error from None
     except OverflowError as error:

@@ -1,12 +1,14 @@
-"""Whether an SQLite database is all there: its own file, and the file `-wal` beside it, which holds the newest writes.
+"""Detection of SQLite databases that lost their newest writes with their `-wal` file.
 
-SQLite opens a database without its `-wal`, or with another's, as if nothing were missing. So a server leaves two signs:
+SQLite opens a database without its `-wal`, or with another database's, as if nothing were missing.
+So a server leaves two marks:
 
-- in the database's header an identity (`application_id`), and the number and phase of its session (`user_version`). A session is
-  "opening" in the file itself, and becomes "live" by the first write to `-wal`: where a file says "opening" and has no `-wal`, the
-  `-wal` was taken away. Once SQLite has written `-wal` back into the file, that says "live" too.
-- in the mark, a file beside the database, the highest numbers that were given to rows. It is behind the database by a second at
-  most, and never ahead of it, as long as the machine was not started again.
+- In the database's header: an identity (`application_id`), and the number and phase of its session
+  (`user_version`). The phase "opening" is written to the file itself, and "live" by the first write
+  to `-wal`. So a file that says "opening" and has no `-wal` has lost it. Once SQLite has written
+  `-wal` back into the file, the file says "live" too.
+- In a mark file next to the database: the highest row numbers assigned. It lags behind the database
+  by a second at most, and is never ahead of it unless the machine was restarted.
 """
 
 import ctypes
@@ -24,19 +26,22 @@ import orjson
 
 from ricordo.errors import Unavailable
 
-CLOSED, OPENING, LIVE = 0, 1, 2
+CLOSED = 0
+OPENING = 1
+LIVE = 2
 _PHASES = 4
 _MAGIC = b"SQLite format 3\0"
-_LOG_HEADER = 32  # bytes; a log that is no longer holds no write
+_LOG_HEADER = 32  # bytes; a log that is not longer holds no writes
 _SEQUENCES = "SELECT coalesce(sum(seq), 0) FROM sqlite_sequence"
 _HOW = "Copy a database with `ricordo backup`, or stop the server first."
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseMark:
-    """What the file beside a database says of the last server that used it.
+    """The content of the mark file, about the last server that used the database.
 
-    With a new identity, `former` is the one before: until `-wal` is written back, the file itself says that.
+    After a change of identity, `former` is the one before: the file itself keeps it until `-wal` is
+    written back.
     """
 
     identity: int
@@ -49,7 +54,7 @@ class DatabaseMark:
 
     @property
     def identities(self) -> tuple[int, int]:
-        """Both identities that may stand in the database."""
+        """Both identities that the database may have."""
         return self.identity, self.former
 
 
@@ -66,43 +71,57 @@ def mark_path(path: Path) -> Path:
 
 
 def look_for_absent(path: Path) -> str:
-    """Return a sentence where the database that was here is gone. Raises Unavailable where its `-wal` is still here."""
+    """Return a sentence if the database that was here is gone, else "".
+
+    Raises:
+        Unavailable: if its `-wal` is still here.
+    """
     if path.exists() and path.stat().st_size:
         return ""
     if _has_log(path):
         raise Unavailable(
-            f"There is {path.name}-wal in {path.parent}, with writes of a database, but no {path.name}. Put the database back "
+            f"There is {path.name}-wal in {path.parent}, with writes of a database, but no "
+            f"{path.name}. Put the database back "
             "beside it; or move that file away, if you want a new database."
         )
     if read_mark(path) is None:
         return ""
     return (
-        f"The database {path} that was used here is gone, so a new one is made. If you did not remove it, stop the server, and "
-        "put it back with its -wal file."
+        f"The database {path} that was used here is gone, so a new one is made. If you did not "
+        "remove it, stop the server, and put it back with its -wal file."
     )
 
 
-def look(path: Path) -> str:
-    """Return a sentence where writes may be missing. Raises Unavailable where they are, or where `-wal` is another's.
+def find_missing_writes(path: Path) -> str:
+    """Return a sentence if writes may be missing, else "".
 
-    Nobody may use the database meanwhile, in this process least of all: reading the file here would free its locks.
+    No one may use the database meanwhile, not even this process: closing the file here would
+    release its locks.
+
+    Raises:
+        Unavailable: if writes are missing, or `-wal` belongs to another database.
     """
-    mark, own = read_mark(path), _signs_in_file(path)
-    if own is None or not own.identity:
+    mark = read_mark(path)
+    file_signs = _signs_in_file(path)
+    if file_signs is None or not file_signs.identity:
         return ""
     has_log = _has_log(path)
-    mark = mark if mark and own.identity in mark.identities else None
-    if mark and mark.former and own.identity == mark.identity:
-        # The log with the new identity was written back: no log can have the former one any more.
+    mark = mark if mark and file_signs.identity in mark.identities else None
+    if mark and mark.former and file_signs.identity == mark.identity:
+        # The log with the new identity was written back, so no log can have the former one.
         mark = replace(mark, former=0)
         _save(mark, path)
-    signs = _signs_with_log(path, mark.identities if mark else (own.identity,)) if has_log else own
+    signs = (
+        _signs_with_log(path, mark.identities if mark else (file_signs.identity,))
+        if has_log
+        else file_signs
+    )
     if mark is None:
-        return _copied_alone(path) if not has_log and own.phase != CLOSED else ""
+        return _copied_alone(path) if not has_log and file_signs.phase != CLOSED else ""
     if signs.session < mark.session:
         return (
-            f"The database {path} is older than the one a server used here last. If you put it there, all is well; if not, look "
-            "for the newer one and its -wal file."
+            f"The database {path} is older than the one a server used here last. If you put it "
+            "there, all is well; if not, look for the newer one and its -wal file."
         )
     is_behind = signs.phase == OPENING and mark.phase == LIVE
     if (
@@ -114,8 +133,9 @@ def look(path: Path) -> str:
     if mark.path != str(path.absolute()):
         return _copied_alone(path)
     raise Unavailable(
-        f"The last writes are missing from the database {path}: its file {path.name}-wal is gone or is an older one. Put that "
-        f"back beside it, or restore a backup. If you want to go on without these writes, delete {mark_path(path)}."
+        f"The last writes are missing from the database {path}: its file {path.name}-wal is gone "
+        "or is an older one. Put that back beside it, or restore a backup. If you want to go on "
+        f"without these writes, delete {mark_path(path)}."
     )
 
 
@@ -123,22 +143,23 @@ def begin(connection: sqlite3.Connection, path: Path) -> None:
     """Note in the database, and so in its file, that a session is opening."""
     (identity,) = connection.execute("PRAGMA application_id").fetchone()
     mark = read_mark(path)
-    # A copy in another place becomes a database of its own.
+    # A copy at another path becomes a database of its own.
     if (
         not identity
         or mark is None
         or (mark.identity, mark.path) != (identity, str(path.absolute()))
     ):
-        new = secrets.randbelow(2**31 - 2) + 1
-        # First the mark: whoever is killed between the two, or before `-wal` is written back, leaves both identities in it.
-        write_mark(connection, path, identity=new, former=identity)
-        connection.execute(f"PRAGMA application_id = {new}")
+        new_identity = secrets.randbelow(2**31 - 2) + 1
+        # The mark comes first: after a kill between the two, or before `-wal` is written back, it
+        # holds both identities.
+        write_mark(connection, path, identity=new_identity, former=identity)
+        connection.execute(f"PRAGMA application_id = {new_identity}")
     session, _ = _session(connection)
     connection.execute(f"PRAGMA user_version = {(session + 1) * _PHASES + OPENING}")
 
 
 def enter(connection: sqlite3.Connection, phase: int) -> None:
-    """Note in the database that its session is in this phase."""
+    """Note in the database the phase of its session."""
     session, _ = _session(connection)
     connection.execute(f"PRAGMA user_version = {session * _PHASES + phase}")
 
@@ -146,12 +167,16 @@ def enter(connection: sqlite3.Connection, phase: int) -> None:
 def write_mark(
     connection: sqlite3.Connection, path: Path, *, identity: int | None = None, former: int = 0
 ) -> None:
-    """Write the mark: what is in the database now, or is about to be. A disk that is full leaves the old mark, which is behind."""
+    """Write the mark file from the database.
+
+    `identity` is an identity that the database is about to get. If the disk is full, the old mark
+    stays, which lags behind.
+    """
     session, phase = _session(connection)
     if identity is None:
         (identity,) = connection.execute("PRAGMA application_id").fetchone()
-        known = read_mark(path)
-        former = known.former if known and known.identity == identity else 0
+        mark = read_mark(path)
+        former = mark.former if mark and mark.identity == identity else 0
     (numbers,) = connection.execute(_SEQUENCES).fetchone()
     _save(
         DatabaseMark(identity, session, phase, numbers, str(path.absolute()), _boot(), former), path
@@ -175,17 +200,20 @@ def read_mark(path: Path) -> DatabaseMark | None:
 
 
 class OpenFiles:
-    """The files of an open database, which must stay where they are."""
+    """The files of an open database, which must stay in place."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         names = (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"))
-        # Kept open until SQLite has closed the files: to close one frees the locks that SQLite has on it.
+        # Kept open until SQLite has closed the files: closing one releases SQLite's locks on it.
         self._files = [(str(name), os.open(name, os.O_RDONLY)) for name in names if name.exists()]
 
     @property
     def are_in_place(self) -> bool:
-        """Return whether the names still lead to the files; on disks with changing numbers of files too."""
+        """True if the names still lead to the open files.
+
+        It compares device and inode numbers.
+        """
         try:
             return all(
                 os.path.samestat(os.fstat(file), os.stat(name))  # noqa: PTH116
@@ -195,10 +223,11 @@ class OpenFiles:
             return False
 
     def require_in_place(self) -> None:
-        """Raise Unavailable where what is written now would be lost."""
+        """Raise Unavailable if writes would be lost."""
         if not self.are_in_place:
             raise Unavailable(
-                f"{self._path.name}, its -wal or its -shm file was renamed, replaced or removed while this server uses it, so "
+                f"{self._path.name}, its -wal or its -shm file was renamed, replaced or removed "
+                "while this server uses it, so "
                 "nothing is written any more. Stop the server, put the files back, then start it."
             )
 
@@ -209,14 +238,18 @@ class OpenFiles:
 
 
 def abandon(connection: Any) -> None:
-    """Never close a connection: SQLite would delete by its name the `-wal` file that may be another database's by now."""
+    """Keep a connection from ever being closed.
+
+    On closing, SQLite would delete the `-wal` file by its name, and that may now be another
+    database's.
+    """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
 def _copied_alone(path: Path) -> str:
     return (
-        f"The database {path} comes from a server that had it open. If its file {path.name}-wal was not copied with it, the last "
-        f"writes are missing here. {_HOW}"
+        f"The database {path} comes from a server that had it open. If its file {path.name}-wal "
+        f"was not copied with it, the last writes are missing here. {_HOW}"
     )
 
 
@@ -228,7 +261,7 @@ def _has_log(path: Path) -> bool:
 
 
 def _signs_in_file(path: Path) -> _Signs | None:
-    """Return what the file itself says, without its log; None where it cannot be read."""
+    """Return the signs in the file itself, without its log; None if it cannot be read."""
     with path.open("rb") as file:
         if not file.read(len(_MAGIC)).startswith(_MAGIC):
             return None
@@ -238,14 +271,19 @@ def _signs_in_file(path: Path) -> _Signs | None:
 
 
 def _signs_with_log(path: Path, identities: Collection[int]) -> _Signs:
-    """Return what the database says. Raises Unavailable where the log is another database's, with none of these identities."""
+    """Return the signs of the database with its log.
+
+    Raises:
+        Unavailable: if the log has none of these identities, so belongs to another database.
+    """
     signs = None
     with suppress(sqlite3.Error):
         signs = _signs_at(f"{path.absolute().as_uri()}?mode=ro")
     if signs is None or signs.identity not in identities:
         raise Unavailable(
-            f"{path.name}-wal in {path.parent} is another database's, or damaged. It was left as it is, since it would damage "
-            f"{path.name}. Put the right one in its place; or move it away, and the last writes are missing."
+            f"{path.name}-wal in {path.parent} is another database's, or damaged. It was left as "
+            f"it is, since it would damage {path.name}. Put the right one in its place; or move it "
+            "away, and the last writes are missing."
         )
     return signs
 
@@ -259,14 +297,14 @@ def _signs_at(uri: str) -> _Signs:
 
 def _session(connection: sqlite3.Connection) -> tuple[int, int]:
     """Return the number of the session and its phase."""
-    (value,) = connection.execute("PRAGMA user_version").fetchone()
-    session, phase = divmod(int(value), _PHASES)
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    session, phase = divmod(int(version), _PHASES)
     return session, phase
 
 
 @cache
 def _boot() -> str:
-    """Return what names this run of the machine; something new in each process where there is no such name."""
+    """Return an id of this run of the machine, or a random one for this process."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

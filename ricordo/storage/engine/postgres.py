@@ -1,9 +1,11 @@
-"""What only PostgreSQL knows: a bounded pool of worker threads with a connection each, repeating a unit of work, backups.
+"""PostgreSQL: a pool of worker threads with a connection each, retries and backups.
 
-Writes are READ COMMITTED: a statement sees what was committed before it, and waits for the rows that another transaction changed.
-So a unit that reads first and writes what follows from it locks what it read (`with_for_update`, which SQLite leaves out),
-compares when it writes, or raises Overtaken. Reads are one snapshot. Text columns are COLLATE "C": byte order, as on SQLite.
-JSON columns are JSON and not JSONB, which would change the order of keys and large numbers: nothing is looked for inside of them.
+Writes are READ COMMITTED: a statement sees rows that were committed before it, and waits for rows
+that another transaction changed. So a unit whose writes depend on its reads must lock the rows it
+reads (`with_for_update`, which SQLite leaves out), compare them when it writes, or raise Overtaken.
+Reads are one snapshot. Text columns are COLLATE "C": byte order, as on SQLite. JSON columns are
+JSON and not JSONB, which would change the order of keys and large numbers; no query looks inside
+them.
 """
 
 import logging
@@ -42,18 +44,24 @@ from ricordo.storage.schema.columns import as_stored
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-OLDEST = 16  # the major version of PostgreSQL that is tested and promised
-_ATTEMPTS, _ATTEMPTS_WHILE_DOWN = 5, 2
+OLDEST = 16  # the oldest supported and tested major version of PostgreSQL
+_ATTEMPTS = 5
+_ATTEMPTS_WHILE_DOWN = 2
 _DOWN_SECONDS = 10.0
-_BACKOFF, _LOST_BACKOFF = Backoff(0.008, 2, 1), Backoff(0.02, 4, 10)
-# Every Ricordo server that changes the schema of one database takes this lock: the letters of its name.
+_BACKOFF = Backoff(0.008, 2, 1)
+_LOST_BACKOFF = Backoff(0.02, 4, 10)
+# Every Ricordo server takes this lock before it changes the schema: the letters of its name.
 SCHEMA_LOCK = int.from_bytes(b"ricordo")
 _LOOK_SECONDS = 20.0
-_BY_SIZE = "SELECT relname FROM pg_stat_user_tables WHERE schemaname = current_schema() ORDER BY pg_total_relation_size(relid)"
-# An error of input or output, and an internal one, as of a long value of which a part is missing.
+_BY_SIZE = (
+    "SELECT relname FROM pg_stat_user_tables WHERE schemaname = current_schema()"
+    " ORDER BY pg_total_relation_size(relid)"
+)
+# An input or output error, and an internal error, such as a long text with a missing part.
 _UNREADABLE = ("58030", "XX000")
 _ADVICE = "See that the PostgreSQL server runs, takes connections and has room on its disk."
-# A unit waits at most so long for another's rows, and a server that hangs in the middle of one does not lock them for ever.
+# A unit waits at most 10 s for another's rows. A server that hangs inside a unit loses its locks
+# after 60 s.
 _SESSION = (
     "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '60s'; SET jit = off"
 )
@@ -61,21 +69,25 @@ _AGAIN = (errors.SerializationFailure, errors.DeadlockDetected)
 
 
 class _Compiler(PGCompiler_psycopg):
-    """Writes `column IN each(ids)` as a comparison with an array, for which PostgreSQL always uses the column's index."""
+    """Compile `column IN each(ids)` as a comparison with an array.
+
+    PostgreSQL always uses the column's index for that.
+    """
 
     def visit_custom_op_binary(self, element: Any, operator: Any, **options: Any) -> str:
         if operator.opstring != "IN" or not isinstance(element.right, each):
             return str(super().visit_custom_op_binary(element, operator, **options))  # type: ignore[no-untyped-call]
-        column, items = (
-            self.process(element.left, **options),
-            self.process(element.right.clauses, **options),
-        )
+        column = self.process(element.left, **options)
+        ids = self.process(element.right.clauses, **options)
         kind = "bigint" if isinstance(element.left.type, Integer) else "text"
-        return f"{column} = ANY(ARRAY(SELECT json_array_elements_text({items})::{kind}))"
+        return f"{column} = ANY(ARRAY(SELECT json_array_elements_text({ids})::{kind}))"
 
 
 class _DdlCompiler(PGDDLCompiler):
-    """Creates text columns in byte order, as on SQLite, and partial indexes by the condition in their `info`."""
+    """Create text columns in byte order, as on SQLite, and partial indexes.
+
+    The condition of a partial index is in its `info`.
+    """
 
     def get_column_specification(self, column: Any, **options: Any) -> str:
         specification: str = super().get_column_specification(column, **options)  # type: ignore[no-untyped-call]
@@ -102,7 +114,10 @@ registry.register("postgresql.ricordo", __name__, "PostgresDialect")
 
 
 class PostgresStore(SqlStore):
-    """A database that several servers may share. Each worker thread has one connection; callers wait for a free one."""
+    """A database that several servers may share.
+
+    Each worker thread has one connection; callers wait for a free thread.
+    """
 
     begin_read = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     begin_write = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
@@ -117,31 +132,37 @@ class PostgresStore(SqlStore):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:
                     result = self._attempt(begin, work)
-                except _Again as again:
-                    if attempt >= self._most_attempts(again):
-                        self._down_until = (
-                            time.monotonic() + _DOWN_SECONDS if again.is_lost else 0.0
-                        )
-                        raise again.cause from None
+                except _Retry as retry:
+                    if attempt >= self._max_attempts(retry):
+                        is_down_until = time.monotonic() + _DOWN_SECONDS
+                        self._down_until = is_down_until if retry.is_lost else 0.0
+                        raise retry.cause from None
                     log.info(
-                        "running a unit of work again", extra={"reason": reason_of(again.cause)}
+                        "running a unit of work again", extra={"reason": reason_of(retry.cause)}
                     )
-                    # A server that restarts takes a while; another's transaction does not.
-                    time.sleep((_LOST_BACKOFF if again.is_lost else _BACKOFF).seconds(attempt))
+                    # A restarting server takes longer than another transaction.
+                    time.sleep((_LOST_BACKOFF if retry.is_lost else _BACKOFF).seconds(attempt))
                 else:
                     self._down_until = 0.0
                     return result
             raise AssertionError("the last attempt returns or raises")
 
-    def _most_attempts(self, again: "_Again") -> int:
-        """Return how often a unit is tried. While the server is known to be down, a new connection is tried once."""
-        if not again.is_lost:
+    def _max_attempts(self, retry: "_Retry") -> int:
+        """Return the number of attempts for a unit of work.
+
+        While the server is known to be down, a new connection is tried only once.
+        """
+        if not retry.is_lost:
             return _ATTEMPTS
         is_down = time.monotonic() < self._down_until
         return _ATTEMPTS_WHILE_DOWN if is_down else _ATTEMPTS
 
     def _attempt(self, begin: str, work: Callable[[Transaction], T]) -> T:
-        """One try. Raises _Again where nothing was changed and another try may succeed."""
+        """Run the unit once.
+
+        Raises:
+            _Retry: if nothing was changed and another attempt may succeed.
+        """
         is_done = False
 
         def run(tx: Transaction) -> T:
@@ -149,37 +170,39 @@ class PostgresStore(SqlStore):
             try:
                 result = work(tx)
             except psycopg.Error:
-                # SQLAlchemy does not see the errors of prepared statements, and must not roll back on a closed connection.
+                # SQLAlchemy does not see errors of prepared statements, and must not roll back on
+                # a closed connection.
                 if tx.connection.connection.dbapi_connection.closed:  # type: ignore[union-attr]
                     tx.connection.invalidate()
                 raise
-            is_done = True  # what is left is only the commit
+            is_done = True  # only the commit is left
             return result
 
         try:
             return self._run(self._connection(), begin, run)
         except Overtaken as error:
-            raise _Again(error) from error
+            raise _Retry(error) from error
         except (psycopg.Error, DBAPIError) as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
             if _is_lost(cause) or self._is_broken():
                 self._drop_connection()
                 if is_done:
                     raise DatabaseFailed(
-                        "The connection to PostgreSQL was lost while it saved, and whether it did is not known. "
-                        "Read what is there before you send it again."
+                        "The connection to PostgreSQL was lost while it saved, and whether it did "
+                        "is not known. Read what is there before you send it again."
                     ) from error
-                raise _Again(error, is_lost=True) from error
+                raise _Retry(error, is_lost=True) from error
             if isinstance(cause, _AGAIN):
-                raise _Again(error) from error
+                raise _Retry(error) from error
             _require_storable(cause)
             raise
 
     def _is_broken(self) -> bool:
         connection: Connection | None = getattr(self._local, "connection", None)
-        return connection is not None and (
-            connection.invalidated or connection.connection.dbapi_connection.closed
-        )  # type: ignore[union-attr]
+        if connection is None:
+            return False
+        raw: Any = connection.connection.dbapi_connection
+        return bool(connection.invalidated or raw.closed)
 
     def _drop_connection(self) -> None:
         connection: Connection | None = self._local.__dict__.pop("connection", None)
@@ -189,8 +212,8 @@ class PostgresStore(SqlStore):
             connection.close()
 
 
-class _Again(Exception):
-    """Nothing was changed, and the unit may run once more."""
+class _Retry(Exception):
+    """Raised if nothing was changed and the unit may run once more."""
 
     def __init__(self, cause: Exception, *, is_lost: bool = False) -> None:
         super().__init__(str(cause))
@@ -209,7 +232,10 @@ def _is_lost(cause: BaseException | None) -> bool:
 
 
 def _require_storable(cause: BaseException | None) -> None:
-    """Raise Invalid for values that no column can hold; they are known by PostgreSQL's codes, or by psycopg's message."""
+    """Raise Invalid for content that no column can hold.
+
+    It is recognized by PostgreSQL's codes or by psycopg's message.
+    """
     if isinstance(cause, errors.NumericValueOutOfRange):
         raise OverflowError from cause
     if isinstance(cause, errors.ProgramLimitExceeded):
@@ -233,29 +259,36 @@ def open_postgres(
     backups: Path,
     clock: Clock | None = None,
 ) -> PostgresStore:
-    """Open the database and migrate an older schema, one server at a time. Raises Unavailable with what to do."""
+    """Open the database and migrate an older schema, one server at a time.
+
+    Raises:
+        Unavailable: with advice in its message.
+    """
     clock = clock or SystemClock()
     engine = make_engine(url, durability)
     with first_connection(engine) as connection:
         require_usable(connection)
-        connection.exec_driver_sql(
-            "SET lock_timeout = 0"
-        )  # another server's migration may take long
+        # Another server's migration may take long.
+        connection.exec_driver_sql("SET lock_timeout = 0")
         connection.exec_driver_sql(f"SELECT pg_advisory_lock({SCHEMA_LOCK})")
-        connection.rollback()  # ends SQLAlchemy's idea of a transaction; the lock belongs to the session
+        # Ends SQLAlchemy's idea of a transaction; the lock belongs to the session.
+        connection.rollback()
         migrations.migrate(
             connection,
             back_up=lambda version: back_up_postgres(connection, backups, version, clock),
         )
-        # What a dead server left of its connection is closed by NullPool, and the lock goes with it.
+        # NullPool closes the connection, and the lock ends with the session.
     return PostgresStore(engine, clock, connections)
 
 
 def make_engine(url: str, durability: str = "normal") -> Engine:
-    """An engine for an address as postgresql://user:password@host/name; nothing is opened yet."""
+    """Return an engine for an address like postgresql://user:password@host/name.
+
+    It opens no connection yet.
+    """
     engine = create_engine(
         driver_url(url),
-        # autocommit: the driver begins nothing by itself, the store says how.
+        # autocommit: the driver begins no transaction by itself, the store does.
         connect_args={"autocommit": True},
         use_native_hstore=False,
         **ENGINE_OPTIONS,
@@ -271,42 +304,48 @@ def make_engine(url: str, durability: str = "normal") -> Engine:
 
 
 def driver_url(url: str) -> URL:
-    """The address with our dialect, and with what a connection needs unless it says otherwise itself."""
+    """Return the address with our dialect and with default connection options."""
     parsed = make_url(url).set(drivername="postgresql+ricordo")
     defaults = {"connect_timeout": "10", "application_name": "ricordo", "keepalives_idle": "30"}
     return parsed.set(query={**defaults, **parsed.query})
 
 
 def first_connection(engine: Engine) -> Connection:
-    """Connect, or raise Unavailable with where to and why not, and without the password."""
+    """Connect, or raise DatabaseFailed with the address and the reason.
+
+    The address in the message has no password.
+    """
     try:
         return engine.connect()
     except DatabaseError as error:
-        where = (
-            engine.url.render_as_string(hide_password=True)
-            .partition("?")[0]
-            .replace("+ricordo", "")
-        )
+        address = engine.url.render_as_string(hide_password=True).partition("?")[0]
         raise DatabaseFailed(
-            f"The database {where} cannot be opened: {reason_of(error)}. "
+            f"The database {address.replace('+ricordo', '')} cannot be opened: {reason_of(error)}. "
             "See that the PostgreSQL server runs, and that RICORDO_DATABASE_URL is right."
         ) from None
 
 
 def describe(connection: Connection) -> tuple[int, str, str, str | None]:
-    """Return the database's bytes, the server's version, the database's name, and the version of pgvector it may have."""
+    """Return the database's bytes, the server's version, its name, and pgvector's version.
+
+    pgvector's version is None if the server does not have it.
+    """
     size, name = connection.exec_driver_sql(
         "SELECT pg_database_size(current_database()), current_database()"
     ).one()
     vectors = connection.exec_driver_sql(
-        "SELECT coalesce(installed_version, default_version) FROM pg_available_extensions WHERE name = 'vector'"
+        "SELECT coalesce(installed_version, default_version)"
+        " FROM pg_available_extensions WHERE name = 'vector'"
     ).scalar_one_or_none()
     return int(size), server_version(connection), str(name), vectors
 
 
 @contextmanager
 def read_only(url: str) -> Iterator[Connection]:
-    """Connect for reading only. Raises Unavailable, also for what fails inside of the `with`."""
+    """Connect for reading only.
+
+    Raises Unavailable, also for errors inside the `with` block.
+    """
     with plain_errors(psycopg, _ADVICE), first_connection(make_engine(url)) as connection:
         require_usable(connection)
         connection.rollback()  # ends SQLAlchemy's idea of a transaction
@@ -318,7 +357,7 @@ def server_version(connection: Connection) -> str:
 
 
 def require_usable(connection: Connection) -> None:
-    """Raise Unavailable where the server is too old, holds text in another encoding, or cannot be reached by sessions."""
+    """Raise Unavailable for an old server, another encoding, or a pooler without sessions."""
     version = server_version(connection)
     if int(version.split(".")[0]) < OLDEST:
         raise Unavailable(f"PostgreSQL {version} is too old. Ricordo needs {OLDEST} or newer.")
@@ -332,21 +371,22 @@ def require_usable(connection: Connection) -> None:
 
 
 def _require_sessions(connection: Connection) -> None:
-    """Raise Unavailable where a pooler hands out a server's session for one transaction each.
+    """Raise Unavailable if a pooler assigns server sessions per transaction.
 
-    Settings, locks of sessions, LISTEN and prepared statements would end up in anybody's session. Two connections that stay open
-    have a backend each, and keep it.
+    Settings, session locks, LISTEN and prepared statements would then end up in other clients'
+    sessions. Without such a pooler, two open connections have a backend each, and keep it.
     """
     with connection.engine.connect() as other:
         first, second, third, fourth = (
-            _backend_of(one) for one in (connection, other, connection, other)
+            _backend_of(session) for session in (connection, other, connection, other)
         )
     connection.rollback()
     if first != third or second != fourth or first == second:
         raise Unavailable(
-            "RICORDO_DATABASE_URL leads to a connection pooler in transaction mode, and Ricordo needs sessions of its own: it "
-            "listens for jobs and takes locks. Set pool_mode = session for this database (of PgBouncer; others call it session "
-            "mode), or name the address of PostgreSQL itself."
+            "RICORDO_DATABASE_URL leads to a connection pooler in transaction mode, and Ricordo "
+            "needs sessions of its own: it listens for jobs and takes locks. Set pool_mode = "
+            "session for this database (of PgBouncer; others call it session mode), or name the "
+            "address of PostgreSQL itself."
         )
 
 
@@ -355,18 +395,23 @@ def _backend_of(connection: Connection) -> int:
 
 
 def damaged_tables(connection: Connection) -> list[str]:
-    """Return the tables of which a page cannot be read, looking for so many seconds at most: the small tables come first."""
+    """Return the tables with unreadable pages, the smallest tables first.
+
+    The search stops after _LOOK_SECONDS.
+    """
     end = time.monotonic() + _LOOK_SECONDS
     connection.exec_driver_sql("SET max_parallel_workers_per_gather = 0")
     damaged: list[str] = []
     for name in connection.exec_driver_sql(_BY_SIZE).scalars().all():
-        left = round((end - time.monotonic()) * 1000)
-        if left <= 0:
+        milliseconds = round((end - time.monotonic()) * 1000)
+        if milliseconds <= 0:
             break
-        connection.exec_driver_sql(f"SET statement_timeout = {left}")
+        connection.exec_driver_sql(f"SET statement_timeout = {milliseconds}")
         try:
-            # All values are read, also those that lie elsewhere for their length.
-            connection.exec_driver_sql(f'SELECT sum(length(one::text)) FROM "{name}" AS one').all()  # noqa: S608
+            # Reads every column, also long texts stored outside the row.
+            connection.exec_driver_sql(
+                f'SELECT sum(length(whole_row::text)) FROM "{name}" AS whole_row'  # noqa: S608
+            ).all()
         except DBAPIError as error:
             if kind_of(error) == "damaged" or getattr(error.orig, "sqlstate", None) in _UNREADABLE:
                 damaged.append(str(name))

@@ -1,6 +1,6 @@
-"""The seal of a backup: hashes of its tables inside of it, and a hash of all its bytes as its last line.
+"""The seal of a backup: hashes of its tables, and a hash of the file as its last line.
 
-SQLite itself notices only damage that breaks the structure of its pages; a changed letter in a text it takes as it is.
+SQLite itself notices only damage to the structure of its pages, and not a changed letter in a text.
 """
 
 import hashlib
@@ -13,11 +13,12 @@ from pathlib import Path
 
 from ricordo.errors import Invalid, NotFound, Unavailable
 
-# Also the sign that the file has to end with a seal. A server that is started on a backup deletes it.
+# The table also shows that the file must end with a seal. A server that is started on a backup
+# deletes it.
 TABLE = "backup_hashes"
 UNSEALED = (
-    "It has no hashes, as backups of older versions: its structure is sound, but a changed letter in a text would not be "
-    "noticed. Make a new backup when you can."
+    "It has no hashes, as backups of older versions: its structure is sound, but a changed letter "
+    "in a text would not be noticed. Make a new backup when you can."
 )
 _MAGIC = b"SQLite format 3\0"
 _WORDS = b"\nRicordo backup. SHA-256 of all bytes before this line: "
@@ -30,16 +31,16 @@ _CREATE = (
 
 
 def write_hashes(path: Path, hashes: Mapping[str, str], rows: Mapping[str, int]) -> None:
-    """Store the hashes of tables in a database that nobody else uses."""
-    values = [(name, rows[name], value) for name, value in hashes.items()]
+    """Store the hashes of tables in a database that no one else uses."""
+    records = [(name, rows[name], digest) for name, digest in hashes.items()]
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(f"DROP TABLE IF EXISTS {TABLE}")
         connection.execute(_CREATE)
-        connection.executemany(f"INSERT INTO {TABLE} VALUES (?, ?, ?)", values)  # noqa: S608 - our own name
+        connection.executemany(f"INSERT INTO {TABLE} VALUES (?, ?, ?)", records)  # noqa: S608 - our own name
 
 
 def seal(path: Path) -> None:
-    """Append the hash of a finished file, and have all of it on the disk. Raises Unavailable."""
+    """Append a finished file's hash, and flush all of it to the disk. Raises Unavailable."""
     try:
         digest = _digest(path, path.stat().st_size)
         with path.open("ab") as file:
@@ -53,7 +54,10 @@ def seal(path: Path) -> None:
 
 
 def require_sound(path: Path) -> Mapping[str, str] | None:
-    """Return the hashes of a whole backup's tables; None for one without a seal. Raises NotFound, Invalid."""
+    """Return the hashes of a sound backup's tables; None for one without a seal.
+
+    Raises NotFound, Invalid.
+    """
     if not path.is_file():
         raise NotFound(f"There is no file {path}.")
     try:
@@ -72,7 +76,7 @@ def require_sound(path: Path) -> Mapping[str, str] | None:
 
 
 def _sealed_digest(path: Path) -> str:
-    """Return the hash in the last line; empty where there is no such line."""
+    """Return the hash in the last line; "" if there is none."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LENGTH))
         end = _SEAL.fullmatch(file.read())
@@ -94,8 +98,8 @@ def _damage_without_seal(path: Path) -> str:
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [TABLE]).fetchone():
             return "its last line, which holds its hash, is cut off or changed, or something was added behind it"
-        (found,) = connection.execute("PRAGMA integrity_check").fetchone()
-    return "" if found == "ok" else str(found)
+        (report,) = connection.execute("PRAGMA integrity_check").fetchone()
+    return "" if report == "ok" else str(report)
 
 
 def _damage_of_header(path: Path) -> str:
@@ -111,7 +115,7 @@ def _damage_of_header(path: Path) -> str:
 
 
 def _stored_hashes(path: Path) -> dict[str, str]:
-    # Immutable: nothing is written beside the file, or read from there.
+    # Immutable: SQLite neither reads nor writes other files for it.
     with closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
     ) as connection:
@@ -119,10 +123,11 @@ def _stored_hashes(path: Path) -> dict[str, str]:
 
 
 def _written_size(header: bytes) -> int:
-    """Return how many bytes the header says the pages take; 0 where it does not say it."""
-    page = int.from_bytes(header[16:18], "big")
-    is_valid = header[24:28] == header[92:96]
-    return int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page) if is_valid else 0
+    """Return the bytes of all pages according to the header; 0 if it gives none."""
+    if header[24:28] != header[92:96]:
+        return 0
+    page_size = int.from_bytes(header[16:18], "big")
+    return int.from_bytes(header[28:32], "big") * (65536 if page_size == 1 else page_size)
 
 
 def _digest(path: Path, size: int) -> str:

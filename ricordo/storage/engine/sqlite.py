@@ -1,4 +1,4 @@
-"""What only SQLite knows: pragmas, one writer thread, reader threads, the folder lock."""
+"""SQLite: pragmas, one writer thread, reader threads and the folder lock."""
 
 import asyncio
 import logging
@@ -38,9 +38,13 @@ def _each(element: each, compiler: Any, **options: Any) -> str:
 
 
 class SqliteStore(SqlStore):
-    """One file, one writer thread, a few readers. SQLite has one writer, so callers wait for it here and never see "locked"."""
+    """A store in one file, with one writer thread and a few readers.
 
-    # IMMEDIATE takes the write lock at once: a transaction that starts by reading can then never fail on upgrading it.
+    SQLite allows one writer, so callers wait for it here and never see "locked".
+    """
+
+    # IMMEDIATE takes the write lock at once, so a transaction that starts by reading cannot fail
+    # when it upgrades its lock.
     begin_write = "BEGIN IMMEDIATE"
 
     def __init__(self, engine: Engine, clock: Clock, lock: FileLock) -> None:
@@ -57,7 +61,7 @@ class SqliteStore(SqlStore):
             raise
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` and commit. Raises Unavailable where the database's files are not where they were."""
+        """Run `work` and commit. Raises Unavailable if the database's files were moved."""
         result = await super().write(work)
         if not self._is_mark_due:
             self._is_mark_due = True
@@ -70,7 +74,7 @@ class SqliteStore(SqlStore):
     def _write(self, work: Callable[[Transaction], T]) -> T:
         self._files.require_in_place()
         result = super()._write(work)
-        # Nothing is called done that went into a file which was taken away meanwhile.
+        # A write into a file that was moved meanwhile must not count as done.
         self._files.require_in_place()
         return result
 
@@ -86,13 +90,13 @@ class SqliteStore(SqlStore):
         return file_mark.OpenFiles(self._path)
 
     def _mark_later(self) -> None:
-        with suppress(RuntimeError):  # closed meanwhile, which has written the mark
+        with suppress(RuntimeError):  # closed meanwhile; closing has written the mark
             self._writers.submit(self._mark)
 
     def _mark(self) -> None:
         self._is_mark_due = False
         if self._files.are_in_place:
-            with suppress(sqlite3.Error):  # the next write says what is wrong
+            with suppress(sqlite3.Error):  # the next write reports the error
                 file_mark.write_mark(self._raw_connection(), self._path)
 
     def _leave_session(self) -> None:
@@ -103,26 +107,24 @@ class SqliteStore(SqlStore):
             )
             file_mark.abandon(self._raw_connection())
             return
-        with suppress(
-            sqlite3.Error
-        ):  # a full disk: the next start knows that this session was not closed
+        # On a full disk the next start sees that this session was not closed.
+        with suppress(sqlite3.Error):
             file_mark.enter(self._raw_connection(), file_mark.CLOSED)
             file_mark.write_mark(self._raw_connection(), self._path)
 
     def _unit(self, begin: str, work: Callable[[Transaction], T]) -> T:
         with plain_errors(sqlite3, _ADVICE, self._path):
             if begin == self.begin_read and not hasattr(self._local, "connection"):
-                # A connection to files that took the place of ours would delete their log when it is closed.
+                # A new connection, to files that replaced ours, would delete their log on closing.
                 self._files.require_in_place()
                 cursor = self._connection().connection.cursor()
                 cursor.execute("PRAGMA query_only = ON")
-                cursor.execute(
-                    "PRAGMA cache_size = -4096"
-                )  # of each reader; the system caches the file too
+                # For each reader; the system caches the file too.
+                cursor.execute("PRAGMA cache_size = -4096")
             return self._run(self._connection(), begin, work)
 
     def _begin(self, connection: Connection, begin: str) -> None:
-        # By the driver itself, in a tenth of the time: every transaction has one.
+        # Through the driver itself, in a tenth of the time, since every transaction begins here.
         for observer in self.statements.observers:
             observer(begin)
         connection.connection.cursor().execute(begin)
@@ -139,18 +141,21 @@ class SqliteStore(SqlStore):
 def open_sqlite(
     path: Path, *, durability: str = "normal", clock: Clock | None = None
 ) -> SqliteStore:
-    """Open the file, alone: take the folder's lock, back up and migrate an older schema. Raises Conflict, Unavailable."""
+    """Open the file for this process alone, and back up and migrate an older schema.
+
+    It takes the folder's lock. Raises Conflict, Unavailable.
+    """
     clock = clock or SystemClock()
     notice = file_mark.look_for_absent(path)
     make_private_file(path)
     lock = lock_file(path)
     try:
-        notice = notice or file_mark.look(path)
+        notice = notice or file_mark.find_missing_writes(path)
         engine = make_engine(path, durability)
         with plain_errors(sqlite3, _ADVICE, path), first_connection(engine, path) as connection:
             migrations.migrate(connection, back_up=lambda version: back_up(path, version, clock))
             with connection.begin():
-                # Where the file was a backup: it changes from now on.
+                # A backup that is opened as a database changes from now on, so its hashes go.
                 connection.exec_driver_sql(f"DROP TABLE IF EXISTS {seal.TABLE}")
             raw: Any = connection.connection.driver_connection
             file_mark.begin(raw, path)
@@ -165,8 +170,11 @@ def open_sqlite(
 
 
 def lock_file(path: Path) -> FileLock:
-    """Take the lock of the database's one user; `release` frees it. Raises Conflict where another process has it."""
-    # Not the thread's own: `close` frees it from a worker thread.
+    """Take the lock for the one process that may use the database.
+
+    `release` frees it. Raises Conflict if another process has it.
+    """
+    # Not bound to a thread: `close` frees the lock from a worker thread.
     lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
     try:
         lock.acquire()
@@ -178,10 +186,10 @@ def lock_file(path: Path) -> FileLock:
 
 
 def make_private_file(path: Path) -> None:
-    """Make the file, empty, for its owner alone, where there is none. Raises Unavailable."""
+    """Create an empty file for its owner alone, unless it exists. Raises Unavailable."""
     make_private_folder(path.parent)
     try:
-        path.touch(mode=0o600)  # SQLite gives the files beside it the same mode
+        path.touch(mode=0o600)  # SQLite gives the same mode to its other files
     except OSError as error:
         raise Unavailable(
             f"The file {path} cannot be written: {error.strerror}. Choose another RICORDO_DATA_DIR."
@@ -190,32 +198,31 @@ def make_private_file(path: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Raise Unavailable where this user may not write the file, one beside it, or their folder."""
-    beside = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
-    for one in (path.parent, path, *beside, path.with_suffix(".lock")):
-        if not os.access(one, os.W_OK) and one.exists():
+    """Raise DatabaseFailed if this user may not write the files or their folder."""
+    logs = [path.with_name(path.name + end) for end in ("-wal", "-shm")]
+    for file in (path.parent, path, *logs, path.with_suffix(".lock")):
+        if not os.access(file, os.W_OK) and file.exists():
             raise DatabaseFailed(
-                f"{one} is read-only for this user. Give the user who runs Ricordo the right to write it, or choose another "
-                "RICORDO_DATA_DIR.",
+                f"{file} is read-only for this user. Give the user who runs Ricordo the right to "
+                "write it, or choose another RICORDO_DATA_DIR.",
                 "read-only",
             )
 
 
 def _require_own(path: Path) -> None:
-    """Raise Unavailable where another program made the database, which stays as it is."""
+    """Raise Unavailable if another program created the database."""
+    statement = "SELECT name FROM sqlite_master WHERE type = 'table'"
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as looking:
-            tables = {
-                name
-                for (name,) in looking.execute(
-                    "SELECT name FROM sqlite_master WHERE type = 'table'"
-                )
-            }
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        ) as connection:
+            tables = {name for (name,) in connection.execute(statement)}
     except sqlite3.Error:
-        return  # whoever opens it says why it cannot be read
+        return  # opening it will report why it cannot be read
     if tables and "schema_versions" not in tables:
         raise Unavailable(
-            f"{path} is a database of another program: it has the table {min(tables)}, and none of Ricordo's. It was left as "
+            f"{path} is a database of another program: it has the table {min(tables)}, and none of "
+            "Ricordo's. It was left as "
             "it is. Choose another RICORDO_DATABASE_URL or RICORDO_DATA_DIR."
         )
 
@@ -223,13 +230,17 @@ def _require_own(path: Path) -> None:
 def require_file(path: Path) -> None:
     if not path.exists() or not path.stat().st_size:
         raise NotFound(
-            f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to where yours is."
+            f"There is no database at {path}. Set RICORDO_DATA_DIR or RICORDO_DATABASE_URL to "
+            "where yours is."
         )
 
 
 @contextmanager
 def read_only(path: Path) -> Iterator[Connection]:
-    """Connect for reading only. Raises NotFound, Unavailable, also for what fails inside of the `with`."""
+    """Connect for reading only.
+
+    Raises NotFound and Unavailable, also for errors inside the `with` block.
+    """
     require_file(path)
     engine = make_engine(path, "normal")
     with plain_errors(sqlite3, "It was only read."), first_connection(engine, path) as connection:
@@ -240,7 +251,7 @@ def read_only(path: Path) -> Iterator[Connection]:
 
 @contextmanager
 def unchanging_file(path: Path) -> Iterator[Connection]:
-    """Connect to a file that nobody writes, such as a backup, and leave all its bytes as they are."""
+    """Connect to a file that no one writes, such as a backup, and leave its bytes unchanged."""
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     engine = create_engine(
         "sqlite://",
@@ -260,14 +271,14 @@ def first_connection(engine: Engine, path: Path) -> Connection:
     except DatabaseError as error:
         kind = kind_of(error, path)
         advice = advice_for(kind, "See that its file and its folder can be read and written.")
-        words = f"The database {path} cannot be opened: {reason_of(error)}. {advice}"
-        raise DatabaseFailed(words, kind) from error
+        message = f"The database {path} cannot be opened: {reason_of(error)}. {advice}"
+        raise DatabaseFailed(message, kind) from error
 
 
 def make_engine(path: Path, durability: str) -> Engine:
     engine = create_engine(
-        URL.create("sqlite", database=str(path)),  # built, not written: a path may hold ? # and %
-        # isolation_level None: the driver begins nothing by itself, `_unit` says how.
+        URL.create("sqlite", database=str(path)),  # not a text, since a path may contain ? # and %
+        # isolation_level None: the driver begins no transaction by itself, `_unit` does.
         connect_args={
             "check_same_thread": False,
             "isolation_level": None,
@@ -289,7 +300,10 @@ def make_engine(path: Path, durability: str) -> Engine:
 
 
 def damage_of(connection: Connection) -> str:
-    """Return what is wrong with the pages of a database, after a verb: in which tables, or what SQLite says; empty for nothing."""
+    """Return the damage of a database as the end of a sentence; "" for none.
+
+    It names the damaged tables, or else quotes SQLite.
+    """
     finding = _finding(connection, "1")
     if finding == "ok":
         return ""
@@ -304,8 +318,8 @@ def damage_of(connection: Connection) -> str:
     return f" in: {', '.join(tables)}" if tables else f": {finding}"
 
 
-def _finding(connection: Connection, what: str) -> str:
+def _finding(connection: Connection, target: str) -> str:
     try:
-        return str(connection.exec_driver_sql(f"PRAGMA quick_check({what})").scalars().first())
+        return str(connection.exec_driver_sql(f"PRAGMA quick_check({target})").scalars().first())
     except DatabaseError as error:
         return reason_of(error)

@@ -1,8 +1,11 @@
-"""Statements compiled once. The repositories build theirs when they are imported; each is compiled for the database at its first
-use and then goes straight to the driver, which takes half of what SQLAlchemy's own execution of it takes.
+"""Statements that are compiled once and then run by the driver directly.
 
-On PostgreSQL an insert of several rows is compiled once more, as one statement that takes an array for each column: a statement for
-each row costs both sides several times as much, also where the driver waits for no answer in between.
+The repositories build their statements at import. Each is compiled for the database at its first
+use. Running it by the driver takes half the time of SQLAlchemy's own execution.
+
+On PostgreSQL an insert of several rows is compiled once more, as one statement with an array for
+each column. A statement for each row costs both sides several times as much, even if the driver
+does not wait for answers in between.
 """
 
 import re
@@ -25,7 +28,7 @@ _POSITION = "position"
 
 
 class PreparedStatement:
-    """One statement as the driver takes it, with the conversions of its parameters and of its rows."""
+    """One statement for the driver, with conversions of its parameters and rows."""
 
     __slots__ = (
         "_converts",
@@ -51,44 +54,52 @@ class PreparedStatement:
         converts = (
             (name, bind.type.dialect_impl(dialect).bind_processor(dialect))
             for name, bind in compiled.binds.items()
-            if not isinstance(bind.type, sa.LargeBinary)  # every driver takes bytes as they are
+            if not isinstance(bind.type, sa.LargeBinary)  # drivers take bytes unchanged
         )
         self._converts: dict[str, Convert] = {
             name: convert for name, convert in converts if convert
         }
-        # Of several names this gives a tuple of their values, of one the value alone.
+        # For several names itemgetter gives a tuple, for a single name only its value.
         is_plain = (
             compiled.positional and len(self._names) > 1 and not (self._converts or self._defaults)
         )
         self._plain = itemgetter(*self._names) if is_plain else None
         columns = list(statement.selected_columns) if isinstance(statement, sa.SelectBase) else []
-        # As text PostgreSQL writes two characters for each byte; of what holds no bytes, text is as quick and always understood.
+        # As text PostgreSQL writes two characters for each byte. Without bytes, text is as quick,
+        # and every client understands it.
         has_bytes = any(isinstance(column.type, sa.LargeBinary) for column in columns)
         self.cursor: dict[str, Any] = (
             {"binary": True} if has_bytes and dialect.name == "postgresql" else {}
         )
         row: Any = namedtuple("Row", [column.name for column in columns], rename=True)  # type: ignore[misc]
         self._row = row._make
-        # Floats come as they are, and what would convert them asks for a code that only a cursor with rows has.
+        # Floats need no conversion, and their processor asks for a code that only a cursor with
+        # rows has.
         kinds = (None if isinstance(column.type, sa.Float) else column.type for column in columns)
         reads = (
             kind.dialect_impl(dialect).result_processor(dialect, None) if kind else None
             for kind in kinds
         )
-        self._reads = tuple((place, read) for place, read in enumerate(reads) if read)
+        self._reads = tuple((index, read) for index, read in enumerate(reads) if read)
 
     def bind_all(self, rows: Sequence[Row]) -> list[Any]:
         return list(map(self._plain or self.bind, rows))
 
-    def bind(self, values: Row) -> Any:
-        """Return the parameters as the driver takes them: in order, or by name."""
-        given = {**self._defaults, **values} if self._defaults else values
+    def bind(self, parameters: Row) -> Any:
+        """Return the parameters for the driver: in order, or by name."""
+        bound = {**self._defaults, **parameters} if self._defaults else parameters
         converts = self._converts
         if self._positional:
             return tuple(
-                [converts[n](given[n]) if n in converts else given[n] for n in self._names]
+                [
+                    converts[name](bound[name]) if name in converts else bound[name]
+                    for name in self._names
+                ]
             )
-        return {n: converts[n](given[n]) if n in converts else given[n] for n in self._names}
+        return {
+            name: converts[name](bound[name]) if name in converts else bound[name]
+            for name in self._names
+        }
 
     def read(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
         """Return the driver's rows, converted and with names."""
@@ -96,15 +107,18 @@ class PreparedStatement:
             return [self._row(row) for row in rows]
         converted = []
         for row in rows:
-            items = list(row)
-            for place, read in self._reads:
-                items[place] = read(items[place])
-            converted.append(self._row(items))
+            columns = list(row)
+            for index, read in self._reads:
+                columns[index] = read(columns[index])
+            converted.append(self._row(columns))
         return converted
 
 
 class Statements:
-    """The prepared statements of one database. `observers` get the SQL of each that runs."""
+    """The prepared statements of one database.
+
+    `observers` get the SQL of each statement that runs.
+    """
 
     def __init__(self, dialect: sa.Dialect) -> None:
         self.observers: list[Callable[[str], None]] = []
@@ -114,17 +128,23 @@ class Statements:
         )
         self._bulk: WeakKeyDictionary[sa.Executable, BulkInsert | None] = WeakKeyDictionary()
 
-    def prepare(self, statement: sa.Executable, values: Row) -> PreparedStatement | None:
-        """Return the statement prepared; None where its SQL depends on the values, as that of a list of any length does."""
+    def prepare(self, statement: sa.Executable, parameters: Row) -> PreparedStatement | None:
+        """Return the statement prepared, or None if its SQL depends on the parameters.
+
+        An example is a list of any length.
+        """
         try:
             return self._prepared[statement]
         except KeyError:
-            prepared = self._prepared[statement] = self._compile(statement, values)
+            prepared = self._prepared[statement] = self._compile(statement, parameters)
             return prepared
 
     def bulk_insert(self, statement: Any, rows: Sequence[Row]) -> "BulkInsert | None":
-        """Return the insert prepared to take all of these rows at once; None where each must be a statement of its own."""
-        # SQLite's driver is in this process: what a row costs there is not the statement.
+        """Return the insert prepared for all of these rows at once.
+
+        None if each row needs a statement of its own.
+        """
+        # SQLite runs in this process, so separate statements cost little there.
         if (
             self._dialect.name != "postgresql"
             or not isinstance(statement, sa.Insert)
@@ -137,10 +157,10 @@ class Statements:
             insert = self._bulk[statement] = bulk_insert(statement, list(rows[0]), self._dialect)
             return insert
 
-    def _compile(self, statement: Any, values: Row) -> PreparedStatement | None:
+    def _compile(self, statement: Any, parameters: Row) -> PreparedStatement | None:
         is_insert = isinstance(statement, sa.Insert)
-        keys = list(values) if is_insert and statement.select is None else None
-        # As for many rows, so that no database is asked for the new row's number: nobody reads it.
+        keys = list(parameters) if is_insert and statement.select is None else None
+        # As for many rows, so that the database returns no new row number, which no one reads.
         compiled = statement.compile(
             dialect=self._dialect, column_keys=keys, for_executemany=is_insert
         )
@@ -149,7 +169,7 @@ class Statements:
         return PreparedStatement(statement, compiled, self._dialect)
 
 
-# By the type of a column: what PostgreSQL calls the items of an array.
+# PostgreSQL's names of array elements by the type of a column.
 _KINDS: Mapping[type[Any], str] = {
     sa.String: "TEXT",
     sa.JSON: "JSON",
@@ -161,26 +181,29 @@ _KINDS: Mapping[type[Any], str] = {
 
 
 class _ArrayOf(UserDefinedType[list[Any]]):
-    """The values of one column of several rows. Raises LookupError for a type that has no such form."""
+    """The parameters of one column of several rows.
+
+    Raises LookupError for a type that has no array form.
+    """
 
     cache_ok = True
 
-    def __init__(self, item: TypeEngine[Any]) -> None:
-        self.item = item
-        stored = item.impl_instance if isinstance(item, NormalText) else item
+    def __init__(self, element: TypeEngine[Any]) -> None:
+        self.element = element
+        stored = element.impl_instance if isinstance(element, NormalText) else element
         self.name = next((name for kind, name in _KINDS.items() if isinstance(stored, kind)), "")
         if not self.name:
-            raise LookupError(item)
+            raise LookupError(element)
 
     def get_col_spec(self, **_: Any) -> str:
         return f"{self.name}[]"
 
     def bind_processor(self, dialect: sa.Dialect) -> Any:
-        if not isinstance(self.item, sa.JSON | NormalText):
+        if not isinstance(self.element, sa.JSON | NormalText):
             return None
-        item: Any = self.item
-        convert = item.bind_processor(dialect)
-        return lambda values: list(map(convert, values))
+        element: Any = self.element
+        convert = element.bind_processor(dialect)
+        return lambda column: list(map(convert, column))
 
 
 class BulkInsert(PreparedStatement):
@@ -192,7 +215,7 @@ class BulkInsert(PreparedStatement):
         compiled: Any = statement.compile(dialect=dialect)
         super().__init__(statement, compiled, dialect)
         self._columns = columns
-        # Arrays go in binary: as text they take several times as long.
+        # Arrays are sent in binary: as text they take several times as long.
         self.sql = re.sub(r"%\((\w+)\)s", r"%(\1)b", self.sql)
 
     def bind_rows(self, rows: Sequence[Row]) -> Any:
@@ -202,15 +225,18 @@ class BulkInsert(PreparedStatement):
 def bulk_insert(
     statement: sa.Insert, names: Sequence[str], dialect: sa.Dialect
 ) -> BulkInsert | None:
-    """Return the insert of one row with these names as one of many, in their order; None where it has no such form."""
+    """Return the insert of one row, compiled for many rows; None if it has no such form.
+
+    `names` are the row's columns, in order.
+    """
     if statement._values or statement._returning:
         return None
     table: Any = statement.table
-    chosen: Any = statement.select
-    if chosen is None:
+    selected: Any = statement.select
+    if selected is None:
         kinds = {name: table.c[name].type for name in names}
     else:
-        parts: Any = iterate(chosen)
+        parts: Any = iterate(selected)
         kinds = {bind.key: bind.type for bind in parts if _is_value(bind)}
     try:
         types = {name: _ArrayOf(kind) for name, kind in kinds.items()}
@@ -219,18 +245,20 @@ def bulk_insert(
     # The rows as a table: a column for each name, and the position of each row.
     arrays = [sa.cast(sa.bindparam(name, type_=kind), kind) for name, kind in types.items()]
     columns = [sa.column(name, kind) for name, kind in kinds.items()]
-    given: Any = (
+    rows_table: Any = (
         sa.func.unnest(*arrays).table_valued(*columns, with_ordinality=_POSITION).render_derived()
     )
-    if chosen is None:
-        targets, rows = list(names), sa.select(*[given.c[name] for name in names])
+    if selected is None:
+        targets = list(names)
+        rows = sa.select(*[rows_table.c[name] for name in names])
     else:
         targets = list(statement._select_names or ())
-        exchange: Any = lambda part, **_: given.c[part.key] if _is_value(part) else None  # noqa: E731 - untyped in SQLAlchemy
-        rows = replacement_traverse(chosen, {}, exchange)
-    # Without an order the database might number them as it likes.
+        # A lambda, since the visitor's signature is untyped in SQLAlchemy.
+        exchange: Any = lambda part, **_: rows_table.c[part.key] if _is_value(part) else None  # noqa: E731
+        rows = replacement_traverse(selected, {}, exchange)
+    # Without an order the database may number the rows in any order.
     many = type(statement)(table).from_select(
-        targets, rows.order_by(given.c[_POSITION]), include_defaults=False
+        targets, rows.order_by(rows_table.c[_POSITION]), include_defaults=False
     )
     return BulkInsert(many, list(kinds), dialect)
 

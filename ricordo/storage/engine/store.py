@@ -1,6 +1,7 @@
-"""Units of work: async callers pass plain functions, each of which is one transaction in a worker thread.
+"""Units of work: plain functions, each run as one transaction in a worker thread.
 
-A function that takes a Transaction never awaits and never opens another; model, embedder and tool calls happen in between.
+Async callers pass them to the store. A function with a Transaction never awaits and never opens
+another one; calls of models, embedders and tools happen between transactions.
 """
 
 import asyncio
@@ -27,11 +28,14 @@ SLOW_WRITE = 0.1  # seconds; a write holds up every other writer
 
 
 class Overtaken(Conflict):
-    """Another transaction changed a row after this one read it. Where that can happen, the store runs the unit again."""
+    """Another transaction changed a row after this one read it.
+
+    Where that can happen, the store runs the unit again.
+    """
 
 
 class Transaction:
-    """One open transaction. What is done through it happens whole or not at all."""
+    """One open transaction: either all of its changes happen, or none."""
 
     __slots__ = (
         "_statements",
@@ -40,6 +44,7 @@ class Transaction:
         "clock",
         "connection",
         "has_written",
+        "history_bytes",
         "quotas",
     )
 
@@ -53,62 +58,76 @@ class Transaction:
     ) -> None:
         self.connection = connection
         self.clock = clock
-        # How much memory may hold, for whoever writes it.
+        # Limits on memory, for code that writes it.
         self.quotas = quotas
-        # What this process knows of the database, to be fast; the store starts with it empty.
+        # This process's cache of the database; empty when the store opens.
         self.cache = cache
-        # Called once the transaction is committed, in its thread; not at all where it is rolled back.
+        # Called after the commit, in the transaction's thread; not called after a rollback.
         self.after_commit: list[Callable[[], None]] = []
-        # What is read after a write may be rolled back, so it may not be cached.
+        # Rows that are read after a write may be rolled back, so they may not be cached.
         self.has_written = False
+        # By chain, how large its history was when this transaction first asked for room in it.
+        self.history_bytes: dict[str, int] = {}
         self._statements = statements
 
     def run(
         self,
         statement: Executable,
-        values: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+        parameters: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     ) -> int:
-        """Execute, once or for each of several values; returns the number of rows that were matched."""
+        """Execute once, or once for each of several parameter sets.
+
+        Returns:
+            The number of matched rows.
+        """
         self.has_written = True
-        if not values:
-            return (
-                0 if isinstance(values, Sequence) else self.connection.execute(statement).rowcount
-            )
-        if not isinstance(values, Mapping) and (
-            bulk := self._statements.bulk_insert(statement, values)
+        if not parameters:
+            if isinstance(parameters, Sequence):
+                return 0
+            return self.connection.execute(statement).rowcount
+        if not isinstance(parameters, Mapping) and (
+            bulk := self._statements.bulk_insert(statement, parameters)
         ):
             cursor = self._cursor(bulk)
-            cursor.execute(bulk.sql, bulk.bind_rows(values))
+            cursor.execute(bulk.sql, bulk.bind_rows(parameters))
             return int(cursor.rowcount)
-        prepared = self._statements.prepare(
-            statement, values if isinstance(values, Mapping) else values[0]
-        )
+        first = parameters if isinstance(parameters, Mapping) else parameters[0]
+        prepared = self._statements.prepare(statement, first)
         if prepared is None:
-            return self.connection.execute(statement, values).rowcount
+            return self.connection.execute(statement, parameters).rowcount
         cursor = self._cursor(prepared)
-        if isinstance(values, Mapping):
-            cursor.execute(prepared.sql, prepared.bind(values))
+        if isinstance(parameters, Mapping):
+            cursor.execute(prepared.sql, prepared.bind(parameters))
         else:
-            cursor.executemany(prepared.sql, prepared.bind_all(values))
+            cursor.executemany(prepared.sql, prepared.bind_all(parameters))
         return int(cursor.rowcount)
 
-    def all(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Any]:
-        """Every row. With `values` the statement should be one that is built once, at import: it is compiled once too."""
-        prepared = self._statements.prepare(statement, values) if values else None
-        if values is None or prepared is None:
-            return self.connection.execute(statement, values).all()
+    def all(
+        self, statement: Executable, parameters: Mapping[str, Any] | None = None
+    ) -> Sequence[Any]:
+        """Return every row.
+
+        A statement with `parameters` should be built once, at import: then it is also compiled
+        once.
+        """
+        prepared = self._statements.prepare(statement, parameters) if parameters else None
+        if parameters is None or prepared is None:
+            return self.connection.execute(statement, parameters).all()
         cursor = self._cursor(prepared)
-        cursor.execute(prepared.sql, prepared.bind(values))
+        cursor.execute(prepared.sql, prepared.bind(parameters))
         return prepared.read(cursor.fetchall())
 
-    def first(self, statement: Executable, values: Mapping[str, Any] | None = None) -> Any:
-        rows = self.all(statement, values)
+    def first(self, statement: Executable, parameters: Mapping[str, Any] | None = None) -> Any:
+        rows = self.all(statement, parameters)
         return rows[0] if rows else None
 
-    def lock(self, statement: Executable, values: Mapping[str, Any]) -> None:
-        """Lock the rows of a `with_for_update` until the transaction ends; nothing where only one transaction writes at a time."""
+    def lock(self, statement: Executable, parameters: Mapping[str, Any]) -> None:
+        """Lock the rows of a `with_for_update` statement until the transaction ends.
+
+        Does nothing on SQLite, where only one transaction writes at a time.
+        """
         if self.connection.dialect.name != "sqlite":
-            self.all(statement, values)
+            self.all(statement, parameters)
 
     def _cursor(self, prepared: PreparedStatement) -> Any:
         for observer in self._statements.observers:
@@ -125,17 +144,21 @@ class Store(Protocol):
         """Run `work` on one consistent view; it must not write."""
 
     async def write(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` and commit, or roll all of it back when it raises."""
+        """Run `work` and commit, or roll back all of it if it raises."""
 
     def require_in_place(self) -> None:
-        """Raise Unavailable where the database's files are not where they were."""
+        """Raise Unavailable if the database's files were moved."""
 
     async def close(self) -> None:
-        """Close the database once running units are done."""
+        """Close the database after the running units."""
 
 
 class SqlStore:
-    """The base of a store: worker threads with a connection each, prepared statements, a cache, and how a unit of work runs."""
+    """The base of both stores.
+
+    It has worker threads with a connection each, prepared statements and a cache, and runs units of
+    work.
+    """
 
     begin_read = "BEGIN"
     begin_write = "BEGIN"
@@ -146,12 +169,16 @@ class SqlStore:
         self.statements = Statements(engine.dialect)
         self.cache: dict[Any, Any] = {}
         self.quotas = QUOTAS
-        self._readers, self._writers = readers, writers
+        self._readers = readers
+        self._writers = writers
         self._local = threading.local()
         self._connections: set[Connection] = set()
 
     async def read(self, work: Callable[[Transaction], T]) -> T:
-        """Run `work` on one consistent view; it must not write. It may run again where the connection was lost."""
+        """Run `work` on one consistent view; it must not write.
+
+        It may run again if the connection was lost.
+        """
         return await asyncio.get_running_loop().run_in_executor(
             self._readers, self._unit, self.begin_read, work
         )
@@ -160,7 +187,10 @@ class SqlStore:
         return await asyncio.get_running_loop().run_in_executor(self._writers, self._write, work)
 
     def require_in_place(self) -> None:
-        """Raise Unavailable where the database's files are not where they were; a server's database has none."""
+        """Raise Unavailable if the database's files were moved.
+
+        A PostgreSQL store has no files here.
+        """
 
     async def close(self) -> None:
         await asyncio.to_thread(self._close)
@@ -171,7 +201,7 @@ class SqlStore:
             return self._unit(self.begin_write, work)
         finally:
             if (seconds := time.monotonic() - started) > SLOW_WRITE:
-                # Of a partial function the name alone: what it is given may be someone's text.
+                # Only the name of a partial function, since its arguments may be a person's text.
                 name = getattr(getattr(work, "func", work), "__qualname__", type(work).__name__)
                 log.warning("slow write", extra={"work": name, "seconds": round(seconds, 3)})
 
@@ -205,25 +235,29 @@ class SqlStore:
 
 
 class each(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: column.op("IN")(each(ids))
-    """The items of one JSON list parameter as rows, so that a list of any length is one cached statement."""
+    """The elements of a JSON list parameter as rows.
+
+    So a list of any length is one cached statement.
+    """
 
     name = "each"
     inherit_cache = True
 
 
-def to_json(value: Any) -> str:
+def to_json(content: Any) -> str:
     try:
-        return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+        return orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS).decode()
     except TypeError as error:
-        # Half a surrogate pair, or a number of more than 64 bits: JSON may carry them, a database may not.
+        # JSON may hold a lone surrogate or a number of more than 64 bits; a database may not.
         raise Invalid(
-            f"This cannot be stored: {error}. Send whole characters, and numbers of at most 64 bits."
+            f"This cannot be stored: {error}. Send whole characters, and numbers of at most 64 "
+            "bits."
         ) from error
 
 
 ENGINE_OPTIONS: Mapping[str, Any] = {
     "poolclass": NullPool,  # each worker thread keeps its connection
-    "hide_parameters": True,  # errors are logged, and what people said must not be
+    "hide_parameters": True,  # errors are logged, and they must not contain people's texts
     "json_serializer": to_json,
     "json_deserializer": orjson.loads,
 }

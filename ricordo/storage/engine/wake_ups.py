@@ -1,8 +1,9 @@
-"""Wake-ups: what procrastinate stores of jobs, on PostgreSQL alone.
+"""Wake-ups: the jobs of procrastinate that wake workers on PostgreSQL.
 
-A wake-up is a procrastinate job whose one argument is the id of a job of ours: it lets some worker, on whatever machine, claim
-that row now. Our row decides, so a wake-up too many claims nothing, and one that was lost is sent again. Only jobs whose time has
-come have one: procrastinate serves a lock in order, so one that waits for tomorrow would hold up its key.
+A wake-up is a procrastinate job whose only argument is the id of one of our jobs: it lets a worker
+on some machine claim that row at once. Our row decides, so a wake-up too many claims nothing, and a
+lost one is sent again. Only due jobs have one: procrastinate serves a lock in order, so a job that
+waits for tomorrow would hold up its key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ from ricordo.storage.engine.store import Transaction, to_json
 QUEUE = "ricordo"
 TASK = "ricordo.job"
 _SENT_AT_ONCE = 500
-# One server at a time looks for jobs without a wake-up; any number that no one else takes for a lock.
+# Only one server at a time looks for jobs without a wake-up. The number must not be another lock's.
 _SWEEP_LOCK = 7_420_931
 
 _SEND = text(
@@ -31,7 +32,7 @@ _WITHOUT = text(
     AND id NOT IN (
         SELECT queueing_lock FROM procrastinate_jobs
         WHERE status = 'doing' AND worker_id IS NOT NULL AND queueing_lock IS NOT NULL)
-    ORDER BY not_before, seq LIMIT :most"""
+    ORDER BY not_before, seq LIMIT :limit"""
 )
 _DELETE_USED = text(
     "DELETE FROM procrastinate_jobs WHERE status = 'doing' AND queueing_lock = ANY(:ids)"
@@ -40,7 +41,8 @@ _IDLE = text(
     """SELECT id FROM procrastinate_jobs AS sent WHERE status = 'doing' AND NOT EXISTS (
         SELECT 1 FROM jobs WHERE jobs.id = sent.queueing_lock AND jobs.status = 'running')"""
 )
-# procrastinate notifies nobody that a lock is free again: the next wake-up of the key would wait until someone polls.
+# procrastinate sends no notification when a lock becomes free: the next wake-up of the key would
+# wait until a worker polls.
 _FINISH = text(
     """WITH used AS (DELETE FROM procrastinate_jobs WHERE id = ANY(:numbers) RETURNING lock)
     SELECT pg_notify('procrastinate_queue_v1#ricordo', '{"type": "job_inserted", "job_id": 0}') WHERE EXISTS (
@@ -57,17 +59,17 @@ def are_used(tx: Transaction) -> bool:
 
 
 def are_missing(tx: Transaction) -> bool:
-    return bool(tx.all(_WITHOUT.bindparams(now=tx.clock.now(), most=1)))
+    return bool(tx.all(_WITHOUT.bindparams(now=tx.clock.now(), limit=1)))
 
 
 def send_missing(tx: Transaction) -> None:
-    """Send wake-ups for jobs whose time has come and that have none."""
+    """Send wake-ups for due jobs that have none."""
     if tx.all(_ALONE)[0].is_alone:
-        send(tx, tx.all(_WITHOUT.bindparams(now=tx.clock.now(), most=_SENT_AT_ONCE)))
+        send(tx, tx.all(_WITHOUT.bindparams(now=tx.clock.now(), limit=_SENT_AT_ONCE)))
 
 
 def finish(tx: Transaction, numbers: Iterable[int]) -> None:
-    """Delete wake-ups that were used, and notify the workers where the next one of their keys waits."""
+    """Delete used wake-ups, and notify the workers if the next one of a key waits."""
     tx.all(_FINISH.bindparams(numbers=list(numbers)))
 
 
@@ -77,7 +79,10 @@ def delete_used(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def delete_idle(tx: Transaction, suspects: set[int]) -> set[int]:
-    """Delete suspects taken whose jobs do not run, as after a kill; returns the next ones, which may be used this moment."""
+    """Delete used suspects whose jobs do not run, as after a kill; return the next suspects.
+
+    A new suspect may be in use at this very moment, so it is deleted only if it lasts.
+    """
     idle = {row.id for row in tx.all(_IDLE)}
     if lasting := idle & suspects:
         finish(tx, lasting)
@@ -85,10 +90,10 @@ def delete_idle(tx: Transaction, suspects: set[int]) -> set[int]:
 
 
 def keep_worker(tx: Transaction, number: int) -> None:
-    """Note that this worker of procrastinate's is alive, even where another server has counted it dead."""
+    """Mark this procrastinate worker as alive, even if another server counted it dead."""
     tx.run(_KEEP_WORKER, {"id": number})
 
 
 def send(tx: Transaction, jobs: Iterable[Any]) -> None:
-    if items := [{"id": job.id, "lock": job.key} for job in jobs]:
-        tx.all(_SEND.bindparams(items=to_json(items)))
+    if wake_ups := [{"id": job.id, "lock": job.key} for job in jobs]:
+        tx.all(_SEND.bindparams(items=to_json(wake_ups)))

@@ -1,9 +1,10 @@
-"""Work folders, in which files are made before they get their place: whose they are, and which ones nobody owns any more.
+"""Work folders: files are made in them before they get their place.
 
-Each holds a file `.lock`, which its owner keeps locked; the system frees the lock when the owner is killed. All lie in
-`ricordo.tmp` of a data folder, but for those that need another place (another file system, programs of another user): a note
-there names these. So one sweep of the data folder finds what killed processes left anywhere. The lock `.door` is held while a
-folder is made or swept.
+Each holds a file `.lock`, which its owner keeps locked; the system frees the lock if the owner is
+killed. The folders are in `ricordo.tmp` of a data folder, except those that need another place
+(another file system, programs of another user): a note there names these. So one sweep of the data
+folder finds the remains of killed processes everywhere. The lock `.door` is held while a folder is
+made or swept.
 """
 
 import logging
@@ -22,21 +23,26 @@ from ricordo.errors import Unavailable
 
 log = logging.getLogger(__name__)
 FOLDER = "ricordo.tmp"
-# Of backups, restores and moves: what is in them is all that the database holds.
+# Kind of the folders of backups, restores and moves, which hold the whole content of the database.
 COPY = "copy"
 SANDBOX = "sandbox"
 PACKAGES = "packages"
-_LOCK, _DOOR, _NOTE = ".lock", ".door", ".elsewhere"
-_PATIENCE = 30.0  # seconds for another process that makes or sweeps a folder
+_LOCK = ".lock"
+_DOOR = ".door"
+_NOTE = ".elsewhere"
+_PATIENCE = 30.0  # seconds to wait for another process that makes or sweeps a folder
 _NAME = re.compile(r"[a-z]+-[0-9a-f]{8}")
-_LEFT_IN_TEMP = re.compile(r"ricordo-sandbox-(?![0-9a-f]{8}$)\w+")
+_IN_SYSTEM_TEMP = re.compile(r"ricordo-sandbox-(?![0-9a-f]{8}$)\w+")
 _ENDINGS = ("", "-wal", "-shm", "-journal")
 _UNFINISHED = ".unfinished"
 
 
 @dataclass(slots=True)
 class Sweep:
-    """Paths that a sweep removed, that belong to running processes, and that could not be removed."""
+    """The paths that a sweep removed, found in use, or failed to remove.
+
+    Those in use belong to running processes.
+    """
 
     removed: list[Path] = field(default_factory=list)
     copies_in_use: list[Path] = field(default_factory=list)
@@ -45,14 +51,14 @@ class Sweep:
 
 @dataclass(slots=True)
 class WorkFolder:
-    """A folder that is this process's own until it is closed."""
+    """A folder that belongs to this process until it is closed."""
 
     path: Path
     _lock: FileLock
     _note: Path | None
 
     def close(self) -> None:
-        """Remove the folder. What cannot be removed is left to the next sweep."""
+        """Remove the folder. The next sweep removes the rest after a failure."""
         with suppress(OSError):
             remove_tree(self.path)
         self._lock.release()
@@ -63,29 +69,39 @@ class WorkFolder:
 def open_work_folder(
     data_dir: Path, kind: str, *, place: Path | None = None, mode: int = 0o700
 ) -> WorkFolder:
-    """Make a folder of one's own, in `place` where that is given. Raises Unavailable."""
-    own, name = data_dir / FOLDER, f"{kind}-{token_hex(4)}"
-    path = place / f"ricordo-{name}" if place else own / name
+    """Make a work folder, in `place` if that is set.
+
+    Raises:
+        Unavailable: if it cannot be made.
+    """
+    parent = data_dir / FOLDER
+    name = f"{kind}-{token_hex(4)}"
+    path = place / f"ricordo-{name}" if place else parent / name
     note = None
     try:
-        # A command that only looks, such as `doctor`, makes no data folder, and may not write into another user's.
+        # A command that only reads, such as `doctor`, makes no data folder, and may not be allowed
+        # to write into another user's.
         if place and not os.access(data_dir, os.W_OK):
             return WorkFolder(path, _make(path, mode), None)
-        make_private_folder(own)
-        with _door(own):
+        make_private_folder(parent)
+        with _door(parent):
             if place:
-                note = own / f"{name}{_NOTE}"
+                note = parent / f"{name}{_NOTE}"
                 note.write_text(str(path.absolute()), "utf-8")
             return WorkFolder(path, _make(path, mode), note)
     except OSError as error:
         raise Unavailable(
-            f"The folder {path} cannot be made: {error.strerror}. Free disk space, or see who may write there."
+            f"The folder {path} cannot be made: {error.strerror}. Free disk space, or see who may "
+            "write there."
         ) from error
 
 
 @contextmanager
 def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
-    """Yield where to make a file; at the end of the block it gets its place, whole, in one step. Raises Unavailable."""
+    """Yield a path for a new file, which gets its place at the end of the block.
+
+    The file appears there whole, in one step. Raises Unavailable.
+    """
     folder = open_work_folder(data_dir, COPY)
     try:
         if not _is_one_step(folder.path, target.parent):
@@ -100,31 +116,34 @@ def file_for(data_dir: Path, target: Path) -> Iterator[Path]:
 
 
 def sweep(*data_dirs: Path) -> Sweep:
-    """Remove what processes that are gone left in these data folders, in their `backups`, and where their notes point."""
-    found = Sweep()
+    """Remove the remains of killed processes.
+
+    They are in these data folders, in their `backups`, and in the places that notes name.
+    """
+    report = Sweep()
     for data_dir in dict.fromkeys(path.absolute() for path in data_dirs):
         if (data_dir / FOLDER).is_dir():
-            _sweep_own(data_dir / FOLDER, found)
-        _sweep_older(data_dir, found)
+            _sweep_own(data_dir / FOLDER, report)
+        _sweep_older(data_dir, report)
     for path in _entries(Path(tempfile.gettempdir())):
-        if _LEFT_IN_TEMP.fullmatch(path.name) and path.lstat().st_uid == os.geteuid():
-            _sweep_folder(path, found)
-    if found.removed:
-        log.info("removed what killed processes left", extra={"paths": len(found.removed)})
-    for path in found.failed:
+        if _IN_SYSTEM_TEMP.fullmatch(path.name) and path.lstat().st_uid == os.geteuid():
+            _sweep_folder(path, report)
+    if report.removed:
+        log.info("removed what killed processes left", extra={"paths": len(report.removed)})
+    for path in report.failed:
         log.warning("what a killed process left cannot be removed", extra={"path": str(path)})
-    return found
+    return report
 
 
 def remove_database(path: Path) -> None:
-    """Remove a database that nobody uses, after everything that lies beside it."""
+    """Remove an unused database, its other files first."""
     for ending in reversed(_ENDINGS):
         path.with_name(path.name + ending).unlink(missing_ok=True)
     path.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def is_unused(path: Path) -> bool:
-    """Return whether no process holds the lock of this database."""
+    """Return True if no process holds the lock of this database."""
     lock = _lock_of(path.with_suffix(".lock"))
     try:
         lock.acquire()
@@ -135,7 +154,10 @@ def is_unused(path: Path) -> bool:
 
 
 def remove_tree(top: Path) -> None:
-    """Remove a folder of any depth: subfolders are brought to the top first. Raises OSError."""
+    """Remove a folder of any depth. Raises OSError.
+
+    Subfolders are moved to the top first, so that no path gets too long.
+    """
     while entries := list(top.iterdir()):
         for entry in entries:
             if not _is_folder(entry):
@@ -157,17 +179,18 @@ def _is_folder(path: Path) -> bool:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make the folder, for its owner alone, where there is none. Raises Unavailable."""
+    """Make the folder for its owner alone, unless it exists. Raises Unavailable."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise Unavailable(
-            f"The folder {folder} cannot be made: {error.strerror}. Choose another RICORDO_DATA_DIR."
+            f"The folder {folder} cannot be made: {error.strerror}. Choose another "
+            "RICORDO_DATA_DIR."
         ) from error
 
 
 def flush_folder(folder: Path) -> None:
-    """Have the names of a folder on the disk, where the system can."""
+    """Flush the names in a folder to the disk, if the system can."""
     with suppress(OSError):
         opened = os.open(folder, os.O_RDONLY)
         try:
@@ -177,12 +200,14 @@ def flush_folder(folder: Path) -> None:
 
 
 @contextmanager
-def _door(own: Path) -> Iterator[None]:
+def _door(folder: Path) -> Iterator[None]:
     try:
-        with FileLock(own / _DOOR, timeout=_PATIENCE, mode=0o600):
+        with FileLock(folder / _DOOR, timeout=_PATIENCE, mode=0o600):
             yield
     except Timeout:
-        raise Unavailable(f"{own} is in use by another process. Try again in a minute.") from None
+        raise Unavailable(
+            f"{folder} is in use by another process. Try again in a minute."
+        ) from None
 
 
 def _make(path: Path, mode: int) -> FileLock:
@@ -194,66 +219,70 @@ def _make(path: Path, mode: int) -> FileLock:
 
 
 def _lock_of(path: Path) -> FileLock:
-    # Not the thread's own: whoever closes a folder may be another thread.
+    # Not bound to a thread: another thread may close the folder.
     return FileLock(path, timeout=0, mode=0o600, thread_local=False)
 
 
 def _is_one_step(folder: Path, target: Path) -> bool:
-    """Whether a file can be renamed from one folder into the other; mounts of one file system cannot be told otherwise."""
-    probe, there = folder / "probe", target / ".ricordo-probe"
+    """Return True if a file can be renamed from one folder into the other.
+
+    Only a trial can tell two mounts of one file system apart.
+    """
+    probe = folder / "probe"
+    moved = target / ".ricordo-probe"
     probe.touch(0o600)
     try:
-        probe.replace(there)
+        probe.replace(moved)
     except OSError:
         return False
-    there.unlink(missing_ok=True)
+    moved.unlink(missing_ok=True)
     return True
 
 
-def _sweep_own(own: Path, found: Sweep) -> None:
+def _sweep_own(folder: Path, report: Sweep) -> None:
     try:
-        with _door(own):
-            for path in _entries(own):
+        with _door(folder):
+            for path in _entries(folder):
                 if _NAME.fullmatch(path.name):
-                    _sweep_folder(path, found)
+                    _sweep_folder(path, report)
                 elif path.suffix == _NOTE:
-                    _sweep_noted(path, found)
+                    _sweep_noted(path, report)
     except (OSError, Unavailable):
-        found.failed.append(own)
+        report.failed.append(folder)
 
 
-def _sweep_noted(note: Path, found: Sweep) -> None:
+def _sweep_noted(note: Path, report: Sweep) -> None:
     path = Path(note.read_text("utf-8"))
     if path.is_dir() and _NAME.fullmatch(path.name.removeprefix("ricordo-")):
-        _sweep_folder(path, found)
-    # A disk that is not there now may come back.
+        _sweep_folder(path, report)
+    # A disk that is not mounted now may return.
     if path.parent.is_dir() and not path.exists():
         note.unlink(missing_ok=True)
 
 
-def _sweep_folder(path: Path, found: Sweep) -> None:
-    """Remove the folder where nobody holds its lock."""
+def _sweep_folder(path: Path, report: Sweep) -> None:
+    """Remove the folder unless a process holds its lock."""
     lock = _lock_of(path / _LOCK)
     try:
         lock.acquire()
     except Timeout:
         if path.name.removeprefix("ricordo-").startswith(COPY):
-            found.copies_in_use.append(path)
+            report.copies_in_use.append(path)
         return
     except (OSError, NotImplementedError):
-        found.failed.append(path)
+        report.failed.append(path)
         return
     try:
         remove_tree(path)
-        found.removed.append(path)
+        report.removed.append(path)
     except OSError:
-        found.failed.append(path)
+        report.failed.append(path)
     finally:
         lock.release()
 
 
-def _sweep_older(data_dir: Path, found: Sweep) -> None:
-    """Remove what older versions left beside databases and backups."""
+def _sweep_older(data_dir: Path, report: Sweep) -> None:
+    """Remove the remains of older versions next to databases and backups."""
     backups = data_dir / "backups"
     for folder in (data_dir, backups):
         names = {path.name for path in _entries(folder)}
@@ -261,44 +290,47 @@ def _sweep_older(data_dir: Path, found: Sweep) -> None:
         bases |= {name.removesuffix(".lock") for name in names if name.endswith(".db.lock")}
         for base in sorted(bases):
             unfinished = [f"{base}{_UNFINISHED}{ending}" for ending in _ENDINGS]
-            _sweep_files(folder, base, [name for name in unfinished if name in names], found)
-    whole = {path.name for path in _entries(backups)}
-    for name in sorted(whole):
+            _sweep_files(folder, base, [name for name in unfinished if name in names], report)
+    names_of_backups = {path.name for path in _entries(backups)}
+    for name in sorted(names_of_backups):
         base, dash, ending = name.rpartition("-")
-        if f"{dash}{ending}" in _ENDINGS[1:] and base not in whole:
-            _remove_file(backups / name, found)
+        if f"{dash}{ending}" in _ENDINGS[1:] and base not in names_of_backups:
+            _remove_file(backups / name, report)
     for path in _entries(data_dir / "environments"):
         if path.suffix == ".building":
-            _sweep_folder(path, found)
+            _sweep_folder(path, report)
 
 
-def _sweep_files(folder: Path, base: str, names: list[str], found: Sweep) -> None:
-    """Remove files of an older version's copy where nobody holds the copy's lock, and that lock."""
+def _sweep_files(folder: Path, base: str, names: list[str], report: Sweep) -> None:
+    """Remove files of an older version's copy, and then the copy's lock.
+
+    Nothing is removed while a process holds the lock.
+    """
     lock = _lock_of(folder / f"{base}.lock")
     try:
         lock.acquire()
     except Timeout:
-        found.copies_in_use += [folder / name for name in names]
+        report.copies_in_use += [folder / name for name in names]
         return
     except (OSError, NotImplementedError):
-        found.failed += [folder / name for name in names]
+        report.failed += [folder / name for name in names]
         return
     try:
         for name in names:
-            _remove_file(folder / name, found)
-        _remove_file(folder / f"{base}.lock", found)
+            _remove_file(folder / name, report)
+        _remove_file(folder / f"{base}.lock", report)
     finally:
         lock.release()
 
 
-def _remove_file(path: Path, found: Sweep) -> None:
+def _remove_file(path: Path, report: Sweep) -> None:
     try:
         path.unlink()
-        found.removed.append(path)
+        report.removed.append(path)
     except FileNotFoundError:
         return
     except OSError:
-        found.failed.append(path)
+        report.failed.append(path)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -1,7 +1,7 @@
-"""The schema: an empty database gets the tables as they are described today, an older one the numbered migrations it lacks.
+"""The schema: all tables in an empty database, missing migrations in an older one.
 
-A backup is made and verified before the first migration changes an existing database. Tables of plugins are created at any start
-where they are missing; a plugin changes them later by itself.
+A backup is made and verified before the first migration changes an existing database. Missing
+tables of plugins are created at any start; plugins change them later by themselves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,23 +17,33 @@ from ricordo.errors import Unavailable
 from ricordo.storage.migrations.normal_names import normalise_names
 from ricordo.storage.schema import core_tables as tables
 from ricordo.storage.schema.columns import metadata
-from ricordo.storage.schema.memory_tables import agents_pairs, blocks, blocks_users, proposals
+from ricordo.storage.schema.history_sum import COUNTED
+from ricordo.storage.schema.memory_tables import (
+    agents_pairs,
+    blocks,
+    blocks_users,
+    chains,
+    proposals,
+)
 
 Migration = Callable[[Connection], None]
-# The version of a database that is being copied into: every Ricordo refuses it, older ones too.
+# The version of a database that a copy is being written to: every Ricordo refuses it, even older
+# ones.
 HALF_COPIED = 1_000_000
 UNFINISHED = (
-    "This database is a half-finished copy: `ricordo db migrate-to` was interrupted while it wrote here, and what it copied "
-    "from is as it was. Repeat that command with --replace, or use the old database."
+    "This database is a half-finished copy: `ricordo db migrate-to` was interrupted while it wrote "
+    "here, and what it copied from is as it was. Repeat that command with --replace, or use the "
+    "old database."
 )
 
 
 _TOO_OLD = (
-    "This database was made by one of the first versions of Ricordo (its schema {version} is none of those that this one can "
-    "change), and it was left as it is. Choose another RICORDO_DATA_DIR or RICORDO_DATABASE_URL to begin with a new one. To take "
-    "over what is in it, start the version that made it, export its agents as files, and import them here."
+    "This database was made by one of the first versions of Ricordo (its schema {version} is none "
+    "of those that this one can change), and it was left as it is. Choose another RICORDO_DATA_DIR "
+    "or RICORDO_DATABASE_URL to begin with a new one. To take over what is in it, start the "
+    "version that made it, export its agents as files, and import them here."
 )
-# The tables of the oldest schema that the migrations can change, and the columns that they add to them.
+# The tables of the oldest schema that can be migrated, and the columns that migrations add to them.
 _FIRST_TABLES = (
     tables.organizations,
     tables.users,
@@ -49,7 +59,10 @@ _ADDED = {
 
 
 def create_schema(connection: Connection) -> None:
-    """All tables, the local organization with its user, and on PostgreSQL what procrastinate and pgvector need."""
+    """Create all tables, and the local organization with its user.
+
+    On PostgreSQL also create the objects of procrastinate and pgvector.
+    """
     metadata.create_all(connection, checkfirst=False)
     connection.execute(
         tables.organizations.insert(), {"id": LOCAL_ORGANIZATION, "name": "local", "created_at": 0}
@@ -67,7 +80,7 @@ def create_schema(connection: Connection) -> None:
 
 
 def add_keys_and_sharing(connection: Connection) -> None:
-    """API keys, who may use an agent, more of what is known of users, shared blocks, and rejections that are to be told."""
+    """Add API keys, users of agents, fields of users, shared blocks and unreported rejections."""
     add_columns(connection, tables.users, "email", "disabled_at", "identity_type", "properties")
     add_columns(connection, blocks, "shared", "seen_as")
     add_columns(connection, tables.conversations, "has_untold")
@@ -84,25 +97,30 @@ def add_keys_and_sharing(connection: Connection) -> None:
 
 
 def add_options_of_tools(connection: Connection) -> None:
-    """What tools from source code have besides: the schema of their arguments, and the packages they need."""
+    """Add options of tools from source code: argument schemas and packages."""
     add_columns(connection, tables.tools, "options")
 
 
 def add_index_of_newest_messages(connection: Connection) -> None:
-    """The newest messages of all agents; with the organization SQLite would prefer it to the indexes by conversation."""
+    """Add an index of the newest messages of all agents.
+
+    With the organization in it, SQLite would prefer it to the indexes by conversation.
+    """
     (newest,) = (index for index in tables.messages.indexes if index.name == "messages_newest")
     newest.create(connection)
 
 
 def add_limits_of_keys(connection: Connection) -> None:
-    """How often a key may be used in a minute, and for how much at once."""
-    # A table that an earlier migration of this start made has them already.
-    there = {column["name"] for column in inspect(connection).get_columns(tables.api_keys.name)}
-    add_columns(connection, tables.api_keys, *({"requests_per_minute", "max_body_bytes"} - there))
+    """Add the rate and size limits of keys."""
+    # A table that an earlier migration of this start created has them already.
+    existing = {column["name"] for column in inspect(connection).get_columns(tables.api_keys.name)}
+    add_columns(
+        connection, tables.api_keys, *({"requests_per_minute", "max_body_bytes"} - existing)
+    )
 
 
 def hide_what_others_write(connection: Connection) -> None:
-    """Let an archive's row count its shared passages alone, and users be found by what their names look like."""
+    """Count only shared passages in an archive's row, and index users by look."""
     (of_users,) = (index for index in tables.passages.indexes if index.name == "passages_of_users")
     of_users.create(connection, checkfirst=True)
     shared = (
@@ -128,7 +146,7 @@ def hide_what_others_write(connection: Connection) -> None:
 
 
 def keep_former_names(connection: Connection) -> None:
-    """What a user was called before, for erasure."""
+    """Add the former names of users, for erasure."""
     if "former" not in {
         column["name"] for column in inspect(connection).get_columns(tables.users.name)
     }:
@@ -136,7 +154,7 @@ def keep_former_names(connection: Connection) -> None:
 
 
 def pair_agents(connection: Connection) -> None:
-    """Agents that work on one memory, and runs that are planned for later, which are no conversation's lease."""
+    """Add pairs of agents with one memory, and planned runs, which hold no lease."""
     metadata.create_all(connection, tables=[agents_pairs])
     (lease,) = (index for index in tables.runs.indexes if index.name == "runs_one_open")
     lease.drop(connection)
@@ -144,15 +162,27 @@ def pair_agents(connection: Connection) -> None:
 
 
 def add_index_of_groups(connection: Connection) -> None:
-    """What was said in a group of agents, of all its conversations."""
+    """Add an index of the messages in groups of agents."""
     (of_groups,) = (
         index for index in tables.messages.indexes if index.name == "messages_of_groups"
     )
     of_groups.create(connection, checkfirst=True)
 
 
+def count_histories(connection: Connection) -> None:
+    """Let each chain say how large its history is."""
+    if "history_bytes" not in {
+        column["name"] for column in inspect(connection).get_columns(chains.name)
+    }:
+        add_columns(connection, chains, "history_bytes")
+    connection.execute(update(chains).values(history_bytes=COUNTED))
+
+
 def part_tags_by_users(connection: Connection) -> None:
-    """Let an archive's row keep the tags of its shared passages alone, and each tag say whom its passage is about."""
+    """Keep only tags of shared passages in an archive's row.
+
+    Each tag gets the user that its passage is about.
+    """
     tagged = tables.passages_tags.c
     about = (
         select(tables.passages.c.user_id)
@@ -180,7 +210,7 @@ def add_columns(connection: Connection, table: Table, *names: str) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column}")
 
 
-# The first makes today's schema, so it runs on empty databases alone, and is all that these need.
+# The first creates today's schema. It runs on empty databases only, which need no other migration.
 MIGRATIONS: Sequence[Migration] = (
     create_schema,
     add_keys_and_sharing,
@@ -192,6 +222,7 @@ MIGRATIONS: Sequence[Migration] = (
     keep_former_names,
     pair_agents,
     add_index_of_groups,
+    count_histories,
 )
 
 
@@ -201,16 +232,24 @@ def migrate(
     back_up: Callable[[int], object],
     migrations: Sequence[Migration] = MIGRATIONS,
 ) -> int:
-    """Bring the schema up to date, each migration in a transaction of its own; returns the version it ends with.
+    """Bring the schema up to date, each migration in its own transaction.
 
-    `back_up` gets the version found and is called once, before the first change to a database that is not empty.
-    Raises Unavailable where the schema is newer, or only half of a copy.
+    `back_up` is called once with the current version, before the first change to a database that is
+    not empty.
+
+    Returns:
+        The new version.
+
+    Raises:
+        Unavailable: if the schema is newer, or only half of a copy.
     """
     with connection.begin():
         connection.exec_driver_sql(
-            "CREATE TABLE IF NOT EXISTS schema_versions (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
+            "CREATE TABLE IF NOT EXISTS schema_versions"
+            " (version INTEGER PRIMARY KEY, name TEXT NOT NULL)"
         )
-        version, newest = schema_of(connection, migrations), len(migrations)
+        version = schema_of(connection, migrations)
+    newest = len(migrations)
     if version == HALF_COPIED:
         raise Unavailable(UNFINISHED)
     if version > newest:
@@ -230,7 +269,7 @@ def migrate(
 
 @contextmanager
 def write_transaction(connection: Connection) -> Iterator[None]:
-    """Commit what happens inside of the `with`, or none of it."""
+    """Commit all changes inside the `with` block, or none of them."""
     with connection.begin():
         connection.exec_driver_sql(
             "BEGIN IMMEDIATE" if connection.dialect.name == "sqlite" else "BEGIN"
@@ -239,9 +278,10 @@ def write_transaction(connection: Connection) -> Iterator[None]:
 
 
 def schema_of(connection: Connection, migrations: Sequence[Migration] | None = None) -> int:
-    """Return the version of the schema, without making anything; 0 where there is none.
+    """Return the version of the schema, without creating anything; 0 if there is none.
 
-    Raises Unavailable where a Ricordo wrote it whose schemas were numbered in another way, before the first migration that is left.
+    Raises:
+        Unavailable: if the schema is older than the first migration here, with another numbering.
     """
     if not inspect(connection).has_table("schema_versions"):
         return 0
@@ -250,22 +290,22 @@ def schema_of(connection: Connection, migrations: Sequence[Migration] | None = N
         for row in connection.execute(text("SELECT version, name FROM schema_versions"))
     }
     version: int = max(names, default=0)
-    known = {migration.__name__ for migration in migrations or MIGRATIONS}
+    names_of_migrations = {migration.__name__ for migration in migrations or MIGRATIONS}
     first = names.get(min(names, default=0))
-    is_old = version != HALF_COPIED and bool(names) and first not in known
-    if is_old or (0 < version < len(known) and _lacks_columns(connection)):
+    is_old = version != HALF_COPIED and bool(names) and first not in names_of_migrations
+    if is_old or (0 < version < len(names_of_migrations) and _lacks_columns(connection)):
         raise Unavailable(_TOO_OLD.format(version=version))
     return version
 
 
 def _lacks_columns(connection: Connection) -> bool:
-    """Return whether a table of the oldest schema is missing, or one of its columns."""
-    look = inspect(connection)
-    there = set(look.get_table_names())
+    """Return True if a table or a column of the oldest schema is missing."""
+    inspector = inspect(connection)
+    existing = set(inspector.get_table_names())
     for table in _FIRST_TABLES:
-        if table.name not in there:
+        if table.name not in existing:
             return True
-        names = {column["name"] for column in look.get_columns(table.name)}
+        names = {column["name"] for column in inspector.get_columns(table.name)}
         if {column.name for column in table.columns} - names - _ADDED.get(table.name, frozenset()):
             return True
     return False
@@ -281,8 +321,8 @@ def _apply(connection: Connection, migration: Migration, number: int) -> None:
 
 
 def run_file(connection: Connection, name: str) -> None:
-    """Run the statements of `<name>.sql`, which are parted by lines that hold `--` alone."""
+    """Run the statements of `<name>.sql`, which lines of only `--` separate."""
     script = resources.files(__package__).joinpath(f"{name}.sql").read_text("utf-8")
     for statement in script.split("\n--\n"):
-        # Without parameters, or a driver would take a % in a function's text for the place of one.
+        # Without parameters, or the driver would take a % in a function's text as a placeholder.
         connection.exec_driver_sql(statement.strip(), execution_options={"no_parameters": True})

@@ -1,6 +1,6 @@
-"""The migration that brings stored names into the normal form: labels aside, all columns that say they hold names.
+"""The migration of stored names to their normal form, in all columns of names.
 
-Labels of blocks are in versions too, so a job brings blocks into the form, each by a version.
+Labels of blocks are also in versions, so a job normalises blocks, each by a version.
 """
 
 import logging
@@ -29,16 +29,20 @@ from ricordo.storage.schema.columns import NormalName, metadata
 log = logging.getLogger(__name__)
 NORMALISE_BLOCKS = "memory.normalise"
 _AT_ONCE = 500
-# What belongs to versions: the job's.
+# Columns that belong to versions, for the job.
 _IN_VERSIONS = {("blocks", "label"), ("blocks", "seen_as"), ("agents_blocks", "label")}
 
 
 def normalise_names(connection: Connection) -> None:
-    """Names in the normal form; one that is taken then gets a number, which the log says. A job does the same for blocks."""
-    there = set(inspect(connection).get_table_names())
+    """Bring names into the normal form.
+
+    If another row already has the normal form of a name, the name gets a number, which is logged. A
+    job does the same for blocks.
+    """
+    existing = set(inspect(connection).get_table_names())
     changed_passages: set[str] = set()
     for table in metadata.sorted_tables:
-        for column in table.columns if table.name in there else ():
+        for column in table.columns if table.name in existing else ():
             if (
                 isinstance(column.type, NormalName)
                 and (table.name, column.name) not in _IN_VERSIONS
@@ -48,43 +52,41 @@ def normalise_names(connection: Connection) -> None:
     archive_ids = [row.id for row in connection.execute(select(tables.archives.c.id))]
     _normalise_lists(connection, tables.archives, archive_ids)
     job = {
-        **{
-            "id": new_id("job"),
-            "organization_id": LOCAL_ORGANIZATION,
-            "kind": NORMALISE_BLOCKS,
-            "payload": {},
-        },
-        **{
-            "key": NORMALISE_BLOCKS,
-            "is_single": True,
-            "status": "waiting",
-            "attempts": 0,
-            "most_attempts": 5,
-        },
-        **{"not_before": 0, "progress": {}, "created_at": 0},
+        "id": new_id("job"),
+        "organization_id": LOCAL_ORGANIZATION,
+        "kind": NORMALISE_BLOCKS,
+        "payload": {},
+        "key": NORMALISE_BLOCKS,
+        "is_single": True,
+        "status": "waiting",
+        "attempts": 0,
+        "most_attempts": 5,
+        "not_before": 0,
+        "progress": {},
+        "created_at": 0,
     }
     connection.execute(tables.jobs.insert(), job)
 
 
 def _normalise(connection: Connection, table: Table, column: Column[Any]) -> set[str]:
-    """Bring a column into the form; returns the ids of the passages whose tags were changed."""
-    keys = (
-        [table.c.seq]
-        if "seq" in table.c
-        else [*[one for one in table.columns if one.foreign_keys][:1], column]
-    )
+    """Bring a column into the form.
+
+    Returns:
+        The ids of passages whose tags were changed.
+    """
+    keys = [table.c.seq]
+    if "seq" not in table.c:
+        keys = [*[key for key in table.columns if key.foreign_keys][:1], column]
     changed: set[str] = set()
     for row in _odd_rows(connection, table, column, keys):
-        is_it = and_(*(_raw(key) == row[place] for place, key in enumerate(keys)))
+        is_this_row = and_(*(_raw(key) == row[index] for index, key in enumerate(keys)))
         name = normal_name(row.name)
-        if "seq" not in table.c and _is_taken(connection, table, column, row, name):
-            connection.execute(table.delete().where(is_it))  # a tag is there once
+        if "seq" not in table.c and _is_taken(connection, table, column, row, name=name):
+            connection.execute(table.delete().where(is_this_row))  # the tag exists already
         else:
-            connection.execute(
-                table.update()
-                .where(is_it)
-                .values({column.name: _free(connection, table, column, row, name)})
-            )
+            free_name = _free(connection, table, column, row, name=name)
+            statement = table.update().where(is_this_row)
+            connection.execute(statement.values({column.name: free_name}))
         if table.name == "passages_tags":
             changed.add(row.passage_id)
     return changed
@@ -93,22 +95,22 @@ def _normalise(connection: Connection, table: Table, column: Column[Any]) -> set
 def _odd_rows(
     connection: Connection, table: Table, column: Column[Any], keys: Sequence[Column[Any]]
 ) -> list[Any]:
-    """The rows whose name is not in the form."""
-    others = [one for one in _unique_with(table, column) if one not in keys]
-    chosen = [
+    """Return the rows whose name is not in the form."""
+    others = [other for other in _unique_with(table, column) if other not in keys]
+    columns = [
         *(_raw(key).label(key.name) for key in keys),
-        *(_raw(one).label(one.name) for one in others),
+        *(_raw(other).label(other.name) for other in others),
     ]
-    statement = select(*chosen, _raw(column).label("name")).where(column.is_not(None))
+    statement = select(*columns, _raw(column).label("name")).where(column.is_not(None))
     odd: list[Any] = []
-    if "seq" not in table.c:  # a tag is at many things
+    if "seq" not in table.c:  # a tag has many rows
         tags = [
             row.name for row in connection.execute(select(_raw(column).label("name")).distinct())
         ]
-        wanted = [tag for tag in tags if normal_name(tag) != tag]
-        for start in range(0, len(wanted), _AT_ONCE):
+        odd_tags = [tag for tag in tags if normal_name(tag) != tag]
+        for start in range(0, len(odd_tags), _AT_ONCE):
             odd += connection.execute(
-                statement.where(_raw(column).in_(wanted[start : start + _AT_ONCE]))
+                statement.where(_raw(column).in_(odd_tags[start : start + _AT_ONCE]))
             )
         return odd
     portion = statement.order_by(table.c.seq).limit(_AT_ONCE)
@@ -120,34 +122,38 @@ def _odd_rows(
 
 
 def _unique_with(table: Table, column: Column[Any]) -> list[Column[Any]]:
-    """The other columns of the rule by which a name is there once; none where there is no such rule."""
-    rules = [list(one.columns) for one in table.constraints if isinstance(one, UniqueConstraint)]
-    rules += [list(one.columns) for one in table.indexes if one.unique]
-    return list(
-        dict.fromkeys(one for rule in rules if column in rule for one in rule if one is not column)
-    )
+    """Return the other columns of unique rules with this column."""
+    constraints = (rule for rule in table.constraints if isinstance(rule, UniqueConstraint))
+    rules = [list(rule.columns) for rule in constraints]
+    rules += [list(index.columns) for index in table.indexes if index.unique]
+    others = [other for rule in rules if column in rule for other in rule if other is not column]
+    return list(dict.fromkeys(others))
 
 
 def _is_taken(
-    connection: Connection, table: Table, column: Column[Any], row: Any, name: str
+    connection: Connection, table: Table, column: Column[Any], row: Any, *, name: str
 ) -> bool:
     others = _unique_with(table, column)
     if not others:
         return False
     same = [
-        one.is_(None) if getattr(row, one.name) is None else _raw(one) == getattr(row, one.name)
-        for one in others
+        other.is_(None)
+        if getattr(row, other.name) is None
+        else _raw(other) == getattr(row, other.name)
+        for other in others
     ]
     statement = select(func.count()).select_from(table).where(_raw(column) == name, *same)
     return bool(connection.execute(statement).scalar_one())
 
 
-def _free(connection: Connection, table: Table, column: Column[Any], row: Any, name: str) -> str:
-    stem, dot, ending = (
-        name.rpartition(".") if table.name == "files" and "." in name[1:] else (name, "", "")
-    )
-    free, number = name, 1
-    while _is_taken(connection, table, column, row, free):
+def _free(connection: Connection, table: Table, column: Column[Any], row: Any, *, name: str) -> str:
+    """Return the name, with a number if another row has it."""
+    stem, dot, ending = name, "", ""
+    if table.name == "files" and "." in name[1:]:
+        stem, dot, ending = name.rpartition(".")
+    free = name
+    number = 1
+    while _is_taken(connection, table, column, row, name=free):
         number += 1
         free = f"{stem}_{number}{dot}{ending}"
     if free != name:
@@ -161,13 +167,16 @@ def _free(connection: Connection, table: Table, column: Column[Any], row: Any, n
 def _normalise_lists(connection: Connection, table: Table, ids: Sequence[str]) -> None:
     """Bring the tags that rows keep as a list into the form."""
     for start in range(0, len(ids), _AT_ONCE):
-        some = select(table.c.id, table.c.tags).where(table.c.id.in_(ids[start : start + _AT_ONCE]))
-        for row in connection.execute(some).all():
+        rows = select(table.c.id, table.c.tags).where(table.c.id.in_(ids[start : start + _AT_ONCE]))
+        for row in connection.execute(rows).all():
             tags = list(dict.fromkeys(normal_json(row.tags, "tags")))
             if tags != row.tags:
                 connection.execute(table.update().where(table.c.id == row.id).values(tags=tags))
 
 
 def _raw(column: Column[Any]) -> Any:
-    """The column as it is stored: to compare with it by its own type would make both normal."""
+    """Return the column as it is stored.
+
+    A comparison by its own type would normalise both sides.
+    """
     return type_coerce(column, Text) if isinstance(column.type, NormalName) else column

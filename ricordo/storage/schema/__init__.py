@@ -1,1 +1,4 @@
-"""The tables, written once for both databases. A change here is a new numbered migration too."""
+"""The tables, written once for both databases.
+
+A change here is also a new numbered migration.
+"""

@@ -1,14 +1,15 @@
-"""The kinds of columns that the tables are made of, for both databases, and what erasure does with each.
+"""The kinds of columns for both databases, and what erasure does with each.
 
-When a user is forgotten, the rows that are theirs are deleted. `info["erasure"]` of a column, or of its table for those columns
-that say nothing, says what the column can hold of a user:
+When a user is forgotten, the user's rows are deleted. `info["erasure"]` of a column, or of its
+table as the default, says how the column can refer to a user:
 
-- `delete`: what they said, or who they are. It goes with the row.
-- `blank`: who they are, in rows that stay, as "created by". The value is replaced.
-- `keep`: nothing. Numbers, timestamps and ids that name no user are so by their kind.
+- `delete`: it holds the user's texts or identity. It goes with the row.
+- `blank`: it names the user in rows that stay, as "created by". It is replaced.
+- `keep`: it holds nothing about a user. Numbers, timestamps and ids of other things have this by
+  their kind.
 
-The condition of a partial index is in its `info["where"]` too, where `postgres.py` finds it: to name that dialect here would
-import all of it at every start.
+The condition of a partial index is also in its `info["where"]`, where `postgres.py` finds it:
+naming that dialect here would import all of it at every start.
 """
 
 import re
@@ -33,7 +34,7 @@ _Seq = sa.Integer().with_variant(sa.BigInteger(), "postgresql")
 
 
 class NormalText(sa.TypeDecorator[str]):
-    """Text that is stored, and compared with what is stored, in its normal form, whoever writes it."""
+    """Text in normal form, both when it is stored and when it is compared."""
 
     impl = sa.Text
     cache_ok = True
@@ -41,31 +42,34 @@ class NormalText(sa.TypeDecorator[str]):
 
     def bind_processor(self, dialect: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
         normalise = self.normalise
-        return lambda value: normalise(value) if isinstance(value, str) else value
+        return lambda text: normalise(text) if isinstance(text, str) else text
 
 
 class NormalName(NormalText):
-    """A name in its normal form: what people call a thing, by which it is looked up or told apart."""
+    """A name in normal form, by which things are looked up or told apart."""
 
     cache_ok = True
     normalise = staticmethod(normal_name)
 
 
 class NormalTag(NormalName):
-    """A name in a column that was made as VARCHAR."""
+    """A name in a column that was created as VARCHAR."""
 
     impl = sa.String  # type: ignore[assignment]  # a Text is a String
     cache_ok = True
 
 
 def as_stored(column: sa.Column[Any]) -> Any:
-    """The type of the column's values as they are stored, whatever form that they have."""
+    """Return the type of the column's stored values, without a normal form."""
     kind: Any = column.type
     return kind.impl_instance if isinstance(kind, NormalText) else kind
 
 
 class PackedId(sa.TypeDecorator[str]):
-    """An id such as `run-<uuid>` in 17 bytes instead of 40 of text, for long tables; SQL cannot compare it."""
+    """An id such as `run-<uuid>` in 17 bytes instead of 40, for long tables.
+
+    SQL cannot compare it.
+    """
 
     impl = sa.LargeBinary
     cache_ok = True
@@ -75,25 +79,29 @@ class PackedId(sa.TypeDecorator[str]):
         self.kind = kind
 
     def bind_processor(self, dialect: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
-        return self.pack  # every driver takes bytes as they are
+        return self.pack  # every driver takes bytes unchanged
 
     def result_processor(self, dialect: Any, coltype: Any) -> Any:  # noqa: ARG002 - SQLAlchemy's
         return self.unpack
 
-    def pack(self, value: str | None) -> bytes | None:
-        """Return the id as it is stored: a NUL and the uuid's bytes; one of any other form as its letters, none a NUL."""
-        if value is None:
-            return None
-        if value.startswith(self.kind) and _UUID.fullmatch(value, len(self.kind)):
-            return b"\0" + bytes.fromhex(value[len(self.kind) + 1 :].replace("-", ""))
-        return value.encode()
+    def pack(self, id: str | None) -> bytes | None:
+        """Return the stored form of the id.
 
-    def unpack(self, value: bytes | None) -> str | None:
-        if value is None:
+        It is a NUL and the uuid's bytes, or the letters of an id in any other form; these hold no
+        NUL.
+        """
+        if id is None:
             return None
-        if value[:1] != b"\0":
-            return value.decode()
-        digits = value[1:].hex()
+        if id.startswith(self.kind) and _UUID.fullmatch(id, len(self.kind)):
+            return b"\0" + bytes.fromhex(id[len(self.kind) + 1 :].replace("-", ""))
+        return id.encode()
+
+    def unpack(self, stored: bytes | None) -> str | None:
+        if stored is None:
+            return None
+        if stored[:1] != b"\0":
+            return stored.decode()
+        digits = stored[1:].hex()
         return (
             f"{self.kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
         )
@@ -106,12 +114,14 @@ def table(name: str, *columns: SchemaItem, erasure: Erasure, **options: Any) -> 
 def tags_table(
     name: str, parent: str, *more: sa.Column[Any], users_by: str = "", erasure: Erasure = "delete"
 ) -> sa.Table:
-    """The tags of another table's rows, found by tag; with the column `users_by` by the row's user first."""
+    """Return a table with the tags of another table's rows, indexed by tag.
+
+    With the column `users_by` there is also an index by the user that a row is about.
+    """
     row = reference(f"{parent.removesuffix('s')}_id", parent)
     tag: sa.Column[str] = sa.Column("tag", NormalTag, nullable=False)
-    about = (
-        strings("user_id", erasure="keep") if users_by else []
-    )  # erasure finds the user in the row itself
+    # Erasure finds the user in the row itself.
+    about = strings("user_id", erasure="keep") if users_by else []
     indexes = [sa.Index(f"{name}_by_tag", *filter(None, [users_by]), "tag", row.name)]
     if users_by:
         indexes.append(
@@ -181,12 +191,15 @@ def flag(name: str) -> sa.Column[bool]:
 
 
 def strings(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
-    """Return columns of text that is kept to the byte: ids, kinds, hashes, programs, what belongs to a version."""
+    """Return columns of text that is kept byte for byte.
+
+    For example ids, kinds, hashes, programs, and texts of versions.
+    """
     return [sa.Column(name, sa.Text, nullable=null, info={"erasure": erasure}) for name in names]
 
 
 def names(*names: str, null: bool = True, erasure: Erasure | None = None) -> list[sa.Column[str]]:
-    """Return columns of names that people give."""
+    """Return columns of names that people choose."""
     return [sa.Column(name, NormalName, nullable=null, info={"erasure": erasure}) for name in names]
 
 
@@ -218,6 +231,9 @@ def partial_index(name: str, *columns: str, where: str, unique: bool = False) ->
 
 
 def erasure_of(column: sa.Column[Any]) -> Erasure | None:
-    """Return what erasure does with the column's values: as the column says, else its table; None where neither does."""
-    found: Erasure | None = column.info.get("erasure") or column.table.info.get("erasure")
-    return found
+    """Return what erasure does with the column, by its own setting or its table's.
+
+    None if neither says it.
+    """
+    erasure: Erasure | None = column.info.get("erasure") or column.table.info.get("erasure")
+    return erasure

@@ -1,6 +1,7 @@
-"""The schema, once for both databases: agents with all that is theirs, and the search index. Memory is in `memory_tables.py`.
+"""The tables of agents with everything they own, and of the search index.
 
-`seq` is the primary key, the search row and the cursor; `id` is the public name. Times are microseconds UTC.
+`seq` is the primary key, the search row and the cursor; `id` is the public name. Times are
+microseconds, UTC. Memory is in `memory_tables.py`.
 """
 
 from typing import Any
@@ -42,12 +43,12 @@ users = table(
     *timestamps("created_at"),
     *strings("email"),
     *timestamps("disabled_at", null=True),
-    # What clients of the retired Letta V1 server know users by: identities.
+    # Identities: users in the terms of clients of the retired Letta V1 server.
     *strings("identity_type", erasure="keep"),
     json_value("properties", "'[]'"),
-    # One spelling for all identifiers that look like this one; only to find such users.
+    # The same spelling for all identifiers that look like this one; only to find such users.
     *strings("look"),
-    # Identifiers and names of before a rename: messages may carry them, and erasure looks for them.
+    # Identifiers and names before a rename: messages may contain them, and erasure looks for them.
     json_value("former", "'[]'"),
     UniqueConstraint("organization_id", "identifier"),
     Index("users_by_look", "organization_id", "look"),
@@ -97,7 +98,7 @@ agents = table(
     erasure="delete",
 )
 agents_tags = tags_table("agents_tags", "agents")
-# Who may use an agent; where there is no row, everybody in its organization.
+# The users of an agent; without a row, everybody in its organization may use it.
 agents_users = table(
     "agents_users",
     seq(),
@@ -127,14 +128,15 @@ conversations = table(
     *strings("model", erasure="keep"),
     json_value("model_settings", erasure="keep"),
     *numbers("context_window", null=True),
-    # What the provider last counted for a prompt, in percent of our own estimate.
+    # The provider's last token count for a prompt, in percent of our own estimate.
     *numbers("token_percent", null=True),
     flag("hidden"),
-    # A conversation that others were forked from keeps its messages, which they share, until the last of them is deleted.
+    # A conversation with forks keeps its messages, which the forks share, until the last fork is
+    # deleted.
     *timestamps("archived_at", "deleted_at", null=True),
     *strings("forked_from", erasure="blank"),
     *numbers("forked_seq", null=True),
-    # The user rejected proposals of the agent with a reason: the next turn tells the agent.
+    # The user rejected proposals of the agent with a reason, which the next turn tells the agent.
     flag("has_untold"),
     Index("conversations_by_agent", "agent_id", "created_at", "seq"),
     partial_index("conversations_one_default", "agent_id", where="is_default", unique=True),
@@ -161,7 +163,8 @@ messages = table(
     UniqueConstraint("conversation_id", "otid"),
     Index("messages_by_time", "conversation_id", "created_at", "seq"),
     Index("messages_by_agent", "agent_id", "created_at", "seq"),
-    *(Index("messages_by_run", "run_id"), Index("messages_newest", "created_at", "seq")),
+    Index("messages_by_run", "run_id"),
+    Index("messages_newest", "created_at", "seq"),
     partial_index(
         "messages_of_groups", "group_id", "created_at", "seq", where="group_id IS NOT NULL"
     ),
@@ -235,7 +238,7 @@ passages = table(
     *timestamps("created_at", "updated_at"),
     flag("is_untrusted"),
     Index("passages_by_time", "archive_id", "created_at", "seq"),
-    # An archive's row counts the shared ones alone; a user's own are counted where they are asked for.
+    # An archive's row counts only shared passages; a user's own are counted by query.
     partial_index("passages_of_users", "archive_id", "user_id", where="user_id IS NOT NULL"),
     erasure="delete",
     sqlite_autoincrement=True,
@@ -278,7 +281,7 @@ jobs = table(
     Index("jobs_by_time", "organization_id", "created_at", "seq"),
     Index("jobs_by_turn", "status", "not_before"),
     Index("jobs_by_key", "key", "status"),
-    # Of jobs that only bring something up to date, one that waits does for all who ask.
+    # Of jobs that bring something up to date, one waiting job is enough for all requests.
     partial_index(
         "jobs_one_waiting", "kind", "key", where="is_single AND status = 'waiting'", unique=True
     ),
@@ -306,11 +309,11 @@ runs = table(
     *numbers("ttft_ns", "duration_ns", null=True),
     *strings("lease_token", erasure="keep"),
     *timestamps("lease_expires_at"),
-    # What the turn was for, where no request waits for it: sleeptime and the like.
+    # Purpose of a background run, e.g. "sleeptime"; NULL for a run started by a message.
     *strings("purpose", erasure="keep"),
     json_value("callback"),
-    # The lease: at most one open run in a conversation, on every database and across processes.
-    # A run that is only planned has no token, and holds nothing.
+    # The lease: at most one open run in a conversation, on every database and across processes. A
+    # run that is only planned has no token and no lease.
     partial_index(
         "runs_one_open",
         "conversation_id",
@@ -339,14 +342,14 @@ steps = table(
     *numbers("model_ns", "tools_ns", "step_ns", null=True),
     *strings("feedback"),
     json_value("tags", "'[]'"),
-    # What its prompt held of memory: ids of versions by block, and of passages.
+    # Memory in its prompt: ids of versions by block, and ids of passages.
     json_value("memory"),
     flag("is_untrusted"),
     Index("steps_by_run", "run_id", "seq"),
     Index("steps_by_agent", "agent_id", "created_at", "seq"),
     erasure="delete",
 )
-# The stream of a run that outlives its readers: each event as it was sent, to be read again from any number on.
+# Events of a run that outlives its readers, as they were sent, to be read again from any number.
 run_events = table(
     "run_events",
     seq(),
@@ -358,7 +361,7 @@ run_events = table(
     Index("run_events_by_time", "created_at"),
     erasure="delete",
 )
-# What was sent to a provider and what came back, where the settings ask for it.
+# Requests to providers and their responses, if the settings ask for them.
 traces = table(
     "traces",
     seq(),
@@ -389,9 +392,9 @@ expenses = table(
 )
 
 
-# The search index. A partition is all that one search looks through: an agent's messages, or an archive's passages. New documents
-# wait in the write buffer, which is searched too, until a flush packs them: then each has a dense position within its partition,
-# by which the blobs are addressed.
+# The search index. A partition is the scope of one search: an agent's messages, or an archive's
+# passages. New documents wait in the write buffer, which is also searched, until a flush packs
+# them. Then each has a dense position within its partition, which addresses the blobs.
 
 
 def _data() -> Column[bytes]:
@@ -399,7 +402,10 @@ def _data() -> Column[bytes]:
 
 
 def _blobs(name: str, *keys: str, more: tuple[Column[Any], ...] = ()) -> Table:
-    """Return a table of a partition's blobs, of which each has a key: a term or an embedding is text, a chunk a number."""
+    """Return a table of a partition's blobs.
+
+    Their keys are texts (terms, embeddings) or numbers (chunks).
+    """
     kinds = {"partition": BigInteger, "chunk": BigInteger}
     columns = [
         Column(key, kinds.get(key, Text), primary_key=True, autoincrement=False)
@@ -416,7 +422,7 @@ search_partitions = table(
     *numbers("documents", "deleted", "generation"),
     *strings("embedding"),
     *numbers("vectors"),
-    # A number is never used again: what a process caches of a partition goes by it.
+    # Numbers are never reused: caches of a partition in a process are keyed by them.
     sqlite_autoincrement=True,
     erasure="keep",
 )

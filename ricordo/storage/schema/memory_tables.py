@@ -1,8 +1,9 @@
-"""The tables of core memory: chains of versions, the blocks as they are now, and proposals (see `core_tables.py`).
+"""The tables of core memory: chains of versions, current blocks, and proposals.
 
-A chain is one owner's history. Its ids are git's, so they are 20 raw bytes, and equal in two chains of equal histories: they
-are looked up with their chain. Rows of which there is one for each version name their chain by its number (`chains.seq`), since an
-id of 42 letters in each row and each index would be a third of all that is stored.
+A chain is one owner's history. Its ids are git's: 20 raw bytes, and equal in two chains with equal
+histories, so they are looked up with their chain. Tables with a row for each version refer to the
+chain by its number (`chains.seq`), since a public id in each row and each index would be a third of
+all stored bytes. The other tables are in `core_tables.py`.
 """
 
 from typing import Any
@@ -42,8 +43,10 @@ chains = table(
     *strings("owner_id", null=False),
     git_id("head"),
     *numbers("versions"),
-    # What the chain's tree holds now: by label the id of the text and how many steps it is from one stored whole.
+    # The chain's current tree: each label's text id and its number of deltas from a whole text.
     json_value("files"),
+    # Bytes of its versions, texts, proposals and log (`storage/history_size.py`).
+    *numbers("history_bytes"),
     sa.UniqueConstraint("owner_kind", "owner_id"),
     erasure="delete",
 )
@@ -52,7 +55,7 @@ blocks = table(
     *root(),
     reference("chain_id", "chains"),
     *names("label", null=False),
-    # Whoever writes it makes it normal first, since a version holds it to the byte.
+    # Normalised before it is stored, since a version holds it byte for byte.
     *strings("value", null=False),
     *texts("description"),
     sa.Column("limit", sa.BigInteger, nullable=False),
@@ -66,13 +69,13 @@ blocks = table(
     git_id("head"),
     *names("title"),
     *strings("schema_ref"),
-    # Of a user's block: for this agent, or this course, alone.
+    # A user's block may be for one agent, or one course, only.
     *strings("agent_id"),
     *names("course"),
-    # Whether its text came from a step that had read untrusted content.
+    # True if its text came from a step that had read untrusted content.
     flag("is_untrusted"),
     flag("shared"),
-    # The label by which agents know a user's copy of a block, where its own differs.
+    # The label under which agents see a user's copy of a block if its own label differs.
     *names("seen_as"),
     sa.UniqueConstraint("chain_id", "label"),
     sa.Index("blocks_by_time", "organization_id", "created_at", "seq"),
@@ -90,7 +93,7 @@ agents_blocks = table(
     sa.Index("agents_blocks_by_block", "block_id"),
     erasure="delete",
 )
-# Agents that work on one memory: a block that is attached to one, or detached, is so to the other.
+# Agents that share their memory: a block that is attached to or detached from one, is so for both.
 agents_pairs = table(
     "agents_pairs",
     seq(),
@@ -100,7 +103,7 @@ agents_pairs = table(
     sa.Index("agents_pairs_by_other", "other_id"),
     erasure="delete",
 )
-# What older clients attached to identities. It is told them, and changes nothing.
+# Blocks that older clients attached to identities. They are only reported back.
 blocks_users = table(
     "blocks_users",
     seq(),
@@ -111,8 +114,8 @@ blocks_users = table(
     erasure="delete",
 )
 
-# One block's change. A commit that came by git may change several: then they share its id. `parent` is left out where it is the
-# commit of the version before, which nearly all have (`versions.PARENT` fills it in).
+# One block's change. Changes from one git commit share its id. `parent` is NULL if it is the commit
+# of the version before, as for nearly all (`versions.PARENT` fills it in).
 commits = table(
     "commits",
     seq(),
@@ -135,7 +138,7 @@ commits = table(
     sa.UniqueConstraint("chain", "number"),
     sa.Index("commits_by_id", "chain", "id"),
     sa.Index("commits_by_label", "chain", "label", "number"),
-    # What a block was called before is looked for at every page of its history, and most changes are no renames.
+    # Every page of a block's history looks for its former labels, and most changes are no renames.
     partial_index("commits_by_rename", "chain", "number", where="old_label IS NOT NULL"),
     sa.Index("commits_by_run", "run_id"),
     erasure="delete",
@@ -151,7 +154,7 @@ blobs = table(
     sa.UniqueConstraint("chain", "id"),
     erasure="delete",
 )
-# Objects that came by git and cannot be made from versions: commits of other shapes, with their trees.
+# Git objects that cannot be computed from versions: commits of other shapes, with their trees.
 git_objects = table(
     "git_objects",
     seq(),
@@ -184,14 +187,14 @@ proposals = table(
     *strings("note"),
     git_id("result"),
     *strings("superseded_by", erasure="keep"),
-    # Rejected with a reason that the agent has not been told yet.
+    # Rejected with a reason that the agent has not been told.
     flag("is_untold"),
     sa.Index("proposals_by_chain", "chain_id", "status", "label"),
     sa.Index("proposals_by_step", "step_id"),
     sa.Index("proposals_by_run", "run_id"),
     erasure="delete",
 )
-# Changes of what lies outside the tree: description, limit, policy and so on.
+# Changes outside of the tree: description, limit, policy and so on.
 blocks_log = table(
     "blocks_log",
     seq(),
@@ -201,7 +204,7 @@ blocks_log = table(
     *strings("author_kind", null=False, erasure="keep"),
     *strings("author_id", "author_name", null=False, erasure="blank"),
     *timestamps("created_at"),
-    # Of a deletion: what the block was called.
+    # For a deletion: the block's label.
     *strings("deleted_label"),
     sa.Index("blocks_log_by_block", "block_id", "seq"),
     sa.Index("blocks_log_by_chain", "chain_id", "seq"),
@@ -214,7 +217,7 @@ blocks_log = table(
     ),
     erasure="delete",
 )
-# Where else a chain is kept in step: `followed` is the number of the last version that a remote has.
+# Remotes of a chain: `followed` is the number of the last version at the remote.
 memory_remotes = table(
     "memory_remotes",
     *root(),
@@ -232,12 +235,12 @@ memory_remotes = table(
 
 
 def number_of_chain(parameter: str = "chain_id") -> sa.ScalarSelect[Any]:
-    """Return a chain's number where a parameter has its id, by which everybody else knows it."""
+    """Return the number of the chain whose id is in a parameter."""
     return sa.select(chains.c.seq).where(chains.c.id == sa.bindparam(parameter)).scalar_subquery()
 
 
 def is_in_chain(table: sa.Table, parameter: str = "chain_id") -> sa.ColumnElement[bool]:
-    """Return the condition that a row of the table is of the chain whose id a parameter has."""
+    """Return the condition that a row is of the chain whose id is in a parameter."""
     if "chain" in table.c:
         return table.c.chain == number_of_chain(parameter)
     return table.c.chain_id == sa.bindparam(parameter)

@@ -6,14 +6,14 @@ from ricordo.tools.builtin import command, facts, memory, patch, recall
 from ricordo.tools.toolbox import ServerTool
 
 # Older models and scripts of the retired Letta V1 server use the shorter names.
-_SHORT = {"old_str": "old_string", "new_str": "new_string"}
+_SHORT_NAMES = {"old_str": "old_string", "new_str": "new_string"}
 
 
 class BuiltinPlugin:
-    """The plugin every Ricordo has."""
+    """The plugin that every Ricordo has."""
 
     def tools(self) -> Sequence[ServerTool]:
-        """Speaking, searching, archiving and editing memory."""
+        """Return the tools that speak, search, archive and edit memory."""
         return (
             ServerTool(recall.send_message, "letta_core"),
             ServerTool(
@@ -34,12 +34,14 @@ class BuiltinPlugin:
             ServerTool(memory.core_memory_append, "letta_memory_core", edits_memory=True),
             ServerTool(memory.core_memory_replace, "letta_memory_core", edits_memory=True),
             ServerTool(
-                memory.memory_insert, "letta_memory_core", edits_memory=True, aliases=_SHORT
+                memory.memory_insert, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES
             ),
             ServerTool(
-                memory.memory_replace, "letta_memory_core", edits_memory=True, aliases=_SHORT
+                memory.memory_replace, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES
             ),
-            ServerTool(command.memory, "letta_memory_core", edits_memory=True, aliases=_SHORT),
+            ServerTool(
+                command.memory, "letta_memory_core", edits_memory=True, aliases=_SHORT_NAMES
+            ),
             ServerTool(patch.memory_apply_patch, "letta_memory_core", edits_memory=True),
             ServerTool(memory.memory_rethink, "letta_sleeptime_core", edits_memory=True),
             ServerTool(memory.memory_finish_edits, "letta_sleeptime_core"),

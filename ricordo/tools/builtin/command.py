@@ -1,6 +1,8 @@
-"""The tool `memory`: one tool with several commands, for models that were trained to edit memory that way.
+"""The tool `memory`: one tool with several commands.
 
-Blocks are named by paths such as `/memories/human`. The texts of results and errors are wire facts of the retired Letta V1 server.
+Some models were trained to edit memory this way. Blocks are named by paths such as
+`/memories/human`. wire fact: the texts of results and errors are those of the retired Letta V1
+server.
 """
 
 from collections.abc import Callable
@@ -21,7 +23,7 @@ _NOW_ACTIVE = "and is now active in your context."
 
 @dataclass(frozen=True, slots=True)
 class MemoryCommand:
-    """The arguments of `memory`; which of them count depends on the command."""
+    """The arguments of `memory`; each command uses some of them."""
 
     command: Literal["create", "str_replace", "insert", "delete", "rename"]
     path: str | None = None
@@ -38,7 +40,10 @@ class MemoryCommand:
 def _with_fields_as_arguments(
     function: Callable[[ToolContext, MemoryCommand], str],
 ) -> Callable[..., str]:
-    """The function as a tool that takes the command's fields one by one, which are more than a signature of ours may hold."""
+    """Return the function as a tool with the command's fields as arguments.
+
+    They are more than a function of ours may have parameters.
+    """
 
     @wraps(function)
     def tool(context: ToolContext, **arguments: Any) -> str:
@@ -51,7 +56,7 @@ def _with_fields_as_arguments(
 
 
 @_with_fields_as_arguments
-def memory(context: ToolContext, order: MemoryCommand) -> str:
+def memory(context: ToolContext, arguments: MemoryCommand) -> str:
     """Manage your memory blocks: make and delete them, edit their text, rename or describe them.
 
     create: path, description, and file_text for what it shall hold. str_replace: path, old_string, new_string.
@@ -70,58 +75,74 @@ def memory(context: ToolContext, order: MemoryCommand) -> str:
         old_path: The block to rename.
         new_path: Its new path.
     """
-    return _COMMANDS[order.command](context, order)
+    return _COMMANDS[arguments.command](context, arguments)
 
 
-def _create(context: ToolContext, order: MemoryCommand) -> str:
-    label = _label(order.path, "create", "path")
-    refuse_line_numbers("file_text", order.file_text or "")
+def _create(context: ToolContext, arguments: MemoryCommand) -> str:
+    label = _label(arguments.path, "create", "path")
+    refuse_line_numbers("file_text", arguments.file_text or "")
     context.memory.create(
-        label, with_line_breaks(order.file_text or ""), order.description, context.call_id
+        label, with_line_breaks(arguments.file_text or ""), arguments.description, context.call_id
     )
-    return f"Successfully created memory block '{label}'. {_RECOMPILED} with the new memory block {_NOW_ACTIVE}"
+    return (
+        f"Successfully created memory block '{label}'. {_RECOMPILED} with the new memory block "
+        f"{_NOW_ACTIVE}"
+    )
 
 
-def _str_replace(context: ToolContext, order: MemoryCommand) -> str:
-    label = _existing(context, order.path, "str_replace")
-    old = _given(order.old_string, "str_replace", "old_string")
-    return memory_replace(context, label, old, order.new_string or "")
+def _str_replace(context: ToolContext, arguments: MemoryCommand) -> str:
+    label = _existing(context, arguments.path, "str_replace")
+    old_string = _require_argument(arguments.old_string, "str_replace", "old_string")
+    return memory_replace(context, label, old_string, arguments.new_string or "")
 
 
-def _insert(context: ToolContext, order: MemoryCommand) -> str:
-    label = _existing(context, order.path, "insert")
-    line = -1 if order.insert_line is None else order.insert_line
-    return memory_insert(context, label, _given(order.insert_text, "insert", "insert_text"), line)
+def _insert(context: ToolContext, arguments: MemoryCommand) -> str:
+    label = _existing(context, arguments.path, "insert")
+    line = -1 if arguments.insert_line is None else arguments.insert_line
+    return memory_insert(
+        context, label, _require_argument(arguments.insert_text, "insert", "insert_text"), line
+    )
 
 
-def _delete(context: ToolContext, order: MemoryCommand) -> str:
+def _delete(context: ToolContext, arguments: MemoryCommand) -> str:
     label = _existing(
-        context, order.path, "delete", missing="Memory block '{}' is not attached to agent '{}'"
+        context, arguments.path, "delete", missing="Memory block '{}' is not attached to agent '{}'"
     )
     context.memory.remove(label, context.call_id)
-    return f"Successfully deleted memory block '{label}'. {_RECOMPILED} without this memory block {_NOW_ACTIVE}"
+    return (
+        f"Successfully deleted memory block '{label}'. {_RECOMPILED} without this memory block "
+        f"{_NOW_ACTIVE}"
+    )
 
 
-def _rename(context: ToolContext, order: MemoryCommand) -> str:
+def _rename(context: ToolContext, arguments: MemoryCommand) -> str:
     missing = "Memory block '{}' not found for agent '{}'"
-    if not (order.old_path or order.new_path):
+    if not (arguments.old_path or arguments.new_path):
         label = _existing(
-            context, order.path, "rename", "old_path and new_path, or path", missing=missing
+            context, arguments.path, "rename", "old_path and new_path, or path", missing=missing
         )
         context.memory.describe(
-            label, _given(order.description, "rename", "description"), context.call_id
+            label,
+            _require_argument(arguments.description, "rename", "description"),
+            context.call_id,
         )
         return (
-            f"Successfully updated description of memory block '{label}'. {_RECOMPILED} with the updated description "
+            f"Successfully updated description of memory block '{label}'. "
+            f"{_RECOMPILED} with the updated description "
             f"{_NOW_ACTIVE}"
         )
-    new = _label(order.new_path, "rename", "new_path")
-    old = _existing(context, order.old_path or order.path, "rename", "old_path", missing=missing)
+    new_label = _label(arguments.new_path, "rename", "new_path")
+    old_label = _existing(
+        context, arguments.old_path or arguments.path, "rename", "old_path", missing=missing
+    )
     with context.memory.as_one():
-        context.memory.rename(old, new, context.call_id)
-        if order.description is not None:
-            context.memory.describe(new, order.description, context.call_id)
-    return f"Successfully renamed memory block '{old}' to '{new}'. {_RECOMPILED} with the renamed memory block {_NOW_ACTIVE}"
+        context.memory.rename(old_label, new_label, context.call_id)
+        if arguments.description is not None:
+            context.memory.describe(new_label, arguments.description, context.call_id)
+    return (
+        f"Successfully renamed memory block '{old_label}' to '{new_label}'. "
+        f"{_RECOMPILED} with the renamed memory block {_NOW_ACTIVE}"
+    )
 
 
 _COMMANDS = {
@@ -134,9 +155,14 @@ _COMMANDS = {
 
 
 def _label(path: str | None, command: str, name: str) -> str:
-    """The label a path names: all that follows `/memories/`, slashes too. A bare label is understood as well."""
-    label = _given(path, command, name)
-    return label.removeprefix(_FOLDER) if label.startswith(_FOLDER) else label.removeprefix("/")
+    """Return the label in a path: everything after `/memories/`, slashes too.
+
+    A label alone is accepted too.
+    """
+    label = _require_argument(path, command, name)
+    if label.startswith(_FOLDER):
+        return label.removeprefix(_FOLDER)
+    return label.removeprefix("/")
 
 
 def _existing(
@@ -153,7 +179,7 @@ def _existing(
     return label
 
 
-def _given(value: str | None, command: str, name: str) -> str:
-    if value is None:
+def _require_argument(argument: str | None, command: str, name: str) -> str:
+    if argument is None:
         raise Invalid(f"The command {command} needs {name}. Call the tool again with it.")
-    return value
+    return argument

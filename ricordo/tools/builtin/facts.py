@@ -1,6 +1,7 @@
-"""The three tools of agents with small models: they name no block, no line and no mode, so that little can go wrong.
+"""The three tools of agents with small models: `remember`, `correct`, `search`.
 
-They edit and search the same memory as all other tools, by the same policies.
+They name no block, no line and no mode, so that little can go wrong. They edit and search the same
+memory as all other tools, by the same policies.
 """
 
 from ricordo.domain.clock import zone
@@ -12,13 +13,13 @@ from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.tools.builtin.search_results import timestamp
 from ricordo.tools.toolbox import ToolContext
 
-KNOWN = "That is in your notes already."
-UNKNOWN = "There is no such note."
+ALREADY_NOTED = "That is in your notes already."
+NO_SUCH_NOTE = "There is no such note."
 NEW_LABEL = "human"
 NEW_DESCRIPTION = "What is known about the person: one fact a line."
 _DAY = len("2026-01-20")
-_MOST_HITS = 5
-_LONGEST_HIT = 300  # characters
+_HIT_LIMIT = 5
+_HIT_LENGTH = 300  # characters
 
 
 def remember(context: ToolContext, fact: str) -> str:
@@ -52,8 +53,8 @@ async def search(context: ToolContext, query: str) -> str:
     Args:
         query: A few words.
     """
-    where = zone(context.state.agent.timezone)
-    said = MessageFilter(
+    timezone = zone(context.state.agent.timezone)
+    message_filter = MessageFilter(
         agent_ids=(context.state.agent.id,),
         roles=("user", "assistant"),
         subject_id=context.subject_id,
@@ -61,43 +62,49 @@ async def search(context: ToolContext, query: str) -> str:
         turn_began=context.view_began() or context.turn_began(),
     )
     archives = tuple(archive.id for archive in context.state.archives)
-    messages = await context.recall.messages(query, said, _MOST_HITS)
-    kept = PassageFilter(archive_ids=archives, subject_id=context.subject_id)
-    passages = await context.recall.passages(query, kept, _MOST_HITS) if archives else []
+    messages = await context.recall.messages(query, message_filter, _HIT_LIMIT)
+    passage_filter = PassageFilter(archive_ids=archives, subject_id=context.subject_id)
+    passages = await context.recall.passages(query, passage_filter, _HIT_LIMIT) if archives else []
     lines: list[str] = []
     for hit in messages:
-        one = hit.message
-        is_hers = one.is_said and one.user_id == context.state.conversation.user_id
-        context.quoted.add(one.id, is_untrusted=one.is_untrusted, is_said=is_hers)
+        message = hit.message
+        is_users = message.is_said and message.user_id == context.state.conversation.user_id
+        context.quoted.add(message.id, is_untrusted=message.is_untrusted, is_said=is_users)
         lines.append(
-            f"{timestamp(one.created_at, where)[:_DAY]}, {_speaker(hit)}: {_short(one.spoken)}"
+            f"{timestamp(message.created_at, timezone)[:_DAY]}, {_speaker(hit)}: "
+            f"{_short(message.spoken)}"
         )
-    for found in passages:
-        context.quoted.add(found.passage.id, is_untrusted=found.passage.is_untrusted)
+    for passage_hit in passages:
+        context.quoted.add(passage_hit.passage.id, is_untrusted=passage_hit.passage.is_untrusted)
         lines.append(
-            f"{timestamp(found.passage.created_at, where)[:_DAY]}, your archive: {_short(found.passage.text)}"
+            f"{timestamp(passage_hit.passage.created_at, timezone)[:_DAY]}, your archive: "
+            f"{_short(passage_hit.passage.text)}"
         )
     return "\n".join(lines) or "Nothing was found. Answer with what you know."
 
 
 def _write(context: ToolContext, new: str, old: str | None) -> str:
-    """Change the block about the person, made where there is none; returns what became of it in words."""
+    """Change the block about the person, or create it; return the change in words."""
     memory = context.memory
     block = person_block(memory.current())
-    value = block.value if block else ""
-    edit = with_fact(value, new) if old is None else with_correction(value, old, new)
+    text = block.value if block else ""
+    edit = with_fact(text, new) if old is None else with_correction(text, old, new)
     if edit is None:
-        return KNOWN if new.strip() else UNKNOWN
+        if new.strip():
+            return ALREADY_NOTED
+        return NO_SUCH_NOTE
     if block:
-        memory.write(block.shown_label, edit.value, context.call_id, shown="nothing")
+        memory.write(block.shown_label, edit.value, context.call_id, result_kind="nothing")
     else:
         memory.create(NEW_LABEL, edit.value, NEW_DESCRIPTION, context.call_id)
     return edit.sentence
 
 
 def _speaker(hit: FoundMessage) -> str:
-    return "you" if hit.message.role == "assistant" else hit.message.name or "the person"
+    if hit.message.role == "assistant":
+        return "you"
+    return hit.message.name or "the person"
 
 
 def _short(text: str) -> str:
-    return shorten(" ".join(text.split()), _LONGEST_HIT)
+    return shorten(" ".join(text.split()), _HIT_LENGTH)

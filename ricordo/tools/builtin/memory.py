@@ -1,7 +1,9 @@
-"""Tools by which an agent reads and edits memory blocks. The texts of their errors are wire facts of the retired Letta V1 server.
+"""Tools by which an agent reads and edits memory blocks.
 
-What is proposed is seen by the block's owner alone, and is in no result here: the agent learns how much of its own waits, and
-why something was rejected.
+wire fact: the texts of their errors are those of the retired Letta V1 server.
+
+Only the block's owner sees proposals, and no result here contains one: the agent reads how many of
+its own wait, and the reasons of rejections.
 """
 
 import re
@@ -26,13 +28,14 @@ def memory_insert(context: ToolContext, label: str, new_string: str, insert_line
         insert_line: The line after which to insert: 0 puts the text first, -1 puts it last.
     """
     refuse_line_numbers("new_string", new_string)
-    value = context.memory.block(label).value
-    lines = value.split("\n") if value else []
+    text = context.memory.block(label).value
+    lines = text.split("\n") if text else []
     if insert_line == -1:
         insert_line = len(lines)
     if not 0 <= insert_line <= len(lines):
         raise Invalid(
-            f"Invalid `insert_line` parameter: {insert_line}. It should be within the range of lines of the memory block: "
+            f"Invalid `insert_line` parameter: {insert_line}. "
+            "It should be within the range of lines of the memory block: "
             f"[0, {len(lines)}], or -1 to append to the end of the memory block."
         )
     lines[insert_line:insert_line] = with_line_breaks(new_string).split("\n")
@@ -50,18 +53,20 @@ def memory_replace(context: ToolContext, label: str, old_string: str, new_string
     """
     refuse_line_numbers("old_string", old_string)
     refuse_line_numbers("new_string", new_string)
-    value = context.memory.block(label).value
-    found = search(value, old_string, new_string)
-    if found.replacement:
-        return context.memory.write(label, found.replacement.apply(value), context.call_id)
-    if found.count > 1:
+    text = context.memory.block(label).value
+    match = search(text, old_string, new_string)
+    if match.replacement:
+        return context.memory.write(label, match.replacement.apply(text), context.call_id)
+    if match.count > 1:
         raise Invalid(
-            f"No replacement was performed. Multiple occurrences of old_string `{old_string}` in lines {list(found.lines)}. "
-            f"Please ensure it is unique. It occurs {found.count} times."
+            f"No replacement was performed. Multiple occurrences of old_string `{old_string}` in "
+            f"lines {list(match.lines)}. "
+            f"Please ensure it is unique. It occurs {match.count} times."
         )
     raise Invalid(
-        f"No replacement was performed, old_string `{old_string}` did not appear verbatim in memory block with label `{label}`."
-        f"{hint(value, old_string)}"
+        f"No replacement was performed, old_string `{old_string}` did not appear verbatim in "
+        f"memory block with label `{label}`."
+        f"{hint(text, old_string)}"
     )
 
 
@@ -83,8 +88,9 @@ def core_memory_append(context: ToolContext, label: str, content: str) -> str:
         label: Label of the block to edit.
         content: The text to add, on a new line.
     """
-    value, content = context.memory.block(label).value, with_line_breaks(content)
-    return context.memory.write(label, f"{value}\n{content}" if value else content, context.call_id)
+    text = context.memory.block(label).value
+    content = with_line_breaks(content)
+    return context.memory.write(label, f"{text}\n{content}" if text else content, context.call_id)
 
 
 def core_memory_replace(
@@ -102,13 +108,16 @@ def core_memory_replace(
         return context.memory.write(
             label, block.replaced(old_content, new_content), context.call_id
         )
-    found = search(block.value, old_content, new_content)
-    if found.replacement is None:
-        told = f" It fits {found.count} places." if found.count else hint(block.value, old_content)
-        raise Invalid(
-            f"Old content '{old_content}' not found in memory block '{label}'{told and '.'}{told}"
+    match = search(block.value, old_content, new_content)
+    if match.replacement is None:
+        details = (
+            f" It fits {match.count} places." if match.count else hint(block.value, old_content)
         )
-    return context.memory.write(label, found.replacement.apply(block.value), context.call_id)
+        raise Invalid(
+            f"Old content '{old_content}' not found in memory block "
+            f"'{label}'{details and '.'}{details}"
+        )
+    return context.memory.write(label, match.replacement.apply(block.value), context.call_id)
 
 
 def memory_finish_edits(context: ToolContext) -> str:  # noqa: ARG001 - every tool takes a context
@@ -168,10 +177,10 @@ def edit_memory_block(
         replace_all: Whether to replace the text wherever it stands.
         quote: For a block with policy=explicit: the user's words of just now that ask for this, word for word.
     """
-    value = _replaced(context, label, old_string, new_string, replace_all)
-    given = EditReason(_reason(reasoning), quote=quote)
-    context.memory.write(label, value, context.call_id, shown="version", reason=given)
-    # Said until the step is saved, when the agent is told what really became of its edit.
+    text = _replaced(context, label, old_string, new_string, replace_all)
+    edit_reason = EditReason(_reason(reasoning), quote=quote)
+    context.memory.write(label, text, context.call_id, result_kind="version", reason=edit_reason)
+    # The step's save replaces this result by the edit's real outcome.
     return f'Memory block "{label}" was edited.'
 
 
@@ -200,40 +209,46 @@ def propose_memory_edit(
     """
     if confidence is not None and not 0 <= confidence <= 1:
         raise Invalid(f"confidence is a number from 0 to 1, not {confidence}. Correct it.")
-    given = EditReason(_reason(reasoning), confidence=confidence, only_proposes=True)
+    edit_reason = EditReason(_reason(reasoning), confidence=confidence, only_proposes=True)
     if context.memory.is_about_user and not old_string and context.memory.find(label) is None:
         refuse_line_numbers("new_string", new_string)
-        context.memory.create(label, new_string, None, context.call_id, given)
+        context.memory.create(label, new_string, None, context.call_id, edit_reason)
         return f'A new memory block "{label}" was proposed.'
-    value = _replaced(context, label, old_string, new_string, replace_all)
-    context.memory.write(label, value, context.call_id, shown="version", reason=given)
+    text = _replaced(context, label, old_string, new_string, replace_all)
+    context.memory.write(label, text, context.call_id, result_kind="version", reason=edit_reason)
     return f'A change of memory block "{label}" was proposed.'
 
 
 def refuse_line_numbers(name: str, text: str) -> None:
-    """Raise Invalid where a text repeats the line numbers, or the note on them, that only the prompt has."""
+    """Raise Invalid where a text repeats the prompt's line numbers or their note."""
     rest = "when calling memory tools (line numbers are for display purposes only)."
     if LINE_NUMBER_WARNING in text:
         raise Invalid(
-            f"{name} contains a line number warning, which is not allowed. Do not include line number information {rest}"
+            f"{name} contains a line number warning, which is not allowed. "
+            f"Do not include line number information {rest}"
         )
     if _LINE_NUMBER.search(text):
         raise Invalid(
-            f"{name} contains a line number prefix, which is not allowed. Do not include line numbers {rest}"
+            f"{name} contains a line number prefix, which is not allowed. "
+            f"Do not include line numbers {rest}"
         )
 
 
 def _read(context: ToolContext, label: str) -> str:
-    values = {block.shown_label: block.value for block in context.memory.blocks()}
-    if label not in values:
+    texts = {block.shown_label: block.value for block in context.memory.blocks()}
+    if label not in texts:
         raise NotFound(
-            f'There is no memory block "{label}" here. Blocks you have: {", ".join(values) or "none"}.'
+            f'There is no memory block "{label}" here. Blocks you have: '
+            f"{', '.join(texts) or 'none'}."
         )
-    return values[label]
+    return texts[label]
 
 
 def _replaced(context: ToolContext, label: str, old: str, new: str, replace_all: bool) -> str:
-    """The block's text with the one piece replaced, or every piece that is like it; raises NotFound, Invalid."""
+    """Return the block's text with one piece replaced, or every equal piece.
+
+    Raises NotFound, Invalid.
+    """
     refuse_line_numbers("old_string", old)
     refuse_line_numbers("new_string", new)
     _read(context, label)
@@ -246,6 +261,7 @@ def _reason(reasoning: str) -> str:
         raise Invalid("reasoning is empty. Say why the block should change: its owner reads it.")
     if len(reason) > LONGEST_REASON:
         raise Invalid(
-            f"reasoning has {len(reason)} characters, and {LONGEST_REASON} is the most. Say it shorter."
+            f"reasoning has {len(reason)} characters, and {LONGEST_REASON} is the most. "
+            "Say it shorter."
         )
     return reason

@@ -1,6 +1,7 @@
-"""The tool `memory_apply_patch`: edits one block by a unified diff, or several by operations under `***` headers.
+"""The tool `memory_apply_patch`: edits blocks by a unified diff or by `***` operations.
 
-The texts of results and errors are wire facts of the retired Letta V1 server.
+A diff is for one block; operations under `***` headers may be for several. wire fact: the texts of
+results and errors are those of the retired Letta V1 server.
 """
 
 import re
@@ -18,16 +19,19 @@ _HEADER = re.compile(
     r"\*\*\* (Begin Patch|End Patch|Add Block:|Delete Block:|Update Block:|Move to:)(.*)"
 )
 _HUNK = re.compile(r"@@ -(\d+)")
-# Behind a line break that is written out, what a line of a patch begins with.
+# The beginning of a patch's line, behind a line break that is written out as `\n`.
 _ESCAPED_LINE = re.compile(r"\\n(?:[-+ ]|@@|\*\*\* )")
-_SHOWN = 4
+_SHOWN_LINES = 4
 _NO_HUNKS = "No applicable hunks found in patch. Ensure lines start with ' ', '-', or '+'."
-_NO_OPERATIONS = "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update Block."
+_NO_OPERATIONS = (
+    "No operations found. Provide at least one of: *** Add Block, *** Delete Block, *** Update "
+    "Block."
+)
 _NO_MOVE = "*** Move to: must follow an Add/Update/Delete header"
 
 
 _Hunk = tuple[int | None, list[str], list[str]]
-"""The line that its header names, for a hunk that only adds lines; the lines to find, and those to put there."""
+"""The header's line number (for a hunk that only adds lines), the old lines, the new lines."""
 
 
 @dataclass(slots=True)
@@ -53,33 +57,46 @@ def memory_apply_patch(context: ToolContext, patch: str, label: str | None = Non
     """
     if LINE_NUMBER_WARNING in patch:
         raise Invalid(
-            "Patch contains the line number warning banner, which is not allowed. Provide only the text to edit."
+            "Patch contains the line number warning banner, which is not allowed. "
+            "Provide only the text to edit."
         )
     if _LINE_NUMBER.search(patch):
         raise Invalid(
-            "Patch contains a line number prefix, which is not allowed. Do not include line numbers (they are for display only)."
+            "Patch contains a line number prefix, which is not allowed. "
+            "Do not include line numbers (they are for display only)."
         )
     lines = _with_line_breaks(patch).removesuffix("\n").split("\n")
     if any(_HEADER.fullmatch(line) for line in lines):
         operations = _operations(lines)
         with context.memory.as_one():
-            done = [one for operation in operations for one in _carry_out(context, operation)]
-        listed = "\n".join(f"- {one}" for one in done)
+            outcomes = [
+                outcome
+                for operation in operations
+                for outcome in _apply_operation(context, operation)
+            ]
+        listed = "\n".join(f"- {outcome}" for outcome in outcomes)
         return (
-            "Successfully applied memory patch operations. Your system prompt has been recompiled with the updated memory "
+            "Successfully applied memory patch operations. Your system prompt has been recompiled "
+            "with the updated memory "
             f"contents and is now active in your context.\n\nOperations completed:\n{listed}"
         )
     if not label:
         raise Invalid(
-            "A patch without *** headers needs the label of the block it is for. Call the tool again with it."
+            "A patch without *** headers needs the label of the block it is for. "
+            "Call the tool again with it."
         )
     return context.memory.write(label, _patched(_value(context, label), lines), context.call_id)
 
 
 def _with_line_breaks(patch: str) -> str:
-    """The patch, with `\\n` written out as line breaks where there is none: a patch of one line changes nothing else."""
+    """Return the patch with real line breaks for `\\n` that was written out.
+
+    Only a patch without line breaks is changed: as one line it would change nothing.
+    """
     is_escaped = "\n" not in patch and _ESCAPED_LINE.search(patch)
-    return patch.replace("\\n", "\n") if is_escaped else patch
+    if is_escaped:
+        return patch.replace("\\n", "\n")
+    return patch
 
 
 def _operations(lines: Sequence[str]) -> list[_Operation]:
@@ -94,18 +111,18 @@ def _operations(lines: Sequence[str]) -> list[_Operation]:
         elif header[1] == "Move to:":
             if not operations or operations[-1].lines or operations[-1].move_to:
                 raise Invalid(_NO_MOVE)
-            operations[-1].move_to = _named(
+            operations[-1].move_to = _require_text(
                 header[2], "*** Move to: must specify a non-empty new label"
             )
         elif header[1].endswith("Block:"):
-            name = _named(header[2], f"*** {header[1]} must specify a non-empty label")
+            name = _require_text(header[2], f"*** {header[1]} must specify a non-empty label")
             operations.append(_Operation(header[1].removesuffix(" Block:"), name))
     if not operations:
         raise Invalid(_NO_OPERATIONS)
     return operations
 
 
-def _named(text: str, otherwise: str) -> str:
+def _require_text(text: str, otherwise: str) -> str:
     if not text.strip():
         raise Invalid(otherwise)
     return text.strip()
@@ -118,30 +135,35 @@ def _value(context: ToolContext, label: str) -> str:
     return block.value
 
 
-def _carry_out(context: ToolContext, operation: _Operation) -> list[str]:
-    memory, label, move_to = context.memory, operation.label, operation.move_to
+def _apply_operation(context: ToolContext, operation: _Operation) -> list[str]:
+    memory = context.memory
+    label = operation.label
+    move_to = operation.move_to
     if operation.kind == "Add":
         label = move_to or label
-        memory.create(label, "\n".join(_added(operation.lines)), None, context.call_id)
+        memory.create(label, "\n".join(_new_lines(operation.lines)), None, context.call_id)
         return [f"Created memory block '{label}'"]
-    value = _value(context, label)
+    text = _value(context, label)
     if operation.kind == "Delete":
         if move_to:
             raise Invalid(f"Memory block '{label}' cannot be both deleted and moved. Choose one.")
         memory.remove(label, context.call_id)
         return [f"Deleted memory block '{label}'"]
-    done = []
+    outcomes = []
     if move_to is None or any(line.strip() for line in operation.lines):
-        memory.write(label, _patched(value, operation.lines), context.call_id, shown="nothing")
-        done.append(f"Updated memory block '{label}'")
+        memory.write(label, _patched(text, operation.lines), context.call_id, result_kind="nothing")
+        outcomes.append(f"Updated memory block '{label}'")
     if move_to:
         memory.rename(label, move_to, context.call_id)
-        done.append(f"Renamed memory block '{label}' to '{move_to}'")
-    return done
+        outcomes.append(f"Renamed memory block '{label}' to '{move_to}'")
+    return outcomes
 
 
-def _added(lines: Sequence[str]) -> list[str]:
-    """The lines of a new block: those with a `+`, or all as they are where none has one."""
+def _new_lines(lines: Sequence[str]) -> list[str]:
+    """Return the lines of a new block, without their `+`.
+
+    If no line has one, all are taken as they are.
+    """
     text = _trimmed(lines)
     if not any(line.startswith("+") for line in text):
         return text
@@ -150,19 +172,22 @@ def _added(lines: Sequence[str]) -> list[str]:
     return [line[1:] for line in text]
 
 
-def _patched(value: str, lines: Sequence[str]) -> str:
-    """The text with every hunk applied; raises Invalid where one fits nowhere, or in several places."""
-    text = value.split("\n") if value else []
+def _patched(original: str, lines: Sequence[str]) -> str:
+    """Return the text with every hunk applied.
+
+    Raises Invalid where a hunk fits nowhere, or in several places.
+    """
+    text = original.split("\n") if original else []
     shift = 0
     for after, old, new in _hunks(lines):
         if old:
-            place = _place(text, old)
-            # Lines that are kept stay as they stand, also where the patch writes them with other signs.
-            standing = dict(zip(old, text[place : place + len(old)], strict=True))
-            new = [standing.get(line, line) for line in new]  # noqa: PLW2901
+            start = _find_lines(text, old)
+            # Kept lines stay as they are, even if the patch writes them with other signs.
+            current_lines = dict(zip(old, text[start : start + len(old)], strict=True))
+            new = [current_lines.get(line, line) for line in new]  # noqa: PLW2901
         else:
-            place = len(text) if after is None else max(0, min(after + shift, len(text)))
-        text[place : place + len(old)] = new
+            start = len(text) if after is None else max(0, min(after + shift, len(text)))
+        text[start : start + len(old)] = new
         shift += len(new) - len(old)
     return "\n".join(text)
 
@@ -172,7 +197,7 @@ def _hunks(lines: Sequence[str]) -> list[_Hunk]:
     match rest:  # the two lines that name the texts
         case [old, new, *following] if old.startswith("--- ") and new.startswith("+++ "):
             rest = following
-    starts = [place for place, line in enumerate(rest) if line.startswith("@@")]
+    starts = [index for index, line in enumerate(rest) if line.startswith("@@")]
     bounds = [*dict.fromkeys([0, *starts]), len(rest)]
     hunks = [_hunk(_trimmed(rest[start:end])) for start, end in pairwise(bounds)]
     if not (changing := [hunk for hunk in hunks if hunk[1] or hunk[2]]):
@@ -186,10 +211,10 @@ def _hunk(lines: Sequence[str]) -> _Hunk:
     new: list[str] = []
     for line in lines:
         if line.startswith("@@"):
-            named = _HUNK.match(line)
-            after = int(named[1]) if named else None
+            header = _HUNK.match(line)
+            after = int(header[1]) if header else None
         elif line[:1] in ("", " ", "-", "+"):
-            # An empty line is one that is kept: its blank at the beginning gets lost easily.
+            # An empty line is a kept line: its space at the beginning gets lost easily.
             if line[:1] != "+":
                 old.append(line[1:])
             if line[:1] != "-":
@@ -199,25 +224,29 @@ def _hunk(lines: Sequence[str]) -> _Hunk:
     return after, old, new
 
 
-def _place(text: Sequence[str], old: list[str]) -> int:
-    """Where in the text these lines stand: the index of the first one."""
-    places = _places(text, old) or _places([*map(folded_line, text)], [*map(folded_line, old)])
-    if not places:
+def _find_lines(text: Sequence[str], old: list[str]) -> int:
+    """Return the index of the first of these lines in the text."""
+    starts = _match_starts(text, old) or _match_starts(
+        [*map(folded_line, text)], [*map(folded_line, old)]
+    )
+    if not starts:
         near = hint("\n".join(text), "\n".join(old)).strip()
         raise Invalid(
-            "Failed to apply patch: expected hunk context not found in the memory block. Verify the target lines exist and "
+            "Failed to apply patch: expected hunk context not found in the memory block. "
+            "Verify the target lines exist and "
             "try providing more context. Expected start:\n"
-            + "\n".join([*old[:_SHOWN], *filter(None, [near])])
+            + "\n".join([*old[:_SHOWN_LINES], *filter(None, [near])])
         )
-    if len(places) > 1:
+    if len(starts) > 1:
         raise Invalid(
-            "Failed to apply patch: hunk context matched multiple places in the memory block. Please add more unique "
+            "Failed to apply patch: hunk context matched multiple places in the memory block. "
+            "Please add more unique "
             "surrounding context to disambiguate."
         )
-    return places[0]
+    return starts[0]
 
 
-def _places(text: Sequence[str], old: Sequence[str]) -> list[int]:
+def _match_starts(text: Sequence[str], old: Sequence[str]) -> list[int]:
     return [
         start
         for start in range(len(text) - len(old) + 1)
@@ -226,7 +255,7 @@ def _places(text: Sequence[str], old: Sequence[str]) -> list[int]:
 
 
 def _trimmed(lines: Sequence[str]) -> list[str]:
-    """The lines without the empty ones at the end, which stand there before the next header."""
+    """Return the lines without the empty ones at the end, before the next header."""
     end = len(lines)
     while end and not lines[end - 1]:
         end -= 1

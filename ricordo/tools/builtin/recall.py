@@ -1,4 +1,4 @@
-"""Tools by which an agent speaks, searches what was said and keeps an archive."""
+"""Tools by which an agent speaks, searches messages and keeps an archive."""
 
 from datetime import tzinfo
 from typing import Any, Literal
@@ -15,14 +15,15 @@ from ricordo.search.index import MessageFilter, PassageFilter
 from ricordo.tools.builtin.search_results import results_of, timestamp
 from ricordo.tools.toolbox import ToolContext
 
-SENT = "Sent message successfully."  # a wire fact of the retired Letta V1 server
-# The beginning is a wire fact of the retired Letta V1 server.
+SENT = "Sent message successfully."  # wire fact of the retired Letta V1 server
+# wire fact of the retired Letta V1 server: the beginning.
 NOTHING_OUTSIDE = "No results found. What is in view was not searched: look at the messages above."
 PAGE_SIZE = 5
-# With 20, 0.87 of what answers a question is among the results, with five 0.73: docs/internals/retrieval.md
+# With 20 results, 0.87 of the answers to questions are among them; with five, 0.73:
+# docs/internals/retrieval.md
 MESSAGES_SHOWN = 20
-_MOST = 100
-_SHOWN = 120  # characters of a passage that a notice repeats
+_RESULT_LIMIT = 100
+_EXCERPT_LENGTH = 120  # characters of a passage that a notice repeats
 
 
 def send_message(context: ToolContext, message: str) -> str:  # noqa: ARG001 - every tool takes a context
@@ -54,31 +55,31 @@ async def conversation_search(
         start_date: Only messages from then on, as YYYY-MM-DD or YYYY-MM-DDTHH:MM in your own time zone.
         end_date: Only messages up to then, a whole day where only a date is given.
     """
-    where = zone(context.state.agent.timezone)
-    wanted = MessageFilter(
+    timezone = zone(context.state.agent.timezone)
+    message_filter = MessageFilter(
         agent_ids=(context.state.agent.id,),
         roles=tuple(roles) if roles else ("user", "assistant"),
         subject_id=context.subject_id,
-        start=parse_date(start_date, where, name="start_date") if start_date else None,
-        end=parse_date(end_date, where, name="end_date", end=True) if end_date else None,
+        start=parse_date(start_date, timezone, name="start_date") if start_date else None,
+        end=parse_date(end_date, timezone, name="end_date", end=True) if end_date else None,
         own_conversation=context.state.conversation.id,
         turn_began=context.view_began() or context.turn_began(),
         reads_before=True,
     )
     _require_limit(limit)
-    found = await context.recall.messages(query, wanted, limit)
-    if not found:
+    hits = await context.recall.messages(query, message_filter, limit)
+    if not hits:
         return NOTHING_OUTSIDE
-    allowed = next(
+    size_limit = next(
         (tool.return_limit for tool in context.state.tools if tool.name == "conversation_search"),
         DEFAULT_RETURN_LIMIT,
     )
     results, quoted = results_of(
-        found, query, context.state.agent, where, context.store.clock.now(), allowed
+        hits, query, context.state.agent, timezone, context.store.clock.now(), size_limit
     )
-    for said in quoted:
-        is_hers = said.is_said and said.user_id == context.state.conversation.user_id
-        context.quoted.add(said.id, is_untrusted=said.is_untrusted, is_said=is_hers)
+    for message in quoted:
+        is_users = message.is_said and message.user_id == context.state.conversation.user_id
+        context.quoted.add(message.id, is_untrusted=message.is_untrusted, is_said=is_users)
     return results
 
 
@@ -93,23 +94,26 @@ async def archival_memory_insert(
     """
     if not content.strip():
         raise Invalid(
-            "There is nothing to archive: content is empty. Call the tool again with the text to keep."
+            "There is nothing to archive: content is empty. Call the tool again with the text to "
+            "keep."
         )
     draft = PassageDraft(context.call_id, new_id("passage"), content, _cleaned(tags))
     archived = await passages_like(
         context.recall, context.state.archives, content, context.subject_id
     )
-    kept: list[Passage | PassageDraft] = [*context.memory.passages, *archived]
-    size = len(content) + sum(len(passage.text) for passage in kept)
-    alike = await offload(lambda: most_alike(content, draft.tags, kept), size)
-    where = zone(context.state.agent.timezone)
+    existing: list[Passage | PassageDraft] = [*context.memory.passages, *archived]
+    size = len(content) + sum(len(passage.text) for passage in existing)
+    alike = await offload(lambda: most_alike(content, draft.tags, existing), size)
+    timezone = zone(context.state.agent.timezone)
     if alike and alike.is_kept:
-        return f"Not archived again: the same text is there already, as {_described(alike, where)}."
+        return (
+            f"Not archived again: the same text is there already, as {_described(alike, timezone)}."
+        )
     context.memory.archive(draft)
     if alike is None:
         return f"Archived as {draft.id}."
-    how = "The same text, under other tags," if alike.is_same else "Nearly the same"
-    return f"Archived as {draft.id}. {how} is there already, as {_described(alike, where)}."
+    likeness = "The same text, under other tags," if alike.is_same else "Nearly the same"
+    return f"Archived as {draft.id}. {likeness} is there already, as {_described(alike, timezone)}."
 
 
 async def archival_memory_search(
@@ -131,46 +135,51 @@ async def archival_memory_search(
         start_datetime: Only passages from then on, as YYYY-MM-DD or YYYY-MM-DDTHH:MM in your own time zone.
         end_datetime: Only passages up to then, a whole day where only a date is given.
     """
-    where = zone(context.state.agent.timezone)
-    wanted = PassageFilter(
+    timezone = zone(context.state.agent.timezone)
+    passage_filter = PassageFilter(
         archive_ids=tuple(archive.id for archive in context.state.archives),
         tags=_cleaned(tags),
         all_tags=tag_match_mode == "all",
         subject_id=context.subject_id,
-        start=parse_date(start_datetime, where, name="start_datetime") if start_datetime else None,
-        end=parse_date(end_datetime, where, name="end_datetime", end=True)
+        start=parse_date(start_datetime, timezone, name="start_datetime")
+        if start_datetime
+        else None,
+        end=parse_date(end_datetime, timezone, name="end_datetime", end=True)
         if end_datetime
         else None,
     )
     _require_limit(top_k)
-    found = await context.recall.passages(query, wanted, top_k)
-    if not found:
+    hits = await context.recall.passages(query, passage_filter, top_k)
+    if not hits:
         return "No results found."
-    for hit in found:
+    for hit in hits:
         context.quoted.add(hit.passage.id, is_untrusted=hit.passage.is_untrusted)
     return [
         {
             "id": hit.passage.id,
-            "timestamp": timestamp(hit.passage.created_at, where),
+            "timestamp": timestamp(hit.passage.created_at, timezone),
             "content": hit.passage.text,
             "tags": list(hit.passage.tags),
             "relevance": _relevance(hit.relevance),
         }
-        for hit in found
+        for hit in hits
     ]
 
 
-def _described(alike: Likeness, where: tzinfo) -> str:
-    """The passage as a notice names it: `passage-… of 2026-01-20 [tea]: "Ada loves…"`."""
+def _described(alike: Likeness, timezone: tzinfo) -> str:
+    """Return the passage as a notice names it: `passage-… of 2026-01-20 [tea]: "Ada…"`."""
     passage = alike.existing
-    date = (
-        timestamp(passage.created_at, where)[: len("2026-01-20")]
-        if isinstance(passage, Passage)
-        else "this step"
-    )
+    if isinstance(passage, Passage):
+        date = timestamp(passage.created_at, timezone)[: len("2026-01-20")]
+    else:
+        date = "this step"
     tags = f" [{', '.join(passage.tags)}]" if passage.tags else ""
-    shown = " ".join(passage.text.split())
-    shortened = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
+    passage_text = " ".join(passage.text.split())
+    shortened = (
+        passage_text
+        if len(passage_text) <= _EXCERPT_LENGTH
+        else passage_text[: _EXCERPT_LENGTH - 1] + "…"
+    )
     return f'{passage.id} of {date}{tags}: "{shortened}"'
 
 
@@ -179,8 +188,8 @@ def _cleaned(tags: list[str] | None) -> tuple[str, ...]:
 
 
 def _require_limit(limit: int) -> None:
-    if not 1 <= limit <= _MOST:
-        raise Invalid(f"A search gives 1 to {_MOST} results, not {limit}. Ask for fewer.")
+    if not 1 <= limit <= _RESULT_LIMIT:
+        raise Invalid(f"A search gives 1 to {_RESULT_LIMIT} results, not {limit}. Ask for fewer.")
 
 
 def _relevance(relevance: Relevance) -> dict[str, Any]:

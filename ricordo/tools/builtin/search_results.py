@@ -1,7 +1,8 @@
-"""What `conversation_search` found, as an agent reads it: each hit with who spoke, when, why it was found, and the turn before it.
+"""The results of `conversation_search` as an agent reads them.
 
-Turns that follow each other are one result, whose best hit stands as itself, with the others before and after it. All together
-stay within a part of the agent's context window, and what had to be cut is said.
+Each hit has its speaker, time and relevance, and the turn before it. Turns that follow each other
+are one result: the best hit, with the others before and after it. All results stay within a part of
+the agent's context window, and cuts are reported.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -20,52 +21,64 @@ from ricordo.prompt.truncation import shorten
 from ricordo.search.words import query_terms, terms
 from ricordo.storage.messages import searchable_text
 
-# Bytes of all results: four a token, an eighth of the context window at most.
-MOST_ROOM = 24_000
-# Where none matches well, so many of the nearest are shown.
+# Bytes of all results: at most an eighth of the context window, at four bytes a token.
+RESULT_BYTES = 24_000
+# The number of nearest results if none matches well.
 _NEAREST = 5
-_SHARE, _TOKEN = 8, 4
-# Of the room, the most that one hit has, in characters, and a turn that only stands before one.
-_HIT_SHARE, _CONTEXT_SHARE = 6, 24
+_SHARE = 8
+_TOKEN = 4
+# The largest share of the room for one hit, and for a turn before or after it, in characters.
+_HIT_SHARE = 6
+_CONTEXT_SHARE = 24
 
 
-# Of one hit so many lines are marked, each of so many characters.
-_MOST_MARKED, _LONGEST_MARKED = 3, 200
-# As much of a hit is looked through for them.
-_MOST_LINES, _LONGEST_LINE = 500, 2_000
+# The most marked lines of one hit, and their length.
+_MARKED_LIMIT = 3
+_MARKED_LENGTH = 200
+# The part of a hit that is searched for them.
+_LINE_LIMIT = 500
+_LINE_LENGTH = 2_000
 
 
 def results_of(
-    found: Sequence[FoundMessage], query: str, agent: Agent, where: tzinfo, now: int, limit: int
+    all_hits: Sequence[FoundMessage],
+    query: str,
+    agent: Agent,
+    timezone: tzinfo,
+    now: int,
+    limit: int,
 ) -> tuple[dict[str, Any], list[Message]]:
-    """Return the result of the call, of at most `limit` bytes, and the messages that it quotes, in their order there."""
-    room = min(MOST_ROOM, limit, agent.context_window * _TOKEN // _SHARE)
-    told = "Showing {} results:"
-    if found and not any(hit.relevance.matches_well or not hit.relevance.score for hit in found):
-        found, told = (
-            found[:_NEAREST],
-            "Nothing found that matches well. Showing the {} nearest results:",
-        )
+    """Return the call's result and the messages that it quotes.
+
+    The result has at most `limit` bytes.
+    """
+    room = min(RESULT_BYTES, limit, agent.context_window * _TOKEN // _SHARE)
+    headline = "Showing {} results:"
+    if all_hits and not any(
+        hit.relevance.matches_well or not hit.relevance.score for hit in all_hits
+    ):
+        all_hits = all_hits[:_NEAREST]
+        headline = "Nothing found that matches well. Showing the {} nearest results:"
     results: list[dict[str, Any]] = []
     quoted: dict[str, Message] = {}
-    hits = {hit.message.id: hit for hit in found}
-    following = {hit.before.id: hit for hit in reversed(found) if hit.before}
-    for number, hit in enumerate(found):
+    hits = {hit.message.id: hit for hit in all_hits}
+    following = {hit.before.id: hit for hit in reversed(all_hits) if hit.before}
+    for number, hit in enumerate(all_hits):
         if hit.message.id in quoted:
             continue
         turns = _exchange(hit, hits, following, quoted)
-        result = _Writer(hits, {*query_terms(query)}, agent, where, now, room).result(
+        result = _ResultWriter(hits, {*query_terms(query)}, agent, timezone, now, room).result(
             turns, hit.message
         )
         size = len(orjson.dumps(result))
         if results and size > room:
-            left = sum(other.message.id not in quoted for other in found[number:])
-            told += f" {left} more did not fit. To see them, narrow the search by dates or roles, or use other words."
+            omitted = sum(other.message.id not in quoted for other in all_hits[number:])
+            headline += f" {omitted} more did not fit. To see them, narrow the search by dates or roles, or use other words."
             break
         room -= size
         results.append(result)
         quoted |= {turn.id: turn for turn in turns}
-    return {"message": told.format(len(results)), "results": results}, list(quoted.values())
+    return {"message": headline.format(len(results)), "results": results}, list(quoted.values())
 
 
 def _exchange(
@@ -74,7 +87,10 @@ def _exchange(
     following: dict[str, FoundMessage],
     quoted: dict[str, Message],
 ) -> list[Message]:
-    """The hit with the hits right after and before it, and the turn before all of them, oldest first."""
+    """Return the hit with the hits right before and after it, oldest first.
+
+    The turn before all of them comes first.
+    """
     after = [hit.message]
     while (later := following.get(after[-1].id)) and later.message.id not in quoted:
         after.append(later.message)
@@ -87,61 +103,73 @@ def _exchange(
 
 
 @dataclass(frozen=True, slots=True)
-class _Writer:
-    """Writes turns that follow each other as one result. `words` are those of the query."""
+class _ResultWriter:
+    """Writes turns that follow each other as one result.
+
+    `query_words` are the words of the query.
+    """
 
     hits: Mapping[str, FoundMessage]
-    words: Set[str]
+    query_words: Set[str]
     agent: Agent
-    where: tzinfo
+    timezone: tzinfo
     now: int
     room: int
 
     def result(self, turns: Sequence[Message], best: Message) -> dict[str, Any]:
-        place, context = turns.index(best), max(self.room // _CONTEXT_SHARE, 100)
+        index = turns.index(best)
+        context = max(self.room // _CONTEXT_SHARE, 100)
         share = max(self.room // _HIT_SHARE // sum(turn.id in self.hits for turn in turns), 100)
-        told = [self._words(turn, share if turn.id in self.hits else context) for turn in turns]
+        entries = [self._turn(turn, share if turn.id in self.hits else context) for turn in turns]
         thoughts = "\n".join(part.text for part in best.parts if isinstance(part, ReasoningPart))
         return {
-            "timestamp": timestamp(best.created_at, self.where),
+            "timestamp": timestamp(best.created_at, self.timezone),
             "time_ago": time_ago(self.now - best.created_at),
-            **({"before": told[:place]} if place else {}),
+            **({"before": entries[:index]} if index else {}),
             **({"thinking": shorten(thoughts, context)} if thoughts else {}),
-            **told[place],
-            **({"after": told[place + 1 :]} if told[place + 1 :] else {}),
+            **entries[index],
+            **({"after": entries[index + 1 :]} if entries[index + 1 :] else {}),
         }
 
-    def _words(self, message: Message, limit: int) -> dict[str, Any]:
+    def _turn(self, message: Message, limit: int) -> dict[str, Any]:
         speaker = message.name or {"assistant": self.agent.name, "tool": "a tool"}.get(
             message.role, "the user"
         )
         text = searchable_text(message)
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "role": message.role,
             "speaker": speaker,
             "content": shorten(text, limit),
         }
         if hit := self.hits.get(message.id):
             if marked := self._marked(text):
-                told["matched_lines"] = marked
-            told["relevance"] = _relevance(hit.relevance)
-        return told
+                entry["matched_lines"] = marked
+            entry["relevance"] = _relevance(hit.relevance)
+        return entry
 
     def _marked(self, text: str) -> list[str]:
-        """The lines that hold most words of the query, in their order, where the text has several lines."""
+        """Return the lines of a longer text with the most query words.
+
+        They come in the order of the text.
+        """
         lines = [line.strip() for line in text.split("\n") if line.strip()]
-        if len(lines) < 2 or not self.words:
+        if len(lines) < 2 or not self.query_words:
             return []
-        counts = [len(self.words & {*terms(line[:_LONGEST_LINE])}) for line in lines[:_MOST_LINES]]
+        counts = [
+            len(self.query_words & {*terms(line[:_LINE_LENGTH])}) for line in lines[:_LINE_LIMIT]
+        ]
         best = sorted(
             (number for number, count in enumerate(counts) if count),
-            key=lambda one: (-counts[one], one),
+            key=lambda number: (-counts[number], number),
         )
-        return [shorten(lines[number], _LONGEST_MARKED) for number in sorted(best[:_MOST_MARKED])]
+        return [shorten(lines[number], _MARKED_LENGTH) for number in sorted(best[:_MARKED_LIMIT])]
 
 
 def _relevance(relevance: Relevance) -> dict[str, Any]:
-    """Why a hit was found, in as few words as that takes: an index that did not find it is left out."""
+    """Return a hit's relevance in short form.
+
+    An index that did not find the hit is left out.
+    """
     ranks = {"fts_rank": relevance.fts_rank, "vector_rank": relevance.vector_rank}
     return {
         "rrf_score": round(relevance.score, 4),
@@ -151,7 +179,7 @@ def _relevance(relevance: Relevance) -> dict[str, Any]:
 
 
 def time_ago(micros: int) -> str:
-    """A span in the largest unit that fits: `42s ago`, `3h ago`, `2d ago`."""
+    """Return a duration in its largest unit: `42s ago`, `3h ago`, `2d ago`."""
     seconds = max(0, micros // SECOND)
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:
@@ -159,5 +187,5 @@ def time_ago(micros: int) -> str:
     return f"{seconds}s ago"
 
 
-def timestamp(micros: int, where: tzinfo) -> str:
-    return to_datetime(micros).astimezone(where).isoformat(timespec="seconds")
+def timestamp(micros: int, timezone: tzinfo) -> str:
+    return to_datetime(micros).astimezone(timezone).isoformat(timespec="seconds")

@@ -185,7 +185,7 @@ def test_versions_and_proposals_have_hex_ids_and_an_author_with_a_name() -> None
     assert ProposalResponse.of(proposal(value=None))["diff"].splitlines()[3] == "-Ada"
     assert ProposalResponse.of(proposal(value="Ada", new_label="person"))["diff"] == ""
     assert (
-        ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human", most=100)[
+        ComparisonResponse.from_texts((ID.hex(), "Ada"), (ID.hex(), "Ada"), "human", limit=100)[
             "unified"
         ]
         == ""

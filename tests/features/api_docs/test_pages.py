@@ -4,6 +4,7 @@ import re
 from html import unescape
 from urllib.parse import quote
 
+import pytest
 from playwright.sync_api import Browser
 
 from ricordo.features.api_docs.pages import shape_of
@@ -59,6 +60,7 @@ def test_every_operation_has_its_place(server: ServerInThread) -> None:
         assert http.get("/redoc").headers["location"] == "/docs"
 
 
+@pytest.mark.soak
 def test_a_browser_that_reaches_nothing_else_shows_it(
     browser: Browser, server: ServerInThread
 ) -> None:

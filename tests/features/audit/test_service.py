@@ -190,7 +190,7 @@ async def test_passages_are_looked_through_too(store: Store) -> None:
     archive = make.archive()
     texts = ("Tea grows in Darjeeling.", "tea  grows in Darjeeling.", "N/A", "A page said so.")
     new = [make.passage(archive, text, is_untrusted=text.startswith("A page")) for text in texts]
-    await store.write(lambda tx: insert_archive(tx, archive, holding=new))
+    await store.write(lambda tx: insert_archive(tx, archive, new_passages=new))
     what = await audited(store)
     assert what.passages == 4
     assert found(what, "duplicate", "junk", "untrusted") == [

@@ -196,6 +196,31 @@ def ended_name(http: httpx2.Client, headers: dict[str, str]) -> str:
     return str(name)
 
 
+def test_the_page_asks_for_itself_while_a_backup_is_made_and_shows_how_to_restore_it(
+    server: ServerInThread, http: httpx2.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "There are no backups" in http.get("/ui/backups").text
+    go, real = threading.Event(), service.back_up
+    monkeypatch.setattr(service, "back_up", lambda *given: (go.wait(LIMIT), real(*given))[1])
+    begun = http.post("/ui/backups/make", follow_redirects=True)
+    assert "The backup has begun." in begun.text
+    assert 'hx-get="/ui/backups" hx-trigger="every 2s"' in begun.text
+    go.set()
+    (job,) = ok(http.get("/v1/jobs/", params={"kind": "backups.make"}))
+    ended(http, job)
+    page = http.get("/ui/backups").text
+    (one,) = ok(http.get(HOME))
+    assert "hx-get" not in page.partition("<main")[2]
+    assert "verified" in page
+    assert f"ricordo restore {tmp_path}/data/backups/{one['name']} --replace" in page
+    at = f"/ui/backups/{one['name']}"
+    assert "is whole" in http.post(f"{at}/check", follow_redirects=True).text
+    deleted = http.post(f"{at}/delete", follow_redirects=True).text
+    assert "The backup was deleted." in deleted
+    assert ok(http.get(HOME)) == []
+
+
+@pytest.mark.soak
 def test_the_page_in_a_browser(
     browser: Browser, server: ServerInThread, http: httpx2.Client, tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ from ricordo.storage.engine.repository import Page
 from ricordo.storage.engine.sqlite import SqliteStore
 from ricordo.storage.engine.store import Store
 from ricordo.storage.schema.core_tables import organizations
+from tests.campaigns.sizes import short_and_long
 from tests.seams.jobs import runtime_on
 from tests.support import dolt
 from tests.support.dolt import at, commit
@@ -159,12 +160,12 @@ async def follow_random_history(
     return kills
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("seed", "rounds"), short_and_long((1, 3), (2, ROUNDS)))
 async def test_after_any_acts_and_kills_both_have_the_same(
-    memory: Memory, seed: int, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, seed: int, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By hand, with more seeds and rounds than the suite has time for."""
-    await follow_random_history(memory, seed, ROUNDS, monkeypatch)
+    await follow_random_history(memory, seed, rounds, monkeypatch)
 
 
 async def test_a_sync_cancelled_while_it_connects_leaves_no_connection(
@@ -439,13 +440,14 @@ async def test_a_branch_with_commits_of_the_owner_is_not_deleted(memory: Memory)
         assert name in [row[0] for row in engine.run("SELECT name FROM dolt_branches")]
 
 
+@pytest.mark.parametrize("rounds", short_and_long(2, 4))
 async def test_an_owners_commits_are_pulled_once_whatever_is_killed(
-    memory: Memory, monkeypatch: pytest.MonkeyPatch
+    memory: Memory, rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance, names = Random(7), ("one", "two", "three", "four")  # noqa: S311 - replayed by its seed
     await memory.put("human", "\n".join("1234-5678"))
     await memory.sync()
-    for round in range(4):
+    for round in range(rounds):
         with at(memory.place) as engine:
             ((body,),) = engine.run("SELECT body FROM memory_blocks")
             engine.run(_SET, body.replace("1234"[round], f"remote {names[round]}"), "human")
@@ -456,11 +458,17 @@ async def test_an_owners_commits_are_pulled_once_whatever_is_killed(
         )
         await follow_mortally(memory, chance, monkeypatch)
     assert (await memory.sync()).last_error is None
-    lines = [*(f"remote {name}" for name in names), "-", *(f"local {name}" for name in names)]
+    lines = [
+        *(f"remote {name}" for name in names[:rounds]),
+        *"1234"[rounds:],
+        "-",
+        *(f"local {name}" for name in names[:rounds]),
+        *"5678"[rounds:],
+    ]
     assert await memory.text("human") == "\n".join(lines)
     reasons = [reason for *_, reason in await versions_of(memory)]
     assert sorted(reasons[1:]) == sorted(
-        f"{side} {round}" for side in ("Remote", "Local") for round in range(4)
+        f"{side} {round}" for side in ("Remote", "Local") for round in range(rounds)
     )
     await require_same(memory, is_pulled=True)
 

@@ -173,7 +173,7 @@ def test_a_sentence_to_say_comes_first_and_never_reaches_the_tool(
     for words in ("One moment.", "", 'With "quotes".', None):
         call = ToolCallPart("c", "look", orjson.dumps({SPOKEN: words, **own}).decode())
         parsed = parse_call(call, how, tool)
-        assert parsed.words == (words or "")
+        assert parsed.speech == (words or "")
         assert orjson.loads(parsed.arguments) == orjson.loads(parsed.call.arguments) == own
     assert schema_for(tool, ToolPresentation(), is_terminal=False) is tool
     untouched = ToolCallPart("c", "other", orjson.dumps({SPOKEN: "Mine."}).decode())
@@ -189,13 +189,13 @@ def test_a_tool_with_an_argument_of_that_name_keeps_it() -> None:
         SPOKEN: {"type": "integer"}
     }
     parsed = parse_call(ToolCallPart("c", "look", f'{{"{SPOKEN}":4}}'), how, tool)
-    assert (parsed.words, orjson.loads(parsed.arguments)) == ("", {SPOKEN: 4})
+    assert (parsed.speech, orjson.loads(parsed.arguments)) == ("", {SPOKEN: 4})
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40, 1000])
 def test_the_sentences_of_calls_are_text_however_their_arguments_are_cut(size: int) -> None:
     sentences = ["I look it up.", 'It is "here".\nWait.', "Größe 😀."]
-    deltas = Deltas("run", "step", "message", words=SPOKEN)
+    deltas = Deltas("run", "step", "message", speech_argument=SPOKEN)
     told = ""
     for place, sentence in enumerate(sentences):
         arguments = orjson.dumps({"query": "x", SPOKEN: sentence, "limit": 3}).decode()

@@ -90,8 +90,12 @@ def test_whoever_logs_in_has_a_session_of_their_own_memory_alone(
     provider: TestProvider, server: ServerInThread, browser: httpx2.Client
 ) -> None:
     assert refused(browser.get("/users/ada/blocks"), 401)
-    answer = log_in(browser, next="/openapi.json?x=1")
-    assert (answer.status_code, answer.url.path, answer.url.query) == (200, "/openapi.json", b"x=1")
+    answer = log_in(browser, next="/v1/agents/?limit=1")
+    assert (answer.status_code, answer.url.path, answer.url.query) == (
+        200,
+        "/v1/agents/",
+        b"limit=1",
+    )
     (asked,) = provider.asked
     assert (
         asked["response_type"],

@@ -19,7 +19,7 @@ def remotes(shell: Shell, *arguments: str, said: str = "", code: int = 0, **vari
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("has_server", [True, False])
+@pytest.mark.parametrize("has_server", [False, pytest.param(True, marks=pytest.mark.soak)])
 def test_a_remote_is_added_followed_listed_and_taken_away(shell: Shell, has_server: bool) -> None:
     remember(shell, "ada")
     bare = shell.data / "remotes" / "ada.git"

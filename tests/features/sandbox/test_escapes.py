@@ -67,7 +67,7 @@ def attempts(backend: str, folder: Path, *what: str, as_root: bool) -> dict[str,
     ("backend", "as_root"),
     [
         pytest.param("bubblewrap", False, id="bubblewrap, as an ordinary user"),
-        pytest.param("landlock", True, id="landlock, as root"),
+        pytest.param("landlock", True, id="landlock, as root", marks=pytest.mark.soak),
         pytest.param("bubblewrap", True, id="bubblewrap, as root", marks=pytest.mark.soak),
         pytest.param("landlock", False, id="landlock, as an ordinary user", marks=pytest.mark.soak),
     ],

@@ -180,7 +180,7 @@ async def simulate(
 
 
 async def test_every_window_is_done_exactly_once(store: Store, clock: ManualClock) -> None:
-    await simulate(store, clock, users=8, days=7, seed=1, hours=6)
+    await simulate(store, clock, users=4, days=3, seed=1, hours=6)
 
 
 async def test_two_servers_carry_out_each_run_once(

@@ -266,6 +266,7 @@ def test_faults_are_shown_with_file_and_line_and_files_are_read_again(
     assert own_school.send(own_school.teacher, "GET", "/ui/courses/none").status_code == 404
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
 def test_the_pages_in_a_browser(browser: Browser, school: School, scripts: bool) -> None:
     given = {"extra_http_headers": bearer(school.teacher), "java_script_enabled": scripts}

@@ -194,7 +194,7 @@ filters_strategy = st.builds(
 )
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 @given(
     kept=records_strategy,
     removed=st.lists(st.integers(1, 40), max_size=5),

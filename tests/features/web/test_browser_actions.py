@@ -61,6 +61,7 @@ def say(http: httpx2.Client, agent: str, *texts: str) -> None:
         )
 
 
+@pytest.mark.soak
 def test_an_agent_is_made_and_set_up(visitor: Visitor, http: httpx2.Client) -> None:
     page = visitor.see("/ui/agents")
     if page.locator("details:not([open]) > summary", has_text="New agent").count():
@@ -114,8 +115,8 @@ def test_the_archive_is_filled_changed_and_emptied(visitor: Visitor, http: httpx
     told(page, "Deleted from the archive.")
 
 
-def test_conversations_are_begun_renamed_forked_archived_and_deleted(
-    visitor: Visitor, http: httpx2.Client, server: ServerInThread
+def test_a_message_is_edited_and_a_conversation_is_forked_and_begun(
+    visitor: Visitor, http: httpx2.Client
 ) -> None:
     agent = agent_of(http)
     say(http, agent, "I like tea.", "I like chess.")
@@ -126,6 +127,15 @@ def test_conversations_are_begun_renamed_forked_archived_and_deleted(
     page.locator(".message.agent").first.get_by_role("button", name="Fork here").click()
     press(page, "New conversation", "aside")
     expect(page.locator("#nothing")).to_be_visible()
+
+
+@pytest.mark.soak
+def test_a_conversation_is_renamed_archived_and_deleted(
+    visitor: Visitor, http: httpx2.Client
+) -> None:
+    agent = agent_of(http)
+    own = http.post(f"/v1/conversations/?agent_id={agent}", json={}).json()["id"]
+    page = visitor.see(f"/ui/agents/{agent}/chat?conversation={own}")
     page.get_by_text("Change this conversation").click()
     page.get_by_label("Title").fill("About opera")
     press(page, "Rename", "aside")

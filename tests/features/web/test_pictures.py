@@ -16,6 +16,7 @@ WIDTH, HEIGHT = 1200, 700
 SECONDS = 2.5
 
 
+@pytest.mark.soak
 def test_a_memory_is_proposed_approved_and_traced(browser: Browser, tmp_path: Path) -> None:
     frames: list[bytes] = []
 

@@ -8,7 +8,7 @@ import pytest
 from ricordo.domain.block import Policy
 from ricordo.domain.scope import Actor, Scope
 from ricordo.domain.version import ChangeMetadata, Proposal
-from ricordo.memory.edit_plan import Committed
+from ricordo.memory.edit_plan import CommitOutcome
 from ricordo.memory.proposals import ProposalDraft, propose
 from ricordo.memory.step_commit import commit
 from ricordo.memory.working_memory import WorkingMemory
@@ -235,7 +235,7 @@ async def owned(store: Store, policy: Policy, value: str = OWNED) -> Desk:
     return Desk(store, state, WorkingMemory(state))
 
 
-async def saved(desk: Desk, **circumstances: Any) -> Committed:
+async def saved(desk: Desk, **circumstances: Any) -> CommitOutcome:
     given = make.edit_context(desk.state, **circumstances)
     done = await desk.store.write(lambda tx: commit(tx, desk.state, desk.memory, Scope(), given))
     desk.state = await desk.store.read(lambda tx: agents.load(tx, Scope(), desk.state.agent.id))
@@ -315,10 +315,10 @@ async def test_what_is_only_proposed_is_in_nothing_that_is_read(store: Store) ->
         ("direct", {"is_untrusted": True}, None, True),
         ("guarded", {}, None, True),
         ("guarded", {"is_untrusted": True}, None, False),
-        ("explicit", {"said": ("I am called Grace now.",)}, "I am called Grace now", True),
-        ("explicit", {"said": ("I am called Grace now.",)}, "call her Grace", False),
-        ("explicit", {"said": ("I am called Grace now.",)}, None, False),
-        ("propose", {"said": ("I am called Grace now.",)}, "I am called Grace now", False),
+        ("explicit", {"user_texts": ("I am called Grace now.",)}, "I am called Grace now", True),
+        ("explicit", {"user_texts": ("I am called Grace now.",)}, "call her Grace", False),
+        ("explicit", {"user_texts": ("I am called Grace now.",)}, None, False),
+        ("propose", {"user_texts": ("I am called Grace now.",)}, "I am called Grace now", False),
     ],
 )
 async def test_an_edit_is_applied_or_proposed_by_the_blocks_policy(

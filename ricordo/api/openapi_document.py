@@ -1,0 +1,117 @@
+"""The OpenAPI document as bytes, made in a child process: to make it takes seconds and 90 MB, and the document 1 MB.
+
+The child is a fork, since only a copy of this process knows the routes that plugins and settings gave it.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import select
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+
+_log = logging.getLogger(__name__)
+# On macOS a fork of a process with threads may fail in the system's own libraries.
+MAY_FORK = hasattr(os, "fork") and sys.platform != "darwin"
+# A lock that another thread held at the fork is held in the child for ever; a busy machine is slow too.
+_PATIENCE = 300.0
+_CHUNK = 1 << 20
+_MOST_FILES = 1 << 16
+# Written last, so that half a document is none.
+_END = b"\0"
+
+
+class OpenApiDocument:
+    """The document's bytes, made once; `make` makes them in this process where no child can."""
+
+    def __init__(self, make: Callable[[], bytes]) -> None:
+        self._make = make
+        self._making: asyncio.Task[bytes] | None = None
+
+    async def text(self) -> bytes:
+        """Return the document in JSON; however many ask for it, it is made once and beside the event loop."""
+        if self._making is None or (self._making.done() and self._has_failed(self._making)):
+            self._making = asyncio.create_task(asyncio.to_thread(make_in_child, self._make))
+        return await asyncio.shield(self._making)
+
+    @staticmethod
+    def _has_failed(task: "asyncio.Task[bytes]") -> bool:
+        return task.cancelled() or task.exception() is not None
+
+
+def make_in_child(make: Callable[[], bytes]) -> bytes:
+    """Return what `make` returns in a child process, or in this one where that is impossible."""
+    reason = "this system cannot"
+    if MAY_FORK:
+        try:
+            return _read_child(make)
+        except (OSError, EOFError, TimeoutError) as error:
+            reason = str(error)
+    _log.info("the OpenAPI document is made in the server's own process", extra={"reason": reason})
+    return make()
+
+
+def _read_child(make: Callable[[], bytes]) -> bytes:
+    """Fork, and read what the child made. Raises OSError, EOFError where it failed, TimeoutError."""
+    reader, writer = os.pipe()
+    try:
+        with warnings.catch_warnings():
+            # Newer Pythons warn of a fork beside threads: the patience below is for what may come of it.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise
+    if child == 0:
+        _write_and_exit(make, writer)
+    os.close(writer)
+    try:
+        document = _read(reader, time.monotonic() + _PATIENCE)
+    finally:
+        os.close(reader)
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+    if not document.endswith(_END):
+        raise EOFError("the child process failed")
+    return bytes(document[: -len(_END)])
+
+
+def _read(reader: int, deadline: float) -> bytearray:
+    document = bytearray()
+    # Not `select`, which takes no file of a number above 1023.
+    ready = select.poll()
+    ready.register(reader, select.POLLIN)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not ready.poll(left * 1000):
+            raise TimeoutError("the child process took too long")
+        chunk = os.read(reader, _CHUNK)
+        if not chunk:
+            return document
+        document += chunk
+
+
+def _write_and_exit(make: Callable[[], bytes], writer: int) -> None:
+    """Write the document and end the child, which may touch nothing else of the server's."""
+    status = 1
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        # A connection that the server closes would stay open here.
+        os.closerange(3, writer)
+        os.closerange(writer + 1, _MOST_FILES)
+        gc.freeze()
+        document = memoryview(make() + _END)
+        while document:
+            document = document[os.write(writer, document) :]
+        status = 0
+    finally:
+        os._exit(status)

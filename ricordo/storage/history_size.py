@@ -1,0 +1,125 @@
+"""The size of a chain's history: a sum in the chain's row, kept with every write, and its bound.
+
+It counts versions with their reasons, texts as they are stored, objects that came by git, proposals with their words, and logged
+settings. Whoever stores one of them adds its size in the same transaction.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import BigInteger, bindparam, func, select, update
+
+from ricordo.domain.block import Block, Chain
+from ricordo.domain.git_objects import blob_id
+from ricordo.domain.quotas import KILOBYTE, size_of
+from ricordo.domain.text import normal_text
+from ricordo.storage.engine.repository import equal
+from ricordo.storage.engine.store import Transaction, to_json
+from ricordo.storage.schema.history_sum import COUNTED, ROW_BYTES
+from ricordo.storage.schema.memory_tables import blobs, chains, is_in_chain
+
+# Description and metadata of a block that a full history still takes: a new policy, a block that comes back.
+_SMALL = KILOBYTE
+
+_GROW = (
+    update(chains)
+    .where(chains.c.id == bindparam("this_id"))
+    .values(history_bytes=chains.c.history_bytes + bindparam("grown", type_=BigInteger))
+)
+_HAS_TEXT = select(blobs.c.seq).where(is_in_chain(blobs), blobs.c.id == bindparam("blob"))
+
+
+_RECOUNT = update(chains).values(history_bytes=COUNTED)
+_RECOUNT_ONE = _RECOUNT.where(equal(chains, "id"))
+_WRONG = select(chains.c.id).where(chains.c.history_bytes != COUNTED)
+_NEARLY_FULL = select(func.count()).where(chains.c.history_bytes >= bindparam("size"))
+
+
+def grow(tx: Transaction, chain_id: str, size: int) -> None:
+    """Add to a history's size what was stored without a version."""
+    tx.run(_GROW, {"this_id": chain_id, "grown": size})
+
+
+def recount(tx: Transaction, chain_id: str) -> None:
+    """Count a history anew, after rows of it were deleted or changed."""
+    tx.run(_RECOUNT_ONE, {"id": chain_id})
+
+
+def recount_all(tx: Transaction) -> int:
+    """Count again every history whose size is wrong; returns how many there were."""
+    wrong = wrong_ids(tx)
+    for chain_id in wrong:
+        recount(tx, chain_id)
+    return len(wrong)
+
+
+def wrong_ids(tx: Transaction) -> list[str]:
+    """Return the chains whose size is not the sum of their rows."""
+    return [row.id for row in tx.all(_WRONG)]
+
+
+def count_nearly_full(tx: Transaction, size: int) -> int:
+    """Return how many histories have so many bytes or more."""
+    return int(tx.first(_NEARLY_FULL, {"size": size})[0])
+
+
+def size_of_versions(rows: Iterable[Mapping[str, Any]]) -> int:
+    """Return what rows of versions add to their history."""
+    return sum(ROW_BYTES + size_of(row["reason"]) for row in rows)
+
+
+def size_of_log(changed: Mapping[str, Any]) -> int:
+    """Return what a logged change of settings adds to its history."""
+    return ROW_BYTES + size_of(to_json(changed))
+
+
+def is_full(tx: Transaction, chain: Chain) -> bool:
+    """Return whether the history took no new text when this transaction began to write it: what is begun is finished."""
+    size = tx.history_bytes.setdefault(chain.id, chain.history_bytes)
+    return size >= tx.quotas.history_bytes
+
+
+def require_history(
+    tx: Transaction,
+    chain: Chain,
+    changed: Sequence[tuple[Block | None, Block | None]],
+    *,
+    is_revival: bool = False,
+) -> None:
+    """Raise TooLong where a locked chain's history is full, and these changes bring what it does not have.
+
+    Each is a block before and after. In a revival, blocks come back with the settings that they had.
+    """
+    if not is_full(tx, chain):
+        return
+    for before, after in changed:
+        is_large = not is_revival and _has_large_settings(before, after)
+        if is_large or not _has_text(tx, chain.id, _new_text(before, after)):
+            tx.quotas.require_history(chain.history_bytes)
+
+
+def require_history_for_proposal(tx: Transaction, chain: Chain) -> None:
+    """Raise TooLong where a locked chain's history is full: a proposal is always new."""
+    if is_full(tx, chain):
+        tx.quotas.require_history(chain.history_bytes)
+
+
+def _new_text(before: Block | None, after: Block | None) -> str | None:
+    if after is None or (before and before.value == after.value):
+        return None
+    return normal_text(after.value)
+
+
+def _has_large_settings(before: Block | None, after: Block | None) -> bool:
+    """Return whether a change brings more description and metadata than a full history takes."""
+    if after is None:
+        return False
+    if before and (before.description, before.metadata) == (after.description, after.metadata):
+        return False
+    return after.size - size_of(after.value) > _SMALL
+
+
+def _has_text(tx: Transaction, chain_id: str, text: str | None) -> bool:
+    if text is None:
+        return True
+    return tx.first(_HAS_TEXT, {"chain_id": chain_id, "blob": blob_id(text)}) is not None

@@ -1,0 +1,26 @@
+"""A function of SQL that both databases have under different names."""
+
+from typing import Any
+
+from sqlalchemy import Integer
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+
+class byte_length(FunctionElement[Any]):  # noqa: N801 - reads as SQL does: select(byte_length(column))
+    """The bytes of a text in UTF-8."""
+
+    type = Integer()
+    name = "byte_length"
+    inherit_cache = True
+
+
+@compiles(byte_length)
+def _bytes(element: byte_length, compiler: Any, **options: Any) -> str:
+    column = compiler.process(element.clauses, **options)
+    # The oldest SQLite that is served here has no octet_length.
+    return (
+        f"length(CAST({column} AS BLOB))"
+        if compiler.dialect.name == "sqlite"
+        else f"octet_length(CAST({column} AS text))"
+    )
