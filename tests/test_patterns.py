@@ -65,7 +65,7 @@ MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str
     ("memory/facts.py", "f'(?<!\\\\w){re.escape(contrast.old)}(?!\\\\w)'"): lambda _: _compiled(
         [r"(?<!\w)5(?!\w)", r"(?<!\w)a\-a(?!\w)"], "search", re.IGNORECASE
     ),
-    ("memory/fact_lines.py", "f\"(?<!\\\\w){re.escape(words.rstrip('.'))}(?!\\\\w)\""): lambda _: (
+    ("memory/fact_lines.py", "f\"(?<!\\\\w){re.escape(phrase.rstrip('.'))}(?!\\\\w)\""): lambda _: (
         _compiled([r"(?<!\w)5(?!\w)", r"(?<!\w)a\ a(?!\w)"], "search", re.IGNORECASE)
     ),
     ("prompt/memory.py", "pattern"): lambda module: [

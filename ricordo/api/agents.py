@@ -134,7 +134,7 @@ def list_agents(
     options: Any = {
         "tags": filters.tags or (),
         "all_tags": filters.match_all_tags,
-        "place": agents.place_of(
+        "position": agents.place_of(
             tx, context.scope, paging.order_by or filters.sort_by or "created_at"
         ),
         **given(name=filters.name, hidden=filters.hidden, created_by=filters.created_by_id),

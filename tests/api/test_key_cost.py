@@ -34,13 +34,17 @@ def counted_turn(people: People, key: str, path: str, *, is_fresh: bool = False)
     said = {"messages": [{"role": "user", "content": "Hello."}], "streaming": False}
     for _ in range(2):  # the first notes the use of the key, and loads what is loaded once
         people.ask(key, "POST", path, json=said)
-    if is_fresh:
-        known.forget()
-    else:  # however long it took to come here
-        people.ask(key, "GET", "/v1/tools/count")
-    with count_statements(people.server.runtime.store) as counted:
-        people.ask(key, "POST", path, json=said)
-    return counted
+    costs = []
+    for _ in range(3):
+        if is_fresh:
+            known.forget()
+        else:  # however long it took to come here
+            people.ask(key, "GET", "/v1/tools/count")
+        with count_statements(people.server.runtime.store) as counted:
+            people.ask(key, "POST", path, json=said)
+        costs.append(counted)
+    # Background work, such as that of a server that has just begun, can only add to a cost.
+    return min(costs, key=lambda cost: len(cost.statements))
 
 
 def test_a_turn_with_a_users_key_costs_what_the_operators_costs_and_a_look_up_a_second(

@@ -52,7 +52,7 @@ _LINE = re.compile(r"writer (\d+): (\d+)")
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("writers", "edits"), short_and_long((2, 3), (50, 60)))
+@pytest.mark.parametrize(("writers", "edits"), short_and_long((4, 8), (50, 60)))
 async def test_writers_in_two_processes_lose_nothing(
     writers: int, edits: int, helper: Helper, tmp_path: Path
 ) -> None:

@@ -153,4 +153,4 @@ async def test_an_agent_without_a_thread_is_told_of_and_gets_one(store: Store) -
         )
     )
     _, found = await store.read(lambda tx: examine_all(tx, is_alone=True))
-    assert [one.found for one in found] == [(LOST,)]
+    assert [one.faults for one in found] == [(LOST,)]

@@ -134,6 +134,7 @@ class World(People):
         self.own |= {"user_id": "ada"}
         self.shared |= {
             "tag": "agents",
+            "name": "message-path",
             "rest": "no-such-page",
             "device": "device-1",
             "connection": "connection-1",

@@ -15,8 +15,8 @@ from tests.seams.stores import ManualClock
 ELSEWHERE = Scope(organization_id="org-2")
 
 
-async def claim(store: SqliteStore, worker: str = "me", most: int = 1) -> list[Job]:
-    return await store.write(lambda tx: jobs.claim(tx, worker, most))
+async def claim(store: SqliteStore, worker: str = "me", limit: int = 1) -> list[Job]:
+    return await store.write(lambda tx: jobs.claim(tx, worker, limit))
 
 
 async def test_a_job_reads_back_as_it_was_added(store: SqliteStore, scope: Scope) -> None:

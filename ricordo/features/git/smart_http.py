@@ -67,7 +67,7 @@ _FRESH = {"cache-control": "no-cache, max-age=0, must-revalidate", "pragma": "no
 async def list_branches(context: RequestContext, user_id: str, service: str) -> Response:
     """Which branches there are, in the form of the service that will be asked for."""
     if service not in (_READ, _WRITE):
-        raise Invalid("Only git's smart protocol is spoken context. Use git 1.6.6 or newer.")
+        raise Invalid("Only git's smart protocol is spoken here. Use git 1.6.6 or newer.")
     chain, _ = await _memory(context, user_id, makes=False)
     if service == _WRITE:
         return _answer(service, "advertisement", push_advertisement(chain.head if chain else None))

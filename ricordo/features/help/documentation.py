@@ -16,7 +16,6 @@ from ricordo.errors import NotFound
 _FEATURE = Path(__file__).parent
 # The wheel has the pages inside the package, a checkout beside it.
 FOLDERS = (_FEATURE / "docs", _FEATURE.parents[2] / "docs")
-_NAME = re.compile(r"[a-z0-9-]+(?:/[a-z0-9-]+){0,2}")
 _IMAGE = re.compile(r"[a-z0-9-]+\.png")
 
 
@@ -57,12 +56,12 @@ def image_path(name: str) -> Path:
     return path
 
 
-def page_names() -> list[str]:
-    """List the names of all pages, in alphabetical order."""
+@cache
+def page_names() -> tuple[str, ...]:
+    """List the names of all pages, in alphabetical order; they do not change while a server runs."""
     folder = _folder()
-    return sorted(
-        path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.md")
-    )
+    paths = (path.relative_to(folder).with_suffix("") for path in folder.rglob("*.md"))
+    return tuple(sorted(path.as_posix() for path in paths))
 
 
 def _folder() -> Path:
@@ -77,7 +76,7 @@ def _full_name(name: str) -> str:
     if name in names:
         return name
     ends = [each for each in names if each.rpartition("/")[2] == name]
-    if len(ends) == 1 and _NAME.fullmatch(name):
+    if len(ends) == 1:
         return ends[0]
     raise NotFound(f'The documentation has no page "{name[:80]}". All pages are at /help.')
 

@@ -1,5 +1,7 @@
 """`/help`: the documentation of this version."""
 
+import asyncio
+
 from fastapi import Request, Response
 from fastapi.responses import FileResponse
 
@@ -32,5 +34,5 @@ async def show(request: Request, name: str) -> Response:
 
 
 async def _show(request: Request, name: str) -> Response:
-    page = read_page(name, base_of(request))
+    page = await asyncio.to_thread(read_page, name, base_of(request))
     return await render(request, "help/page.html", page=page, is_large=True)

@@ -201,8 +201,10 @@ class PostgresStore(SqlStore):
         connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
             return False
+        if connection.invalidated:
+            return True
         raw: Any = connection.connection.dbapi_connection
-        return bool(connection.invalidated or raw.closed)
+        return bool(raw.closed)
 
     def _drop_connection(self) -> None:
         connection: Connection | None = self._local.__dict__.pop("connection", None)

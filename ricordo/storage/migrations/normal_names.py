@@ -74,8 +74,9 @@ def _normalise(connection: Connection, table: Table, column: Column[Any]) -> set
     Returns:
         The ids of passages whose tags were changed.
     """
-    keys = [table.c.seq]
-    if "seq" not in table.c:
+    if "seq" in table.c:
+        keys = [table.c.seq]
+    else:
         keys = [*[key for key in table.columns if key.foreign_keys][:1], column]
     changed: set[str] = set()
     for row in _odd_rows(connection, table, column, keys):

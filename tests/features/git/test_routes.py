@@ -544,6 +544,8 @@ def test_bad_requests_are_refused(memory: Memory, http: httpx2.Client, service: 
         url = f"/users/{memory.name}/memory.git/{service}"
         answer = http.post(url, content=content, headers={**kind, **headers})
         assert answer.status_code == status, (content[:20], headers, answer.text)
+    packed = http.post(url, content=b"0000", headers={**kind, "content-encoding": "br"})
+    assert "packed with br, which is not read here. Send it plain or with gzip." in packed.text
     assert memory.server.rows() == rows
 
 
