@@ -6,7 +6,7 @@ from ricordo.secret import Secret
 
 
 def public_address(request: Request) -> str:
-    """Return the address of this server as its caller, or the proxy that is trusted, names it."""
+    """Return this server's address as its caller, or a trusted proxy, names it."""
     return str(request.base_url).rstrip("/")
 
 
