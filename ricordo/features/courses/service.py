@@ -171,7 +171,7 @@ def _change(
     names = unique([*base, *spec.tool_names])
     tools.find(tx, SCOPE, names, [])  # raises NotFound for one that is not there
     migration = Migration(SCOPE, replace(spec, blocks=()), info, names, (), edit, options)
-    rework(tx, runtime, migration, state, mark, {})
+    rework(tx, runtime, migration, state, settings=mark, variables={})
     changed = agents.load(tx, SCOPE, id).agent
     if spec.name and changed.name != spec.name:
         agents.update(tx, replace(changed, name=spec.name), None)
