@@ -1,4 +1,7 @@
-"""Files: folders of texts that people upload, parsed, cut into chunks and searched; agents that have them attached open them."""
+"""Folders of uploaded files, which are parsed, cut into chunks and searched.
+
+Agents that have a folder attached open its files in their prompts.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class FilesPlugin:
-    """Adds folders to the API, reads what is uploaded, and shows agents the files that they open."""
+    """Adds folders to the API, ingests uploads, and shows agents their open files."""
 
-    requires = ("sandbox", "web")
+    requires = ("web",)
 
     def tables(self) -> list[Any]:
         from ricordo.features.files.tables import TABLES
@@ -28,16 +31,10 @@ class FilesPlugin:
         return [*HANDLERS]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        agents = "/v1/agents/*"
         return [
-            LazyRouter("ricordo.features.files.routes", ("/v1/folders", "/v1/sources")),
-            LazyRouter("ricordo.features.files.folder_pages", ("/ui/files",)),
-            LazyRouter(
-                "ricordo.features.files.agent_routes",
-                (f"{agents}/folders", f"{agents}/sources", f"{agents}/files"),
-            ),
+            "ricordo.features.files.routes",
+            "ricordo.features.files.folder_pages",
+            "ricordo.features.files.agent_routes",
         ]
 
     def pages(self) -> list[PluginPage]:
@@ -47,15 +44,18 @@ class FilesPlugin:
         from ricordo.features.files.tools import grep_files, open_files, semantic_search_files
         from ricordo.tools.toolbox import ServerTool
 
-        found: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
+        flags: Any = {"brings_untrusted": True, "runs_in_parallel": True, "is_read_only": True}
         return [
             ServerTool(open_files, "letta_files_core"),
-            ServerTool(grep_files, "letta_files_core", **found),
-            ServerTool(semantic_search_files, "letta_files_core", **found),
+            ServerTool(grep_files, "letta_files_core", **flags),
+            ServerTool(semantic_search_files, "letta_files_core", **flags),
         ]
 
     def complete_agent(self, tx: "Transaction", state: "AgentState") -> "AgentState":
-        """The files that the turn sees; for an agent without folders without a statement."""
+        """Add the files that the turn sees.
+
+        An agent without folders costs no statement.
+        """
         if not state.agent.settings.get("has_folders"):
             return state
         from ricordo.features.files.windows import with_directories
@@ -65,7 +65,7 @@ class FilesPlugin:
     def complete_agents(
         self, tx: "Transaction", states: "Sequence[AgentState]"
     ) -> "Sequence[AgentState]":
-        """The same for many agents."""
+        """Add the files that each agent's turn sees, for many agents at once."""
         if not any(state.agent.settings.get("has_folders") for state in states):
             return states
         from ricordo.features.files.windows import with_all_directories

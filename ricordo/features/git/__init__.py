@@ -1,4 +1,7 @@
-"""Git: `git clone`, `fetch` and `push` of a user's memory, and git repositories elsewhere as its remotes."""
+"""Git access to a user's memory, and git repositories elsewhere as its remotes.
+
+Users clone, fetch and push their memory.
+"""
 
 from typing import Any
 
@@ -9,9 +12,7 @@ class GitPlugin:
     requires = ("formats", "remotes")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.git.routes", ("/users/*/memory.git",))]
+        return ["ricordo.features.git.routes"]
 
     def memory_remotes(self) -> list[Any]:
         from ricordo.features.git.sync import GitRemotes

@@ -13,9 +13,7 @@ class MemoriesPlugin:
     """
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [LazyRouter("ricordo.features.memories.routes", ("/users/*/memories",))]
+        return ["ricordo.features.memories.routes"]
 
 
 plugin = MemoriesPlugin()
