@@ -1,4 +1,4 @@
-"""Find sources for a question about a user, and let a model answer from them."""
+"""Sources for a question about a user, and a model's answer from them."""
 
 import re
 from collections.abc import Sequence

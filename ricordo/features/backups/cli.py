@@ -30,7 +30,8 @@ def backup(
     with recorded_command(settings, "ricordo backup") as problems:
         copied = _copy_with_progress(lambda report: service.back_up(settings, file, report))
     typer.echo(
-        f"{file} holds {sum(copied.rows.values()):,} rows. Their numbers and their hashes are equal."
+        f"{file} holds {sum(copied.rows.values()):,} rows. "
+        "Their numbers and their hashes are equal."
     )
     typer.echo(
         f"Keep {settings.data_dir / 'secret.key'} too, in another place: without it stored keys "
@@ -78,7 +79,8 @@ def restore(
 def upgrade() -> None:
     """Bring the database to this version of Ricordo.
 
-    Backs it up first, and checks it after. A start of the server does the same; this shows how it went. Stop the server first.
+    Backs it up first, and checks it after. A start of the server does the same; this command prints
+    the outcome. Stop the server first.
     """
     from ricordo.features import FEATURES
     from ricordo.features.audit_log.service import recorded_command
@@ -95,7 +97,8 @@ def upgrade() -> None:
         typer.echo(f"{address(settings)} has schema {upgraded.after}, which is this Ricordo's.")
     else:
         typer.echo(
-            f"{address(settings)} had schema {upgraded.before}, and has schema {upgraded.after} now."
+            f"{address(settings)} had schema {upgraded.before}, "
+            f"and has schema {upgraded.after} now."
         )
         if upgraded.backup:
             typer.echo(f"As it was, it is in {upgraded.backup}.")

@@ -28,7 +28,7 @@ def costs(
         None, help="Address of the server.  [the one of RICORDO_HOST and RICORDO_PORT]"
     ),
 ) -> None:
-    """Show how many tokens were used and what they cost. Prices are in <data>/prices.toml."""
+    """Show the number of tokens and their cost. Prices are in <data>/prices.toml."""
     from datetime import UTC, datetime, timedelta
 
     from ricordo.cli.client import running_server
@@ -88,7 +88,8 @@ def _read(settings: Any, by: str, first: str) -> dict[str, Any]:
     from ricordo.features.ledger.service import read_prices, settle
     from ricordo.storage.engine.database import read_beside
 
-    query = LedgerParameters(since=first, group_by=by).query(SystemClock().now())  # type: ignore[arg-type]
+    parameters = LedgerParameters(since=first, group_by=by)  # type: ignore[arg-type]
+    query = parameters.query(SystemClock().now())
     prices = read_prices(settings.data_dir)
     with read_beside(settings) as tx:
         lines = settle(entries(tx, Scope(), query), prices)

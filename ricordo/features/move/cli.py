@@ -30,7 +30,10 @@ def migrate_to(
         help="Write a sign for each NUL character, which PostgreSQL cannot keep.",
     ),
 ) -> None:
-    """Move everything to another database. Proves that nothing was lost. The old one stays as it is."""
+    """Move everything to another database. Proves that nothing was lost.
+
+    The old one stays as it is.
+    """
     from ricordo.cli.screen import ProgressLine
     from ricordo.features import FEATURES
     from ricordo.features.move.service import MoveOptions, move_to

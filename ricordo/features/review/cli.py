@@ -61,7 +61,7 @@ def list_proposals(
     as_json: bool = _JSON,
     server: str | None = _SERVER,
 ) -> None:
-    """List the proposals that wait, each with what it would change."""
+    """List the waiting proposals, each with its changes."""
     path = "diffs" if label is None else f"blocks/{_path(label)}/diffs"
     with _memory(user, server) as ask:
         _print(_all_of(ask, path, status), as_json, _proposals)
@@ -76,7 +76,7 @@ def approve_proposals(
     ),
     server: str | None = _SERVER,
 ) -> None:
-    """Approve proposals. What they propose becomes the next version of their blocks."""
+    """Approve proposals. Their texts become the next versions of their blocks."""
     with _memory(user, server) as ask:
         if text is None:
             _decide(ask, "approve", proposals)
@@ -105,7 +105,7 @@ def show_history(
     as_json: bool = _JSON,
     server: str | None = _SERVER,
 ) -> None:
-    """List a block's versions, newest first: when, by whom and why."""
+    """List a block's versions with time, author and reason, newest first."""
     with _memory(user, server) as ask:
         _print(
             ask("GET", f"blocks/{_path(label)}/history", query={"limit": limit}), as_json, _versions
