@@ -1,4 +1,7 @@
-"""Notes in LaTeX: an agent writes them, they become a PDF in the user's workspace, and the user reads them beside the answer."""
+"""Notes in LaTeX: an agent writes them, and the user reads them as a PDF beside the answer.
+
+The PDF is in the user's workspace.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +10,7 @@ if TYPE_CHECKING:
 
 STATIC = "/ui/pdf-viewer"
 PDFJS = "5.6.205"
-# What the viewer is made of, which anybody may load.
+# The files of the viewer, which anybody may load.
 PARTS = {
     "viewer": "viewer.mjs",
     "pdfjs": f"pdf-{PDFJS}.min.mjs",
