@@ -6,9 +6,7 @@ from ricordo.plugins import Commands, PluginPage
 
 
 class GroupsPlugin:
-    """Adds groups to the API, runs sleeping agents after others' turns, and offers tools between
-    agents.
-    """
+    """Adds groups, sleeping agents, and tools between agents."""
 
     requires = ("files", "web")
 

@@ -1,4 +1,4 @@
-"""One agent's message to another: permission, the turn that answers it, and the answer's text.
+"""One agent's message to another: permission, turn, and answer.
 
 The turn is one of the same user, in the other agent's default conversation with them. A chain of
 such turns is bounded, and no agent in it is asked again, since it waits for the answer itself.

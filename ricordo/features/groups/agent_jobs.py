@@ -100,7 +100,10 @@ def _look_at(job: Job, run: Run, now: int) -> Job:
 
 
 async def _start(runtime: Runtime, job: Job) -> Run:
-    """Start the turn, wait a little for its end, and return its run. Raises RicordoError."""
+    """Start the turn, wait a little for its end, and return its run.
+
+    Raises RicordoError.
+    """
     request = await runtime.store.read(lambda tx: _request_of(tx, job))
     turn = await _free_turn(runtime, request)
     started: list[Run] = []
@@ -117,7 +120,7 @@ async def _start(runtime: Runtime, job: Job) -> Run:
 
 
 async def _free_turn(runtime: Runtime, request: TurnRequest) -> LiveTurn:
-    """Start the turn; if the conversation is busy, wait a little for that turn's end.
+    """Start the turn; a busy conversation is waited for a little.
 
     Raises Busy.
     """

@@ -111,9 +111,10 @@ def _matching(
     match_all: Sequence[str],
     match_some: Sequence[str],
 ) -> list[str]:
-    """Return the ids of the agents with these tags that the caller may use, oldest first.
+    """Return the ids of the agents with these tags, oldest first.
 
-    The sender is left out, and without any tag also hidden agents and sleeping agents.
+    Only agents that the caller may use count. The sender is left out, and without any tag also
+    hidden agents and sleeping agents.
     """
     has_some = tagged_with(
         core_tables.agents_tags, core_tables.agents.c.id, match_some, all_tags=False

@@ -1,4 +1,4 @@
-"""`ricordo group`: list the groups of a running server, show one, and talk with it."""
+"""`ricordo group`: list groups of a running server, show and talk."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -132,7 +132,8 @@ def _group(client: "Client", name: str) -> Json:
         raise NotFound(f'There is no group "{name}". List them with: ricordo group list')
     if len(matches) > 1:
         raise Invalid(
-            f'{len(matches)} groups are described as "{name}". Give the id of one: ricordo group list'
+            f'{len(matches)} groups are described as "{name}". Give the id of one: '
+            "ricordo group list"
         )
     return matches[0]
 

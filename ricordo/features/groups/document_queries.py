@@ -1,6 +1,7 @@
-"""Rows of documents that were read for agents with sleeping agents, and of their blocks.
+"""Rows of documents that one-off agents read, and of their blocks.
 
-Each file that such an agent can read gets one row, with the progress of the reading.
+Each file that an agent with sleeping agents can read gets one row, with the progress of the
+reading.
 """
 
 from collections.abc import Sequence
@@ -155,7 +156,10 @@ def remove(tx: Transaction, reading_id: str) -> None:
 
 
 def restart(tx: Transaction, agent_id: str, folder_id: str) -> None:
-    """Delete the ended readings of an agent's folder, so that its files are read again."""
+    """Delete the ended readings of an agent's folder.
+
+    Its files are then read again.
+    """
     is_of_folder = (readings.c.agent_id == agent_id) & (readings.c.folder_id == folder_id)
     tx.run(delete(readings).where(is_of_folder, ~_OPEN))
 

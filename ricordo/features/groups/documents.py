@@ -1,9 +1,10 @@
-"""Documents that are read while an agent sleeps, into a block labelled with the folder.
+"""Documents that are read while an agent sleeps, into memory blocks.
 
-Each file of the agent's folders is read once, by a one-off agent. A look every half minute finds
-changes: new files, detached folders, deleted files. A job for each file creates the one-off agent,
-sends it the text in portions, and deletes it. A killed job continues with the same portion. Files
-are untrusted, and so are the runs and the texts that they write; policies of blocks hold.
+A block is labelled with the folder. Each file of the agent's folders is read once, by a one-off
+agent. A look every half minute finds changes: new files, detached folders, deleted files. A job for
+each file creates the one-off agent, sends it the text in portions, and deletes it. A killed job
+continues with the same portion. Files are untrusted, and so are the runs and the texts that they
+write; policies of blocks hold.
 """
 
 import logging
@@ -52,7 +53,7 @@ _RICORDO = Actor("system", "ricordo", "Ricordo")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The parts of a reading: the agent it is for, the folder, the file's name, and the block."""
+    """The agent, folder, file name and block of a reading."""
 
     agent: Agent
     folder: Folder
@@ -149,9 +150,9 @@ def _block(tx: Transaction, organization_id: str, block_id: str | None) -> Block
 
 
 async def read(runtime: Runtime, job: Job, report: Report) -> None:
-    """Let a one-off agent read a file, from the portion on that a killed job was at.
+    """Let a one-off agent read a file.
 
-    Raises ModelError, Unavailable.
+    A killed job continues with the portion that it was at. Raises ModelError, Unavailable.
     """
     reading = await runtime.store.write(lambda tx: queries.lock(tx, job.payload["reading_id"]))
     if reading is None or reading.status not in ("waiting", "read"):
@@ -196,7 +197,10 @@ async def _read_all(runtime: Runtime, reading: Reading, report: Report) -> Readi
 
 
 def portions_of(content: str, window: int) -> list[str]:
-    """Return the text in portions of whole lines that fit the window; a longer line is cut."""
+    """Return the text in portions of whole lines that fit the window.
+
+    A longer line is cut.
+    """
     limit = max(min(_CHARACTERS, window * 3 // 4), 500)
     portions = []
     portion = ""
@@ -260,7 +264,10 @@ def _make_block(tx: Transaction, scope: Scope, agent: Agent, folder: Folder) -> 
 
 
 def label_of(folder: Folder) -> str:
-    """Return the folder's name as a block label, or one of its id if the name cannot be one."""
+    """Return the folder's name as a block label.
+
+    If the name cannot be a label, it is made from the folder's id.
+    """
     try:
         label = require_label(folder.name)
     except Invalid:

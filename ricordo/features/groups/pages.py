@@ -1,4 +1,7 @@
-"""Pages of groups: their list, one group with members, settings and talk, and a form for messages."""
+"""Pages of groups: their list, and one group with its talk.
+
+A group's page has its members, its settings, and a form for messages.
+"""
 
 from typing import Any
 
@@ -36,7 +39,7 @@ _COLOURS = 6
 
 @router.get("")
 async def list_groups(request: Request) -> Response:
-    """Show the groups whose agents the caller may use, and a form for a new one."""
+    """Show the groups that the caller may use, and a form."""
     return await _list(request)
 
 
@@ -128,7 +131,10 @@ async def delete_group(request: Request, group_id: str) -> Response:
 
 
 def _setting(name: str, text: str) -> int | str | None:
-    """Return a typed setting as the API takes it: a number, a text, or None if empty."""
+    """Return a typed setting as the API takes it.
+
+    It is a number, a text, or None if empty.
+    """
     if not text:
         return None
     return int(text) if name in _NUMBERS and text.isdecimal() else text

@@ -136,7 +136,7 @@ def _sleeps_for(tx: Transaction, scope: Scope, agent_id: str) -> str | None:
 def spec_beside(
     runtime: Runtime, agent: Agent, agent_type: AgentType, prompt_key: str, **fields: Any
 ) -> AgentSpec:
-    """Return the spec of an agent that works beside this one, on the same models.
+    """Return the spec of an agent with the same models as this one.
 
     `fields` are its other fields.
     """

@@ -1,4 +1,4 @@
-"""The tables of groups: members in order, shared blocks, and the progress of sleeping agents.
+"""The tables of groups, and the progress of sleeping agents.
 
 A mark is for one sleeping agent and one conversation of its manager: the message (`seq`) up to
 which transcripts were made, and the one up to which there is something to read. It moves in the
@@ -275,7 +275,10 @@ def of_manager(tx: Transaction, organization_id: str, agent_id: str) -> Group | 
 
 
 def at_turn_end(tx: Transaction, run: Run) -> EndedTurn | None:
-    """Return the facts about an ended run for the agent's sleeping agents, or None without any."""
+    """Return the facts about an ended run for sleeping agents.
+
+    None means that the agent has none.
+    """
     parameters = {
         "manager_agent_id": run.agent_id,
         "user_id": run.user_id or NO_USER,

@@ -1,4 +1,4 @@
-"""A group: its members in their order, its leader, and the settings of its kind."""
+"""A group: its members, its leader, and its settings."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

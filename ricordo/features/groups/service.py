@@ -302,9 +302,13 @@ def _lay_asleep(tx: Transaction, scope: Scope, group: Group, member_ids: Iterabl
     for id in member_ids:
         change_settings(tx, scope, id, **{SLEEPS_FOR: manager_id})
         member_blocks = blocks.attached(tx, id)
-        used = {block.id for block in member_blocks} | {block.label for block in member_blocks}
+        used_names = {block.id for block in member_blocks} | {
+            block.label for block in member_blocks
+        }
         new_blocks = [
-            block for block in blocks.attached(tx, manager_id) if not used & {block.id, block.label}
+            block
+            for block in blocks.attached(tx, manager_id)
+            if not used_names & {block.id, block.label}
         ]
         blocks.attach(tx, id, new_blocks)
         blocks.pair(tx, manager_id, id)

@@ -49,7 +49,10 @@ async def list_pairs(request: Request) -> Response:
 async def _page_of_groups(
     api: Api, kind: str, after: str | None
 ) -> tuple[list[Any], dict[str, str]]:
-    """Return one page of groups, kind by kind, and the query of the next page."""
+    """Return one page of groups, and the query of the next page.
+
+    Groups are listed kind by kind.
+    """
     groups: list[Any] = []
     for listed_kind in _KINDS[_KINDS.index(kind) :]:
         room = _PAIRS_PAGE - len(groups)

@@ -132,10 +132,10 @@ save_transcript = _TRANSCRIPTS.updates("run_id", "status", "attempts", "ended_at
 def count_turn(
     tx: Transaction, group_id: str, user_id: str | None, frequency: int, counted: int | None
 ) -> int:
-    """Count a turn of this user, from 0 to below `frequency`, and return the count.
+    """Count a turn of this user, and return the count.
 
-    `counted` is the count that was read (None: there was none). If another turn was counted since,
-    it is read again.
+    It goes from 0 to below `frequency`. `counted` is the count that was read (None: there was
+    none). If another turn was counted since, it is read again.
     """
     counter_key = {"of_group": group_id, "of_user": user_id or NO_USER}
     if counted is None:
@@ -187,7 +187,10 @@ def begin(tx: Transaction, mark: Mark) -> None:
 
 
 def say(tx: Transaction, mark: Mark) -> None:
-    """Store the last message to read of a conversation; an existing mark keeps its progress."""
+    """Store the last message to read of a conversation.
+
+    An existing mark keeps its progress.
+    """
     tx.run(_SAY, _MARKS.values(mark))
 
 
@@ -208,7 +211,7 @@ def turns(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Map
 
 
 def last_read(tx: Transaction, group_ids: Sequence[str], user_id: str | None) -> Mapping[str, str]:
-    """Return by group the id of the newest message of this user's talk that was read."""
+    """Return by group the id of this user's newest message that was read."""
     rows = tx.all(_LAST_READ, {"group_ids": list(group_ids), "user_id": user_id or NO_USER})
     if not rows:
         return {}

@@ -1,4 +1,4 @@
-"""The work of sleeping agents for a user: transcripts with their runs, costs and changes."""
+"""The work of sleeping agents: transcripts with runs, costs and changes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -78,7 +78,10 @@ def set_paused(tx: Transaction, scope: Scope, agent_id: str, *, is_paused: bool)
 
 
 def work_of(tx: Transaction, scope: Scope, group: Group, page: Page) -> list[SleepWork]:
-    """Return the work of the group's sleeping agents, for a user only on their own messages."""
+    """Return the work of the group's sleeping agents.
+
+    A user sees only the work on their own messages.
+    """
     transcripts = sleep_queries.page_of_transcripts(
         tx, scope, page, group_id=group.id, user_id=scope.subject
     )

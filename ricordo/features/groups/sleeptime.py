@@ -1,10 +1,10 @@
-"""Runs of sleeping agents, as jobs after turns of their managers, on transcripts of one user's
-talk.
+"""Runs of sleeping agents, as jobs after turns of their managers.
 
-The end of a turn stores its last message and plans a run, in its own transaction; the job carries
-the plan out. A transcript is stored and its mark moved in the transaction that starts the run, so
-each message is in exactly one transcript, wherever a server is killed. Failed work is finished
-before anything else is read, and no error here fails a turn of the manager.
+They work on transcripts, each of one user's talk. The end of a turn stores its last message and
+plans a run, in its own transaction; the job carries the plan out. A transcript is stored and its
+mark moved in the transaction that starts the run, so each message is in exactly one transcript,
+wherever a server is killed. Failed work is finished before anything else is read, and no error here
+fails a turn of the manager.
 """
 
 import logging
@@ -54,7 +54,10 @@ _REFUSED = ("llm_bad_request", "context_window_exceeded")
 
 
 def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message]) -> list[str]:
-    """Store the turn's last message, and plan the runs that are due; return their ids."""
+    """Store the turn's last message, and plan the runs that are due.
+
+    Returns the ids of the planned runs.
+    """
     if run.stop_reason == "requires_approval" or not turn.state.agent.has_sleeptime:
         return []
     turn_end = queries.at_turn_end(tx, run)
@@ -106,7 +109,7 @@ def end_turn(tx: Transaction, turn: TurnContext, run: Run, new: Sequence[Message
 
 
 def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) -> int:
-    """Return the seq of the last message that left the window with this turn, or 0."""
+    """Return the seq of the last message that left the window, or 0."""
     evicted_messages = evicted([*turn.window, *new], turn.state.agent)
     stored = (
         messages.by_ids(tx, [message.id for message in evicted_messages])
@@ -122,7 +125,7 @@ def _last_evicted(tx: Transaction, turn: TurnContext, new: Sequence[Message]) ->
 def _plan(
     tx: Transaction, runtime: Runtime, organization_id: str, member_id: str, run: Run
 ) -> str | None:
-    """Plan a run of a sleeping agent for the user of this run, and add its job.
+    """Plan a run of a sleeping agent for this run's user, and add its job.
 
     Returns the planned run's id. It is None if the sleeping agent has no conversation and cannot
     get one: that is no failure of the other agent's turn.
@@ -281,7 +284,10 @@ class Batch:
 
 
 def _next_batch(tx: Transaction, run: Run) -> Batch | None:
-    """Return the next batch of a planned run; end the run and return None if there is none."""
+    """Return the next batch of a planned run.
+
+    Without one, the run is ended and None returned.
+    """
     locked_run = runs.lock(tx, run.id)
     if locked_run is None or locked_run.ended_at is not None:
         return None
@@ -318,7 +324,7 @@ def _next_batch(tx: Transaction, run: Run) -> Batch | None:
 
 
 def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
-    """Fill the batch with as many messages as a transcript and the agent's window can hold."""
+    """Fill the batch as far as a transcript and the agent's window allow."""
     room = _room(state)
     remaining = room
     number = 0
@@ -345,7 +351,10 @@ def _fill(tx: Transaction, state: AgentState, batch: Batch) -> None:
 
 
 def _add_newer(tx: Transaction, state: AgentState, batch: Batch) -> None:
-    """Add the messages that the manager has in view, the newest if there is little room."""
+    """Add the manager's messages in view.
+
+    The newest are preferred if there is little room.
+    """
     (mark,) = batch.marks
     conversation = conversations.get(tx, mark.conversation_id)
     remaining = _room(state)
@@ -372,8 +381,8 @@ async def _finish(runtime: Runtime, transcript: Transcript) -> None:
     def look(tx: Transaction) -> tuple[Scope | None, Run | None, Message | None]:
         scope = _scope(tx, transcript.organization_id, transcript.user_id)
         run = runs.find(tx, Scope(transcript.organization_id), transcript.run_id or "")
-        sent = messages.by_otids(tx, run.conversation_id, [transcript.id]) if run else []
-        return scope, run, next(iter(sent), None)
+        stored_messages = messages.by_otids(tx, run.conversation_id, [transcript.id]) if run else []
+        return scope, run, next(iter(stored_messages), None)
 
     scope, run, sent_message = await runtime.store.read(look)
     if scope is None or run is None or sent_message is None:
@@ -490,7 +499,10 @@ def _end(tx: Transaction, planned: Run, reason: StopReason) -> None:
 
 
 def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope | None:
-    """Return the scope for work on this user's messages, or None if it is no longer allowed."""
+    """Return the scope for work on this user's messages.
+
+    None means that such work is no longer allowed.
+    """
     if user_id is None:
         return Scope(organization_id)
     user = users.find(tx, Scope(organization_id), user_id)
@@ -500,9 +512,9 @@ def _scope(tx: Transaction, organization_id: str, user_id: str | None) -> Scope 
 
 
 async def sweep(runtime: Runtime, _job: Job, _report: Report) -> None:
-    """Add the job again for each sleeping agent whose planned runs have waited for long.
+    """Add jobs again for sleeping agents whose planned runs wait.
 
-    Its attempts were used up.
+    The attempts of their jobs were used up.
     """
 
     def look(tx: Transaction) -> None:

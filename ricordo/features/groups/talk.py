@@ -1,4 +1,4 @@
-"""A talk with a group: a run that consists of turns of several agents, one after the other.
+"""A talk with a group: a run that consists of turns of several agents.
 
     run_talk → start_talk (lease, plan, input) → Talk (order of speakers) → run_turn for each
 
@@ -71,7 +71,7 @@ _GO_ON = "Nobody has said anything since. Go on."
 
 
 async def run_talk(runtime: Runtime, group_id: str, request: TurnRequest) -> LiveTurn:
-    """Start a talk with the group and return it, as `run_turn` does with a turn.
+    """Start a talk with the group and return it.
 
     The request names the group's leader and the conversation of talks (see `talk_conversation`).
     Raises NotFound, Busy, Conflict, Invalid.

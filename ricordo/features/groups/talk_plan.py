@@ -1,6 +1,6 @@
-"""The plan of a talk with a group, fixed at its start so that it survives a kill.
+"""The plan of a talk with a group. No I/O.
 
-No I/O.
+It is fixed at the start, so that the talk continues in the same way after a kill.
 """
 
 from collections.abc import Sequence
@@ -62,9 +62,10 @@ class TalkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One turn of a talk, with its agent and runs; a kill may leave several runs.
+    """One turn of a talk, with its agent and runs.
 
-    An entry that is `resumed` continues the turn before it, which waited for an approval.
+    A kill may leave several runs. An entry that is `resumed` continues the turn before it, which
+    waited for an approval.
     """
 
     agent_id: str
@@ -99,7 +100,7 @@ def named_member(answer: str, members: Sequence[Speaker], last_id: str | None) -
 
 
 def next_in_order(members: Sequence[Speaker], last_id: str | None) -> Speaker:
-    """Return the member after the one who spoke last, or the first."""
+    """Return the member after the last speaker, or the first."""
     ids = [member.id for member in members]
     index = ids.index(last_id) + 1 if last_id in ids else 0
     return members[index % len(members)]

@@ -1,4 +1,4 @@
-"""The stored record of a talk: its turns, its utterances, and their delivery to all members."""
+"""The stored record of a talk: turns, utterances, and their delivery."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,7 @@
-"""Reset of a group: delete its messages with all copies, and take them out of the windows."""
+"""Reset of a group: delete its messages with all copies.
+
+They are also taken out of the windows.
+"""
 
 from ricordo.agents.deletion import remove_messages
 from ricordo.domain.scope import Scope

@@ -34,7 +34,10 @@ _LONGEST_PAUSE = 7 * DAY
 
 
 async def resume_talk(runtime: Runtime, answered_run: Run) -> LiveTurn | None:
-    """Resume the talk that waited for this run's agent; return None if there is none."""
+    """Resume the talk that waited for this run's agent.
+
+    Returns None if no talk waited for it.
+    """
     if runtime.is_stopping:
         return None
     for scope in await runtime.store.read(lambda tx: _scopes_of(tx, answered_run)):
@@ -82,9 +85,10 @@ async def resume_talks(runtime: Runtime, _job: Job, report: Report) -> None:
 
 
 def _scopes_of(tx: Transaction, run: Run) -> list[Scope]:
-    """Return the scopes in which the talk may have started; none if its user is disabled.
+    """Return the scopes in which the talk may have started.
 
-    An agent that was made for a user also talks with them if the caller is not that user.
+    There are none if its user is disabled. An agent that was made for a user also talks with them
+    if the caller is not that user.
     """
     everything = Scope(run.organization_id)
     if run.user_id is None:

@@ -1,8 +1,8 @@
-"""Start of a talk: take the lease, fix the plan and store the input, all in one transaction.
+"""Start of a talk: take the lease, fix the plan, store the input.
 
-The talk's run is in a hidden conversation of the group's leader, whose id is derived from group and
-user. So one talk of a user with a group runs at a time, and a message with a known otid is one that
-was accepted before.
+All happens in one transaction. The talk's run is in a hidden conversation of the group's leader,
+whose id is derived from group and user. So one talk of a user with a group runs at a time, and a
+message with a known otid is one that was accepted before.
 """
 
 import secrets
@@ -55,9 +55,10 @@ NOBODY = (
 
 @dataclass(frozen=True, slots=True)
 class StartedTalk:
-    """A talk at its start: its run, its request, and the record of earlier turns.
+    """A talk at its start.
 
-    `leftover` is a talk before it that was cut off.
+    It has its run, its request, and the record of earlier turns. `leftover` is a talk before it
+    that was cut off.
     """
 
     run: Run
@@ -96,10 +97,10 @@ def require_leader(group: Group) -> str:
 async def start_talk(
     runtime: Runtime, group_id: str, request: TurnRequest, answered_run: Run | None = None
 ) -> StartedTalk | str:
-    """Start the talk, or return the id of the run that took this request before.
+    """Start the talk, or return the id of the run of this request.
 
-    `answered_run` is a member's run that continued after an approval; the talk that waited for it
-    is resumed. Raises NotFound, Busy, Conflict, Invalid.
+    The request was then accepted before. `answered_run` is a member's run that continued after an
+    approval; the talk that waited for it is resumed. Raises NotFound, Busy, Conflict, Invalid.
     """
     require_own_otids(request)
     repeated: Run | None = None
@@ -129,7 +130,10 @@ def _open(
     answered_run: Run | None,
     cut_off: Run | None,
 ) -> StartedTalk:
-    """Take the lease, and store the input, or adopt it from a run that was cut off."""
+    """Take the lease, and store the input.
+
+    The input may also be adopted from a run that was cut off.
+    """
     scope = request.scope
     group = queries.get(tx, scope, group_id)
     conversation = _conversation(tx, scope, group)

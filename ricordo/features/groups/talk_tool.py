@@ -43,7 +43,8 @@ async def send_message_to_all_agents_in_group(context: ToolContext, message: str
     """Send one message to every agent of your group, and get all their answers.
 
     Args:
-        message: What all of them are asked. They see nothing else of this conversation, so say all that they need to know.
+        message: What all of them are asked. They see nothing else of this conversation, so say all
+            that they need to know.
     """
     ask = SUPERVISED.get()
     if ask is None:

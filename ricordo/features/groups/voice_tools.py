@@ -1,4 +1,4 @@
-"""Tools of voice agents: a search without a query, and tools of the keeper of their memory."""
+"""Tools of voice agents, and of the keeper of their memory."""
 
 from typing import Any
 
@@ -199,7 +199,10 @@ async def _utterance(context: ToolContext) -> str:
 
 
 async def _transcript(context: ToolContext) -> tuple[list[str], bool]:
-    """Return the lines of the newest transcript in view, and True if pieces of it were kept."""
+    """Return the lines of the newest transcript in view.
+
+    The second value is True if pieces of it were kept already.
+    """
 
     def read(tx: Transaction) -> list[Message]:
         earlier = messages.by_ids(tx, context.state.conversation.window)

@@ -77,7 +77,7 @@ def _indented(line: str) -> str:
 
 
 def _text(message: Message) -> str:
-    """Return the text of a message, or the arguments of its calls if it has none."""
+    """Return the text of a message, or the arguments of its calls."""
     if message.spoken.strip():
         return message.spoken.strip()
     return " ".join(call.arguments for call in message.tool_calls)

@@ -1,6 +1,6 @@
-"""Notes in LaTeX: an agent writes them, and the user reads them as a PDF beside the answer.
+"""Notes in LaTeX that an agent writes and the user reads as a PDF.
 
-The PDF is in the user's workspace.
+The PDF is in the user's workspace, and is shown beside the answer.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ PARTS = {
 
 
 class LatexPlugin:
-    """Adds the tool, the viewer's page, and the viewer as one document for other programs."""
+    """Adds the tool, the viewer's page, and the viewer for other programs."""
 
     requires = ("sandbox", "web", "workspaces")
 

@@ -1,6 +1,6 @@
-"""From LaTeX to a PDF: run this machine's engine in the sandbox, and read its log.
+"""From LaTeX to a PDF, by this machine's engine in the sandbox.
 
-The sandbox holds only the document.
+The sandbox holds only the document. Errors are read from the engine's log.
 """
 
 import os

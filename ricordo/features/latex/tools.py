@@ -38,7 +38,7 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
     if not title.strip() or not content.strip():
         raise Invalid("Notes need a title and a content.")
     pdf, details = await render(sandbox_of(context.settings), title, content)
-    path = service.path_of(f"notes/{_file_name(title)}.pdf")
+    path = service.path_of(f"notes/{file_name(title)}.pdf")
     space = Space(context.state.agent.organization_id, user_id)
     await context.store.write(lambda tx: service.write(tx, space, path, pdf))
     # Only addresses: a PDF does not belong in a context window. The chat's stream names the
@@ -51,7 +51,7 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
     }
 
 
-def _file_name(title: str) -> str:
+def file_name(title: str) -> str:
     """Return the title as a file's name, short enough in bytes in any script."""
     name = re.sub(r"[\W_]+", "-", normal_name(title.lower())).strip("-")[:60]
     name = name.encode("utf-8", "ignore")[:_LONGEST_NAME].decode("utf-8", "ignore")
