@@ -4,12 +4,12 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
 
     class Weather:
         def tools(self): return [ServerTool(forecast, "custom", acts_outside=True)]
-        def tool_runners(self, settings): return [MyRunner()]        # ToolRunners, which run stored tools of some types
+        def tool_runners(self, settings, sandbox): return [MyRunner()]  # ToolRunners, which run stored tools of some types
         def providers(self): return [MyModel()]                      # ChatModels, or Providers that speak a known format
         def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
         def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
         def block_formats(self): return [org_mode]                   # BlockFormats, in which blocks are read and written
-        def routes(self): return [router]                            # FastAPI routers, or LazyRouters
+        def routes(self): return [router]                            # FastAPI routers, or names of modules with a `router`
         def middleware(self): return [Counter]                       # ASGI middleware around all requests, also refused ones
         def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
         def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
@@ -46,6 +46,7 @@ if (
     from ricordo.llm.chat import ChatModel
     from ricordo.llm.provider_table import Provider
     from ricordo.memory.remote_kind import RemoteKind
+    from ricordo.sandbox.service import Sandbox
     from ricordo.search.vector_index import VectorIndex
     from ricordo.settings import Settings, VectorSettings
     from ricordo.storage.engine.store import Transaction
@@ -125,8 +126,8 @@ class Plugins:
     def tools(self) -> "list[ServerTool]":
         return self._collect("tools")
 
-    def tool_runners(self, settings: "Settings") -> "list[ToolRunner]":
-        return self._collect("tool_runners", settings)
+    def tool_runners(self, settings: "Settings", sandbox: "Sandbox") -> "list[ToolRunner]":
+        return self._collect("tool_runners", settings, sandbox)
 
     def providers(self) -> "list[ChatModel | Provider]":
         return self._collect("providers")
@@ -153,10 +154,8 @@ class Plugins:
         return self._collect("block_formats")
 
     def routes(self) -> list[Any]:
-        # What brings the login page answers for every page that is not there, so it is asked last.
-        return sorted(
-            self._collect("routes"), key=lambda router: bool(getattr(router, "login", ""))
-        )
+        """Return the routers, or the names of the modules that have one."""
+        return self._collect("routes")
 
     def middleware(self) -> "list[Callable[[ASGIApp], ASGIApp]]":
         """The middleware around all requests, the last one outermost."""

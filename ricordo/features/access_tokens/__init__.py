@@ -1,17 +1,16 @@
-"""Access tokens: short-lived keys for pages in browsers, each limited to some agents and to what may be done with them."""
+"""Access tokens: short-lived keys for pages in browsers.
+
+Each is limited to some agents and actions.
+"""
 
 from typing import Any
 
 
 class AccessTokensPlugin:
-    """Makes, lists and deletes the tokens; `api/guard.py` knows what they reach."""
+    """Creates, lists and deletes the tokens; `api/guard.py` checks their limits."""
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        return [
-            LazyRouter("ricordo.features.access_tokens.routes", ("/v1/client-side-access-tokens",))
-        ]
+        return ["ricordo.features.access_tokens.routes"]
 
 
 plugin = AccessTokensPlugin()

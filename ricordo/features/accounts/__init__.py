@@ -1,4 +1,7 @@
-"""Accounts: API keys, users, organizations, the identities of older clients, and login; over HTTP and on the command line."""
+"""Accounts: API keys, users, organizations, and identities of older clients.
+
+They are managed over HTTP and on the command line.
+"""
 
 from typing import Any
 
@@ -6,21 +9,16 @@ from ricordo.plugins import Commands
 
 
 class AccountsPlugin:
-    """Adds the routes and commands of accounts. A user is deleted as `erasure` forgets them."""
+    """The routes and commands of accounts; `erasure` deletes a user."""
 
     requires = ("erasure",)
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter("ricordo.features.accounts.keys", ("/v1/keys",)),
-            LazyRouter("ricordo.features.accounts.users", ("/v1/users",)),
-            LazyRouter("ricordo.features.accounts.organizations", ("/v1/organizations",)),
-            LazyRouter(
-                "ricordo.features.accounts.identities",
-                ("/v1/identities", "/v1/agents/*/identities", "/v1/blocks/*/identities"),
-            ),
+            "ricordo.features.accounts.keys",
+            "ricordo.features.accounts.users",
+            "ricordo.features.accounts.organizations",
+            "ricordo.features.accounts.identities",
         ]
 
     def commands(self) -> list[Commands]:

@@ -6,7 +6,6 @@ from typing import Any
 from ricordo.domain.text import normal_name
 from ricordo.errors import Invalid
 from ricordo.features.latex.engine import render
-from ricordo.features.sandbox.service import sandbox_of
 from ricordo.features.workspaces import service
 from ricordo.features.workspaces.queries import Space
 from ricordo.tools.toolbox import ToolContext
@@ -37,7 +36,7 @@ async def render_notes(context: ToolContext, title: str, content: str) -> dict[s
         )
     if not title.strip() or not content.strip():
         raise Invalid("Notes need a title and a content.")
-    pdf, details = await render(sandbox_of(context.settings), title, content)
+    pdf, details = await render(context.sandbox, title, content)
     path = service.path_of(f"notes/{file_name(title)}.pdf")
     space = Space(context.state.agent.organization_id, user_id)
     await context.store.write(lambda tx: service.write(tx, space, path, pdf))

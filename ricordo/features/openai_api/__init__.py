@@ -1,10 +1,13 @@
-"""OpenAI's HTTP API: agents as models of chat completions and responses, for any OpenAI client and for Open WebUI."""
+"""OpenAI's HTTP API: agents as models of chat completions and responses.
+
+It serves any OpenAI client, and Open WebUI.
+"""
 
 from typing import Any
 
 
 class OpenAIPlugin:
-    """Adds the routes that OpenAI's clients call, and the table of their chats."""
+    """The routes for OpenAI's clients, and the table of their chats."""
 
     def tables(self) -> list[Any]:
         from ricordo.features.openai_api.queries import openai_chats
@@ -12,13 +15,10 @@ class OpenAIPlugin:
         return [openai_chats]
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        paths = ("/v1/chat/completions", "/v1/models", "/v1/embeddings")
         return [
-            LazyRouter("ricordo.features.openai_api.routes", paths),
-            LazyRouter("ricordo.features.openai_api.responses", ("/v1/responses",)),
-            LazyRouter("ricordo.features.openai_api.voice", ("/v1/voice-beta",)),
+            "ricordo.features.openai_api.routes",
+            "ricordo.features.openai_api.responses",
+            "ricordo.features.openai_api.voice",
         ]
 
 

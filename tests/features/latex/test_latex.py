@@ -19,9 +19,9 @@ from ricordo.features.latex import engine
 from ricordo.features.latex import plugin as latex
 from ricordo.features.latex.engine import document, render
 from ricordo.features.latex.tools import file_name
-from ricordo.features.sandbox.service import Sandbox, SandboxLimits
 from ricordo.features.workspaces.service import path_of
 from ricordo.llm.scripted import call
+from ricordo.sandbox.service import Sandbox, SandboxLimits
 from ricordo.settings import Settings
 from tests.campaigns.sizes import short_and_long
 from tests.seams.http import ok, refused
