@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from anyio.from_thread import start_blocking_portal
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from ricordo import __version__
@@ -19,9 +19,10 @@ from ricordo.api import callbacks
 from ricordo.api.answers import AnswerBudget
 from ricordo.api.authentication import Authentication
 from ricordo.api.call import require_administrator
+from ricordo.api.core_routers import CORE_ROUTERS, LABEL_ROUTERS
 from ricordo.api.errors import install_error_handlers
 from ricordo.api.guard import Guard
-from ricordo.api.routing import Application, LazyRoute, LazyRouter, LazyRoutesMiddleware
+from ricordo.api.routing import Application, Routes, load_router
 from ricordo.background import upkeep
 from ricordo.background.postgres_worker import background_work
 from ricordo.domain.scope import Scope
@@ -203,7 +204,7 @@ def create_app(
     `extra_models` are added to the models from the settings and from plugins.
     """
     plugins = load_plugins(FEATURES)
-    routers = plugins.routes()
+    routers = open_routers(plugins)
 
     @asynccontextmanager
     async def lifespan(app: Application) -> AsyncIterator[None]:
@@ -213,19 +214,6 @@ def create_app(
         ) as runtime:
             await authentication.require_key(runtime)
             app.state.runtime = runtime
-            for router in routers:
-                if not isinstance(router, LazyRouter):
-                    for made in iter_route_contexts(router.routes):
-                        if not isinstance(made.original_route, APIRoute):
-                            raise Invalid(
-                                f"Nobody is kept from a plugin's route {made.path}. Make it with "
-                                "FastAPI's decorators."
-                            )
-                    # Other routers know no scopes, so what they bring is an administrator's.
-                    plain = not all(isinstance(route, LazyRoute) for route in router.routes)
-                    app.include_router(
-                        router, dependencies=[Depends(require_administrator)] if plain else []
-                    )
             # Providers are asked once the server answers, so that a start is never held up by them.
             looking = app.state.looking = asyncio.create_task(runtime.models.find_default())
             try:
@@ -234,9 +222,8 @@ def create_app(
                 looking.cancel()
                 await asyncio.wait((looking,))
 
-    lazy = [router for router in routers if isinstance(router, LazyRouter)]
+    guarded = [router for router in routers if isinstance(router, Routes)]
     app = Application(
-        lazy,
         settings.root_path,
         AnswerBudget(settings.max_answer_mb, settings.max_answers_mb),
         title="Ricordo",
@@ -247,12 +234,15 @@ def create_app(
         docs_url=None,
         redoc_url=None,
         max_body_size=settings.max_body_mb * 1024 * 1024,
+        # All servers of a process share the route objects; `include_router` would copy each for each server.
+        routes=[route for router in guarded for route in router.routes],
     )
-    app.add_middleware(LazyRoutesMiddleware, lazy_routes=app.lazy_routes)
+    for router in routers:
+        if not isinstance(router, Routes):
+            include_plain(app, router)
     app.state.authentication = authentication = Authentication(settings)
-    # Around the app: who may not come in has nothing loaded either.
     app.add_middleware(
-        Guard, settings=settings, authentication=authentication, **_what_is_open(lazy)
+        Guard, settings=settings, authentication=authentication, **_what_is_open(guarded)
     )
     for middleware in plugins.middleware():
         app.add_middleware(middleware)
@@ -260,11 +250,37 @@ def create_app(
     return app
 
 
-def _what_is_open(routers: Sequence[LazyRouter]) -> dict[str, Any]:
+def open_routers(plugins: Plugins) -> list[APIRouter]:
+    """Import the modules of routes, and return all routers in the order in which they are matched."""
+    offered = [
+        load_router(router) if isinstance(router, str) else router for router in plugins.routes()
+    ]
+    # The router of the login page answers for every page that is not there.
+    offered.sort(key=lambda router: bool(getattr(router, "login_page", "")))
+    first = [router for router in offered if getattr(router, "goes_first", False)]
+    rest = [router for router in offered if router not in first]
+    return [*first, *CORE_ROUTERS, *rest, *LABEL_ROUTERS]
+
+
+def include_plain(app: FastAPI, router: APIRouter) -> None:
+    """Include a plugin's router that knows no scopes: its routes are for administrators.
+
+    Raises:
+        Invalid: One of its routes cannot be guarded.
+    """
+    for context in iter_route_contexts(router.routes):
+        if not isinstance(context.original_route, APIRoute):
+            raise Invalid(
+                f"Nobody is kept from a plugin's route {context.path}. Make it with FastAPI's decorators."
+            )
+    app.include_router(router, dependencies=[Depends(require_administrator)])
+
+
+def _what_is_open(routers: Sequence[Routes]) -> dict[str, Any]:
     """Return the routes that need no key, and the pages for callers without one, for the guard."""
     return {
-        "open_paths": [path for router in routers for path in router.open],
-        "login": next((router.login for router in routers if router.login), ""),
+        "open_paths": [path for router in routers for path in router.open_paths],
+        "login": next((router.login_page for router in routers if router.login_page), ""),
         "resources": {
             path: metadata for router in routers for path, metadata in router.resources.items()
         },

@@ -9,7 +9,7 @@ A plugin is any object with some of the methods in HOOKS. The built-in tools and
         def vector_indexes(self, settings): return [MyIndex()]       # VectorIndexes, by the names archives choose them with
         def memory_remotes(self): return [MyRemotes()]               # RemoteKinds, by the names remotes are added with
         def block_formats(self): return [org_mode]                   # BlockFormats, in which blocks are read and written
-        def routes(self): return [router]                            # FastAPI routers, or LazyRouters
+        def routes(self): return [router]                            # FastAPI routers, or names of modules with a `router`
         def middleware(self): return [Counter]                       # ASGI middleware around all requests, also refused ones
         def jobs(self): return [JobHandler("weather.fetch", fetch)]  # handlers of jobs, by kind
         def complete_agent(self, tx, state): ...                     # the AgentState with what the plugin adds to its prompt
@@ -153,10 +153,8 @@ class Plugins:
         return self._collect("block_formats")
 
     def routes(self) -> list[Any]:
-        # What brings the login page answers for every page that is not there, so it is asked last.
-        return sorted(
-            self._collect("routes"), key=lambda router: bool(getattr(router, "login", ""))
-        )
+        """Return the routers, or the names of the modules that have one."""
+        return self._collect("routes")
 
     def middleware(self) -> "list[Callable[[ASGIApp], ASGIApp]]":
         """The middleware around all requests, the last one outermost."""

@@ -46,21 +46,6 @@ def _compiled(
 
 # By file and by what is given to `re`: patterns that are put together when they are used, as they may come out.
 MADE: dict[tuple[str, str], Callable[[ModuleType], Iterable[tuple[re.Pattern[str], Run]]]] = {
-    ("api/routing.py", "f'(?:{ways})(?:/|$)' if self.paths != ('/',) else '/$'"): lambda module: (
-        _compiled((route.pattern().pattern for route in module.CORE_ROUTES), "match")
-    ),
-    ("api/routing.py", "self.path_regex.pattern.removesuffix('$') + '\\\\Z'"): lambda module: (
-        _compiled(
-            (
-                module.compile_path(path)[0].pattern.removesuffix("$") + r"\Z"
-                for path in (
-                    "/v1/agents/{agent_id}",
-                    "/users/{user_id}/blocks/{label:path}/diffs/{diff_id}/approve",
-                )
-            ),
-            "match",
-        )
-    ),
     ("domain/ids.py", "pattern(prefix)"): lambda module: _compiled(
         [module.pattern("agent")], "fullmatch"
     ),

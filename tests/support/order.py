@@ -16,7 +16,7 @@ TOGETHER: dict[str, tuple[str, ...]] = {
             for name in (
                 *(
                     "route_matrix",
-                    "lazy_routes",
+                    "routers",
                     "others_writes",
                     "parameters",
                     "bodies",

@@ -12,10 +12,10 @@ from contextvars import ContextVar
 from typing import Any
 
 import orjson
-from starlette._utils import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ricordo.api.guard import USER_HEADER
+from ricordo.api.paths import route_path
 from ricordo.domain.scope import ACTING_SCOPE, RECORDED_SCOPE, REQUEST_SCOPE
 from ricordo.domain.scope import Scope as Caller
 from ricordo.features.audit_log.queries import AuditDraft
@@ -165,7 +165,7 @@ def _route_of(scope: Scope) -> str:
     """The template of the route; of a request that reached none the beginning of its path, where no names are."""
     if route := scope.get("route"):
         return str(route.path_format)
-    pieces = get_route_path(scope).strip("/").split("/")
+    pieces = route_path(scope).strip("/").split("/")
     shown = pieces[: 2 if pieces[0] in ("v1", "ui") else 1]
     return (
         "/"

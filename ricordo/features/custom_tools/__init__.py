@@ -14,14 +14,10 @@ class CustomToolsPlugin:
     requires = ("sandbox", "web")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
         return [
-            LazyRouter(
-                "ricordo.features.custom_tools.routes", ("/v1/tools", "/v1/agents/*/tools/*/run")
-            ),
-            LazyRouter("ricordo.features.custom_tools.variable_routes", ("/v1/sandbox-config",)),
-            LazyRouter("ricordo.features.custom_tools.tool_pages", ("/ui/tools",)),
+            "ricordo.features.custom_tools.routes",
+            "ricordo.features.custom_tools.variable_routes",
+            "ricordo.features.custom_tools.tool_pages",
         ]
 
     def tables(self) -> list[Any]:

@@ -21,12 +21,9 @@ class LatexPlugin:
     requires = ("sandbox", "web", "workspaces")
 
     def routes(self) -> list[Any]:
-        from ricordo.api.routing import LazyRouter
-
-        open = tuple(f"{STATIC}/{name}" for name in PARTS.values())
         return [
-            LazyRouter("ricordo.features.latex.routes", ("/users/*/latex", STATIC), open=open),
-            LazyRouter("ricordo.features.latex.pages", ("/ui/latex",)),
+            "ricordo.features.latex.routes",
+            "ricordo.features.latex.pages",
         ]
 
     def tools(self) -> list[Any]:
